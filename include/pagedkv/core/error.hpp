@@ -1,0 +1,80 @@
+#pragma once
+
+#include <boost/system/result.hpp>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace pagedkv {
+
+enum class error_code : std::uint8_t {
+  invalid_argument,    // a value outside what the operation accepts
+  size_overflow,       // a product of sizes does not fit its type
+  out_of_memory,       // an allocator had nothing left
+  capacity_exhausted,  // not enough blocks, even after eviction
+  unknown_sequence,    // never existed, or already released
+  sequence_busy,       // another thread is inside an operation on it
+  unknown_step,        // never begun, or already retired
+  unknown_request,     // never submitted, or purged
+  not_held,            // releasing what is not held
+  in_use,              // refused while blocks or steps are in use
+  limit_reached,       // a bounded table or counter is full
+  backend_failure,     // the device runtime refused a call
+};
+
+/// What was wrong and with which value. Cheap to make and to copy: text is composed only when asked for.
+struct error {
+  error_code code{};
+  const char* subject = "";  // static storage: what the value is, e.g. "cache_config.block_size"
+  std::int64_t value = 0;    // the offending value
+  std::int64_t limit = 0;    // what it was held against; 0 where nothing applies
+
+  [[nodiscard]] std::string message() const;
+};
+
+template <class T>
+using result = boost::system::result<T, error>;
+
+/// Thrown by constructors, and by `result::value()` on a result that holds an error.
+class exception : public std::runtime_error {
+ public:
+  explicit exception(const error& e) : std::runtime_error(e.message()), error_(e) {}
+
+  [[nodiscard]] const error& reason() const noexcept { return error_; }
+
+ private:
+  error error_;
+};
+
+[[noreturn]] inline void throw_exception_from_error(const error& e, const boost::source_location&) {
+  throw exception(e);
+}
+
+[[nodiscard]] constexpr const char* describe(error_code code) noexcept {
+  switch (code) {
+    case error_code::invalid_argument: return "invalid argument";
+    case error_code::size_overflow: return "size overflow";
+    case error_code::out_of_memory: return "out of memory";
+    case error_code::capacity_exhausted: return "capacity exhausted";
+    case error_code::unknown_sequence: return "unknown sequence";
+    case error_code::sequence_busy: return "sequence busy";
+    case error_code::unknown_step: return "unknown step";
+    case error_code::unknown_request: return "unknown request";
+    case error_code::not_held: return "not held";
+    case error_code::in_use: return "in use";
+    case error_code::limit_reached: return "limit reached";
+    case error_code::backend_failure: return "backend failure";
+  }
+  return "unknown error";
+}
+
+inline std::string error::message() const {
+  auto text = std::string(describe(code)) + ": " + subject + " is " + std::to_string(value);
+  if (limit != 0) {
+    text += ", limit " + std::to_string(limit);
+  }
+  return text;
+}
+
+}  // namespace pagedkv

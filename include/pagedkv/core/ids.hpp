@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// One token of a vocabulary, as engines and tokenizers number them.
+using token = std::int32_t;
+
+/// Names one block in every layer. Kernels read it as int32.
+enum class block_id : std::int32_t {};
+
+/// `block_id * block_size + offset`. Kernels read it as int64; a negative slot in a slot mapping means "skip".
+enum class slot : std::int64_t {};
+
+/// Names one live sequence. Never reused: an id that outlives its sequence is recognised as stale.
+enum class sequence_id : std::uint64_t {};
+
+/// Names one step (a forward pass in flight). Steps are numbered from 1 in the order they begin.
+enum class step_id : std::uint64_t {};
+
+/// Sequences with different salts never share a block. Compared exactly, never by hash.
+enum class salt : std::uint64_t { none = 0 };
+
+/// Time since an origin that the caller chooses, in nanoseconds. The library reads no clock of its own.
+enum class timestamp : std::int64_t {};
+
+inline constexpr auto no_block = block_id{-1};
+inline constexpr auto skip_slot = slot{-1};
+
+static_assert(sizeof(block_id) == 4 && sizeof(slot) == 8, "kernels read these as int32 and int64");
+
+[[nodiscard]] constexpr std::size_t to_index(block_id block) noexcept { return static_cast<std::size_t>(block); }
+
+[[nodiscard]] constexpr block_id to_block(std::size_t index) noexcept { return static_cast<block_id>(index); }
+
+/// A salt for a tenant that uses an adapter; distinct pairs give distinct salts, and (0, 0) is `salt::none`.
+[[nodiscard]] constexpr salt make_salt(std::uint32_t tenant, std::uint32_t adapter) noexcept {
+  return static_cast<salt>(std::uint64_t{tenant} << 32 | adapter);
+}
+
+}  // namespace pagedkv

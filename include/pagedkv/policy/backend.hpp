@@ -1,0 +1,46 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/view.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace pagedkv {
+
+/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in numbers;
+/// the numbers of one head are neighbours.
+template <class Number>
+struct token_rows {
+  Number* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
+/// caller unless stated; spans must outlive them. `Element` is the element of the storage.
+///
+/// | requirement                                              | meaning                                             |
+/// |----------------------------------------------------------|-----------------------------------------------------|
+/// | `B::stream`, `b.synchronize(stream)`                     | an ordered queue of work; wait until it is empty    |
+/// | `b.template append<E>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
+/// | `b.template gather<E>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
+/// | `b.copy_blocks(view, pairs, stream)`                     | copies blocks in every layer, scales along; no destination is also a source |
+/// | `b.move_blocks(view, pairs, stream)`                     | the same, but destinations may be sources: as if all were read first |
+/// | `B::name`                                                | for tables                                          |
+template <class B, class Element>
+concept backend_for = requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                               token_rows<const float> input, token_rows<float> output,
+                               std::span<const block_pair> pairs, typename B::stream stream) {
+  { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
+  { b.template append<Element>(view, layer, slots, input, input, stream) } noexcept -> std::same_as<result<void>>;
+  { b.template gather<Element>(view, layer, slots, output, output, stream) } noexcept -> std::same_as<result<void>>;
+  { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+  { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+  { B::name } -> std::convertible_to<std::string_view>;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pagedkv/core/layout.hpp>
+
+#include <concepts>
+#include <string_view>
+#include <type_traits>
+
+namespace pagedkv {
+
+/// How one K or V number is stored. Arithmetic is float32; host and device share every function.
+///
+/// | requirement                | meaning                                                                        |
+/// |----------------------------|--------------------------------------------------------------------------------|
+/// | `E::storage`               | trivially copyable type of one stored number                                   |
+/// | `E::scaled`                | whether a float32 scale per token and KV head goes with the numbers            |
+/// | `E::name`                  | for tables and options, e.g. "float16"                                         |
+/// | `E::scale_for(absmax)`     | the scale of a row whose largest magnitude is `absmax`; 1 for unscaled elements |
+/// | `E::encode(number, scale)` | nearest stored number                                                          |
+/// | `E::decode(stored, scale)` | its value                                                                      |
+template <class E>
+concept element = requires(float number, float scale, typename E::storage stored) {
+  requires std::is_trivially_copyable_v<typename E::storage>;
+  { E::scaled } -> std::convertible_to<bool>;
+  { E::name } -> std::convertible_to<std::string_view>;
+  { E::scale_for(number) } noexcept -> std::same_as<float>;
+  { E::encode(number, scale) } noexcept -> std::same_as<typename E::storage>;
+  { E::decode(stored, scale) } noexcept -> std::same_as<float>;
+};
+
+template <element E>
+inline constexpr auto size_of_element =
+    element_size{sizeof(typename E::storage), E::scaled ? std::int64_t{sizeof(float)} : 0};
+
+}  // namespace pagedkv

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace pagedkv {
+
+/// What is known of a block when it becomes evictable. Every field but the first is a hint that a policy may ignore.
+struct block_release {
+  std::uint64_t hash = 0;                // chained hash: equal for equal contents, also after eviction; for ghost lists
+  std::uint32_t depth = 0;               // place in its chain; the first block has 0
+  std::uint32_t num_prompt_tokens = 0;   // of the request that releases it
+  std::uint32_t num_output_tokens = 0;   // appended after the prompt
+  std::uint32_t num_cached_blocks = 0;   // prompt blocks that were prefix hits
+  std::uint8_t priority = 0;             // 0 to 100; higher stays longer
+  bool ended = false;                    // the caller said that the session will not return
+  timestamp retain_until{};              // priority holds until then; 0 for ever
+};
+
+/// The answer of the pool when a policy offers a block for eviction.
+enum class eviction_answer : std::uint8_t {
+  taken,         // the block is no longer evictable: the policy removes it and returns it
+  has_children,  // blocks that continue it are still cached: they should go first
+  in_use,        // only under concurrent policies: it was referenced meanwhile
+};
+
+/// Orders evictable blocks. All memory is taken by the constructor; nothing else throws or allocates.
+///
+/// A block is *tracked* from its first `insert` after it was published until `victim` returns it or `erase` forgets it;
+/// meanwhile it is evictable (between `insert` and `remove`) or in use (between `remove` and the next `insert`). A chain is
+/// inserted deepest block first.
+///
+/// | requirement             | meaning                                                                            |
+/// |-------------------------|------------------------------------------------------------------------------------|
+/// | `P(num_blocks)`         | room for ids in [0, num_blocks)                                                    |
+/// | `p.insert(id, release)` | a block became evictable                                                           |
+/// | `p.remove(id)`          | an evictable block was hit: it is in use again                                     |
+/// | `p.erase(id)`           | a tracked block lost its contents without being a victim                           |
+/// | `p.rename(from, to)`    | compaction moved a tracked block to an untracked id                                |
+/// | `p.victim(offer, now)`  | calls `offer(id)` on candidates until one is `taken`; returns it, or `no_block`    |
+/// | `p.metadata_bytes()`    | memory held, ghosts included                                                       |
+/// | `P::name`               | for tables and options                                                             |
+/// | `P::concurrent`         | whether all calls may come from several threads at once                            |
+///
+/// `victim` should prefer blocks whose offer is not `has_children`, and must fail only when nothing is evictable: once
+/// its bounded search for a leaf has failed it calls `offer(id, evict_anyway)`.
+struct evict_anyway_t {};
+inline constexpr auto evict_anyway = evict_anyway_t{};
+
+/// The archetype of the callable that `victim` receives.
+struct eviction_offer {
+  eviction_answer operator()(block_id) const noexcept;
+  eviction_answer operator()(block_id, evict_anyway_t) const noexcept;
+};
+
+template <class P>
+concept eviction = requires(P policy, const P& constant, block_id block, const block_release& release,
+                            const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {
+  requires std::constructible_from<P, std::int32_t>;
+  { policy.insert(block, release) } noexcept;
+  { policy.remove(block) } noexcept;
+  { policy.erase(block) } noexcept;
+  { policy.rename(block, block) } noexcept;
+  { policy.victim(offer, now) } noexcept -> std::same_as<block_id>;
+  { constant.metadata_bytes() } noexcept -> std::same_as<std::size_t>;
+  { P::name } -> std::convertible_to<std::string_view>;
+  { P::concurrent } -> std::convertible_to<bool>;
+};
+
+}  // namespace pagedkv
