@@ -7,6 +7,9 @@ build() {
   shift
   if [ ! -f "$folder/build.ninja" ]; then
     meson setup "$@" "$folder" "$root"
+  elif [ -n "$(find "$root"/{tests,bench,examples} -name meson.build -newer "$folder/build.ninja" -print -quit)" ]; then
+    # Ninja watches only the areas that it knows; this one is new.
+    meson setup --reconfigure "$folder" "$root"
   fi
   ninja -C "$folder"
 }

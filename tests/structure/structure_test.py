@@ -1,4 +1,4 @@
-"""The headers keep the layering of the design, and each compiles on its own. The rules are tried on planted violations."""
+"""The source tree keeps the rules of its structure, and each rule finds violations that are planted for it."""
 
 import concurrent.futures
 import os
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-import include_rules as rules
+import rules
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
@@ -24,7 +24,7 @@ def compile_alone(root, name):
     return f"{name}: {done.stderr or 'failed'}" if done.returncode else ""
 
 
-class Headers(unittest.TestCase):
+class SourceTree(unittest.TestCase):
     def check(self, violations):
         self.assertEqual(violations, [], "\n" + "\n".join(violations))
 
@@ -42,6 +42,9 @@ class Headers(unittest.TestCase):
 
     def test_only_the_umbrella_defaults_policies(self):
         self.check(rules.default_policy_violations(SOURCE_ROOT))
+
+    def test_every_test_and_benchmark_is_built(self):
+        self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
     def test_each_header_compiles_on_its_own(self):
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
@@ -74,9 +77,11 @@ class PlantedViolations(unittest.TestCase):
             self.assertIn(part, violation)
 
     def test_a_clean_tree_passes(self):
-        for rule in (rules.include_violations, rules.device_violations, rules.length_violations):
-            self.expect(rule)
+        self.expect(rules.include_violations)
+        self.expect(rules.device_violations)
+        self.expect(rules.length_violations)
         self.expect(rules.default_policy_violations)
+        self.expect(rules.unbuilt_violations)
 
     def test_upward_include(self):
         self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element.hpp>  // up\n")
@@ -131,6 +136,19 @@ class PlantedViolations(unittest.TestCase):
             "template <class Eviction>\nstruct fine { using eviction = Eviction; };\n",
         )
         self.expect(rules.default_policy_violations, "cache/bad.hpp:1: `Eviction = l")
+
+    def test_unbuilt_test(self):
+        self.write("tests/meson.build", "areas = ['core']\n")
+        self.write("tests/core/meson.build", "test_programs += {'core': files('ids_test.cpp')}\n")
+        self.write("tests/core/ids_test.cpp", "")
+        self.write("tests/core/bad_test.cpp", "")
+        self.write("tests/new/meson.build", "test_programs += {'new': files('good_test.cpp')}\n")
+        self.write("tests/new/good_test.cpp", "")
+        self.expect(
+            rules.unbuilt_violations,
+            "tests/core/meson.build does not name 'bad_test.cpp'",
+            "tests/meson.build does not name 'new'",
+        )
 
     def test_header_that_needs_another(self):
         self.write("include/pagedkv/core/bad.hpp", "#pragma once\ninline std::int32_t value = 1;\n")

@@ -1,4 +1,4 @@
-"""The rules that the headers' structure keeps, as functions from a source tree to the list of its violations."""
+"""The rules of the source tree's structure, as functions from a tree to the list of its violations."""
 
 import re
 
@@ -130,4 +130,18 @@ def default_policy_violations(root):
             match = DEFAULTED_ROLE.search(head)
             if match:
                 found.append(f"{name}:{line}: `{match.group()}…` defaults a policy; only {UMBRELLA} may")
+    return found
+
+
+def unbuilt_violations(root):
+    """Test and benchmark files that no meson.build names, so that they would silently never run."""
+    found = []
+    for base in (root / "tests", root / "bench"):
+        for path in sorted(base.glob("*/*")):
+            if not re.search(r"_(test\.cpp|test\.py|bench\.cpp)$", path.name):
+                continue
+            area = path.parent
+            for listing, entry in ((area / "meson.build", path.name), (base / "meson.build", area.name)):
+                if not listing.exists() or f"'{entry}'" not in listing.read_text():
+                    found.append(f"{path.relative_to(root)}: {listing.relative_to(root)} does not name '{entry}'")
     return found
