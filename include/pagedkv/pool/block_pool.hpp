@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/core/error.hpp>
+#include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/eviction.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/block_state.hpp>
@@ -141,23 +142,11 @@ class block_pool {
     }
   }
 
-  /// Takes a block that the caller holds out of the reach of hits. False when others hold it too.
-  [[nodiscard]] bool unpublish_if_sole(block_id block) noexcept {
-    auto seen = state(block);
-    do {
-      if (seen.count() != 1) {
-        return false;
-      }
-    } while (!swap(word_of(block), seen, seen.with_published(false)));
-    eviction_.erase(block);
-    return true;
-  }
-
   /// Frees every evictable block, which `chains` forgets; returns how many.
   template <class Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
         chains.erase(block);
         eviction_.erase(block);
@@ -182,32 +171,46 @@ class block_pool {
 
   [[nodiscard]] bool step_in_flight() const noexcept { return steps_.in_flight(); }
 
-  /// Gives every block in [0, `num_kept`) that is free to some block above, so that those in use and evictable lie below;
-  /// calls `moved(from, to)` for each. No step is in flight and no other thread is at work.
-  template <class Moved>
-  void compact(std::span<block_id> scratch, Moved&& moved) noexcept {
-    auto num_free = std::size_t{0};
-    for (auto block = free_.pop(); block != no_block; block = free_.pop()) {
-      scratch[num_free++] = block;
-    }
-    const auto holes = scratch.first(num_free);
-    std::ranges::sort(holes);
-    auto source = to_block(static_cast<std::size_t>(num_blocks_));
-    for (auto& hole : holes) {
+  /// Whether a block can be appended to in place: one sequence holds it and no prefix hit can find it.
+  [[nodiscard]] bool writable(block_id block) const noexcept {
+    const auto seen = state(block);
+    return seen.count() == 1 && !seen.published();
+  }
+
+  /// Calls `move(from, to)` for the moves that leave no free block below one that is not. No step is in flight and no other
+  /// thread is at work, here and in `apply_moves`.
+  template <class Move>
+  void plan_compaction(Move&& move) const {
+    auto hole = block_id{0};
+    auto source = block_id{num_blocks_};
+    for (;;) {
+      while (hole < source && state(hole).word() != 0) {
+        hole = next(hole);
+      }
       do {
         source = to_block(to_index(source) - 1);
       } while (source > hole && state(source).word() == 0);
       if (source <= hole) {
-        break;
+        return;
       }
-      word_of(hole).store(state(source).word(), std::memory_order_relaxed);
-      word_of(source).store(0, std::memory_order_relaxed);
-      eviction_.rename(source, hole);
-      moved(source, hole);
-      hole = source;
+      move(source, hole);
+      hole = next(hole);
     }
-    std::ranges::sort(holes, std::ranges::greater{});
-    std::ranges::for_each(holes, [&](block_id block) { free_.push(block); });
+  }
+
+  void apply_moves(std::span<const block_pair> moves) noexcept {
+    while (free_.pop() != no_block) {
+    }
+    for (const auto& [from, to] : moves) {
+      word_of(block_id{to}).store(word_of(block_id{from}).exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+      eviction_.rename(block_id{from}, block_id{to});
+    }
+    for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
+      block = to_block(to_index(block) - 1);
+      if (state(block).word() == 0) {
+        free_.push(block);
+      }
+    }
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -219,6 +222,7 @@ class block_pool {
   using word = typename Locking::template atomic<std::uint64_t>;
   using counter = typename Locking::template atomic<std::int64_t>;
 
+  [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
   [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block)]; }
 
   [[nodiscard]] static bool swap(word& word, block_state& seen, block_state next) noexcept {
@@ -343,7 +347,7 @@ class block_pool {
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
         eviction_.erase(block);
         return block;
