@@ -234,21 +234,15 @@ class basic_kv_cache {
     });
   }
 
-  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: `limit_reached` when
-  /// the batch has too little room.
+  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: see there.
   template <class Batch>
   result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};
-    const auto row_of = [&](std::size_t i) {
-      const auto& s = state_.sequences.find(static_cast<std::uint64_t>(ids[i]))->record;
-      return batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()};
-    };
-    for (const auto id : ids) {
-      if (auto known = visit(id, [](const sequence&) -> result<void> { return {}; }); !known) {
-        return known;
-      }
-    }
-    return batch.update(ids.size(), state_.config.block_size, row_of);
+    return batch.update(ids.size(), state_.config.block_size, [&](std::size_t i, auto&& use) {
+      return visit(ids[i], [&](const sequence& s) -> result<void> {
+        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()});
+      });
+    });
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped. Slots
