@@ -26,7 +26,7 @@ struct block_release {
 enum class eviction_answer : std::uint8_t {
   taken,         // the block is no longer evictable: the policy removes it and returns it
   has_children,  // blocks that continue it are still cached: they should go first
-  in_use,        // only under concurrent policies: it was referenced meanwhile
+  in_use,        // not now: a step in flight may touch it, or (under concurrent policies) it was referenced meanwhile
 };
 
 /// The second argument of an offer that is meant even when blocks which continue it are still cached.
@@ -57,8 +57,9 @@ struct eviction_offer {
 /// | `P::name`               | for tables and options                                                             |
 /// | `P::concurrent`         | whether all calls may come from several threads at once                            |
 ///
-/// `victim` prefers blocks whose offer is not `has_children`, and fails only when nothing is evictable: once its search
-/// for a leaf has failed it calls `offer(id, evict_anyway)`.
+/// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
+/// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
+/// policy that offers nothing evicts nothing.
 template <class P>
 concept eviction = requires(P policy, const P& constant, block_id block, const block_release& release,
                             const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {

@@ -58,6 +58,7 @@ concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
 /// | `L::sequence_mutex`     | held by whoever is inside an operation on one sequence; taken after `cache_mutex`      |
 /// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
 /// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |
+/// | `L::family::concurrent` | whether several threads may be inside the components at once                           |
 /// | `L::name`               | for tables and options, e.g. "rw_lock"                                                 |
 template <class L>
 concept locking = requires {
@@ -67,6 +68,7 @@ concept locking = requires {
   requires shared_mutex<typename L::cache_mutex>;
   requires exclusive_mutex<typename L::sequence_mutex>;
   requires std::default_initializable<typename L::family>;
+  { L::family::concurrent } -> std::convertible_to<bool>;
   { L::waits_for_sequence } -> std::convertible_to<bool>;
   { L::name } -> std::convertible_to<std::string_view>;
 };

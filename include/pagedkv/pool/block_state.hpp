@@ -4,19 +4,16 @@
 
 namespace pagedkv {
 
-/// Every block is in exactly one of these.
-enum class block_status : std::uint8_t { free, in_use, evictable, retiring };
-
 /// One block's word: reference count, flags, and the step that fences its reuse. All of it changes in one
 /// compare-and-swap, so that a prefix hit and an eviction that meet are decided by whoever swaps first.
 ///
-/// | state     | count | published | claimed | step                              |
-/// |-----------|-------|-----------|---------|-----------------------------------|
-/// | free      | 0     | no        | no      | 0                                 |
-/// | in use    | ≥ 1   | either    | no      | 0                                 |
-/// | evictable | 0     | yes       | no      | retired                           |
-/// | retiring  | 0     | either    | no      | in flight, or not swept yet       |
-/// | claimed   | 0     | yes       | yes     | retired; an evictor is taking it  |
+/// | state     | count | published | claimed | step                                     |
+/// |-----------|-------|-----------|---------|------------------------------------------|
+/// | free      | 0     | no        | no      | 0                                        |
+/// | in use    | ≥ 1   | either    | no      | 0                                        |
+/// | evictable | 0     | yes       | no      | 0                                        |
+/// | claimed   | 0     | yes       | yes     | 0: evictable, and an evictor is taking it |
+/// | retiring  | 0     | either    | no      | the step that it waits for               |
 class block_state {
  public:
   static constexpr std::uint32_t max_count = (std::uint32_t{1} << 24) - 1;
@@ -34,7 +31,7 @@ class block_state {
 
   /// In use once more. The fencing step goes: whoever uses the block may go on using it.
   [[nodiscard]] constexpr block_state referenced() const noexcept {
-    return block_state{((word_ & low_bits) + 1)};
+    return block_state{(word_ & low_bits) + 1};
   }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
   [[nodiscard]] constexpr block_state with_published(bool on) const noexcept { return with(published_bit, on); }

@@ -3,6 +3,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -40,18 +41,18 @@ class step_fence {
     return {};
   }
 
-  /// The step that a block released now must wait for; 0 when none is in flight.
-  [[nodiscard]] std::uint64_t newest_in_flight() const noexcept {
+  [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
+
+  /// What a block released now must wait for, as `passed` understands it; 0 when no step is in flight.
+  [[nodiscard]] std::uint32_t tag() const noexcept {
     const auto newest = begun();
-    return newest > retired() ? newest : 0;
+    // A step whose low 32 bits are 0 is taken for the next one: waiting longer is safe.
+    return newest > retired() ? std::max(static_cast<std::uint32_t>(newest), std::uint32_t{1}) : 0;
   }
 
-  [[nodiscard]] std::uint64_t begun() const noexcept { return begun_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_acquire); }
-
-  /// Whether the step with these low 32 bits, begun earlier, has retired together with all before it.
-  [[nodiscard]] bool passed(std::uint32_t step) const noexcept {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(retired()) - step) >= 0;
+  /// Whether the steps up to a tag have retired. The tag is not older than 2^31 steps.
+  [[nodiscard]] bool passed(std::uint32_t tag) const noexcept {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(retired()) - tag) >= 0;
   }
 
  private:
@@ -63,6 +64,9 @@ class step_fence {
       }
     }
   }
+
+  [[nodiscard]] std::uint64_t begun() const noexcept { return begun_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_acquire); }
 
   Atomic<std::uint64_t> begun_{0};
   Atomic<std::uint64_t> retired_{0};

@@ -76,6 +76,8 @@ struct no_mutex {
 };
 
 /// Components that one thread at a time changes, and several may read in between.
-struct unsynchronized_family {};
+struct unsynchronized_family {
+  static constexpr bool concurrent = false;
+};
 
 }  // namespace pagedkv
