@@ -6,8 +6,8 @@
 
 namespace pagedkv {
 
-/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper bits
-/// of its payload, subnormals are kept. Every case is computed and one selected, so that loops over rows vectorise.
+/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper
+/// bits of its payload, subnormals are kept. Every case is computed and one selected, so that loops vectorise.
 struct float16 {
   using storage = std::uint16_t;
   static constexpr bool scaled = false;
@@ -34,7 +34,7 @@ struct float16 {
     const auto sign = (stored & 0x8000u) << 16;
     const auto magnitude = stored & 0x7fffu;
     const auto normal = (magnitude << 13) + exponent_shift;
-    // With the implicit leading one put in and taken out again no operand is subnormal, which is slow or flushed to zero.
+    // With an implicit leading one put in and taken out, no operand is subnormal, which is slow or flushed to zero.
     const auto with_one = __builtin_bit_cast(float, (magnitude << 13) + smallest_normal);
     const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
     auto result = select(magnitude < 0x400u, subnormal, normal);

@@ -7,12 +7,12 @@
 namespace pagedkv {
 
 /// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127. It is never below the smallest normal
-/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number, and never so large that
-/// 127 times it overflows. Rounds to nearest even within ±127; a finite row's error is at most scale / 2 per number, up to
-/// float32's own rounding.
+/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number, and never so large
+/// that 127 times it overflows. Rounds to nearest even within ±127; a finite row's error is at most scale / 2 per
+/// number, up to float32's own rounding.
 ///
-/// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither, and a
-/// plausible number in their place would hide a broken model. Kernels that multiply by the scale propagate it for free.
+/// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither,
+/// and a plausible number in their place would hide a broken model. Multiplying by the scale propagates it.
 struct int8 {
   using storage = std::int8_t;
   static constexpr bool scaled = true;
@@ -34,7 +34,7 @@ struct int8 {
     const auto magnitude = quotient & 0x7fffffffu;
     const auto clamped = magnitude < largest_bits ? magnitude : largest_bits;
     const auto bounded = __builtin_bit_cast(float, (quotient & 0x80000000u) | clamped);
-    // At 1.5 * 2^23 neighbouring float32 numbers are one apart: the addition rounds to an integer, kept in the low bits.
+    // At 1.5 * 2^23 neighbouring float32 numbers are one apart: adding that rounds to an integer, in the low bits.
     constexpr auto integer_spacing = 0x1.8p23f;
     const auto shifted = __builtin_bit_cast(std::int32_t, bounded + integer_spacing);
     return static_cast<storage>(shifted - __builtin_bit_cast(std::int32_t, integer_spacing));
