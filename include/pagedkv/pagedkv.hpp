@@ -3,6 +3,7 @@
 #include <pagedkv/backend/host/backend.hpp>
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/core/sizing.hpp>
+#include <pagedkv/lifecycle/request_tracker.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>

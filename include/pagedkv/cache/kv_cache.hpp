@@ -4,6 +4,7 @@
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/compaction.hpp>
 #include <pagedkv/cache/extend.hpp>
+#include <pagedkv/cache/gain.hpp>
 #include <pagedkv/cache/invariants.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/release.hpp>
@@ -68,7 +69,7 @@ class basic_kv_cache {
     if (!made) {
       return made.error();
     }
-    return admission{static_cast<sequence_id>(made->id), made->place->record.num_cached_tokens};
+    return admission{static_cast<sequence_id>(state_.sequences.id_of(**made)), (*made)->record.num_cached_tokens};
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can see
@@ -110,7 +111,7 @@ class basic_kv_cache {
       if (!made) {
         return made.error();
       }
-      return static_cast<sequence_id>(made->id);
+      return static_cast<sequence_id>(state_.sequences.id_of(**made));
     });
   }
 
@@ -142,8 +143,8 @@ class basic_kv_cache {
     if (!made) {
       return made.error();
     }
-    return pinning{static_cast<pin_id>(made->id),
-                   static_cast<std::int64_t>(made->place->record.blocks.size() * state_.block_size())};
+    return pinning{static_cast<pin_id>(state_.pins.id_of(**made)),
+                   static_cast<std::int64_t>((*made)->record.blocks.size() * state_.block_size())};
   }
 
   result<void> unpin(pin_id id) noexcept {
@@ -158,6 +159,18 @@ class basic_kv_cache {
   [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::find_prefix(state_, tokens, tag);
+  }
+
+  /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence created
+  /// from `tokens` would share: what preempting them would gain. None while a step is in flight. Linear in their blocks.
+  [[nodiscard]] result<std::int64_t> gain_of_releasing(std::span<const sequence_id> ids, std::span<const token> tokens = {},
+                                                       salt tag = salt::none) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::gain_of_releasing(state_, tokens, tag, [&](auto&& add) {
+      for (const auto id : ids) {
+        static_cast<void>(visit(id, [&](const sequence& s) -> result<void> { return add(s.blocks.held()); }));
+      }
+    });
   }
 
   /// Opens a step: blocks released until it retires are handed out again only then.
@@ -310,15 +323,9 @@ class basic_kv_cache {
  private:
   using state_type = cache_state<Locking, Eviction, Hash>;
 
-  template <class Map>
-  struct opened {
-    std::uint64_t id;
-    typename Map::place* place;
-  };
-
   /// Fills a vacant record by `fill` and makes it reachable, or leaves it vacant.
   template <class Map, class Fill>
-  [[nodiscard]] result<opened<Map>> make(Map& map, const char* what, Fill&& fill) noexcept {
+  [[nodiscard]] result<typename Map::place*> make(Map& map, const char* what, Fill&& fill) noexcept {
     auto* place = map.reserve();
     if (place == nullptr) {
       return error{error_code::limit_reached, what, map.size(), map.capacity()};
@@ -327,7 +334,8 @@ class basic_kv_cache {
       map.abandon(*place);
       return filled.error();
     }
-    return opened<Map>{map.open(*place), place};
+    map.open(*place);
+    return place;
   }
 
   /// Calls `body(record)` inside the sequence's mutex.

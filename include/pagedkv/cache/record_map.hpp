@@ -57,11 +57,9 @@ class record_map {
 
   void abandon(place& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
 
-  /// Makes a reserved place reachable; returns its id.
-  [[nodiscard]] std::uint64_t open(place& reserved) noexcept {
-    const auto generation = reserved.generation.load(std::memory_order_relaxed) + 1;
-    reserved.generation.store(generation, std::memory_order_release);
-    return std::uint64_t{generation} << 32 | reserved.index;
+  /// Makes a reserved place reachable, by `id_of`.
+  void open(place& reserved) noexcept {
+    reserved.generation.store(reserved.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
   /// Ends an open place; its ids are stale from now on. The caller holds the place's mutex and calls `abandon` after it has
@@ -82,6 +80,10 @@ class record_map {
   [[nodiscard]] static bool is_open(const place& found, std::uint64_t id) noexcept {
     const auto generation = static_cast<std::uint32_t>(id >> 32);
     return generation % 2 == 1 && found.generation.load(std::memory_order_acquire) == generation;
+  }
+
+  [[nodiscard]] static std::uint64_t id_of(const place& open) noexcept {
+    return std::uint64_t{open.generation.load(std::memory_order_relaxed)} << 32 | open.index;
   }
 
   /// Calls `visit(place)` for every open place.
