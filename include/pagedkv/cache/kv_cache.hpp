@@ -30,7 +30,8 @@ namespace pagedkv {
 ///
 /// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws. Two at
 /// once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`. A locking
-/// policy other than `single_thread` lets every operation be called from any thread, `compact` included.
+/// policy other than `single_thread` lets every operation be called from any thread; only `compact` and
+/// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
 /// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
 /// nobody else can know the new one yet.
@@ -265,7 +266,7 @@ class basic_kv_cache {
   /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings; batches
   /// notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
   result<std::vector<block_pair>> compact(stream on = {}) noexcept {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
       return error{error_code::in_use, "number of retiring blocks", state_.pool.counts().retiring};
     }
@@ -310,7 +311,7 @@ class basic_kv_cache {
   /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables, and
   /// under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<std::string> check_invariants() {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();
   }
 
