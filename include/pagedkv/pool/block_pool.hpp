@@ -334,9 +334,12 @@ class block_pool {
     bool refused = false;
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      const auto taken = pool.claim(block, chains);
-      refused |= !taken;
-      return taken ? eviction_answer::taken : eviction_answer::in_use;
+      if (pool.claim(block, chains)) {
+        return eviction_answer::taken;
+      }
+      refused = true;
+      const auto seen = pool.state(block);
+      return seen.count() == 0 && seen.step() != 0 ? eviction_answer::fenced : eviction_answer::in_use;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
