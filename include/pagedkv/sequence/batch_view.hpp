@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -31,6 +32,11 @@ struct known_row {
   [[nodiscard]] std::size_t num_unchanged(const batch_row& row) const noexcept {
     const bool same = num_blocks >= 0 && id == row.id && version == row.version;
     return same ? static_cast<std::size_t>(num_blocks) : 0;
+  }
+
+  /// Whether the row is in place, its size included.
+  [[nodiscard]] bool holds(const batch_row& row) const noexcept {
+    return num_unchanged(row) == row.blocks.size() && std::cmp_equal(num_blocks, row.blocks.size());
   }
 
   void remember(const batch_row& row) noexcept {
@@ -157,7 +163,7 @@ class compressed_batch {
     for (std::size_t i = 0; i < num_rows; ++i) {
       const batch_row row = row_of(i);
       last_block_len_[i] = detail::last_block_len(row, block_size);
-      if (first_changed == num_rows && (i >= num_rows_ || known_[i].num_unchanged(row) != row.blocks.size())) {
+      if (first_changed == num_rows && (i >= num_rows_ || !known_[i].holds(row))) {
         first_changed = i;
       }
     }
