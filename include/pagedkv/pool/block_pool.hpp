@@ -57,9 +57,16 @@ class block_pool {
     return counts;
   }
 
-  /// Blocks that an allocation could have now, free or evictable. Exact unless other threads are at work.
+  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other threads
+  /// are at work.
   [[nodiscard]] std::int64_t num_available() const noexcept {
-    return free_.size() + unreferenced_.get(evictable);
+    return free_.size() + (evicts<Eviction> ? unreferenced_.get(evictable) : 0);
+  }
+
+  /// Whether this block is among those that are available though not free.
+  [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
+    const auto seen = state(block);
+    return evicts<Eviction> && seen.count() == 0 && seen.published() && seen.step() == 0;
   }
 
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
