@@ -21,6 +21,12 @@
 
 namespace pagedkv::testing {
 
+#ifdef PAGEDKV_THREAD_SANITIZER
+inline constexpr bool slow_fibers = true;
+#else
+inline constexpr bool slow_fibers = false;
+#endif
+
 /// A function with a stack of its own, entered and left at will by the one thread that made it. The function must not
 /// let an exception out.
 class fiber {

@@ -49,7 +49,9 @@ struct cache_state {
     if (num_evicted != 0) {
       counts.add(counter::evictions, num_evicted);
     }
-    note_peak();
+    if constexpr (!Locking::family::concurrent) {
+      note_peak();
+    }
     return {};
   }
 
@@ -59,6 +61,7 @@ struct cache_state {
             num_available};
   }
 
+  /// Where threads share the counts, only as often as sequences are created.
   void note_peak() noexcept {
     const auto in_use = pool.counts().in_use;
     auto highest = peak_in_use.load(std::memory_order_relaxed);

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/tally.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,17 +22,11 @@ enum class counter : std::uint8_t {
 template <locking Locking>
 class counters {
  public:
-  void add(counter which, std::int64_t amount) noexcept {
-    values_[static_cast<std::size_t>(which)].fetch_add(amount, std::memory_order_relaxed);
-  }
-  [[nodiscard]] std::int64_t get(counter which) const noexcept {
-    return values_[static_cast<std::size_t>(which)].load(std::memory_order_relaxed);
-  }
+  void add(counter which, std::int64_t amount) noexcept { sums_.add(static_cast<std::size_t>(which), amount); }
+  [[nodiscard]] std::int64_t get(counter which) const noexcept { return sums_.get(static_cast<std::size_t>(which)); }
 
  private:
-  using value = typename Locking::template atomic<std::int64_t>;
-
-  std::array<value, static_cast<std::size_t>(counter::number_of_counters)> values_{};
+  tally_for<Locking, static_cast<std::size_t>(counter::number_of_counters)> sums_;
 };
 
 }  // namespace pagedkv

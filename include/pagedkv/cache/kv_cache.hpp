@@ -30,7 +30,8 @@ namespace pagedkv {
 ///
 /// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws. Two at
 /// once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`. A locking
-/// policy other than `single_thread` lets every operation be called from any thread, `compact` included.
+/// policy other than `single_thread` lets every operation be called from any thread; only `compact` and
+/// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
 /// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
 /// nobody else can know the new one yet.
@@ -234,21 +235,15 @@ class basic_kv_cache {
     });
   }
 
-  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: `limit_reached` when
-  /// the batch has too little room.
+  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: see there.
   template <class Batch>
   result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};
-    const auto row_of = [&](std::size_t i) {
-      const auto& s = state_.sequences.find(static_cast<std::uint64_t>(ids[i]))->record;
-      return batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()};
-    };
-    for (const auto id : ids) {
-      if (auto known = visit(id, [](const sequence&) -> result<void> { return {}; }); !known) {
-        return known;
-      }
-    }
-    return batch.update(ids.size(), state_.config.block_size, row_of);
+    return batch.update(ids.size(), state_.config.block_size, [&](std::size_t i, auto&& use) {
+      return visit(ids[i], [&](const sequence& s) -> result<void> {
+        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()});
+      });
+    });
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped. Slots
@@ -271,7 +266,7 @@ class basic_kv_cache {
   /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings; batches
   /// notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
   result<std::vector<block_pair>> compact(stream on = {}) noexcept {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
       return error{error_code::in_use, "number of retiring blocks", state_.pool.counts().retiring};
     }
@@ -316,7 +311,7 @@ class basic_kv_cache {
   /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables, and
   /// under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<std::string> check_invariants() {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();
   }
 

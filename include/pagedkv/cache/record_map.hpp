@@ -1,8 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/locking.hpp>
-#include <pagedkv/pool/free_list.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/free_lists.hpp>
 
 #include <cstddef>
 #include <cstdint>

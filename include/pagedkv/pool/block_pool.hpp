@@ -3,12 +3,13 @@
 #include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
-#include <pagedkv/policy/eviction.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/block_state.hpp>
-#include <pagedkv/pool/free_list.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/eviction_order.hpp>
+#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/sharded_order.hpp>
 #include <pagedkv/pool/step_fence.hpp>
+#include <pagedkv/pool/tally.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -35,16 +36,12 @@ struct block_counts {
 /// follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
 template <locking Locking, eviction Eviction>
 class block_pool {
-  static_assert(Eviction::concurrent || !Locking::family::concurrent,
-                "this eviction policy keeps a strict order that only one thread at a time may change; under a locking "
-                "policy that lets several threads into the pool, use the eviction policy `clock` or `no_eviction`");
-
  public:
   explicit block_pool(std::int32_t num_blocks)
       : num_blocks_(num_blocks),
         words_(std::make_unique<word[]>(static_cast<std::size_t>(num_blocks))),
         free_(num_blocks),
-        eviction_(num_blocks),
+        order_(num_blocks),
         retiring_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
@@ -55,15 +52,14 @@ class block_pool {
 
   /// Exact unless other threads are at work.
   [[nodiscard]] block_counts counts() const noexcept {
-    auto counts = block_counts{free_.size(), 0, num_evictable_.load(std::memory_order_relaxed),
-                               num_retiring_.load(std::memory_order_relaxed)};
+    auto counts = block_counts{free_.size(), 0, unreferenced_.get(evictable), unreferenced_.get(retiring)};
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
 
   /// Blocks that an allocation could have now, free or evictable. Exact unless other threads are at work.
   [[nodiscard]] std::int64_t num_available() const noexcept {
-    return free_.size() + num_evictable_.load(std::memory_order_relaxed);
+    return free_.size() + unreferenced_.get(evictable);
   }
 
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
@@ -71,7 +67,7 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
-    if (static_cast<std::int64_t>(blocks.size()) > num_available()) {
+    if (!may_supply(blocks.size())) {
       return false;
     }
     auto num_taken = std::size_t{0};
@@ -109,8 +105,8 @@ class block_pool {
       }
     } while (!swap(word_of(block), seen, seen.referenced()));
     if (seen.count() == 0) {
-      unreferenced_counter(seen).fetch_sub(1, std::memory_order_relaxed);
-      eviction_.remove(block);
+      count_unreferenced(seen, -1);
+      order_.remove(block);
     }
     return true;
   }
@@ -132,7 +128,7 @@ class block_pool {
   void release(block_id block, const block_release& how) noexcept {
     const auto after = unreference(block);
     if (after.count() == 0 && after.published()) {
-      eviction_.insert(block, how);
+      list(block, how);
     }
   }
 
@@ -149,7 +145,7 @@ class block_pool {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
         chains.erase(block);
-        eviction_.erase(block);
+        order_.erase(block);
         word_of(block).store(0, std::memory_order_release);
         free_.push(block);
         ++num_forgotten;
@@ -203,7 +199,7 @@ class block_pool {
     }
     for (const auto& [from, to] : moves) {
       word_of(block_id{to}).store(word_of(block_id{from}).exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-      eviction_.rename(block_id{from}, block_id{to});
+      order_.rename(block_id{from}, block_id{to});
     }
     for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
@@ -214,13 +210,16 @@ class block_pool {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + eviction_.metadata_bytes() +
+    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + order_.metadata_bytes() +
            retiring_.metadata_bytes();
   }
 
  private:
   using word = typename Locking::template atomic<std::uint64_t>;
-  using counter = typename Locking::template atomic<std::int64_t>;
+
+  // What `unreferenced_` counts.
+  static constexpr auto evictable = std::size_t{0};
+  static constexpr auto retiring = std::size_t{1};
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
   [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block)]; }
@@ -235,8 +234,19 @@ class block_pool {
     return swapped;
   }
 
-  [[nodiscard]] counter& unreferenced_counter(block_state state) noexcept {
-    return state.step() == 0 ? num_evictable_ : num_retiring_;
+  void count_unreferenced(block_state state, std::int64_t amount) noexcept {
+    unreferenced_.add(state.step() == 0 ? evictable : retiring, amount);
+  }
+
+  /// Where threads share the counts, summing them up costs more than trying for a few blocks.
+  [[nodiscard]] bool may_supply(std::size_t num_blocks) const noexcept {
+    constexpr auto few = std::size_t{64};
+    return (Locking::family::concurrent && num_blocks <= few) ||
+           static_cast<std::int64_t>(num_blocks) <= num_available();
+  }
+
+  void list(block_id block, const block_release& how) noexcept {
+    order_.insert(block, how, [&] { return state(block).count() == 0 && state(block).published(); });
   }
 
   [[nodiscard]] static bool holdable(block_state state) noexcept {
@@ -261,7 +271,7 @@ class block_pool {
       free_.push(block);
       return next;
     }
-    unreferenced_counter(next).fetch_add(1, std::memory_order_relaxed);
+    count_unreferenced(next, 1);
     if (next.step() != 0) {
       retiring_.insert(block);
       if (steps_.passed(next.step())) {  // retired between the look at the steps and now: its sweep missed the block
@@ -277,11 +287,11 @@ class block_pool {
     while (seen.count() == 0 && seen.step() != 0 && steps_.passed(seen.step())) {
       const auto next = seen.with_step(0);
       if (swap(word_of(block), seen, next)) {
-        num_retiring_.fetch_sub(1, std::memory_order_relaxed);
+        unreferenced_.add(retiring, -1);
         if (next.word() == 0) {
           free_.push(block);
         } else {
-          num_evictable_.fetch_add(1, std::memory_order_relaxed);
+          unreferenced_.add(evictable, 1);
         }
         break;
       }
@@ -303,7 +313,7 @@ class block_pool {
         return false;
       }
     } while (!swap(word_of(block), seen, seen.with_claimed(true)));
-    num_evictable_.fetch_sub(1, std::memory_order_relaxed);
+    unreferenced_.add(evictable, -1);
     chains.detach(block);
     return true;
   }
@@ -311,9 +321,9 @@ class block_pool {
   template <class Chains>
   void restore_victim(block_id block, Chains& chains) noexcept {
     chains.attach(block);
-    num_evictable_.fetch_add(1, std::memory_order_relaxed);
+    unreferenced_.add(evictable, 1);
     word_of(block).store(state(block).with_claimed(false).word(), std::memory_order_release);
-    eviction_.insert(block, block_release{});
+    list(block, block_release{});
   }
 
   /// What `victim` calls; remembers whether anything was offered at all.
@@ -324,9 +334,12 @@ class block_pool {
     bool refused = false;
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      const auto taken = pool.claim(block, chains);
-      refused |= !taken;
-      return taken ? eviction_answer::taken : eviction_answer::in_use;
+      if (pool.claim(block, chains)) {
+        return eviction_answer::taken;
+      }
+      refused = true;
+      const auto seen = pool.state(block);
+      return seen.count() == 0 && seen.step() != 0 ? eviction_answer::fenced : eviction_answer::in_use;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
@@ -340,7 +353,7 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
     auto offered = offer<Chains>{*this, chains};
-    const auto block = eviction_.victim(offered, now);
+    const auto block = order_.victim(offered, now);
     return block == no_block && offered.refused ? take_any(chains) : block;
   }
 
@@ -349,7 +362,7 @@ class block_pool {
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
-        eviction_.erase(block);
+        order_.erase(block);
         return block;
       }
     }
@@ -359,9 +372,8 @@ class block_pool {
   std::int32_t num_blocks_;
   std::unique_ptr<word[]> words_;
   free_list_for<Locking> free_;
-  Eviction eviction_;
-  counter num_evictable_{0};
-  counter num_retiring_{0};
+  eviction_order<typename Locking::family, Eviction> order_;
+  tally_for<Locking, 2> unreferenced_;
   block_bitmap<Locking::template atomic> retiring_;
   step_fence<Locking::template atomic> steps_;
 };

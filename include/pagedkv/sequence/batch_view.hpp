@@ -1,7 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
-#include <pagedkv/core/ids.hpp>
+#include <pagedkv/sequence/batch_rows.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -11,209 +10,157 @@
 
 namespace pagedkv {
 
-/// What a batch copies of one sequence.
-struct batch_row {
-  sequence_id id{};
-  std::uint32_t version = 0;  // of the block table's old entries
-  std::int64_t num_tokens = 0;
-  std::span<const block_id> blocks;
-};
-
-namespace detail {
-
-/// What a row of a batch held last time.
-struct known_row {
-  sequence_id id{};
-  std::uint32_t version = 0;
-  std::int32_t num_blocks = -1;
-
-  /// How many leading entries of the row's blocks are already in place.
-  [[nodiscard]] std::size_t num_unchanged(const batch_row& row) const noexcept {
-    const bool same = num_blocks >= 0 && id == row.id && version == row.version;
-    return same ? static_cast<std::size_t>(num_blocks) : 0;
-  }
-
-  void remember(const batch_row& row) noexcept {
-    id = row.id;
-    version = row.version;
-    num_blocks = static_cast<std::int32_t>(row.blocks.size());
-  }
-};
-
-/// Tokens in the last block: in [1, block_size], and 0 for an empty sequence.
-[[nodiscard]] inline std::int32_t last_block_len(const batch_row& row, std::int32_t block_size) noexcept {
-  return row.num_tokens == 0 ? 0 : static_cast<std::int32_t>((row.num_tokens - 1) % block_size + 1);
-}
-
-[[nodiscard]] inline error too_small(const char* what, std::size_t needed, std::size_t room) noexcept {
-  return {error_code::limit_reached, what, static_cast<std::int64_t>(needed), static_cast<std::int64_t>(room)};
-}
-
-}  // namespace detail
-
 /// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, `no_block` behind the end and where a sliding
 /// window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
 class padded_batch {
  public:
   /// Takes all memory that `update` will need.
   padded_batch(std::size_t max_rows, std::size_t max_blocks)
-      : max_blocks_(max_blocks), known_(max_rows), tables_(max_rows * max_blocks, no_block), lengths_(max_rows) {}
+      : max_blocks_(max_blocks), rows_(max_rows), tables_(max_rows * max_blocks, no_block), lengths_(max_rows) {}
 
-  [[nodiscard]] std::size_t max_rows() const noexcept { return known_.size(); }
   [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
-  [[nodiscard]] std::size_t num_rows() const noexcept { return num_rows_; }
+  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const block_id> block_tables() const noexcept {
-    return std::span{tables_}.first(num_rows_ * max_blocks_);
+    return std::span{tables_}.first(num_rows() * max_blocks_);
   }
-  [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept { return std::span{lengths_}.first(num_rows_); }
+  [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept {
+    return std::span{lengths_}.first(num_rows());
+  }
 
-  /// `row_of(i)` describes row i. Errors: `limit_reached` when there is too little room; nothing is changed then.
-  template <class RowOf>
-  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t /*block_size*/, RowOf&& row_of) noexcept {
-    if (num_rows > max_rows()) {
-      return detail::too_small("number of rows", num_rows, max_rows());
+  /// Errors: `limit_reached` when there is too little room, and those of `visit_row`; nothing is changed then. When a
+  /// sequence is changed by another thread meanwhile, `sequence_busy`, and the batch is empty.
+  template <class VisitRow>
+  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t /*block_size*/, VisitRow&& visit_row) noexcept {
+    if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
+      return collected;
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
-      if (const auto size = row_of(i).blocks.size(); size > max_blocks_) {
-        return detail::too_small("number of blocks in a row", size, max_blocks_);
+      if (const auto needed = rows_.next(i).num_blocks; needed > max_blocks_) {
+        return batch_rows::too_small("number of blocks in a row", needed, max_blocks_);
       }
     }
-    num_rows_ = num_rows;
     for (std::size_t i = 0; i < num_rows; ++i) {
-      const batch_row row = row_of(i);
-      lengths_[i] = static_cast<std::int32_t>(row.num_tokens);
-      auto& known = known_[i];
-      const auto unchanged = known.num_unchanged(row);
-      const auto before = static_cast<std::size_t>(std::max(known.num_blocks, 0));
-      if (unchanged != row.blocks.size() || before != unchanged) {
-        const auto table = std::span{tables_}.subspan(i * max_blocks_, max_blocks_);
-        std::ranges::copy(row.blocks.subspan(unchanged), table.begin() + static_cast<std::ptrdiff_t>(unchanged));
-        if (before > row.blocks.size()) {
-          std::ranges::fill(table.first(before).subspan(row.blocks.size()), no_block);
-        }
-        known.remember(row);
+      lengths_[i] = static_cast<std::int32_t>(rows_.next(i).num_tokens);
+      if (auto updated = update_row(i, visit_row); !updated) {
+        rows_.forget();
+        std::ranges::fill(tables_, no_block);
+        return updated;
       }
     }
+    for (auto i = num_rows; i < rows_.size(); ++i) {
+      clear(i, 0, rows_.current(i).num_blocks);
+    }
+    rows_.accept(num_rows);
     return {};
   }
 
  private:
+  template <class VisitRow>
+  [[nodiscard]] result<void> update_row(std::size_t i, VisitRow& visit_row) noexcept {
+    const auto before = i < rows_.size() ? rows_.current(i).num_blocks : 0;
+    const auto after = rows_.next(i).num_blocks;
+    if (rows_.num_unchanged(i) != after) {
+      if (auto copied = rows_.copy_changed(i, visit_row, tables_.data() + i * max_blocks_); !copied) {
+        return copied;
+      }
+    }
+    clear(i, after, before);
+    return {};
+  }
+
+  void clear(std::size_t i, std::size_t first, std::size_t last) noexcept {
+    if (first < last) {
+      std::ranges::fill(std::span{tables_}.subspan(i * max_blocks_ + first, last - first), no_block);
+    }
+  }
+
   std::size_t max_blocks_;
-  std::size_t num_rows_ = 0;
-  std::vector<detail::known_row> known_;
+  batch_rows rows_;
   std::vector<block_id> tables_;
   std::vector<std::int32_t> lengths_;
 };
 
 /// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and its
-/// length is `block_size * (blocks - 1) + last_block_len[i]`. All int32. Updating writes only entries that changed, and
+/// length is `block_size * (blocks - 1) + last_block_len[i]`; all int32. Updating writes only entries that changed, and
 /// shifts those behind a row that grew.
 class compressed_batch {
  public:
   /// Takes all memory that `update` will need. `max_indices` counts the blocks of all rows together.
   compressed_batch(std::size_t max_rows, std::size_t max_indices)
-      : known_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
+      : rows_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
 
-  [[nodiscard]] std::size_t max_rows() const noexcept { return known_.size(); }
-  [[nodiscard]] std::size_t num_rows() const noexcept { return num_rows_; }
-  [[nodiscard]] std::span<const std::int32_t> indptr() const noexcept { return std::span{indptr_}.first(num_rows_ + 1); }
+  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
+  [[nodiscard]] std::span<const std::int32_t> indptr() const noexcept {
+    return std::span{indptr_}.first(num_rows() + 1);
+  }
   [[nodiscard]] std::span<const block_id> indices() const noexcept {
-    return std::span{indices_}.first(static_cast<std::size_t>(indptr_[num_rows_]));
+    return std::span{indices_}.first(static_cast<std::size_t>(indptr_[num_rows()]));
   }
+  /// In [1, block_size]; 0 for an empty sequence.
   [[nodiscard]] std::span<const std::int32_t> last_block_len() const noexcept {
-    return std::span{last_block_len_}.first(num_rows_);
+    return std::span{last_block_len_}.first(num_rows());
   }
 
-  /// `row_of(i)` describes row i. Errors: `limit_reached` when there is too little room; nothing is changed then.
-  template <class RowOf>
-  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, RowOf&& row_of) noexcept {
-    if (num_rows > max_rows()) {
-      return detail::too_small("number of rows", num_rows, max_rows());
+  /// Errors: as `padded_batch::update`.
+  template <class VisitRow>
+  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, VisitRow&& visit_row) noexcept {
+    if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
+      return collected;
     }
     auto num_indices = std::size_t{0};
     for (std::size_t i = 0; i < num_rows; ++i) {
-      num_indices += row_of(i).blocks.size();
+      num_indices += rows_.next(i).num_blocks;
     }
     if (num_indices > indices_.size()) {
-      return detail::too_small("number of blocks in all rows", num_indices, indices_.size());
+      return batch_rows::too_small("number of blocks in all rows", num_indices, indices_.size());
     }
-    const auto first = update_lengths(num_rows, block_size, row_of);
-    if (first < num_rows) {
-      if (only_grew(first, num_rows, row_of)) {
-        grow(first, num_rows, row_of);
-      } else {
-        rewrite(first, num_rows, row_of);
-      }
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      const auto length = rows_.next(i).num_tokens;
+      last_block_len_[i] = length == 0 ? 0 : static_cast<std::int32_t>((length - 1) % block_size + 1);
     }
-    num_rows_ = num_rows;
+    if (auto moved = move_rows(num_rows, num_indices, visit_row); !moved) {
+      rows_.forget();
+      return moved;
+    }
+    rows_.accept(num_rows);
     return {};
   }
 
  private:
-  /// Returns the first row whose entries changed.
-  template <class RowOf>
-  [[nodiscard]] std::size_t update_lengths(std::size_t num_rows, std::int32_t block_size, RowOf& row_of) {
-    auto first_changed = num_rows;
-    for (std::size_t i = 0; i < num_rows; ++i) {
-      const batch_row row = row_of(i);
-      last_block_len_[i] = detail::last_block_len(row, block_size);
-      if (first_changed == num_rows && (i >= num_rows_ || known_[i].num_unchanged(row) != row.blocks.size())) {
-        first_changed = i;
-      }
+  template <class VisitRow>
+  [[nodiscard]] result<void> move_rows(std::size_t num_rows, std::size_t num_indices, VisitRow& visit_row) noexcept {
+    auto first = std::size_t{0};
+    while (first < num_rows && rows_.is_unchanged(first)) {
+      ++first;
     }
-    return first_changed;
-  }
-
-  /// Whether the rows from `first` on are those of last time, none with other old entries, and perhaps more rows behind.
-  template <class RowOf>
-  [[nodiscard]] bool only_grew(std::size_t first, std::size_t num_rows, RowOf& row_of) const {
-    for (std::size_t i = first; i < std::min(num_rows, num_rows_); ++i) {
-      const batch_row row = row_of(i);
-      if (known_[i].id != row.id || known_[i].version != row.version) {
-        return false;
-      }
+    if (!rows_.only_grew(first, num_rows)) {
+      rows_.forget_from(first);
     }
-    return num_rows >= num_rows_;
-  }
-
-  /// From the last row to the first, since every row moves towards the end.
-  template <class RowOf>
-  void grow(std::size_t first, std::size_t num_rows, RowOf& row_of) {
-    auto end = static_cast<std::size_t>(indptr_[first]);
-    for (std::size_t i = first; i < num_rows; ++i) {
-      end += row_of(i).blocks.size();
-    }
+    // Rows that grew only move towards the end, so from the last to the first none is overwritten before it has moved.
+    auto end = num_indices;
     for (auto i = num_rows; i > first; --i) {
-      const batch_row row = row_of(i - 1);
-      auto& known = known_[i - 1];
-      const auto size = row.blocks.size();
-      const auto unchanged = i > num_rows_ ? 0 : known.num_unchanged(row);
-      const auto old_start = indices_.begin() + indptr_[i - 1];
-      const auto start = indices_.begin() + static_cast<std::ptrdiff_t>(end - size);
-      if (start != old_start && unchanged != 0) {
-        std::move_backward(old_start, old_start + static_cast<std::ptrdiff_t>(unchanged),
-                           start + static_cast<std::ptrdiff_t>(unchanged));
+      const auto start = end - rows_.next(i - 1).num_blocks;
+      shift(static_cast<std::size_t>(indptr_[i - 1]), start, rows_.num_unchanged(i - 1));
+      if (!rows_.is_unchanged(i - 1)) {
+        if (auto copied = rows_.copy_changed(i - 1, visit_row, indices_.data() + start); !copied) {
+          return copied;
+        }
       }
-      std::ranges::copy(row.blocks.subspan(unchanged), start + static_cast<std::ptrdiff_t>(unchanged));
-      known.remember(row);
       indptr_[i] = static_cast<std::int32_t>(end);
-      end -= size;
+      end = start;
+    }
+    return {};
+  }
+
+  void shift(std::size_t from, std::size_t to, std::size_t count) noexcept {
+    if (from != to && count != 0) {
+      const auto source = indices_.begin() + static_cast<std::ptrdiff_t>(from);
+      std::move_backward(source, source + static_cast<std::ptrdiff_t>(count),
+                         indices_.begin() + static_cast<std::ptrdiff_t>(to + count));
     }
   }
 
-  template <class RowOf>
-  void rewrite(std::size_t first, std::size_t num_rows, RowOf& row_of) {
-    auto end = indices_.begin() + indptr_[first];
-    for (std::size_t i = first; i < num_rows; ++i) {
-      const batch_row row = row_of(i);
-      end = std::ranges::copy(row.blocks, end).out;
-      known_[i].remember(row);
-      indptr_[i + 1] = static_cast<std::int32_t>(end - indices_.begin());
-    }
-  }
-
-  std::size_t num_rows_ = 0;
-  std::vector<detail::known_row> known_;
+  batch_rows rows_;
   std::vector<std::int32_t> indptr_;
   std::vector<std::int32_t> last_block_len_;
   std::vector<block_id> indices_;

@@ -101,7 +101,7 @@ class clock {
       // Released meanwhile? Whoever released it set its bit before this reset, and then it is offered here, or after.
       evictable_.reset(to_index(block));
       answer = offer(block, anyway...);
-      if (answer == eviction_answer::has_children) {
+      if (answer == eviction_answer::has_children || answer == eviction_answer::fenced) {
         evictable_.set(to_index(block));
       }
     }

@@ -27,6 +27,31 @@ class [[nodiscard]] shared_guard {
   Mutex& mutex_;
 };
 
+/// Keeps every other thread out of the cache for as long as it lives, where the mutex can.
+template <class Mutex>
+class [[nodiscard]] whole_guard {
+ public:
+  explicit whole_guard(Mutex& mutex) noexcept : mutex_(mutex) {
+    if constexpr (requires { mutex_.close(); }) {
+      mutex_.close();
+    } else {
+      mutex_.lock();
+    }
+  }
+  whole_guard(const whole_guard&) = delete;
+  whole_guard& operator=(const whole_guard&) = delete;
+  ~whole_guard() {
+    if constexpr (requires { mutex_.open(); }) {
+      mutex_.open();
+    } else {
+      mutex_.unlock();
+    }
+  }
+
+ private:
+  Mutex& mutex_;
+};
+
 /// Releases a mutex that was locked before.
 template <class Mutex>
 class [[nodiscard]] adopted_guard {
