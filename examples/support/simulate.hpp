@@ -145,6 +145,7 @@ class chain_simulator {
 
   void release(const prefix_trace::request& request, std::size_t num_cached) {
     auto release = block_release{};
+    release.num_chain_blocks = static_cast<std::uint32_t>(request.nodes.size());
     release.num_prompt_tokens = request.num_prompt_tokens;
     release.num_output_tokens = request.num_output_tokens;
     release.num_cached_blocks = static_cast<std::uint32_t>(num_cached);
