@@ -100,8 +100,8 @@ class reuse_model {
 
   // How many observations a less specific estimate weighs against the more specific one.
   static constexpr auto weight_of_group = 20.0F;
-  static constexpr auto weight_of_all = 20.0F;
-  static constexpr auto weight_of_prior = 10.0F;
+  static constexpr auto weight_of_all = 60.0F;
+  static constexpr auto weight_of_prior = 100.0F;
   static constexpr auto prior_chance = 0.02F;  // to be used before the next bin: the same in each, so falling per unit of time
   static constexpr auto kept_by_fading = 0.7F;
 
