@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_list.hpp>
 #include <pagedkv/pool/tagged_index_stack.hpp>
@@ -353,5 +354,10 @@ class lock_free_free_list {
 };
 
 static_assert(free_list<lock_free_free_list<>>);
+
+template <locking Locking>
+struct free_list_of<lock_free_family, Locking> {
+  using type = lock_free_free_list<Locking::template atomic>;
+};
 
 }  // namespace pagedkv
