@@ -1,8 +1,9 @@
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
-#include <pagedkv/pool/lock_free_free_list.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/free_lists.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -29,10 +30,13 @@ struct no_thread_index {
 };
 using small_magazines = lock_free_free_list<std::atomic, this_thread_index, 1>;
 using without_caches = lock_free_free_list<std::atomic, no_thread_index>;
-using models = std::tuple<stack_free_list, lock_free_free_list<>, small_magazines, without_caches, boost_free_list>;
+using sharded = free_list_for<sharded_mutex<4>>;
+using models =
+    std::tuple<stack_free_list, sharded, lock_free_free_list<>, small_magazines, without_caches, boost_free_list>;
 
 static_assert(std::same_as<free_list_for<single_thread>, stack_free_list>);
 static_assert(std::same_as<free_list_for<rw_lock<>>, stack_free_list>);
+static_assert(std::same_as<free_list_for<lock_free>, lock_free_free_list<>>);
 
 TEMPLATE_LIST_TEST_CASE("a free list hands out every id once and then none", "[free_list]", models) {
   const auto num_blocks = GENERATE(0, 1, 2, 63, 64, 65, 1000);

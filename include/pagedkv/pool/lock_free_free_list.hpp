@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_list.hpp>
@@ -29,9 +30,9 @@ namespace pagedkv {
 /// - `pop` gives up only after it found every place empty while nothing was pushed anywhere.
 ///
 /// Threads beyond the number of caches, and pushes that find no empty magazine, use a tagged stack of single ids.
-/// `ThreadIndex` has the interface of `this_thread_index`.
+/// `ThreadIndex` has the interface of `this_thread_index`; `MagazineSize` is best one less than a power of two.
 template <template <class> class Atomic = std::atomic, class ThreadIndex = this_thread_index,
-          std::uint32_t MagazineSize = 63>
+          std::uint32_t MagazineSize = 63, contention_metrics Metrics = no_contention_metrics>
 class lock_free_free_list {
  public:
   explicit lock_free_free_list(std::int32_t num_blocks)
@@ -105,15 +106,14 @@ class lock_free_free_list {
   }
 
  private:
-  using stack = tagged_index_stack<Atomic>;
+  using stack = tagged_index_stack<Atomic, Metrics>;
 
   static constexpr auto no_id = static_cast<std::int32_t>(no_block);
   static constexpr auto minus_one = ~std::uint32_t{0};
   static constexpr auto magazines_per_cache = std::uint32_t{3};  // two in it, one while they are exchanged
 
-  // A magazine has one slot more than it uses, so that its number and its level make one number: a position.
-  static constexpr auto stride = MagazineSize + 1;
-  static_assert(std::has_single_bit(stride), "the level is the low bits of a position");
+  // A magazine has more slots than it uses, so that its number and its level make one number: a position.
+  static constexpr auto stride = std::bit_ceil(MagazineSize + 1);
 
   /// A magazine is known by the position above its ids. Slots from there up are empty; of those below, other threads
   /// may have emptied some. Only the owner writes, on a line of its own.
@@ -304,6 +304,7 @@ class lock_free_free_list {
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
       const auto id = steal(caches_[i], fills);
       if (id != no_id) {
+        Metrics::stole();
         return {id};
       }
     }
@@ -357,7 +358,8 @@ static_assert(free_list<lock_free_free_list<>>);
 
 template <locking Locking>
 struct free_list_of<lock_free_family, Locking> {
-  using type = lock_free_free_list<Locking::template atomic>;
+  using type =
+      lock_free_free_list<Locking::template atomic, this_thread_index, 63, typename Locking::contention>;
 };
 
 }  // namespace pagedkv
