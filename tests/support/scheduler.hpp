@@ -379,7 +379,7 @@ class explorer {
   }
 
   // ThreadSanitizer takes 200 times as long to switch fibers, and sees nothing: one thread runs them all.
-  static constexpr auto slow_schedules = std::uint64_t{200};
+  static constexpr auto slow_schedules = std::uint64_t{500};
 
   bounds limits_;
   std::vector<std::unique_ptr<fiber>> fibers_;
