@@ -135,7 +135,6 @@ TEMPLATE_TEST_CASE("contents that were all forgotten and return are not what the
 
   // Other contents in the same place adopt no children.
   test.publish(block_id{0}, root, {9, 9});
-  CHECK_FALSE(test.index.has_children(block_id{0}));
   CHECK(test.index.parent_in_index(block_id{1}) == no_block);
   CHECK(test.find(test.index.link(block_id{0}), {3, 4}) == no_block);
   CHECK(test.find(before, {3, 4}) == block_id{1});  // for a sequence that went on from there
