@@ -10,6 +10,10 @@ namespace pagedkv {
 
 /// Numbers steps and knows up to which one all have retired. Steps may retire in any order; the fence moves when the
 /// oldest does. At most `capacity` steps are in flight. Lock-free with an atomic `Atomic`.
+///
+/// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it looks
+/// at the first: two steps retired at once must not each take the other for open, nor may a block that is released while
+/// its step retires be missed by both (see `block_bitmap`).
 template <template <class> class Atomic>
 class step_fence {
  public:
@@ -19,9 +23,10 @@ class step_fence {
   [[nodiscard]] result<step_id> begin() noexcept {
     auto last = begun_.load(std::memory_order_acquire);
     do {
-      if (last - retired() >= capacity) {
-        return error{error_code::limit_reached, "steps in flight", static_cast<std::int64_t>(last - retired()),
-                     static_cast<std::int64_t>(capacity)};
+      // Negative when other threads have begun and retired steps since `last` was read: then the swap fails.
+      const auto num_in_flight = static_cast<std::int64_t>(last - retired());
+      if (num_in_flight >= static_cast<std::int64_t>(capacity)) {
+        return error{error_code::limit_reached, "steps in flight", num_in_flight, static_cast<std::int64_t>(capacity)};
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     return static_cast<step_id>(last + 1);
@@ -33,7 +38,7 @@ class step_fence {
     auto& done = done_[number % capacity];
     auto seen = done.load(std::memory_order_acquire);
     if (number <= retired() || number > begun() || seen == number ||
-        !done.compare_exchange_strong(seen, number, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        !done.compare_exchange_strong(seen, number, std::memory_order_seq_cst, std::memory_order_acquire)) {
       return error{error_code::unknown_step, "step", static_cast<std::int64_t>(number)};
     }
     advance();
@@ -61,15 +66,15 @@ class step_fence {
 
   void advance() noexcept {
     auto last = retired();
-    while (last < begun() && done_[(last + 1) % capacity].load(std::memory_order_acquire) == last + 1) {
-      if (retired_.compare_exchange_strong(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    while (done_[(last + 1) % capacity].load(std::memory_order_seq_cst) == last + 1) {
+      if (retired_.compare_exchange_strong(last, last + 1, std::memory_order_seq_cst, std::memory_order_acquire)) {
         ++last;
       }
     }
   }
 
   [[nodiscard]] std::uint64_t begun() const noexcept { return begun_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_seq_cst); }
 
   Atomic<std::uint64_t> begun_{0};
   Atomic<std::uint64_t> retired_{0};
