@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/checked.hpp>
 #include <pagedkv/core/error.hpp>
 
+#include <cstdint>
 #include <limits>
 
 namespace pagedkv {
@@ -18,8 +18,33 @@ struct cache_config {
   std::uint64_t hash_seed = 0;      // of the prefix index; 0 draws one at random
 };
 
-/// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when the tokens of the pool or
-/// the numbers of one layer of one block exceed what kernels index.
-[[nodiscard]] result<void> validate(const cache_config& config) noexcept;
+/// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when K and V of one layer of one
+/// block are more numbers than an int32 indexes. Slots need no check: the product of two int32 fits an int64.
+[[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
+  struct field {
+    const char* subject;
+    std::int32_t value;
+  };
+  const field fields[] = {
+      {"cache_config.block_size", config.block_size},     {"cache_config.num_blocks", config.num_blocks},
+      {"cache_config.num_layers", config.num_layers},     {"cache_config.num_kv_heads", config.num_kv_heads},
+      {"cache_config.head_dim", config.head_dim},         {"cache_config.max_sequences", config.max_sequences},
+  };
+  for (const auto& [subject, value] : fields) {
+    if (value <= 0) {
+      return error{error_code::invalid_argument, subject, value, 1};
+    }
+  }
+  constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  const auto rows = std::int64_t{config.block_size} * config.num_kv_heads;
+  if (rows > limit) {
+    return error{error_code::size_overflow, "cache_config.block_size * num_kv_heads", rows, limit};
+  }
+  const auto numbers = rows * config.head_dim * 2;
+  if (numbers > limit) {
+    return error{error_code::size_overflow, "cache_config.block_size * num_kv_heads * head_dim * 2", numbers, limit};
+  }
+  return {};
+}
 
 }  // namespace pagedkv

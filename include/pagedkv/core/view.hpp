@@ -29,6 +29,11 @@ struct block_storage_view {
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
 
+  /// Bytes of one layer of one block, padding included: the stride of whichever of the two is innermost.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int64_t layer_bytes() const noexcept {
+    return block_stride < layer_stride ? block_stride : layer_stride;
+  }
+
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::byte* block(std::int32_t layer, std::int64_t block) const noexcept {
     return base + layer * layer_stride + block * block_stride;
   }

@@ -12,6 +12,7 @@ namespace pagedkv {
 /// What is known of a block when it becomes evictable. Every field but the first is a hint that a policy may ignore.
 struct block_release {
   std::uint64_t hash = 0;                // chained hash: equal for equal contents, also after eviction; for ghost lists
+  block_id parent = no_block;            // the block that it continues, while its sequence holds that one
   std::uint32_t depth = 0;               // place in its chain; the first block has 0
   std::uint32_t num_prompt_tokens = 0;   // of the request that releases it
   std::uint32_t num_output_tokens = 0;   // appended after the prompt
@@ -25,7 +26,17 @@ struct block_release {
 enum class eviction_answer : std::uint8_t {
   taken,         // the block is no longer evictable: the policy removes it and returns it
   has_children,  // blocks that continue it are still cached: they should go first
-  in_use,        // only under concurrent policies: it was referenced meanwhile
+  in_use,        // not now: a step in flight may touch it, or (under concurrent policies) it was referenced meanwhile
+};
+
+/// The second argument of an offer that is meant even when blocks which continue it are still cached.
+struct evict_anyway_t {};
+inline constexpr auto evict_anyway = evict_anyway_t{};
+
+/// The archetype of the callable that `victim` receives.
+struct eviction_offer {
+  eviction_answer operator()(block_id) const noexcept;
+  eviction_answer operator()(block_id, evict_anyway_t) const noexcept;
 };
 
 /// Orders evictable blocks. All memory is taken by the constructor; nothing else throws or allocates.
@@ -46,17 +57,9 @@ enum class eviction_answer : std::uint8_t {
 /// | `P::name`               | for tables and options                                                             |
 /// | `P::concurrent`         | whether all calls may come from several threads at once                            |
 ///
-/// `victim` should prefer blocks whose offer is not `has_children`, and must fail only when nothing is evictable: once
-/// its bounded search for a leaf has failed it calls `offer(id, evict_anyway)`.
-struct evict_anyway_t {};
-inline constexpr auto evict_anyway = evict_anyway_t{};
-
-/// The archetype of the callable that `victim` receives.
-struct eviction_offer {
-  eviction_answer operator()(block_id) const noexcept;
-  eviction_answer operator()(block_id, evict_anyway_t) const noexcept;
-};
-
+/// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
+/// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
+/// policy that offers nothing evicts nothing.
 template <class P>
 concept eviction = requires(P policy, const P& constant, block_id block, const block_release& release,
                             const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {

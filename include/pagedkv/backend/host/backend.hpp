@@ -1,0 +1,45 @@
+#pragma once
+
+#include <pagedkv/backend/host/append.hpp>
+#include <pagedkv/backend/host/copy_blocks.hpp>
+#include <pagedkv/backend/host/gather.hpp>
+#include <pagedkv/backend/host/move_blocks.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+namespace pagedkv {
+
+/// Block operations on the calling thread, done when they return. Stateless; operations on different blocks may run
+/// concurrently.
+struct host_backend {
+  struct stream {};
+
+  static constexpr std::string_view name = "host";
+
+  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values, stream) noexcept {
+    return host::append<Element>(view, layer, slots, keys, values);
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream) noexcept {
+    return host::gather<Element>(view, layer, slots, keys, values);
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return host::copy_blocks(view, pairs);
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return host::move_blocks(view, pairs);
+  }
+};
+
+static_assert(backend_for<host_backend, float32>);
+
+}  // namespace pagedkv

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <pagedkv/policy/element.hpp>
+
+#include <cstdint>
+
+namespace pagedkv {
+
+/// The upper half of a float32: rounds to nearest even, numbers beyond the largest become infinity, NaN stays a quiet
+/// NaN, subnormals are kept. Integer arithmetic only, so that neither rounding mode nor fast-math changes a result.
+struct bfloat16 {
+  using storage = std::uint16_t;
+  static constexpr bool scaled = false;
+  static constexpr std::string_view name = "bfloat16";
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float /*absmax*/) noexcept { return 1; }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
+    const auto bits = __builtin_bit_cast(std::uint32_t, number);
+    const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    // Rounding could carry a NaN's payload into the sign, or drop all of it and leave an infinity.
+    const auto quiet_nan = bits >> 16 | 0x40u;
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return static_cast<storage>(is_nan ? quiet_nan : rounded);
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
+    return __builtin_bit_cast(float, std::uint32_t{stored} << 16);
+  }
+};
+
+static_assert(element<bfloat16>);
+
+}  // namespace pagedkv

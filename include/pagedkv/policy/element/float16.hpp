@@ -1,0 +1,55 @@
+#pragma once
+
+#include <pagedkv/policy/element.hpp>
+
+#include <cstdint>
+
+namespace pagedkv {
+
+/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper bits
+/// of its payload, subnormals are kept. Every case is computed and one selected, so that loops over rows vectorise.
+struct float16 {
+  using storage = std::uint16_t;
+  static constexpr bool scaled = false;
+  static constexpr std::string_view name = "float16";
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float /*absmax*/) noexcept { return 1; }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
+    const auto bits = __builtin_bit_cast(std::uint32_t, number);
+    const auto sign = bits >> 16 & 0x8000u;
+    const auto magnitude = bits & 0x7fffffffu;
+    const auto normal = (magnitude - exponent_shift + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    // Float32 numbers from 0.5 to 1 lie as far apart as binary16 subnormals, so that the addition itself rounds.
+    const auto aligned = __builtin_bit_cast(float, magnitude) + 0.5f;
+    const auto subnormal = __builtin_bit_cast(std::uint32_t, aligned) - half_bits;
+    const auto quiet_nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+    auto result = magnitude < smallest_normal ? subnormal : normal;
+    result = magnitude >= first_infinite ? 0x7c00u : result;
+    result = magnitude > 0x7f800000u ? quiet_nan : result;
+    return static_cast<storage>(sign | result);
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
+    const auto sign = (stored & 0x8000u) << 16;
+    const auto magnitude = stored & 0x7fffu;
+    const auto normal = (magnitude << 13) + exponent_shift;
+    // With the implicit leading one put in and taken out again no operand is subnormal, which is slow or flushed to zero.
+    const auto with_one = __builtin_bit_cast(float, (magnitude << 13) + smallest_normal);
+    const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
+    auto result = magnitude < 0x400u ? subnormal : normal;
+    result = magnitude >= 0x7c00u ? normal + exponent_shift : result;
+    return __builtin_bit_cast(float, sign | result);
+  }
+
+ private:
+  // Bits of float32 magnitudes.
+  static constexpr std::uint32_t exponent_shift = (127u - 15u) << 23;
+  static constexpr std::uint32_t half_bits = 0x3f000000u;        // 0.5
+  static constexpr std::uint32_t smallest_normal = 0x38800000u;  // 2^-14
+  static constexpr std::uint32_t first_infinite = 0x477ff000u;   // 65520: halfway from 65504, the largest, to 2^16
+};
+
+static_assert(element<float16>);
+
+}  // namespace pagedkv

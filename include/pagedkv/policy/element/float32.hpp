@@ -1,0 +1,24 @@
+#pragma once
+
+#include <pagedkv/policy/element.hpp>
+
+namespace pagedkv {
+
+/// IEEE binary32, kept bit for bit.
+struct float32 {
+  using storage = float;
+  static constexpr bool scaled = false;
+  static constexpr std::string_view name = "float32";
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float /*absmax*/) noexcept { return 1; }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
+    return number;
+  }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
+    return stored;
+  }
+};
+
+static_assert(element<float32>);
+
+}  // namespace pagedkv

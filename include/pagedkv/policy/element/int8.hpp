@@ -1,0 +1,51 @@
+#pragma once
+
+#include <pagedkv/policy/element.hpp>
+
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127, but never below the smallest normal
+/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number. Rounds to nearest even
+/// within ±127; a finite row's error is at most scale / 2 per number, up to float32's own rounding.
+///
+/// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither, and a
+/// plausible number in their place would hide a broken model. Kernels that multiply by the scale propagate it for free.
+struct int8 {
+  using storage = std::int8_t;
+  static constexpr bool scaled = true;
+  static constexpr std::string_view name = "int8";
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float absmax) noexcept {
+    const auto bits = __builtin_bit_cast(std::uint32_t, absmax) & 0x7fffffffu;
+    if (bits >= 0x7f800000u) {
+      return __builtin_bit_cast(float, 0x7fc00000u);
+    }
+    const auto scale = absmax / largest;
+    return scale < smallest_scale ? smallest_scale : scale;
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
+    const auto quotient = number / scale;
+    // In this form of the comparisons a NaN becomes `largest`: converting one to an integer would be undefined.
+    const auto bounded_above = quotient < largest ? quotient : largest;
+    const auto bounded = bounded_above > -largest ? bounded_above : -largest;
+    // At 1.5 * 2^23 neighbouring float32 numbers are one apart: the addition rounds to an integer, kept in the low bits.
+    constexpr auto integer_spacing = 0x1.8p23f;
+    const auto shifted = __builtin_bit_cast(std::int32_t, bounded + integer_spacing);
+    return static_cast<storage>(shifted - __builtin_bit_cast(std::int32_t, integer_spacing));
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
+    return static_cast<float>(stored) * scale;
+  }
+
+ private:
+  static constexpr float largest = 127;
+  static constexpr float smallest_scale = 0x1p-126f;
+};
+
+static_assert(element<int8>);
+
+}  // namespace pagedkv

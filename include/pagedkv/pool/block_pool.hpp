@@ -1,0 +1,365 @@
+#pragma once
+
+#include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/block_state.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/step_fence.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace pagedkv {
+
+/// Blocks by state. They add up to the pool.
+struct block_counts {
+  std::int64_t free = 0;
+  std::int64_t in_use = 0;
+  std::int64_t evictable = 0;
+  std::int64_t retiring = 0;
+
+  friend bool operator==(const block_counts&, const block_counts&) = default;
+};
+
+/// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
+///
+/// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and counts
+/// follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
+template <locking Locking, eviction Eviction>
+class block_pool {
+  static_assert(Eviction::concurrent || !Locking::family::concurrent,
+                "this eviction policy keeps a strict order that only one thread at a time may change; under a locking "
+                "policy that lets several threads into the pool, use the eviction policy `clock` or `no_eviction`");
+
+ public:
+  explicit block_pool(std::int32_t num_blocks)
+      : num_blocks_(num_blocks),
+        words_(std::make_unique<word[]>(static_cast<std::size_t>(num_blocks))),
+        free_(num_blocks),
+        eviction_(num_blocks),
+        retiring_(num_blocks) {}
+
+  [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
+
+  [[nodiscard]] block_state state(block_id block) const noexcept {
+    return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
+  }
+
+  /// Exact unless other threads are at work.
+  [[nodiscard]] block_counts counts() const noexcept {
+    auto counts = block_counts{free_.size(), 0, num_evictable_.load(std::memory_order_relaxed),
+                               num_retiring_.load(std::memory_order_relaxed)};
+    counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
+    return counts;
+  }
+
+  /// Blocks that an allocation could have now, free or evictable. Exact unless other threads are at work.
+  [[nodiscard]] std::int64_t num_available() const noexcept {
+    return free_.size() + num_evictable_.load(std::memory_order_relaxed);
+  }
+
+  /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
+  /// the number of those to `num_evicted`. All or nothing: false when there are not enough.
+  template <class Chains>
+  [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
+                              std::int64_t& num_evicted) noexcept {
+    if (static_cast<std::int64_t>(blocks.size()) > num_available()) {
+      return false;
+    }
+    auto num_taken = std::size_t{0};
+    while (num_taken < blocks.size() && (blocks[num_taken] = free_.pop()) != no_block) {
+      ++num_taken;
+    }
+    const auto num_free = num_taken;
+    while (num_taken < blocks.size() && (blocks[num_taken] = take_victim(chains, now)) != no_block) {
+      ++num_taken;
+    }
+    const auto victims = blocks.subspan(num_free, num_taken - num_free);
+    if (num_taken < blocks.size()) {
+      std::ranges::for_each(victims, [&](block_id block) { restore_victim(block, chains); });
+      std::ranges::for_each(blocks.first(num_free), [&](block_id block) { free_.push(block); });
+      return false;
+    }
+    std::ranges::for_each(victims, [&](block_id block) { chains.erase(block); });
+    for (const auto block : blocks) {
+      word_of(block).store(block_state::fresh().word(), std::memory_order_release);
+    }
+    num_evicted += static_cast<std::int64_t>(victims.size());
+    return true;
+  }
+
+  /// Whether `hold` would succeed, unless other threads are at work: the block is published, not being evicted, and its
+  /// count not full.
+  [[nodiscard]] bool can_hold(block_id block) const noexcept { return holdable(state(block)); }
+
+  /// One reference more on a published block.
+  [[nodiscard]] bool hold(block_id block) noexcept {
+    auto seen = state(block);
+    do {
+      if (!holdable(seen)) {
+        return false;
+      }
+    } while (!swap(word_of(block), seen, seen.referenced()));
+    if (seen.count() == 0) {
+      unreferenced_counter(seen).fetch_sub(1, std::memory_order_relaxed);
+      eviction_.remove(block);
+    }
+    return true;
+  }
+
+  /// One reference more on a block that the caller holds. False when the count is full.
+  [[nodiscard]] bool reference(block_id block) noexcept {
+    auto seen = state(block);
+    do {
+      assert(seen.count() > 0 && "only a block that is held can be shared");
+      if (seen.count() == block_state::max_count) {
+        return false;
+      }
+    } while (!swap(word_of(block), seen, seen.referenced()));
+    return true;
+  }
+
+  /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once the
+  /// steps in flight have retired. Chains are released deepest block first.
+  void release(block_id block, const block_release& how) noexcept {
+    const auto after = unreference(block);
+    if (after.count() == 0 && after.published()) {
+      eviction_.insert(block, how);
+    }
+  }
+
+  void publish(block_id block) noexcept {
+    auto seen = state(block);
+    while (!swap(word_of(block), seen, seen.with_published(true))) {
+    }
+  }
+
+  /// Takes a block that the caller holds out of the reach of hits. False when others hold it too.
+  [[nodiscard]] bool unpublish_if_sole(block_id block) noexcept {
+    auto seen = state(block);
+    do {
+      if (seen.count() != 1) {
+        return false;
+      }
+    } while (!swap(word_of(block), seen, seen.with_published(false)));
+    eviction_.erase(block);
+    return true;
+  }
+
+  /// Frees every evictable block, which `chains` forgets; returns how many.
+  template <class Chains>
+  std::int64_t forget_evictable(Chains& chains) noexcept {
+    auto num_forgotten = std::int64_t{0};
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+      if (claim(block, chains)) {
+        chains.erase(block);
+        eviction_.erase(block);
+        word_of(block).store(0, std::memory_order_release);
+        free_.push(block);
+        ++num_forgotten;
+      }
+    }
+    return num_forgotten;
+  }
+
+  /// Blocks released from now on stay untouched until this step and all before it have retired.
+  [[nodiscard]] result<step_id> begin_step() noexcept { return steps_.begin(); }
+
+  [[nodiscard]] result<void> retire_step(step_id step) noexcept {
+    auto retired = steps_.retire(step);
+    if (retired) {
+      retiring_.for_each([&](block_id block) { settle(block); });
+    }
+    return retired;
+  }
+
+  [[nodiscard]] bool step_in_flight() const noexcept { return steps_.in_flight(); }
+
+  /// Gives every block in [0, `num_kept`) that is free to some block above, so that those in use and evictable lie below;
+  /// calls `moved(from, to)` for each. No step is in flight and no other thread is at work.
+  template <class Moved>
+  void compact(std::span<block_id> scratch, Moved&& moved) noexcept {
+    auto num_free = std::size_t{0};
+    for (auto block = free_.pop(); block != no_block; block = free_.pop()) {
+      scratch[num_free++] = block;
+    }
+    const auto holes = scratch.first(num_free);
+    std::ranges::sort(holes);
+    auto source = to_block(static_cast<std::size_t>(num_blocks_));
+    for (auto& hole : holes) {
+      do {
+        source = to_block(to_index(source) - 1);
+      } while (source > hole && state(source).word() == 0);
+      if (source <= hole) {
+        break;
+      }
+      word_of(hole).store(state(source).word(), std::memory_order_relaxed);
+      word_of(source).store(0, std::memory_order_relaxed);
+      eviction_.rename(source, hole);
+      moved(source, hole);
+      hole = source;
+    }
+    std::ranges::sort(holes, std::ranges::greater{});
+    std::ranges::for_each(holes, [&](block_id block) { free_.push(block); });
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + eviction_.metadata_bytes() +
+           retiring_.metadata_bytes();
+  }
+
+ private:
+  using word = typename Locking::template atomic<std::uint64_t>;
+  using counter = typename Locking::template atomic<std::int64_t>;
+
+  [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block)]; }
+
+  [[nodiscard]] static bool swap(word& word, block_state& seen, block_state next) noexcept {
+    auto expected = seen.word();
+    const auto swapped = word.compare_exchange_weak(expected, next.word(), std::memory_order_acq_rel,
+                                                    std::memory_order_acquire);
+    if (!swapped) {
+      seen = block_state{expected};
+    }
+    return swapped;
+  }
+
+  [[nodiscard]] counter& unreferenced_counter(block_state state) noexcept {
+    return state.step() == 0 ? num_evictable_ : num_retiring_;
+  }
+
+  [[nodiscard]] static bool holdable(block_state state) noexcept {
+    return state.published() && !state.claimed() && state.count() < block_state::max_count;
+  }
+
+  /// Returns the state after. A block that is free afterwards is in the free list.
+  block_state unreference(block_id block) noexcept {
+    auto seen = state(block);
+    auto next = block_state{};
+    do {
+      assert(seen.count() > 0 && "released more often than referenced");
+      next = seen.unreferenced();
+      if (next.count() == 0) {
+        next = next.with_step(steps_.tag());
+      }
+    } while (!swap(word_of(block), seen, next));
+    if (next.count() != 0) {
+      return next;
+    }
+    if (next.word() == 0) {
+      free_.push(block);
+      return next;
+    }
+    unreferenced_counter(next).fetch_add(1, std::memory_order_relaxed);
+    if (next.step() != 0) {
+      retiring_.insert(block);
+      if (steps_.passed(next.step())) {  // retired between the look at the steps and now: its sweep missed the block
+        settle(block);
+      }
+    }
+    return next;
+  }
+
+  /// Ends the wait of a retiring block whose steps have retired.
+  void settle(block_id block) noexcept {
+    auto seen = state(block);
+    while (seen.count() == 0 && seen.step() != 0 && steps_.passed(seen.step())) {
+      const auto next = seen.with_step(0);
+      if (swap(word_of(block), seen, next)) {
+        num_retiring_.fetch_sub(1, std::memory_order_relaxed);
+        if (next.word() == 0) {
+          free_.push(block);
+        } else {
+          num_evictable_.fetch_add(1, std::memory_order_relaxed);
+        }
+        break;
+      }
+    }
+    if (state(block).step() == 0) {
+      retiring_.erase(block);
+      if (state(block).step() != 0) {  // released again in between
+        retiring_.insert(block);
+      }
+    }
+  }
+
+  /// Evictable to claimed: out of the reach of hits and of other evictors.
+  template <class Chains>
+  [[nodiscard]] bool claim(block_id block, Chains& chains) noexcept {
+    auto seen = state(block);
+    do {
+      if (seen.count() != 0 || !seen.published() || seen.claimed() || seen.step() != 0) {
+        return false;
+      }
+    } while (!swap(word_of(block), seen, seen.with_claimed(true)));
+    num_evictable_.fetch_sub(1, std::memory_order_relaxed);
+    chains.detach(block);
+    return true;
+  }
+
+  template <class Chains>
+  void restore_victim(block_id block, Chains& chains) noexcept {
+    chains.attach(block);
+    num_evictable_.fetch_add(1, std::memory_order_relaxed);
+    word_of(block).store(state(block).with_claimed(false).word(), std::memory_order_release);
+    eviction_.insert(block, block_release{});
+  }
+
+  /// What `victim` calls; remembers whether anything was offered at all.
+  template <class Chains>
+  struct offer {
+    block_pool& pool;
+    Chains& chains;
+    bool refused = false;
+
+    eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
+      const auto taken = pool.claim(block, chains);
+      refused |= !taken;
+      return taken ? eviction_answer::taken : eviction_answer::in_use;
+    }
+    eviction_answer operator()(block_id block) noexcept {
+      if (chains.has_children(block)) {
+        refused = true;
+        return eviction_answer::has_children;
+      }
+      return (*this)(block, evict_anyway);
+    }
+  };
+
+  template <class Chains>
+  [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
+    auto offered = offer<Chains>{*this, chains};
+    const auto block = eviction_.victim(offered, now);
+    return block == no_block && offered.refused ? take_any(chains) : block;
+  }
+
+  /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
+  template <class Chains>
+  [[nodiscard]] block_id take_any(Chains& chains) noexcept {
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+      if (claim(block, chains)) {
+        eviction_.erase(block);
+        return block;
+      }
+    }
+    return no_block;
+  }
+
+  std::int32_t num_blocks_;
+  std::unique_ptr<word[]> words_;
+  free_list_for<Locking> free_;
+  Eviction eviction_;
+  counter num_evictable_{0};
+  counter num_retiring_{0};
+  block_bitmap<Locking::template atomic> retiring_;
+  step_fence<Locking::template atomic> steps_;
+};
+
+}  // namespace pagedkv

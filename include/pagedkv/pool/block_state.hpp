@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+namespace pagedkv {
+
+/// One block's word: reference count, flags, and the step that fences its reuse. All of it changes in one
+/// compare-and-swap, so that a prefix hit and an eviction that meet are decided by whoever swaps first.
+///
+/// | state     | count | published | claimed | step                                     |
+/// |-----------|-------|-----------|---------|------------------------------------------|
+/// | free      | 0     | no        | no      | 0                                        |
+/// | in use    | ≥ 1   | either    | no      | 0                                        |
+/// | evictable | 0     | yes       | no      | 0                                        |
+/// | claimed   | 0     | yes       | yes     | 0: evictable, and an evictor is taking it |
+/// | retiring  | 0     | either    | no      | the step that it waits for               |
+class block_state {
+ public:
+  static constexpr std::uint32_t max_count = (std::uint32_t{1} << 24) - 1;
+
+  constexpr block_state() noexcept = default;
+  constexpr explicit block_state(std::uint64_t word) noexcept : word_(word) {}
+
+  [[nodiscard]] static constexpr block_state fresh() noexcept { return block_state{1}; }
+
+  [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
+  [[nodiscard]] constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(word_ & max_count); }
+  [[nodiscard]] constexpr bool published() const noexcept { return (word_ & published_bit) != 0; }
+  [[nodiscard]] constexpr bool claimed() const noexcept { return (word_ & claimed_bit) != 0; }
+  [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
+
+  /// In use once more. The fencing step goes: whoever uses the block may go on using it.
+  [[nodiscard]] constexpr block_state referenced() const noexcept {
+    return block_state{(word_ & low_bits) + 1};
+  }
+  [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
+  [[nodiscard]] constexpr block_state with_published(bool on) const noexcept { return with(published_bit, on); }
+  [[nodiscard]] constexpr block_state with_claimed(bool on) const noexcept { return with(claimed_bit, on); }
+  [[nodiscard]] constexpr block_state with_step(std::uint32_t step) const noexcept {
+    return block_state{(word_ & low_bits) | std::uint64_t{step} << 32};
+  }
+
+ private:
+  static constexpr std::uint64_t published_bit = std::uint64_t{1} << 24;
+  static constexpr std::uint64_t claimed_bit = std::uint64_t{1} << 25;
+  static constexpr std::uint64_t low_bits = 0xffff'ffff;
+
+  [[nodiscard]] constexpr block_state with(std::uint64_t flag, bool on) const noexcept {
+    return block_state{on ? word_ | flag : word_ & ~flag};
+  }
+
+  std::uint64_t word_ = 0;
+};
+
+}  // namespace pagedkv

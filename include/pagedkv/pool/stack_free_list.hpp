@@ -1,0 +1,52 @@
+#pragma once
+
+#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/pool/free_list.hpp>
+
+#include <cassert>
+#include <vector>
+
+namespace pagedkv {
+
+/// The block freed last is handed out first, while its memory may still be cached. Of blocks never used, the lowest id
+/// comes first.
+class stack_free_list {
+ public:
+  explicit stack_free_list(std::int32_t num_blocks) {
+    assert(num_blocks >= 0);
+    blocks_.reserve(static_cast<std::size_t>(num_blocks));
+    for (auto id = num_blocks - 1; id >= 0; --id) {
+      blocks_.push_back(block_id{id});
+    }
+  }
+
+  [[nodiscard]] block_id pop() noexcept {
+    if (blocks_.empty()) {
+      return no_block;
+    }
+    const auto block = blocks_.back();
+    blocks_.pop_back();
+    return block;
+  }
+
+  void push(block_id block) noexcept {
+    assert(blocks_.size() < blocks_.capacity());
+    blocks_.push_back(block);
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return static_cast<std::int32_t>(blocks_.size()); }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.capacity() * sizeof(block_id); }
+
+ private:
+  std::vector<block_id> blocks_;
+};
+
+static_assert(free_list<stack_free_list>);
+
+template <locking Locking>
+struct free_list_of<unsynchronized_family, Locking> {
+  using type = stack_free_list;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/ids.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv {
+
+/// Follows a chain of published blocks as far as the tokens agree, at most `max_blocks` full blocks; calls `found(id)` on
+/// each, held through `hold`, and returns how many.
+///
+/// Hashes do not depend on what is found, so they run ahead of the comparisons, and the cache lines that those will touch
+/// are fetched meanwhile. A look-up that misses has hashed at most `look_ahead` tokens, or one block, in vain.
+template <class Index, class Hold, class Found>
+std::size_t match_chain(const Index& index, chain_link before, std::span<const token> tokens, std::size_t block_size,
+                        std::size_t max_blocks, Hold&& hold, Found&& found) noexcept {
+  constexpr auto max_group = std::size_t{16};
+  constexpr auto look_ahead = std::size_t{1024};
+  const auto group = std::clamp(look_ahead / block_size, std::size_t{1}, max_group);
+  auto hashes = std::array<std::uint64_t, max_group>{};
+  auto last_hash = before.hash;
+  for (auto first = std::size_t{0}; first < max_blocks; first += group) {
+    const auto size = std::min(group, max_blocks - first);
+    for (std::size_t i = 0; i < size; ++i) {
+      last_hash = hashes[i] = Index::hash(last_hash, tokens.subspan((first + i) * block_size, block_size));
+      index.prefetch_bucket(last_hash);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      index.prefetch_block(hashes[i]);
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto block = index.find(before, hashes[i], tokens.subspan((first + i) * block_size, block_size), hold);
+      if (block == no_block) {
+        return first + i;
+      }
+      before = index.link(block);
+      found(block);
+    }
+  }
+  return max_blocks;
+}
+
+}  // namespace pagedkv

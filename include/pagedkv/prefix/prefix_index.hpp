@@ -1,0 +1,212 @@
+#pragma once
+
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/prefix/block_hash.hpp>
+#include <pagedkv/prefix/bucket_table.hpp>
+#include <pagedkv/prefix/token_store.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace pagedkv {
+
+/// Finds the published block that continues a chain with given tokens.
+///
+/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens after the same
+/// identity share one; everything else gets a new one. A block matches only if its tokens and the identity before it
+/// equal the asked ones, so by induction the whole chain does; hashes only say where to look. (Under a concurrent family
+/// two threads that publish equal contents at the same moment may draw two identities: a lost hit, never a wrong one.)
+///
+/// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published, and
+/// read by others only while they hold it: `hold.take(id)` says whether it may be looked at, `hold.drop(id)` ends that.
+template <locking Locking, block_hash Hash = xxh3_hash>
+class prefix_index {
+ public:
+  prefix_index(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t seed)
+      : tokens_(num_blocks, block_size),
+        table_(num_blocks),
+        num_blocks_(static_cast<std::size_t>(num_blocks)),
+        nodes_(std::make_unique<node[]>(num_blocks_)),
+        seed_(seed) {}
+
+  [[nodiscard]] chain_link root(salt tag) const noexcept {
+    const auto words = std::to_array<token>({static_cast<token>(static_cast<std::uint64_t>(tag) >> 32),
+                                             static_cast<token>(static_cast<std::uint64_t>(tag))});
+    return {Hash::hash(seed_, words), static_cast<std::uint64_t>(tag), no_block};
+  }
+
+  [[nodiscard]] chain_link link(block_id block) const noexcept {
+    const auto& here = node_of(block);
+    return {here.hash, here.identity.load(std::memory_order_relaxed), block};
+  }
+
+  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
+    return Hash::hash(previous, tokens);
+  }
+
+  /// The block with these tokens right after `before`, held; or `no_block`. `hash` is theirs, chained.
+  template <class Hold>
+  [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, std::span<const token> tokens,
+                              Hold&& hold) const noexcept {
+    return table_.find(hash, [&](block_id block) {
+      if (!hold.take(block)) {
+        return false;
+      }
+      if (matches(block, before, hash, tokens)) {
+        return true;
+      }
+      hold.drop(block);
+      return false;
+    });
+  }
+
+  /// First and second half of a look-up that is spread out to hide memory latency.
+  void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
+  void prefetch_block(std::uint64_t hash) const noexcept {
+    static_cast<void>(table_.find(hash, [&](block_id block) {
+      __builtin_prefetch(&node_of(block));
+      __builtin_prefetch(tokens_.block(block).data());
+      return true;
+    }));
+  }
+
+  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and has marked it published.
+  template <class Hold>
+  void publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
+    const auto twin = find(before, hash, tokens(block), hold);
+    auto& here = node_of(block);
+    here.hash = hash;
+    here.before = before.identity;
+    here.parent = before.block;
+    here.children.store(0, std::memory_order_relaxed);
+    if (twin == no_block) {
+      here.identity.store(next_identity_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    } else {
+      here.identity.store(node_of(twin).identity.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      hold.drop(twin);
+    }
+    attach(block);
+    table_.insert(hash, block);
+  }
+
+  /// Whether published blocks continue this one. Exact unless other threads are publishing or erasing.
+  [[nodiscard]] bool has_children(block_id block) const noexcept {
+    return node_of(block).children.load(std::memory_order_relaxed) != 0;
+  }
+
+  /// Forgets a published block that has been detached. Blocks that continue it stay, and can no longer be reached.
+  void erase(block_id block) noexcept {
+    auto& here = node_of(block);
+    table_.erase(here.hash, block);
+    here.identity.store(0, std::memory_order_relaxed);
+  }
+
+  /// Stops, or starts again, counting a published block as a child of the one before it.
+  void detach(block_id block) noexcept {
+    if (auto* children = children_of_parent(block)) {
+      auto count = children->load(std::memory_order_relaxed);
+      while (count > 0 && !children->compare_exchange_weak(count, count - 1, std::memory_order_relaxed,
+                                                           std::memory_order_relaxed)) {
+      }
+    }
+  }
+  void attach(block_id block) noexcept {
+    if (auto* children = children_of_parent(block)) {
+      children->fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  /// Compaction: `to`, which is free, takes over everything known of `from`; after all moves, `rename_parents` applies
+  /// `new_id(old id)` to the links between blocks.
+  void rename(block_id from, block_id to, bool published) noexcept {
+    std::ranges::copy(tokens_.block(from), tokens_.block(to).begin());
+    auto& source = node_of(from);
+    auto& target = node_of(to);
+    target.hash = source.hash;
+    target.before = source.before;
+    target.parent = source.parent;
+    target.identity.store(source.identity.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+    target.children.store(source.children.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    if (published) {
+      table_.erase(target.hash, from);
+      table_.insert(target.hash, to);
+    }
+  }
+  template <class NewId>
+  void rename_parents(NewId&& new_id) noexcept {
+    for (std::size_t i = 0; i < num_blocks_; ++i) {
+      if (nodes_[i].parent != no_block) {
+        nodes_[i].parent = new_id(nodes_[i].parent);
+      }
+    }
+  }
+
+  [[nodiscard]] block_id parent(block_id block) const noexcept { return node_of(block).parent; }
+
+  /// Whether the table leads from a published block's hash back to it.
+  [[nodiscard]] bool reaches(block_id block) const noexcept {
+    return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
+  }
+
+  [[nodiscard]] std::span<token> tokens(block_id block) noexcept { return tokens_.block(block); }
+  [[nodiscard]] std::span<const token> tokens(block_id block) const noexcept { return tokens_.block(block); }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return tokens_.metadata_bytes() + table_.metadata_bytes() + num_blocks_ * sizeof(node);
+  }
+
+ private:
+  template <class T>
+  using atomic = typename Locking::template atomic<T>;
+
+  struct alignas(32) node {
+    std::uint64_t hash = 0;
+    std::uint64_t before = 0;           // identity of what precedes this block
+    atomic<std::uint64_t> identity{0};  // 0 while not published
+    block_id parent = no_block;         // the block it was published after, whether or not that is still there
+    atomic<std::uint32_t> children{0};  // published blocks whose parent this is
+  };
+
+
+  [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
+  [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
+
+  [[nodiscard]] bool matches(block_id block, const chain_link& before, std::uint64_t hash,
+                             std::span<const token> tokens) const noexcept {
+    const auto& here = node_of(block);
+    return here.hash == hash && here.before == before.identity &&
+           (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), tokens);
+  }
+
+  // Without a branch per token, so that the compiler compares whole vectors.
+  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
+    auto difference = token{0};
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      difference |= a[i] ^ b[i];
+    }
+    return difference == 0;
+  }
+
+  /// Null for a first block, and where the parent has been evicted and its id has other contents now.
+  [[nodiscard]] atomic<std::uint32_t>* children_of_parent(block_id block) noexcept {
+    const auto& here = node_of(block);
+    if (here.parent == no_block) {
+      return nullptr;
+    }
+    auto& parent = node_of(here.parent);
+    return parent.identity.load(std::memory_order_relaxed) == here.before ? &parent.children : nullptr;
+  }
+
+  token_store tokens_;
+  bucket_table<Locking::template atomic> table_;
+  std::size_t num_blocks_;
+  std::unique_ptr<node[]> nodes_;
+  std::uint64_t seed_;
+  atomic<std::uint64_t> next_identity_{1};
+};
+
+}  // namespace pagedkv

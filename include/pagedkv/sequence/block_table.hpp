@@ -1,0 +1,89 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace pagedkv {
+
+/// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; positions stay valid.
+class block_table {
+ public:
+  [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
+  [[nodiscard]] std::size_t num_dropped() const noexcept { return num_dropped_; }
+  [[nodiscard]] block_id operator[](std::size_t index) const noexcept { return blocks_[index]; }
+  [[nodiscard]] block_id back() const noexcept { return blocks_.back(); }
+  [[nodiscard]] std::span<const block_id> all() const noexcept { return blocks_; }
+  [[nodiscard]] std::span<const block_id> held() const noexcept { return all().subspan(num_dropped_); }
+
+  /// Counts changes to entries that were there before; appending changes none.
+  [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
+
+  /// Room for `size` entries in all, so that growing to that size does not allocate. False when memory is exhausted.
+  [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
+    try {
+      if (size > blocks_.capacity()) {
+        blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
+      }
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    } catch (const std::length_error&) {
+      return false;
+    }
+  }
+
+  /// Appends entries to be filled in. Room for them was reserved.
+  [[nodiscard]] std::span<block_id> extend(std::size_t count) noexcept {
+    blocks_.resize(blocks_.size() + count, no_block);
+    return std::span{blocks_}.last(count);
+  }
+  void push_back(block_id block) noexcept { extend(1)[0] = block; }
+
+  void shrink(std::size_t size) noexcept {
+    blocks_.resize(size);
+    ++version_;
+  }
+
+  void replace(std::size_t index, block_id block) noexcept {
+    blocks_[index] = block;
+    ++version_;
+  }
+
+  /// Marks the entries before `index` as dropped.
+  void drop_before(std::size_t index) noexcept {
+    while (num_dropped_ < index) {
+      blocks_[num_dropped_++] = no_block;
+    }
+    ++version_;
+  }
+
+  /// Keeps the memory for the next sequence in the same place.
+  void clear() noexcept {
+    blocks_.clear();
+    num_dropped_ = 0;
+    ++version_;
+  }
+
+  /// Becomes equal to another table. Room for it was reserved.
+  void copy(const block_table& other) noexcept {
+    blocks_.assign(other.blocks_.begin(), other.blocks_.end());
+    num_dropped_ = other.num_dropped_;
+    ++version_;
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return blocks_.capacity() * sizeof(block_id); }
+
+ private:
+  std::vector<block_id> blocks_;
+  std::size_t num_dropped_ = 0;
+  std::uint32_t version_ = 0;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/sequence/block_table.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// What a caller may say about a sequence when creating it.
+struct sequence_options {
+  pagedkv::salt salt = pagedkv::salt::none;
+  std::uint8_t priority = 50;        // 0 to 100; under a policy that heeds it, blocks of higher priority stay longer
+  std::int64_t retention = 0;        // nanoseconds after release for which the priority holds; 0 for ever
+  std::int64_t expected_tokens = 0;  // appending up to this length allocates no memory
+};
+
+/// One token stream. The first `num_computed_tokens` have their K/V written; full blocks of those are published.
+struct sequence {
+  block_table blocks;
+  std::int64_t num_tokens = 0;
+  std::int64_t num_computed_tokens = 0;
+  std::size_t num_published_blocks = 0;
+  chain_link tail;          // what block number `num_published_blocks` continues
+  chain_link window_start;  // what the first block still held continues
+
+  // The rest of the last block, when no other sequence can see it: appending is a store. No room when in doubt.
+  token* next_token = nullptr;
+  std::int32_t room = 0;
+
+  sequence_options options;
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_cached_tokens = 0;
+  timestamp created{};
+  timestamp last_access{};
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,15 @@
+# Sourced by the scripts beside this folder.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+# build FOLDER [OPTION...]: configures build/FOLDER with these Meson options when it is not yet configured, and builds.
+build() {
+  local folder=$root/build/$1
+  shift
+  if [ ! -f "$folder/build.ninja" ]; then
+    meson setup "$@" "$folder" "$root"
+  elif [ -n "$(find "$root"/{tests,bench,examples} -name meson.build -newer "$folder/build.ninja" -print -quit)" ]; then
+    # Ninja watches only the areas that it knows; this one is new.
+    meson setup --reconfigure "$folder" "$root"
+  fi
+  ninja -C "$folder"
+}

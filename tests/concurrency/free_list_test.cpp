@@ -1,0 +1,92 @@
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/pool/stack_free_list.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <random>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+using models = std::tuple<stack_free_list>;
+
+static_assert(std::same_as<free_list_for<single_thread>, stack_free_list>);
+static_assert(std::same_as<free_list_for<rw_lock<>>, stack_free_list>);
+
+TEMPLATE_LIST_TEST_CASE("a free list hands out every id once and then none", "[free_list]", models) {
+  const auto num_blocks = GENERATE(0, 1, 2, 63, 64, 65, 1000);
+  auto list = TestType{num_blocks};
+  CHECK(list.size() == num_blocks);
+  auto seen = std::vector<bool>(static_cast<std::size_t>(num_blocks));
+  for (auto i = 0; i < num_blocks; ++i) {
+    const auto block = list.pop();
+    REQUIRE((block >= block_id{0} && block < block_id{num_blocks}));
+    REQUIRE_FALSE(seen[to_index(block)]);
+    seen[to_index(block)] = true;
+    CHECK(list.size() == num_blocks - i - 1);
+  }
+  CHECK(list.pop() == no_block);
+  CHECK(list.pop() == no_block);
+}
+
+TEMPLATE_LIST_TEST_CASE("a free list starts with ascending ids", "[free_list]", models) {
+  auto list = TestType{200};
+  for (auto id = 0; id < 200; ++id) {
+    CHECK(list.pop() == block_id{id});
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("a free list returns what was given back", "[free_list]", models) {
+  auto list = TestType{3};
+  const auto first = list.pop();
+  const auto second = list.pop();
+  const auto third = list.pop();
+  list.push(second);
+  CHECK(list.size() == 1);
+  CHECK(list.pop() == second);
+  CHECK(list.pop() == no_block);
+  list.push(third);
+  list.push(first);
+  CHECK(list.size() == 2);
+}
+
+TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations", "[free_list]", models) {
+  const auto seed = GENERATE(take(10, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  const auto num_blocks = 1 + static_cast<std::int32_t>(random() % 300);
+  auto list = TestType{num_blocks};
+  auto held = std::vector<block_id>{};
+  for (auto step = 0; step < 5000; ++step) {
+    // Runs of pops and runs of pushes, so that both ends are reached.
+    if ((static_cast<std::uint32_t>(step) / 400 + random() % 4) % 4 < 2) {
+      const auto block = list.pop();
+      REQUIRE((block == no_block) == (static_cast<std::int32_t>(held.size()) == num_blocks));
+      if (block != no_block) {
+        REQUIRE(std::find(held.begin(), held.end(), block) == held.end());
+        held.push_back(block);
+      }
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      list.push(held.back());
+      held.pop_back();
+    }
+    REQUIRE(list.size() == num_blocks - static_cast<std::int32_t>(held.size()));
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("a free list takes little memory per block", "[free_list]", models) {
+  constexpr auto num_blocks = 1'000'000;
+  CHECK(TestType{num_blocks}.metadata_bytes() <= 8 * num_blocks);
+}
+
+}  // namespace

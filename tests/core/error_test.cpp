@@ -1,0 +1,53 @@
+#include <pagedkv/core/error.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <string>
+
+using pagedkv::error;
+using pagedkv::error_code;
+
+TEST_CASE("a message names the kind, the subject, the value and the limit", "[error]") {
+  const auto e = error{error_code::capacity_exhausted, "blocks needed", 9, 4};
+  CHECK(e.message() == "capacity exhausted: blocks needed is 9, limit 4");
+}
+
+TEST_CASE("a message without a limit names none", "[error]") {
+  const auto e = error{error_code::invalid_argument, "cache_config.block_size", -3};
+  CHECK(e.message() == "invalid argument: cache_config.block_size is -3");
+}
+
+TEST_CASE("every error code is described, each differently", "[error]") {
+  constexpr auto last = static_cast<int>(error_code::backend_failure);
+  const auto describe = [](int code) { return std::string(pagedkv::describe(static_cast<error_code>(code))); };
+  const auto unknown = describe(last + 1);
+  CHECK(unknown == "unknown error");
+  for (auto code = 0; code <= last; ++code) {
+    CHECK(describe(code) != unknown);
+    for (auto other = 0; other < code; ++other) {
+      CHECK(describe(code) != describe(other));
+    }
+  }
+}
+
+TEST_CASE("value() of a failed result throws an exception that carries the error", "[error]") {
+  const auto failed = pagedkv::result<int>(error{error_code::unknown_sequence, "sequence_id", 7});
+  REQUIRE(failed.has_error());
+  try {
+    static_cast<void>(failed.value());
+    FAIL("value() returned");
+  } catch (const pagedkv::exception& e) {
+    CHECK(e.reason().code == error_code::unknown_sequence);
+    CHECK(e.reason().value == 7);
+    CHECK(std::string(e.what()) == failed.error().message());
+  }
+}
+
+TEST_CASE("a result holds a value or an error, also without a value type", "[error]") {
+  const auto good = pagedkv::result<int>(5);
+  CHECK(good.value() == 5);
+  CHECK(pagedkv::result<void>().has_value());
+  const auto refused = pagedkv::result<void>(error{error_code::in_use, "blocks", 2});
+  CHECK(refused.error().code == error_code::in_use);
+  CHECK_THROWS_AS(refused.value(), pagedkv::exception);
+}

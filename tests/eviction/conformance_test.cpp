@@ -1,0 +1,134 @@
+#include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/eviction/no_eviction.hpp>
+
+#include "../support/allocation_count.hpp"
+#include "../support/eviction_model.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+
+#include <string>
+#include <vector>
+
+using namespace pagedkv;
+
+#define EVICTING_POLICIES lru, fifo
+
+namespace {
+
+constexpr auto take_leaf = [](block_id, auto...) { return eviction_answer::taken; };
+
+template <eviction Policy>
+block_id next_victim(Policy& policy, timestamp now = {}) {
+  return policy.victim(take_leaf, now);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a policy holds its contract through random requests", "[eviction]", EVICTING_POLICIES) {
+  const auto seed = GENERATE(Catch::Generators::range(1U, 21U));
+  const auto num_blocks = GENERATE(1, 7, 24, 200);
+  CAPTURE(TestType::name, seed, num_blocks);
+  auto model = test::eviction_model<TestType>{num_blocks, seed};
+  for (auto i = 0; i < 1000 && model.complaints.empty(); ++i) {
+    CAPTURE(i);
+    model.step();
+    REQUIRE(model.complaints == std::vector<std::string>{});
+  }
+  CHECK(model.victims > 0);
+  model.finish_all();
+  model.drain();
+  CHECK(model.complaints == std::vector<std::string>{});
+}
+
+TEMPLATE_TEST_CASE("a policy allocates nothing after construction", "[eviction]", EVICTING_POLICIES) {
+  auto policy = TestType{64};
+  CHECK(policy.metadata_bytes() > 0);
+  const auto before = test::allocation_count();
+  for (auto round = std::uint64_t{0}; round < 5000; ++round) {
+    const auto block = to_block(round % 64);
+    if (round >= 64) {
+      policy.remove(block);
+      policy.insert(block, {.hash = round, .depth = 1});
+      const auto freed = next_victim(policy);
+      policy.insert(freed, {.hash = round % 300});
+    } else {
+      policy.insert(block, {.hash = round});
+    }
+  }
+  CHECK(test::allocation_count() == before);
+}
+
+TEMPLATE_TEST_CASE("a policy forgets what is erased and follows what is renamed", "[eviction]", EVICTING_POLICIES) {
+  auto policy = TestType{4};
+  CHECK(next_victim(policy) == no_block);
+  policy.insert(block_id{0}, {.hash = 1});
+  policy.insert(block_id{1}, {.hash = 2});
+  policy.erase(block_id{0});
+  policy.rename(block_id{1}, block_id{3});
+  CHECK(next_victim(policy) == block_id{3});
+  CHECK(next_victim(policy) == no_block);
+  policy.insert(block_id{2}, {.hash = 3});
+  policy.remove(block_id{2});
+  CHECK(next_victim(policy) == no_block);
+  policy.rename(block_id{2}, block_id{1});
+  policy.insert(block_id{1}, {.hash = 3});
+  CHECK(next_victim(policy) == block_id{1});
+  policy.insert(block_id{1}, {.hash = 4});
+  policy.remove(block_id{1});
+  policy.erase(block_id{1});
+  CHECK(next_victim(policy) == no_block);
+}
+
+TEMPLATE_TEST_CASE("a chain is evicted from its tail", "[eviction]", EVICTING_POLICIES) {
+  auto policy = TestType{16};
+  for (auto i = 16; i-- > 0;) {
+    const auto depth = static_cast<std::uint32_t>(i);
+    policy.insert(block_id{i}, {.hash = depth + 1U, .parent = block_id{i - 1}, .depth = depth});
+  }
+  auto length = 16;
+  const auto offer = [&](block_id block, auto...) {
+    return static_cast<int>(block) == length - 1 ? eviction_answer::taken : eviction_answer::has_children;
+  };
+  for (; length > 0; --length) {
+    REQUIRE(policy.victim(offer, {}) == block_id{length - 1});
+  }
+}
+
+TEST_CASE("no_eviction never gives a block up", "[eviction]") {
+  auto policy = no_eviction{2};
+  policy.insert(block_id{0}, {});
+  CHECK(next_victim(policy) == no_block);
+  CHECK(policy.metadata_bytes() == 0);
+}
+
+TEST_CASE("lru takes the block that was released longest ago", "[eviction]") {
+  auto policy = lru{4};
+  for (auto i = 0; i < 3; ++i) {
+    policy.insert(block_id{i}, {});
+  }
+  policy.remove(block_id{0});
+  policy.insert(block_id{0}, {});
+  policy.rename(block_id{1}, block_id{3});
+  CHECK(next_victim(policy) == block_id{3});
+  CHECK(next_victim(policy) == block_id{2});
+  CHECK(next_victim(policy) == block_id{0});
+}
+
+TEST_CASE("fifo takes the block that was published longest ago", "[eviction]") {
+  auto policy = fifo{4};
+  for (auto i = 0; i < 4; ++i) {
+    policy.insert(block_id{i}, {});
+  }
+  policy.remove(block_id{0});
+  policy.insert(block_id{0}, {});
+  policy.remove(block_id{1});
+  CHECK(next_victim(policy) == block_id{0});
+  CHECK(next_victim(policy) == block_id{2});
+  policy.insert(block_id{1}, {});
+  CHECK(next_victim(policy) == block_id{1});
+  CHECK(next_victim(policy) == block_id{3});
+}

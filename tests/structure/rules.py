@@ -1,0 +1,147 @@
+"""The rules of the source tree's structure, as functions from a tree to the list of its violations."""
+
+import re
+
+# What each part may include besides the standard library and itself.
+ALLOWED = {
+    "core": set(),
+    "policy": {"core"},
+    "pool": {"core", "policy"},
+    "prefix": {"core", "policy"},
+    "sequence": {"core"},
+    "cache": {"core", "policy", "pool", "prefix", "sequence"},
+    "lifecycle": {"core", "policy", "pool", "prefix", "sequence", "cache"},
+    "kernels": {"core"},
+    "backend/host": {"core", "policy"},
+    "backend/hip": {"core", "policy", "kernels"},
+}
+UMBRELLA = "pagedkv.hpp"
+MAY_SEE_DEVICE = {"kernels", "backend/hip"}
+DEVICE_HEADER = re.compile(r"^(hip|cuda|rocm|nv)(/|[a-z_]*\.h)")
+DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
+ROLES = "Element|Locking|Eviction|Allocator|Backend"
+DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
+MAX_LINES = 400
+
+
+def headers(root):
+    """Every header by the name that it is included as, without the leading `pagedkv/`."""
+    found = {}
+    for base in (root / "include" / "pagedkv", root / "kernels" / "pagedkv"):
+        for path in sorted(base.rglob("*")):
+            if path.is_file() and path.suffix in (".hpp", ".h", ".inl"):
+                found[path.relative_to(base).as_posix()] = path
+    return found
+
+
+def part_of(name):
+    """The part of the design a header belongs to; None for a folder that the design does not know."""
+    folders = name.split("/")[:-1]
+    for length in (2, 1):
+        if "/".join(folders[:length]) in ALLOWED:
+            return "/".join(folders[:length])
+    return None
+
+
+def without_comments(text):
+    text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment.group().count("\n"), text, flags=re.DOTALL)
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def includes(text):
+    """Line number and operand of each #include, in whatever spacing."""
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        match = re.match(r"\s*#\s*(?:include|include_next|import)\b\s*(.*?)\s*$", line)
+        if match:
+            yield number, match.group(1)
+
+
+def include_violations(root):
+    found = []
+    known = headers(root)
+    for name, path in known.items():
+        part = part_of(name)
+        if part is None and name != UMBRELLA:
+            found.append(f"{name}: no part of the design has this folder")
+            continue
+        for line, operand in includes(path.read_text()):
+            problem = problem_with_include(part, operand, known)
+            if problem:
+                found.append(f"{name}:{line}: {problem}")
+    return found
+
+
+def problem_with_include(part, operand, known):
+    match = re.fullmatch(r"<([^<>]+)>", operand)
+    if not match:
+        return f"{operand} is not included as <...>"
+    target = match.group(1)
+    if not target.startswith("pagedkv/"):
+        if DEVICE_HEADER.match(target) and part not in MAY_SEE_DEVICE:
+            return f"{part} must not see {target}"
+        return None
+    target = target.removeprefix("pagedkv/")
+    if target not in known:
+        return f"pagedkv/{target} does not exist"
+    if part is None:
+        return None
+    if target == UMBRELLA:
+        return f"{part} includes the umbrella"
+    if part_of(target) not in ALLOWED[part] | {part}:
+        return f"{part} must not include {part_of(target)} ({target})"
+    return None
+
+
+def device_violations(root):
+    """Names of a device runtime where only the host may be seen."""
+    found = []
+    for name, path in headers(root).items():
+        # core offers the two function attributes that kernels share with the host, under a macro test.
+        if part_of(name) in MAY_SEE_DEVICE | {"core"}:
+            continue
+        for number, line in enumerate(without_comments(path.read_text()).splitlines(), 1):
+            match = DEVICE_NAME.search(line)
+            if match:
+                found.append(f"{name}:{number}: names {match.group()}")
+    return found
+
+
+def length_violations(root):
+    counts = {name: len(path.read_text().splitlines()) for name, path in headers(root).items()}
+    return [f"{name}: {count} lines, at most {MAX_LINES}" for name, count in counts.items() if count > MAX_LINES]
+
+
+def template_heads(text):
+    """The parameter list after each `template <`, brackets balanced."""
+    for match in re.finditer(r"\btemplate\s*<", text):
+        depth, position = 1, match.end()
+        while depth and position < len(text):
+            depth += {"<": 1, ">": -1}.get(text[position], 0)
+            position += 1
+        yield text[: match.start()].count("\n") + 1, text[match.end() : position - 1]
+
+
+def default_policy_violations(root):
+    found = []
+    for name, path in headers(root).items():
+        if name == UMBRELLA:
+            continue
+        for line, head in template_heads(without_comments(path.read_text())):
+            match = DEFAULTED_ROLE.search(head)
+            if match:
+                found.append(f"{name}:{line}: `{match.group()}…` defaults a policy; only {UMBRELLA} may")
+    return found
+
+
+def unbuilt_violations(root):
+    """Test and benchmark files that no meson.build names, so that they would silently never run."""
+    found = []
+    for base in (root / "tests", root / "bench"):
+        for path in sorted(base.glob("*/*")):
+            if not re.search(r"_(test\.cpp|test\.py|bench\.cpp)$", path.name):
+                continue
+            area = path.parent
+            for listing, entry in ((area / "meson.build", path.name), (base / "meson.build", area.name)):
+                if not listing.exists() or f"'{entry}'" not in listing.read_text():
+                    found.append(f"{path.relative_to(root)}: {listing.relative_to(root)} does not name '{entry}'")
+    return found

@@ -1,0 +1,165 @@
+"""The source tree keeps the rules of its structure, and each rule finds violations that are planted for it."""
+
+import concurrent.futures
+import os
+import pathlib
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+import rules
+
+SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
+COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
+
+
+def compile_alone(root, name):
+    """Compiles a program of nothing but this header, twice; returns what the compiler says, empty when it is content."""
+    line = f"#include <pagedkv/{name}>\n"
+    command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++", *WARNINGS]
+    command += [f"-I{root / 'include'}", f"-I{root / 'kernels'}", "-"]
+    done = subprocess.run(command, input=line + line, capture_output=True, text=True)
+    return f"{name}: {done.stderr or 'failed'}" if done.returncode else ""
+
+
+class SourceTree(unittest.TestCase):
+    def check(self, violations):
+        self.assertEqual(violations, [], "\n" + "\n".join(violations))
+
+    def test_there_are_headers(self):
+        self.assertIn("core/error.hpp", rules.headers(SOURCE_ROOT))
+
+    def test_includes_go_downward_only(self):
+        self.check(rules.include_violations(SOURCE_ROOT))
+
+    def test_host_parts_never_name_a_device_runtime(self):
+        self.check(rules.device_violations(SOURCE_ROOT))
+
+    def test_no_header_is_too_long(self):
+        self.check(rules.length_violations(SOURCE_ROOT))
+
+    def test_only_the_umbrella_defaults_policies(self):
+        self.check(rules.default_policy_violations(SOURCE_ROOT))
+
+    def test_every_test_and_benchmark_is_built(self):
+        self.check(rules.unbuilt_violations(SOURCE_ROOT))
+
+    def test_each_header_compiles_on_its_own(self):
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            results = workers.map(lambda name: compile_alone(SOURCE_ROOT, name), rules.headers(SOURCE_ROOT))
+            self.check([result for result in results if result])
+
+
+class PlantedViolations(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.write("include/pagedkv/core/ids.hpp", "#include <cstdint>\n")
+        self.write("include/pagedkv/policy/element.hpp", "#include <pagedkv/core/ids.hpp>\n")
+        self.write("include/pagedkv/policy/element/int8.hpp", "#include <pagedkv/policy/element.hpp>\n")
+        self.write("include/pagedkv/backend/host/memory.hpp", "#include <pagedkv/policy/element.hpp>\n")
+        self.write("include/pagedkv/backend/hip/memory.hpp", "#include <hip/hip_runtime.h>\nhipStream_t stream;\n")
+        self.write("include/pagedkv/pagedkv.hpp", "#include <pagedkv/policy/element/int8.hpp>\n")
+        self.write("kernels/pagedkv/kernels/append.hpp", "#include <pagedkv/core/ids.hpp>\n")
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def expect(self, rule, *expected):
+        found = rule(self.root)
+        self.assertEqual(len(found), len(expected), found)
+        for violation, part in zip(found, expected):
+            self.assertIn(part, violation)
+
+    def test_a_clean_tree_passes(self):
+        self.expect(rules.include_violations)
+        self.expect(rules.device_violations)
+        self.expect(rules.length_violations)
+        self.expect(rules.default_policy_violations)
+        self.expect(rules.unbuilt_violations)
+
+    def test_upward_include(self):
+        self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element.hpp>  // up\n")
+        self.expect(rules.include_violations, "core/bad.hpp:2: core must not include policy")
+
+    def test_sideways_include(self):
+        self.write("include/pagedkv/pool/pool.hpp", "")
+        self.write("include/pagedkv/prefix/bad.hpp", "#include <pagedkv/pool/pool.hpp>\n")
+        self.expect(rules.include_violations, "prefix must not include pool")
+
+    def test_host_backend_sees_kernels(self):
+        self.write("include/pagedkv/backend/host/bad.hpp", "#include <pagedkv/kernels/append.hpp>\n")
+        self.expect(rules.include_violations, "backend/host must not include kernels")
+
+    def test_umbrella_included_from_within(self):
+        self.write("include/pagedkv/cache/bad.hpp", "#include <pagedkv/pagedkv.hpp>\n")
+        self.expect(rules.include_violations, "cache includes the umbrella")
+
+    def test_cache_sees_hip(self):
+        self.write("include/pagedkv/cache/bad.hpp", "#include <hip/hip_runtime_api.h>\n")
+        self.write("include/pagedkv/lifecycle/bad.hpp", "#include <pagedkv/backend/hip/memory.hpp>\n")
+        self.write("include/pagedkv/pool/bad.hpp", "#include <cuda_runtime.h>\n")
+        self.expect(
+            rules.include_violations,
+            "cache must not see hip",
+            "lifecycle must not include backend/hip",
+            "pool must not see cuda",
+        )
+
+    def test_pool_names_hip(self):
+        self.write("include/pagedkv/pool/bad.hpp", "// hipStream_t in a comment is fine\nusing s = hipStream_t;\n")
+        self.expect(rules.device_violations, "pool/bad.hpp:2: names hipStream_t")
+
+    def test_quoted_computed_and_missing_includes(self):
+        self.write("include/pagedkv/core/bad.hpp", '#include "ids.hpp"\n#include HEADER\n#include <pagedkv/core/no.hpp>\n')
+        self.expect(rules.include_violations, '"ids.hpp" is not', "HEADER is not", "does not exist")
+
+    def test_unknown_folder(self):
+        self.write("include/pagedkv/util/bad.hpp", "")
+        self.write("include/pagedkv/bad.hpp", "")
+        self.expect(rules.include_violations, "bad.hpp: no part", "util/bad.hpp: no part")
+
+    def test_long_header(self):
+        self.write("kernels/pagedkv/kernels/bad.hpp", "\n" * 401)
+        self.write("include/pagedkv/core/long.hpp", "\n" * 400)
+        self.expect(rules.length_violations, "kernels/bad.hpp: 401 lines")
+
+    def test_defaulted_policy(self):
+        self.write(
+            "include/pagedkv/cache/bad.hpp",
+            "template <class T = int,\n          eviction_policy<T> Eviction = lru>\nstruct cache;\n"
+            "template <class Eviction>\nstruct fine { using eviction = Eviction; };\n",
+        )
+        self.expect(rules.default_policy_violations, "cache/bad.hpp:1: `Eviction = l")
+
+    def test_unbuilt_test(self):
+        self.write("tests/meson.build", "areas = ['core']\n")
+        self.write("tests/core/meson.build", "test_programs += {'core': files('ids_test.cpp')}\n")
+        self.write("tests/core/ids_test.cpp", "")
+        self.write("tests/core/bad_test.cpp", "")
+        self.write("tests/new/meson.build", "test_programs += {'new': files('good_test.cpp')}\n")
+        self.write("tests/new/good_test.cpp", "")
+        self.expect(
+            rules.unbuilt_violations,
+            "tests/core/meson.build does not name 'bad_test.cpp'",
+            "tests/meson.build does not name 'new'",
+        )
+
+    def test_header_that_needs_another(self):
+        self.write("include/pagedkv/core/bad.hpp", "#pragma once\ninline std::int32_t value = 1;\n")
+        self.assertIn("core/bad.hpp", compile_alone(self.root, "core/bad.hpp"))
+        self.write("include/pagedkv/core/bad.hpp", "#pragma once\n#include <cstdint>\ninline std::int32_t value = 1;\n")
+        self.assertEqual(compile_alone(self.root, "core/bad.hpp"), "")
+
+    def test_header_without_include_guard(self):
+        self.write("include/pagedkv/core/bad.hpp", "inline int value = 1;\n")
+        self.assertIn("core/bad.hpp", compile_alone(self.root, "core/bad.hpp"))
+
+
+if __name__ == "__main__":
+    unittest.main()
