@@ -9,13 +9,13 @@ namespace pagedkv {
 
 /// The sizes of a cache. A plain value: `validate` says whether it can be built.
 struct cache_config {
-  std::int32_t block_size = 16;     // tokens in a block
-  std::int32_t num_blocks = 0;      // blocks in the pool
-  std::int32_t num_layers = 1;      // layers of the model
-  std::int32_t num_kv_heads = 1;    // key/value heads in a layer
-  std::int32_t head_dim = 64;       // numbers in one key or value of one head
+  std::int32_t block_size = 16;       // tokens in a block
+  std::int32_t num_blocks = 0;        // blocks in the pool
+  std::int32_t num_layers = 1;        // layers of the model
+  std::int32_t num_kv_heads = 1;      // key/value heads in a layer
+  std::int32_t head_dim = 64;         // numbers in one key or value of one head
   std::int32_t max_sequences = 4096;  // sequences alive at once
-  std::uint64_t hash_seed = 0;      // of the prefix index; 0 draws one at random
+  std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
 };
 
 /// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when K and V of one layer of one
@@ -26,9 +26,9 @@ struct cache_config {
     std::int32_t value;
   };
   const field fields[] = {
-      {"cache_config.block_size", config.block_size},     {"cache_config.num_blocks", config.num_blocks},
-      {"cache_config.num_layers", config.num_layers},     {"cache_config.num_kv_heads", config.num_kv_heads},
-      {"cache_config.head_dim", config.head_dim},         {"cache_config.max_sequences", config.max_sequences},
+      {"cache_config.block_size", config.block_size}, {"cache_config.num_blocks", config.num_blocks},
+      {"cache_config.num_layers", config.num_layers}, {"cache_config.num_kv_heads", config.num_kv_heads},
+      {"cache_config.head_dim", config.head_dim},     {"cache_config.max_sequences", config.max_sequences},
   };
   for (const auto& [subject, value] : fields) {
     if (value <= 0) {

@@ -77,9 +77,8 @@ class move_order {
   };
 
   [[nodiscard]] move* into(std::int32_t block) noexcept {
-    const auto found = std::lower_bound(moves_.begin(), moves_.end(), block, [](const move& m, std::int32_t wanted) {
-      return m.pair.destination < wanted;
-    });
+    const auto found = std::lower_bound(moves_.begin(), moves_.end(), block,
+                                        [](const move& m, std::int32_t wanted) { return m.pair.destination < wanted; });
     return found != moves_.end() && found->pair.destination == block ? &*found : nullptr;
   }
 

@@ -6,9 +6,10 @@
 
 namespace pagedkv {
 
-/// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127, but never below the smallest normal
-/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number. Rounds to nearest even
-/// within ±127; a finite row's error is at most scale / 2 per number, up to float32's own rounding.
+/// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127. It is never below the smallest normal
+/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number, and never so large that
+/// 127 times it overflows. Rounds to nearest even within ±127; a finite row's error is at most scale / 2 per number, up to
+/// float32's own rounding.
 ///
 /// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither, and a
 /// plausible number in their place would hide a broken model. Kernels that multiply by the scale propagate it for free.
@@ -23,7 +24,8 @@ struct int8 {
       return __builtin_bit_cast(float, 0x7fc00000u);
     }
     const auto scale = absmax / largest;
-    return scale < smallest_scale ? smallest_scale : scale;
+    const auto bounded = scale < largest_scale ? scale : largest_scale;
+    return bounded > smallest_scale ? bounded : smallest_scale;
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
@@ -44,6 +46,7 @@ struct int8 {
  private:
   static constexpr float largest = 127;
   static constexpr float smallest_scale = 0x1p-126f;
+  static constexpr float largest_scale = 0x1.020406p+121f;  // 127 times the next float32 rounds to infinity
 };
 
 static_assert(element<int8>);

@@ -1,0 +1,282 @@
+#include "../support/printing.hpp"
+#include "../support/strided_rows.hpp"
+#include "storage_under_test.hpp"
+
+#include <pagedkv/backend/host/backend.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include <sys/mman.h>
+
+using namespace pagedkv;
+
+namespace {
+
+constexpr auto stream = host_backend::stream{};
+
+/// Every slot once in random order, and before every third a token to skip.
+template <class Random>
+std::vector<slot> shuffled_slots(const block_storage_view& view, Random& random) {
+  auto positions = std::vector<std::int64_t>(static_cast<std::size_t>(view.num_blocks * view.block_size));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::shuffle(positions.begin(), positions.end(), random);
+  positions.resize(std::max<std::size_t>(1, positions.size() / 2));
+  auto slots = std::vector<slot>{};
+  for (const auto position : positions) {
+    if (slots.size() % 3 == 0) {
+      slots.push_back(slots.size() % 2 == 0 ? skip_slot : slot{std::numeric_limits<std::int64_t>::min()});
+    }
+    slots.push_back(slot{position});
+  }
+  return slots;
+}
+
+/// Bytes from the base to one row of K (`which` 0) or V (1), and to its scale: DESIGN's layout spelled out.
+struct position {
+  std::int64_t row;
+  std::int64_t scale;
+};
+
+template <class Storage>
+position locate(const Storage& storage, std::int64_t layer, slot s, std::int64_t head, std::int64_t which) {
+  using element = typename Storage::element_type;
+  using layout = typename Storage::layout_type;
+  const auto& view = storage.view();
+  const auto rows = std::int64_t{view.block_size} * view.num_kv_heads;
+  const auto row_bytes = std::int64_t{view.head_dim} * static_cast<std::int64_t>(sizeof(typename element::storage));
+  const auto scales_start = (2 * rows * row_bytes + 3) / 4 * 4;
+  const auto layer_bytes = (scales_start + (element::scaled ? 2 * rows * 4 : 0) + 255) / 256 * 256;
+  const auto block = static_cast<std::int64_t>(s) / view.block_size;
+  const auto offset = static_cast<std::int64_t>(s) % view.block_size;
+  const auto start = (layout::storage == storage_order::layer_major ? layer * view.num_blocks + block
+                                                                    : block * view.num_layers + layer) *
+                     layer_bytes;
+  const auto row =
+      layout::dimensions == dimension_order::nhd ? offset * view.num_kv_heads + head : head * view.block_size + offset;
+  return {start + (which * rows + row) * row_bytes, start + scales_start + (which * rows + row) * 4};
+}
+
+/// Writes what appending `rows` should leave into a copy of the storage's bytes.
+template <class Storage>
+void expect_appended(std::vector<std::byte>& bytes, const Storage& storage, std::int64_t layer,
+                     const std::vector<slot>& slots, const strided_rows& rows, std::int64_t which) {
+  using element = typename Storage::element_type;
+  auto stored = std::vector<typename element::storage>(static_cast<std::size_t>(storage.view().head_dim));
+  for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+    for (auto head = 0; slots[i] >= slot{0} && head < storage.view().num_kv_heads; ++head) {
+      const auto scale = encode_row<element>(rows.row(static_cast<std::int64_t>(i), head), stored);
+      const auto at = locate(storage, layer, slots[i], head, which);
+      std::memcpy(bytes.data() + at.row, stored.data(), stored.size() * sizeof(stored[0]));
+      if (element::scaled) {
+        std::memcpy(bytes.data() + at.scale, &scale, sizeof(scale));
+      }
+    }
+  }
+}
+
+template <class Element>
+bool close_enough(std::span<const float> written, std::span<const float> read) {
+  if (std::is_same_v<Element, float32>) {
+    return std::memcmp(written.data(), read.data(), written.size_bytes()) == 0;
+  }
+  const auto scale = Element::scale_for(absmax(written));
+  for (auto i = std::size_t{0}; i < written.size(); ++i) {
+    const auto bound = Element::scaled ? scale / 2 * (1 + 0x1p-15f) : std::abs(written[i]) * 0x1p-8f;
+    const auto exact = Element::scaled || read[i] == Element::decode(Element::encode(written[i], 1.0f), 1.0f);
+    if (!exact || std::abs(read[i] - written[i]) > bound) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Whether token i was read from its slot, or left alone if that is skipped.
+template <class Element>
+bool read_back(const std::vector<slot>& slots, const strided_rows& written, const strided_rows& read,
+               std::int64_t heads) {
+  for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+    for (auto head = std::int64_t{0}; head < heads; ++head) {
+      const auto token = static_cast<std::int64_t>(i);
+      const auto row = read.row(token, head);
+      const bool right = slots[i] < slot{0}
+                             ? std::all_of(row.begin(), row.end(), [](float x) { return x == strided_rows::canary; })
+                             : close_enough<Element>(written.row(token, head), row);
+      if (!right) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+TEMPLATE_PRODUCT_TEST_CASE("what is appended is gathered again, and nothing else is touched", "[backend]",
+                           (nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major),
+                           (float32, float16, bfloat16, int8)) {
+  using element = typename TestType::element_type;
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto backend = host_backend{};
+  for (const auto block_size : {1, 5, 16, 256}) {
+    CAPTURE(block_size);
+    const auto storage = TestType{small_config(block_size)};
+    const auto& view = storage.view();
+    auto expected = storage.bytes();
+    for (const auto layer : {1, 2, 0}) {
+      const auto slots = shuffled_slots(view, random);
+      const auto tokens = static_cast<std::int64_t>(slots.size());
+      auto keys = strided_rows{tokens, view.num_kv_heads, view.head_dim};
+      auto values = strided_rows{tokens, view.num_kv_heads, view.head_dim, true};
+      keys.fill(random, 1.0f);
+      values.fill(random, 300.0f);
+      REQUIRE(backend.append<element>(view, layer, slots, keys.input(), values.input(), stream));
+      expect_appended(expected, storage, layer, slots, keys, 0);
+      expect_appended(expected, storage, layer, slots, values, 1);
+      CHECK(storage.bytes() == expected);
+
+      auto read_keys = strided_rows{tokens, view.num_kv_heads, view.head_dim, true};
+      auto read_values = strided_rows{tokens, view.num_kv_heads, view.head_dim};
+      REQUIRE(backend.gather<element>(view, layer, slots, read_keys.output(), read_values.output(), stream));
+      CHECK(read_back<element>(slots, keys, read_keys, view.num_kv_heads));
+      CHECK(read_back<element>(slots, values, read_values, view.num_kv_heads));
+      CHECK(read_keys.intact_around_rows());
+      CHECK(read_values.intact_around_rows());
+      CHECK(storage.bytes() == expected);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anything is written", "[backend]",
+                   nhd_layer_major<float32>, hnd_block_major<int8>) {
+  using element = typename TestType::element_type;
+  struct bad_call {
+    std::int32_t layer;
+    std::int64_t last_slot;
+    const char* subject;
+    std::int64_t value;
+    std::int64_t limit;
+  };
+  constexpr auto far = std::numeric_limits<std::int64_t>::max();
+  const bad_call calls[] = {{0, 35, "slot", 35, 35},
+                            {0, far, "slot", far, 35},
+                            {3, 34, "layer", 3, 3},
+                            {-1, 34, "layer", -1, 3},
+                            {std::numeric_limits<std::int32_t>::max(), 34, "layer", 0x7fffffff, 3}};
+  const auto storage = TestType{small_config(5)};
+  const auto before = storage.bytes();
+  auto backend = host_backend{};
+  auto random = std::mt19937{1};
+  for (const auto& call : calls) {
+    auto rows = strided_rows{3, 3, 20};
+    rows.fill(random, 1.0f);
+    const auto slots = std::vector{slot{0}, skip_slot, slot{call.last_slot}};
+    const auto appended =
+        backend.append<element>(storage.view(), call.layer, slots, rows.input(), rows.input(), stream);
+    auto read = strided_rows{3, 3, 20};
+    const auto gathered =
+        backend.gather<element>(storage.view(), call.layer, slots, read.output(), read.output(), stream);
+    for (const auto& outcome : {appended, gathered}) {
+      REQUIRE_FALSE(outcome);
+      CHECK(outcome.error().code == error_code::invalid_argument);
+      CHECK(outcome.error().subject == std::string{call.subject});
+      CHECK(outcome.error().value == call.value);
+      CHECK(outcome.error().limit == call.limit);
+    }
+    CHECK(storage.bytes() == before);
+    CHECK(read_back<element>({skip_slot, skip_slot, skip_slot}, rows, read, 3));
+  }
+}
+
+TEST_CASE("no slots and only skipped ones change nothing", "[backend]") {
+  const auto storage = nhd_layer_major<float16>{small_config(16)};
+  const auto before = storage.bytes();
+  auto backend = host_backend{};
+  const auto rows = strided_rows{2, 3, 20};
+  CHECK(backend.append<float16>(storage.view(), 0, {}, {}, {}, stream));
+  CHECK(backend.gather<float16>(storage.view(), 0, {}, {}, {}, stream));
+  const auto skipped = std::vector{skip_slot, slot{-7}};
+  CHECK(backend.append<float16>(storage.view(), 0, skipped, rows.input(), rows.input(), stream));
+  CHECK(storage.bytes() == before);
+}
+
+TEST_CASE("of equal slots the last one wins, and gathering may repeat slots", "[backend]") {
+  const auto storage = hnd_layer_major<int8>{small_config(16)};
+  auto backend = host_backend{};
+  auto random = std::mt19937{2};
+  auto rows = strided_rows{3, 3, 20};
+  rows.fill(random, 1.0f);
+  REQUIRE(backend.append<int8>(storage.view(), 2, std::vector{slot{9}, slot{8}, slot{9}}, rows.input(), rows.input(),
+                               stream));
+  auto read = strided_rows{2, 3, 20};
+  auto also_read = strided_rows{2, 3, 20};
+  const auto repeated = std::vector{slot{9}, slot{9}};
+  REQUIRE(backend.gather<int8>(storage.view(), 2, repeated, read.output(), also_read.output(), stream));
+  for (const auto head : {0, 1, 2}) {
+    CHECK(close_enough<int8>(rows.row(2, head), read.row(0, head)));
+    CHECK(close_enough<int8>(rows.row(2, head), read.row(1, head)));
+  }
+}
+
+TEST_CASE("a NaN in one row leaves the other rows of its block alone", "[backend]") {
+  const auto storage = nhd_layer_major<int8>{small_config(16)};
+  auto backend = host_backend{};
+  auto random = std::mt19937{3};
+  auto rows = strided_rows{2, 3, 20};
+  rows.fill(random, 1.0f);
+  auto poisoned = rows;
+  poisoned.output().data[0] = std::numeric_limits<float>::quiet_NaN();
+  const auto slots = std::vector{slot{0}, slot{1}};
+  REQUIRE(backend.append<int8>(storage.view(), 0, slots, poisoned.input(), rows.input(), stream));
+  auto keys = strided_rows{2, 3, 20};
+  auto values = strided_rows{2, 3, 20};
+  REQUIRE(backend.gather<int8>(storage.view(), 0, slots, keys.output(), values.output(), stream));
+  CHECK(std::isnan(keys.row(0, 0)[5]));
+  CHECK(close_enough<int8>(rows.row(0, 1), keys.row(0, 1)));
+  CHECK(close_enough<int8>(rows.row(1, 0), keys.row(1, 0)));
+  CHECK(close_enough<int8>(rows.row(0, 0), values.row(0, 0)));
+}
+
+TEMPLATE_TEST_CASE("slots beyond 2^31 numbers, and their scales, are written and read", "[backend]",
+                   nhd_layer_major<int8>, hnd_block_major<int8>) {
+  using layout = typename TestType::layout_type;
+  auto config = cache_config{};
+  config.num_blocks = 40'000;
+  config.num_layers = 4;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  auto plan = plan_storage<layout>(config, size_of_element<int8>).value();
+  const auto length = static_cast<std::size_t>(plan.bytes);
+  REQUIRE(plan.bytes > std::int64_t{5'000'000'000});
+  // Reserved address space: only the pages that are written take memory.
+  auto* const reserved =
+      ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(reserved != MAP_FAILED);
+  plan.view.base = static_cast<std::byte*>(reserved);
+
+  auto backend = host_backend{};
+  auto random = std::mt19937{4};
+  auto keys = strided_rows{2, 8, 128};
+  auto values = strided_rows{2, 8, 128};
+  keys.fill(random, 1.0f);
+  values.fill(random, 2.0f);
+  const auto slots = std::vector{slot{16 * 40'000 - 1}, slot{16 * 20'000}};
+  REQUIRE(backend.append<int8>(plan.view, 3, slots, keys.input(), values.input(), stream));
+  const auto pairs = std::vector{block_pair{39'999, 1}};
+  REQUIRE(backend.copy_blocks(plan.view, pairs, stream));
+  auto read_keys = strided_rows{2, 8, 128};
+  auto read_values = strided_rows{2, 8, 128};
+  const auto copied = std::vector{slot{31}, slots[1]};
+  REQUIRE(backend.gather<int8>(plan.view, 3, copied, read_keys.output(), read_values.output(), stream));
+  CHECK(read_back<int8>(copied, keys, read_keys, 8));
+  CHECK(read_back<int8>(copied, values, read_values, 8));
+  ::munmap(reserved, length);
+}

@@ -1,0 +1,204 @@
+#include "../support/printing.hpp"
+#include "storage_under_test.hpp"
+
+#include <pagedkv/backend/host/backend.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstdlib>
+#include <new>
+#include <numeric>
+#include <random>
+#include <string>
+
+using namespace pagedkv;
+
+namespace {
+
+constexpr auto stream = host_backend::stream{};
+
+auto allocations_left = std::int64_t{-1};  // before operator new fails; never, if negative
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (allocations_left == 0) {
+    throw std::bad_alloc{};
+  }
+  allocations_left -= allocations_left > 0 ? 1 : 0;
+  if (auto* const pointer = std::malloc(bytes == 0 ? 1 : bytes)) {
+    return pointer;
+  }
+  throw std::bad_alloc{};
+}
+void operator delete(void* pointer) noexcept { std::free(pointer); }
+void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
+
+namespace {
+
+using contents = std::vector<std::byte>;
+
+/// All layers of one block, read through the view's strides.
+template <class Storage>
+contents block_of(const Storage& storage, std::int32_t block) {
+  const auto& view = storage.view();
+  auto bytes = contents{};
+  for (auto layer = 0; layer < view.num_layers; ++layer) {
+    const auto* const start = view.block(layer, block);
+    bytes.insert(bytes.end(), start, start + view.layer_bytes());
+  }
+  return bytes;
+}
+
+template <class Storage>
+std::vector<contents> blocks_of(const Storage& storage) {
+  auto blocks = std::vector<contents>{};
+  for (auto block = 0; block < storage.view().num_blocks; ++block) {
+    blocks.push_back(block_of(storage, block));
+  }
+  return blocks;
+}
+
+template <class Storage, class Random>
+void fill(Storage& storage, Random& random) {
+  std::generate_n(storage.data(), storage.size(), [&] { return static_cast<std::byte>(random() & 0xff); });
+}
+
+/// Every pair as if all sources were read first.
+std::vector<contents> moved(const std::vector<contents>& blocks, const std::vector<block_pair>& pairs) {
+  auto result = blocks;
+  for (const auto& [source, destination] : pairs) {
+    result[static_cast<std::size_t>(destination)] = blocks[static_cast<std::size_t>(source)];
+  }
+  return result;
+}
+
+cache_config blocks_config(std::int32_t num_blocks) {
+  auto config = small_config(5);
+  config.num_blocks = num_blocks;
+  config.num_kv_heads = 1;
+  config.head_dim = 7;
+  return config;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("copied blocks are equal in every layer, scales included", "[backend]", nhd_layer_major<int8>,
+                   nhd_block_major<int8>, hnd_layer_major<float16>, hnd_block_major<float32>) {
+  auto random = std::mt19937{5};
+  auto storage = TestType{small_config(5)};
+  fill(storage, random);
+  const auto before = blocks_of(storage);
+  const auto pairs = std::vector<block_pair>{{0, 6}, {0, 3}, {5, 1}};
+  REQUIRE(host_backend{}.copy_blocks(storage.view(), pairs, stream));
+  CHECK(blocks_of(storage) == moved(before, pairs));
+  REQUIRE(host_backend{}.copy_blocks(storage.view(), {}, stream));
+  CHECK(blocks_of(storage) == moved(before, pairs));
+  CHECK(host_backend{}.synchronize(stream));
+}
+
+TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]", nhd_layer_major<int8>,
+                   nhd_block_major<int8>) {
+  const std::vector<block_pair> cases[] = {
+      {},
+      {{2, 2}},                                                  // itself
+      {{1, 0}, {2, 1}, {3, 2}, {4, 3}},                          // a chain, in the order that works
+      {{4, 3}, {3, 2}, {2, 1}, {1, 0}},                          // and in the one that does not
+      {{0, 1}, {1, 0}},                                          // a swap
+      {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 0}},  // one cycle of everything
+      {{0, 1}, {1, 0}, {2, 3}, {3, 4}, {4, 2}, {5, 5}},          // disjoint cycles
+      {{0, 1}, {1, 2}, {2, 0}, {1, 3}, {3, 4}, {0, 5}},          // branches that leave a cycle
+      {{6, 0}, {6, 1}, {6, 2}, {0, 6}},                          // one source for several
+  };
+  for (const auto& pairs : cases) {
+    auto random = std::mt19937{6};
+    auto storage = TestType{small_config(5)};
+    fill(storage, random);
+    const auto before = blocks_of(storage);
+    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, stream));
+    CHECK(blocks_of(storage) == moved(before, pairs));
+  }
+}
+
+TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend]", nhd_layer_major<int8>,
+                   nhd_block_major<int8>) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (auto round = 0; round < 300; ++round) {
+    const auto num_blocks = 1 + static_cast<std::int32_t>(random() % 24);
+    auto storage = TestType{blocks_config(num_blocks)};
+    fill(storage, random);
+    auto destinations = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
+    std::iota(destinations.begin(), destinations.end(), 0);
+    auto sources = destinations;
+    std::shuffle(destinations.begin(), destinations.end(), random);
+    std::shuffle(sources.begin(), sources.end(), random);
+    auto pairs = std::vector<block_pair>{};
+    const auto count = random() % (static_cast<std::size_t>(num_blocks) + 1);
+    for (auto i = std::size_t{0}; i < count; ++i) {
+      const auto fan_out = round % 2 == 0 && random() % 4 == 0;
+      pairs.push_back({fan_out ? sources[random() % sources.size()] : sources[i], destinations[i]});
+    }
+    const auto before = blocks_of(storage);
+    CAPTURE(round, num_blocks, count);
+    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, stream));
+    REQUIRE(blocks_of(storage) == moved(before, pairs));
+  }
+}
+
+TEST_CASE("bad pairs are refused by name before anything is written", "[backend]") {
+  auto random = std::mt19937{7};
+  auto storage = hnd_block_major<int8>{small_config(5)};
+  fill(storage, random);
+  const auto before = storage.bytes();
+  struct bad_call {
+    block_pair pair;
+    const char* subject;
+    std::int64_t value;
+  };
+  constexpr auto lowest = std::numeric_limits<std::int32_t>::min();
+  const bad_call calls[] = {{{7, 0}, "source block", 7},
+                            {{-1, 0}, "source block", -1},
+                            {{0, 7}, "destination block", 7},
+                            {{0, lowest}, "destination block", lowest}};
+  for (const auto& [pair, subject, value] : calls) {
+    const auto pairs = std::vector<block_pair>{{1, 2}, pair};
+    for (const auto& outcome : {host_backend{}.copy_blocks(storage.view(), pairs, stream),
+                                host_backend{}.move_blocks(storage.view(), pairs, stream)}) {
+      REQUIRE_FALSE(outcome);
+      CHECK(outcome.error().code == error_code::invalid_argument);
+      CHECK(outcome.error().subject == std::string{subject});
+      CHECK(outcome.error().value == value);
+      CHECK(outcome.error().limit == 7);
+    }
+  }
+  const auto twice =
+      host_backend{}.move_blocks(storage.view(), std::vector<block_pair>{{1, 4}, {2, 3}, {0, 4}}, stream);
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error().code == error_code::invalid_argument);
+  CHECK(twice.error().value == 4);
+  CHECK(storage.bytes() == before);
+}
+
+TEST_CASE("moves without working memory fail as a value and change nothing", "[backend]") {
+  auto random = std::mt19937{8};
+  auto storage = nhd_layer_major<int8>{small_config(5)};
+  fill(storage, random);
+  const auto before = blocks_of(storage);
+  const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 3}};
+  for (auto fail_at = 0;; ++fail_at) {
+    allocations_left = fail_at;
+    const auto outcome = host_backend{}.move_blocks(storage.view(), pairs, stream);
+    allocations_left = -1;
+    if (outcome) {
+      CHECK(fail_at > 0);
+      break;
+    }
+    CHECK(outcome.error().code == error_code::out_of_memory);
+    CHECK(outcome.error().value == 3);
+    CHECK(blocks_of(storage) == before);
+  }
+  CHECK(blocks_of(storage) == moved(before, pairs));
+}

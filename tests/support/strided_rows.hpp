@@ -1,0 +1,62 @@
+#pragma once
+
+#include <pagedkv/policy/backend.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+/// Keys or values of a run of tokens with room around every head, in which `canary` shows a stray write.
+class strided_rows {
+ public:
+  static constexpr auto canary = -12345.0f;
+
+  /// `heads_outside` puts the heads further apart than the tokens.
+  strided_rows(std::int64_t tokens, std::int64_t heads, std::int64_t dim, bool heads_outside = false)
+      : dim_(dim),
+        token_stride_(heads_outside ? dim + 3 : heads * (dim + 2) + 5),
+        head_stride_(heads_outside ? tokens * (dim + 3) + 1 : dim + 2),
+        numbers_(static_cast<std::size_t>(tokens * token_stride_ + heads * head_stride_), canary) {
+    for (auto token = std::int64_t{0}; token < tokens; ++token) {
+      for (auto head = std::int64_t{0}; head < heads; ++head) {
+        rows_.push_back(token * token_stride_ + head * head_stride_);
+      }
+    }
+  }
+
+  template <class Random>
+  void fill(Random& random, float magnitude) {
+    auto number = std::uniform_real_distribution<float>{-magnitude, magnitude};
+    for (const auto start : rows_) {
+      std::generate_n(numbers_.begin() + start, dim_, [&] { return number(random); });
+    }
+  }
+
+  [[nodiscard]] pagedkv::token_rows<const float> input() const {
+    return {numbers_.data(), token_stride_, head_stride_};
+  }
+  [[nodiscard]] pagedkv::token_rows<float> output() { return {numbers_.data(), token_stride_, head_stride_}; }
+
+  [[nodiscard]] std::span<const float> row(std::int64_t token, std::int64_t head) const {
+    return {numbers_.data() + token * token_stride_ + head * head_stride_, static_cast<std::size_t>(dim_)};
+  }
+
+  /// Whether everything outside the rows still holds the canary.
+  [[nodiscard]] bool intact_around_rows() const {
+    auto outside = numbers_;
+    for (const auto start : rows_) {
+      std::fill_n(outside.begin() + start, dim_, canary);
+    }
+    return std::all_of(outside.begin(), outside.end(), [](float x) { return x == canary; });
+  }
+
+ private:
+  std::int64_t dim_;
+  std::int64_t token_stride_;
+  std::int64_t head_stride_;
+  std::vector<float> numbers_;
+  std::vector<std::int64_t> rows_;
+};
