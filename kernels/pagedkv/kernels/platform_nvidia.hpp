@@ -78,26 +78,41 @@ inline hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hip
   return cudaEventElapsedTime(milliseconds, start, stop);
 }
 
-// Every lane of the wave takes part, as the executor demands.
+namespace pagedkv::kernels {
+
+// CUDA still declares functions of these names for devices that are gone, so they are replaced, not overloaded. Every lane
+// of the wave takes part, as the executor demands.
+inline constexpr auto whole_wave = 0xFFFFFFFFU;
+
 template <class T>
-__device__ T __shfl(T value, int source, int width = 32) {
-  return __shfl_sync(0xFFFFFFFFU, value, source, width);
+__device__ T shuffle(T value, int source, int width = 32) {
+  return __shfl_sync(whole_wave, value, source, width);
 }
 template <class T>
-__device__ T __shfl_up(T value, unsigned delta, int width = 32) {
-  return __shfl_up_sync(0xFFFFFFFFU, value, delta, width);
+__device__ T shuffle_up(T value, unsigned delta, int width = 32) {
+  return __shfl_up_sync(whole_wave, value, delta, width);
 }
 template <class T>
-__device__ T __shfl_down(T value, unsigned delta, int width = 32) {
-  return __shfl_down_sync(0xFFFFFFFFU, value, delta, width);
+__device__ T shuffle_down(T value, unsigned delta, int width = 32) {
+  return __shfl_down_sync(whole_wave, value, delta, width);
 }
 template <class T>
-__device__ T __shfl_xor(T value, int mask, int width = 32) {
-  return __shfl_xor_sync(0xFFFFFFFFU, value, mask, width);
+__device__ T shuffle_xor(T value, int mask, int width = 32) {
+  return __shfl_xor_sync(whole_wave, value, mask, width);
 }
-__device__ inline unsigned long long __ballot(int predicate) { return __ballot_sync(0xFFFFFFFFU, predicate); }
-__device__ inline int __any(int predicate) { return __any_sync(0xFFFFFFFFU, predicate); }
-__device__ inline int __all(int predicate) { return __all_sync(0xFFFFFFFFU, predicate); }
+__device__ inline unsigned long long ballot(int predicate) { return __ballot_sync(whole_wave, predicate); }
+__device__ inline int any(int predicate) { return __any_sync(whole_wave, predicate); }
+__device__ inline int all(int predicate) { return __all_sync(whole_wave, predicate); }
+
+}  // namespace pagedkv::kernels
+
+#define __shfl(...) ::pagedkv::kernels::shuffle(__VA_ARGS__)
+#define __shfl_up(...) ::pagedkv::kernels::shuffle_up(__VA_ARGS__)
+#define __shfl_down(...) ::pagedkv::kernels::shuffle_down(__VA_ARGS__)
+#define __shfl_xor(...) ::pagedkv::kernels::shuffle_xor(__VA_ARGS__)
+#define __ballot(...) ::pagedkv::kernels::ballot(__VA_ARGS__)
+#define __any(...) ::pagedkv::kernels::any(__VA_ARGS__)
+#define __all(...) ::pagedkv::kernels::all(__VA_ARGS__)
 
 #include <pagedkv/kernels/platform_device.hpp>
 

@@ -29,7 +29,8 @@ struct int8 {
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
-    const auto quotient = number / scale;
+    // Neither scale nor reciprocal is ever subnormal, and a loop over a row divides once.
+    const auto quotient = number * (1 / scale);
     // In this form of the comparisons a NaN becomes `largest`: converting one to an integer would be undefined.
     const auto bounded_above = quotient < largest ? quotient : largest;
     const auto bounded = bounded_above > -largest ? bounded_above : -largest;

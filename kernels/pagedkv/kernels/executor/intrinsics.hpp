@@ -115,6 +115,9 @@ template <class T>
   return __ballot(!predicate, where) == 0;
 }
 
+[[nodiscard]] inline int __float_as_int(float value) noexcept { return std::bit_cast<int>(value); }
+[[nodiscard]] inline float __int_as_float(int bits) noexcept { return std::bit_cast<float>(bits); }
+
 namespace pagedkv::executor {
 
 /// The whole of [pointer, pointer + bytes) may be touched by kernels, at this alignment.
