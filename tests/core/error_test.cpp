@@ -19,7 +19,7 @@ TEST_CASE("a message without a limit names none", "[error]") {
 
 TEST_CASE("a message ends with a device runtime's own words", "[error]") {
   const auto e = error{error_code::backend_failure, "hipMalloc", 2, 0, "out of memory"};
-  CHECK(e.message() == "backend failure: hipMalloc is 2 (out of memory)");
+  CHECK(e.message() == "backend failure: hipMalloc answered 2 (out of memory)");
 }
 
 TEST_CASE("every error code is described, each differently", "[error]") {

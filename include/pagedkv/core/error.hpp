@@ -71,7 +71,8 @@ class exception : public std::runtime_error {
 }
 
 inline std::string error::message() const {
-  auto text = std::string(describe(code)) + ": " + subject + " is " + std::to_string(value);
+  const auto* const verb = *detail == '\0' ? " is " : " answered ";
+  auto text = std::string(describe(code)) + ": " + subject + verb + std::to_string(value);
   if (limit != 0) {
     text += ", limit " + std::to_string(limit);
   }
