@@ -12,10 +12,12 @@ import xml.etree.ElementTree as xml
 
 
 def count_catch2(report):
-    """Passed, failed, skipped. A crash leaves the report cut short: what it had written until then counts."""
+    """Passed, failed, skipped. A crash leaves the report cut short: what it had written until then counts, and the crash."""
     passed = failed = skipped = 0
+    complete = False
     try:
         for _, element in xml.iterparse(report):
+            complete = complete or element.tag == "OverallResultsCases"
             if element.tag != "TestCase":
                 continue
             result = element.find("OverallResult")
@@ -26,8 +28,8 @@ def count_catch2(report):
             else:
                 passed += 1
     except xml.ParseError:
-        pass
-    return passed, failed, skipped
+        complete = False
+    return passed, failed + (not complete), skipped
 
 
 def count_tap(output):

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 

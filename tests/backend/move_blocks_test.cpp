@@ -1,3 +1,4 @@
+#include "../support/allocation_failure.hpp"
 #include "../support/printing.hpp"
 #include "storage_under_test.hpp"
 
@@ -6,36 +7,17 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-#include <cstdlib>
-#include <new>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 
 constexpr auto stream = host_backend::stream{};
-
-auto allocations_left = std::int64_t{-1};  // before operator new fails; never, if negative
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  if (allocations_left == 0) {
-    throw std::bad_alloc{};
-  }
-  allocations_left -= allocations_left > 0 ? 1 : 0;
-  if (auto* const pointer = std::malloc(bytes == 0 ? 1 : bytes)) {
-    return pointer;
-  }
-  throw std::bad_alloc{};
-}
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::size_t) noexcept { std::free(pointer); }
-
-namespace {
 
 using contents = std::vector<std::byte>;
 
@@ -189,9 +171,9 @@ TEST_CASE("moves without working memory fail as a value and change nothing", "[b
   const auto before = blocks_of(storage);
   const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 3}};
   for (auto fail_at = 0;; ++fail_at) {
-    allocations_left = fail_at;
+    fail_allocations_after(fail_at);
     const auto outcome = host_backend{}.move_blocks(storage.view(), pairs, stream);
-    allocations_left = -1;
+    fail_allocations_after(-1);
     if (outcome) {
       CHECK(fail_at > 0);
       break;

@@ -12,6 +12,8 @@
 #include <memory>
 #include <vector>
 
+namespace pagedkv::test {
+
 /// Block storage whose every byte can be compared: filled with one byte before use.
 template <class Element, class Layout>
 class storage_under_test {
@@ -19,46 +21,38 @@ class storage_under_test {
   using element_type = Element;
   using layout_type = Layout;
 
-  explicit storage_under_test(const pagedkv::cache_config& config)
-      : plan_(pagedkv::plan_storage<Layout>(config, pagedkv::size_of_element<Element>).value()),
-        memory_(pagedkv::host_allocator{}.allocate(size(), pagedkv::block_alignment)) {
+  explicit storage_under_test(const cache_config& config)
+      : plan_(plan_storage<Layout>(config, size_of_element<Element>).value()),
+        memory_(host_allocator{}.allocate(size(), block_alignment)) {
     std::fill_n(memory_.get(), size(), std::byte{0xa5});
     plan_.view.base = memory_.get();
   }
 
-  [[nodiscard]] const pagedkv::block_storage_view& view() const { return plan_.view; }
+  [[nodiscard]] const block_storage_view& view() const { return plan_.view; }
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(plan_.bytes); }
   [[nodiscard]] std::vector<std::byte> bytes() const { return {memory_.get(), memory_.get() + size()}; }
   [[nodiscard]] std::byte* data() { return memory_.get(); }
 
  private:
   struct release {
-    void operator()(std::byte* pointer) const { pagedkv::host_allocator{}.deallocate(pointer, 0); }
+    void operator()(std::byte* pointer) const { host_allocator{}.deallocate(pointer, 0); }
   };
 
-  pagedkv::storage_plan plan_;
+  storage_plan plan_;
   std::unique_ptr<std::byte[], release> memory_;
 };
 
 template <class Element>
-using nhd_layer_major =
-    storage_under_test<Element,
-                       pagedkv::memory_layout<pagedkv::dimension_order::nhd, pagedkv::storage_order::layer_major>>;
+using nhd_layer_major = storage_under_test<Element, memory_layout<dimension_order::nhd, storage_order::layer_major>>;
 template <class Element>
-using nhd_block_major =
-    storage_under_test<Element,
-                       pagedkv::memory_layout<pagedkv::dimension_order::nhd, pagedkv::storage_order::block_major>>;
+using nhd_block_major = storage_under_test<Element, memory_layout<dimension_order::nhd, storage_order::block_major>>;
 template <class Element>
-using hnd_layer_major =
-    storage_under_test<Element,
-                       pagedkv::memory_layout<pagedkv::dimension_order::hnd, pagedkv::storage_order::layer_major>>;
+using hnd_layer_major = storage_under_test<Element, memory_layout<dimension_order::hnd, storage_order::layer_major>>;
 template <class Element>
-using hnd_block_major =
-    storage_under_test<Element,
-                       pagedkv::memory_layout<pagedkv::dimension_order::hnd, pagedkv::storage_order::block_major>>;
+using hnd_block_major = storage_under_test<Element, memory_layout<dimension_order::hnd, storage_order::block_major>>;
 
-inline pagedkv::cache_config small_config(std::int32_t block_size) {
-  auto config = pagedkv::cache_config{};
+inline cache_config small_config(std::int32_t block_size) {
+  auto config = cache_config{};
   config.block_size = block_size;
   config.num_blocks = 7;
   config.num_layers = 3;
@@ -66,3 +60,5 @@ inline pagedkv::cache_config small_config(std::int32_t block_size) {
   config.head_dim = 20;
   return config;
 }
+
+}  // namespace pagedkv::test

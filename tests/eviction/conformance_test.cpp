@@ -1,6 +1,14 @@
+#include <pagedkv/policy/eviction/arc.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/lfu.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/eviction/s3_fifo.hpp>
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/eviction/slru.hpp>
+#include <pagedkv/policy/eviction/tiny_lfu.hpp>
 
 #include "../support/allocation_count.hpp"
 #include "../support/eviction_model.hpp"
@@ -15,7 +23,7 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES lru, fifo
+#define EVICTING_POLICIES lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority
 
 namespace {
 

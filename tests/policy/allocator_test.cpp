@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 // A sanitizer would end the program where the allocators are to return null.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }

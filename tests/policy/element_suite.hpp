@@ -10,13 +10,15 @@
 #include <random>
 #include <vector>
 
+namespace pagedkv::test {
+
 /// A row as it comes back from an element.
-template <pagedkv::element Element>
+template <element Element>
 std::vector<float> stored_and_read(const std::vector<float>& row) {
   auto stored = std::vector<typename Element::storage>(row.size());
   auto read = std::vector<float>(row.size());
-  const auto scale = pagedkv::encode_row<Element>(row, stored);
-  pagedkv::decode_row<Element>(stored, scale, read);
+  const auto scale = encode_row<Element>(row, stored);
+  decode_row<Element>(stored, scale, read);
   return read;
 }
 
@@ -32,7 +34,7 @@ std::vector<float> random_row(Random& random, std::size_t size, float magnitude)
 
 /// What every element promises. `largest_error(number, scale)` bounds the error of a finite number of a row with that
 /// scale, up to float32's own rounding.
-template <pagedkv::element Element, class LargestError>
+template <element Element, class LargestError>
 void check_element(LargestError largest_error) {
   constexpr auto infinity = std::numeric_limits<float>::infinity();
   constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
@@ -50,11 +52,11 @@ void check_element(LargestError largest_error) {
       auto stored = std::vector<typename Element::storage>(size + 1);
       std::memset(stored.data(), 0x5a, stored.size() * sizeof(stored[0]));
       const auto canary = stored.back();
-      const auto scale = pagedkv::encode_row<Element>(row, {stored.data(), size});
-      CHECK(scale == (Element::scaled ? Element::scale_for(pagedkv::absmax(row)) : 1.0f));
+      const auto scale = encode_row<Element>(row, {stored.data(), size});
+      CHECK(scale == (Element::scaled ? Element::scale_for(absmax(row)) : 1.0f));
       CHECK(std::memcmp(&stored.back(), &canary, sizeof(canary)) == 0);
       auto read = std::vector<float>(size);
-      pagedkv::decode_row<Element>({stored.data(), size}, scale, read);
+      decode_row<Element>({stored.data(), size}, scale, read);
       for (auto i = std::size_t{0}; i < size; ++i) {
         const auto one = Element::encode(row[i], scale);
         CHECK(std::memcmp(&one, &stored[i], sizeof(one)) == 0);
@@ -65,7 +67,7 @@ void check_element(LargestError largest_error) {
   {  // Errors stay within the bound, signs are kept, order is kept, and what was read is stored again unchanged.
     for (const auto magnitude : {1e-30f, 1e-3f, 1.0f, 100.0f, 2e4f}) {
       const auto row = random_row(random, 128, magnitude);
-      const auto scale = Element::scale_for(pagedkv::absmax(row));
+      const auto scale = Element::scale_for(absmax(row));
       const auto read = stored_and_read<Element>(row);
       for (auto i = std::size_t{0}; i < row.size(); ++i) {
         CAPTURE(magnitude, row[i], scale, read[i]);
@@ -100,3 +102,5 @@ void check_element(LargestError largest_error) {
     }
   }
 }
+
+}  // namespace pagedkv::test

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 

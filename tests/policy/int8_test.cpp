@@ -3,6 +3,7 @@
 #include <pagedkv/policy/element/int8.hpp>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+namespace pagedkv::test {
+
 /// What failing allocators do and have done; outlives them.
 struct allocation_log {
   std::int64_t fail_at = 0;  // the call to `allocate` that has nothing left, counted from 1; 0 for none
@@ -13,7 +15,7 @@ struct allocation_log {
 };
 
 /// `Upstream`, except that the n-th call fails. Copies share one log.
-template <pagedkv::allocator Upstream = pagedkv::host_allocator>
+template <allocator Upstream = host_allocator>
 class failing_allocator {
  public:
   explicit failing_allocator(allocation_log& log) : log_(&log) {}
@@ -39,4 +41,6 @@ class failing_allocator {
   allocation_log* log_;
 };
 
-static_assert(pagedkv::allocator<failing_allocator<>>);
+static_assert(allocator<failing_allocator<>>);
+
+}  // namespace pagedkv::test

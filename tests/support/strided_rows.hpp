@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+namespace pagedkv::test {
+
 /// Keys or values of a run of tokens with room around every head, in which `canary` shows a stray write.
 class strided_rows {
  public:
@@ -35,10 +37,8 @@ class strided_rows {
     }
   }
 
-  [[nodiscard]] pagedkv::token_rows<const float> input() const {
-    return {numbers_.data(), token_stride_, head_stride_};
-  }
-  [[nodiscard]] pagedkv::token_rows<float> output() { return {numbers_.data(), token_stride_, head_stride_}; }
+  [[nodiscard]] token_rows<const float> input() const { return {numbers_.data(), token_stride_, head_stride_}; }
+  [[nodiscard]] token_rows<float> output() { return {numbers_.data(), token_stride_, head_stride_}; }
 
   [[nodiscard]] std::span<const float> row(std::int64_t token, std::int64_t head) const {
     return {numbers_.data() + token * token_stride_ + head * head_stride_, static_cast<std::size_t>(dim_)};
@@ -60,3 +60,5 @@ class strided_rows {
   std::vector<float> numbers_;
   std::vector<std::int64_t> rows_;
 };
+
+}  // namespace pagedkv::test

@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/error.hpp>
 
+#include <array>
 #include <cstdint>
 #include <limits>
 
@@ -25,10 +26,10 @@ struct cache_config {
     const char* subject;
     std::int32_t value;
   };
-  const field fields[] = {
-      {"cache_config.block_size", config.block_size}, {"cache_config.num_blocks", config.num_blocks},
-      {"cache_config.num_layers", config.num_layers}, {"cache_config.num_kv_heads", config.num_kv_heads},
-      {"cache_config.head_dim", config.head_dim},     {"cache_config.max_sequences", config.max_sequences},
+  const auto fields = std::array{
+      field{"cache_config.block_size", config.block_size}, field{"cache_config.num_blocks", config.num_blocks},
+      field{"cache_config.num_layers", config.num_layers}, field{"cache_config.num_kv_heads", config.num_kv_heads},
+      field{"cache_config.head_dim", config.head_dim},     field{"cache_config.max_sequences", config.max_sequences},
   };
   for (const auto& [subject, value] : fields) {
     if (value <= 0) {

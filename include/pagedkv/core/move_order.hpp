@@ -40,8 +40,8 @@ class move_order {
     return twice == moves_.end() ? std::nullopt : std::optional{twice->pair.destination};
   }
 
-  /// Calls `copy(pair)` for moves whose destination is no longer read, then `swap(pair)` along each cycle, which leaves in
-  /// both of its blocks what the cycle wants there so far. Call once.
+  /// Calls `copy(pair)` for moves whose destination is no longer read, then `swap(pair)` along each cycle, which leaves
+  /// in both of its blocks what the cycle wants there so far. Call once.
   template <class Copy, class Swap>
   void run(Copy copy, Swap swap) noexcept {
     for (auto& m : moves_) {

@@ -26,7 +26,8 @@ struct block_release {
 enum class eviction_answer : std::uint8_t {
   taken,         // the block is no longer evictable: the policy removes it and returns it
   has_children,  // blocks that continue it are still cached: they should go first
-  in_use,        // not now: a step in flight may touch it, or (under concurrent policies) it was referenced meanwhile
+  fenced,        // a step in flight may touch it: it stays evictable and can be offered again later
+  in_use,        // only under concurrent policies: it was referenced or taken meanwhile
 };
 
 /// The second argument of an offer that is meant even when blocks which continue it are still cached.
@@ -73,5 +74,14 @@ concept eviction = requires(P policy, const P& constant, block_id block, const b
   { P::name } -> std::convertible_to<std::string_view>;
   { P::concurrent } -> std::convertible_to<bool>;
 };
+
+/// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that it
+/// holds are then not counted as available.
+template <eviction P>
+inline constexpr bool evicts = true;
+
+template <eviction P>
+  requires requires { requires !P::evicts; }
+inline constexpr bool evicts<P> = false;
 
 }  // namespace pagedkv

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/policy/locking/contention.hpp>
+
 #include <atomic>
 #include <concepts>
 #include <cstdint>
@@ -40,13 +42,16 @@ concept shared_mutex = std::default_initializable<M> && requires(M mutex) {
   mutex.unlock_shared();
 };
 
-/// A mutex held by one thread.
+/// What one thread holds at a time, and others may try for.
 template <class M>
-concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
-  mutex.lock();
+concept busy_marker = std::default_initializable<M> && requires(M mutex) {
   { mutex.try_lock() } -> std::convertible_to<bool>;
   mutex.unlock();
 };
+
+/// The same, and others may wait for it.
+template <class M>
+concept exclusive_mutex = busy_marker<M> && requires(M mutex) { mutex.lock(); };
 
 /// How threads are kept apart. The cache's logic is written once over these names; a policy that has no use for one of
 /// them makes it an empty type whose members do nothing.
@@ -54,11 +59,13 @@ concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
 /// | requirement             | meaning                                                                                |
 /// |-------------------------|----------------------------------------------------------------------------------------|
 /// | `L::template atomic<T>` | what the words that components share are made of; models `atomic_of<T>`                |
-/// | `L::cache_mutex`        | held shared by operations that only read the cache, exclusively by all others          |
+/// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others; one    |
+/// |                         | that lets several of those in can be `close`d by an operation that wants to be alone   |
 /// | `L::sequence_mutex`     | held by whoever is inside an operation on one sequence; taken after `cache_mutex`      |
 /// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
 /// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |
 /// | `L::family::concurrent` | whether several threads may be inside the components at once                           |
+/// | `L::contention`         | models `contention_metrics`                                                            |
 /// | `L::name`               | for tables and options, e.g. "rw_lock"                                                 |
 template <class L>
 concept locking = requires {
@@ -66,8 +73,10 @@ concept locking = requires {
   requires atomic_of<typename L::template atomic<std::uint32_t>, std::uint32_t>;
   requires atomic_of<typename L::template atomic<bool>, bool>;
   requires shared_mutex<typename L::cache_mutex>;
-  requires exclusive_mutex<typename L::sequence_mutex>;
+  requires busy_marker<typename L::sequence_mutex>;
+  requires exclusive_mutex<typename L::sequence_mutex> || !L::waits_for_sequence;
   requires std::default_initializable<typename L::family>;
+  requires contention_metrics<typename L::contention>;
   { L::family::concurrent } -> std::convertible_to<bool>;
   { L::waits_for_sequence } -> std::convertible_to<bool>;
   { L::name } -> std::convertible_to<std::string_view>;

@@ -2,12 +2,14 @@
 
 #include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/core/error.hpp>
-#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/block_state.hpp>
-#include <pagedkv/pool/free_list.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/eviction_order.hpp>
+#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/sharded_order.hpp>
 #include <pagedkv/pool/step_fence.hpp>
+#include <pagedkv/pool/tally.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -34,16 +36,12 @@ struct block_counts {
 /// follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
 template <locking Locking, eviction Eviction>
 class block_pool {
-  static_assert(Eviction::concurrent || !Locking::family::concurrent,
-                "this eviction policy keeps a strict order that only one thread at a time may change; under a locking "
-                "policy that lets several threads into the pool, use the eviction policy `clock` or `no_eviction`");
-
  public:
   explicit block_pool(std::int32_t num_blocks)
       : num_blocks_(num_blocks),
         words_(std::make_unique<word[]>(static_cast<std::size_t>(num_blocks))),
         free_(num_blocks),
-        eviction_(num_blocks),
+        order_(num_blocks),
         retiring_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
@@ -54,15 +52,21 @@ class block_pool {
 
   /// Exact unless other threads are at work.
   [[nodiscard]] block_counts counts() const noexcept {
-    auto counts = block_counts{free_.size(), 0, num_evictable_.load(std::memory_order_relaxed),
-                               num_retiring_.load(std::memory_order_relaxed)};
+    auto counts = block_counts{free_.size(), 0, unreferenced_.get(evictable), unreferenced_.get(retiring)};
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
 
-  /// Blocks that an allocation could have now, free or evictable. Exact unless other threads are at work.
+  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other threads
+  /// are at work.
   [[nodiscard]] std::int64_t num_available() const noexcept {
-    return free_.size() + num_evictable_.load(std::memory_order_relaxed);
+    return free_.size() + (evicts<Eviction> ? unreferenced_.get(evictable) : 0);
+  }
+
+  /// Whether this block is among those that are available though not free.
+  [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
+    const auto seen = state(block);
+    return evicts<Eviction> && seen.count() == 0 && seen.published() && seen.step() == 0;
   }
 
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
@@ -70,7 +74,7 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
-    if (static_cast<std::int64_t>(blocks.size()) > num_available()) {
+    if (!may_supply(blocks.size())) {
       return false;
     }
     auto num_taken = std::size_t{0};
@@ -108,8 +112,8 @@ class block_pool {
       }
     } while (!swap(word_of(block), seen, seen.referenced()));
     if (seen.count() == 0) {
-      unreferenced_counter(seen).fetch_sub(1, std::memory_order_relaxed);
-      eviction_.remove(block);
+      count_unreferenced(seen, -1);
+      order_.remove(block);
     }
     return true;
   }
@@ -131,7 +135,7 @@ class block_pool {
   void release(block_id block, const block_release& how) noexcept {
     const auto after = unreference(block);
     if (after.count() == 0 && after.published()) {
-      eviction_.insert(block, how);
+      list(block, how);
     }
   }
 
@@ -141,26 +145,14 @@ class block_pool {
     }
   }
 
-  /// Takes a block that the caller holds out of the reach of hits. False when others hold it too.
-  [[nodiscard]] bool unpublish_if_sole(block_id block) noexcept {
-    auto seen = state(block);
-    do {
-      if (seen.count() != 1) {
-        return false;
-      }
-    } while (!swap(word_of(block), seen, seen.with_published(false)));
-    eviction_.erase(block);
-    return true;
-  }
-
   /// Frees every evictable block, which `chains` forgets; returns how many.
   template <class Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
         chains.erase(block);
-        eviction_.erase(block);
+        order_.erase(block);
         word_of(block).store(0, std::memory_order_release);
         free_.push(block);
         ++num_forgotten;
@@ -182,43 +174,61 @@ class block_pool {
 
   [[nodiscard]] bool step_in_flight() const noexcept { return steps_.in_flight(); }
 
-  /// Gives every block in [0, `num_kept`) that is free to some block above, so that those in use and evictable lie below;
-  /// calls `moved(from, to)` for each. No step is in flight and no other thread is at work.
-  template <class Moved>
-  void compact(std::span<block_id> scratch, Moved&& moved) noexcept {
-    auto num_free = std::size_t{0};
-    for (auto block = free_.pop(); block != no_block; block = free_.pop()) {
-      scratch[num_free++] = block;
-    }
-    const auto holes = scratch.first(num_free);
-    std::ranges::sort(holes);
-    auto source = to_block(static_cast<std::size_t>(num_blocks_));
-    for (auto& hole : holes) {
+  /// Whether a block can be appended to in place: one sequence holds it and no prefix hit can find it.
+  [[nodiscard]] bool writable(block_id block) const noexcept {
+    const auto seen = state(block);
+    return seen.count() == 1 && !seen.published();
+  }
+
+  /// Calls `move(from, to)` for the moves that leave no free block below one that is not. No step is in flight and no other
+  /// thread is at work, here and in `apply_moves`.
+  template <class Move>
+  void plan_compaction(Move&& move) const {
+    auto hole = block_id{0};
+    auto source = block_id{num_blocks_};
+    for (;;) {
+      while (hole < source && state(hole).word() != 0) {
+        hole = next(hole);
+      }
       do {
         source = to_block(to_index(source) - 1);
       } while (source > hole && state(source).word() == 0);
       if (source <= hole) {
-        break;
+        return;
       }
-      word_of(hole).store(state(source).word(), std::memory_order_relaxed);
-      word_of(source).store(0, std::memory_order_relaxed);
-      eviction_.rename(source, hole);
-      moved(source, hole);
-      hole = source;
+      move(source, hole);
+      hole = next(hole);
     }
-    std::ranges::sort(holes, std::ranges::greater{});
-    std::ranges::for_each(holes, [&](block_id block) { free_.push(block); });
+  }
+
+  void apply_moves(std::span<const block_pair> moves) noexcept {
+    while (free_.pop() != no_block) {
+    }
+    for (const auto& [from, to] : moves) {
+      word_of(block_id{to}).store(word_of(block_id{from}).exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+      order_.rename(block_id{from}, block_id{to});
+    }
+    for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
+      block = to_block(to_index(block) - 1);
+      if (state(block).word() == 0) {
+        free_.push(block);
+      }
+    }
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + eviction_.metadata_bytes() +
+    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + order_.metadata_bytes() +
            retiring_.metadata_bytes();
   }
 
  private:
   using word = typename Locking::template atomic<std::uint64_t>;
-  using counter = typename Locking::template atomic<std::int64_t>;
 
+  // What `unreferenced_` counts.
+  static constexpr auto evictable = std::size_t{0};
+  static constexpr auto retiring = std::size_t{1};
+
+  [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
   [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block)]; }
 
   [[nodiscard]] static bool swap(word& word, block_state& seen, block_state next) noexcept {
@@ -231,8 +241,19 @@ class block_pool {
     return swapped;
   }
 
-  [[nodiscard]] counter& unreferenced_counter(block_state state) noexcept {
-    return state.step() == 0 ? num_evictable_ : num_retiring_;
+  void count_unreferenced(block_state state, std::int64_t amount) noexcept {
+    unreferenced_.add(state.step() == 0 ? evictable : retiring, amount);
+  }
+
+  /// Where threads share the counts, summing them up costs more than trying for a few blocks.
+  [[nodiscard]] bool may_supply(std::size_t num_blocks) const noexcept {
+    constexpr auto few = std::size_t{64};
+    return (Locking::family::concurrent && num_blocks <= few) ||
+           static_cast<std::int64_t>(num_blocks) <= num_available();
+  }
+
+  void list(block_id block, const block_release& how) noexcept {
+    order_.insert(block, how, [&] { return state(block).count() == 0 && state(block).published(); });
   }
 
   [[nodiscard]] static bool holdable(block_state state) noexcept {
@@ -257,7 +278,7 @@ class block_pool {
       free_.push(block);
       return next;
     }
-    unreferenced_counter(next).fetch_add(1, std::memory_order_relaxed);
+    count_unreferenced(next, 1);
     if (next.step() != 0) {
       retiring_.insert(block);
       if (steps_.passed(next.step())) {  // retired between the look at the steps and now: its sweep missed the block
@@ -273,11 +294,11 @@ class block_pool {
     while (seen.count() == 0 && seen.step() != 0 && steps_.passed(seen.step())) {
       const auto next = seen.with_step(0);
       if (swap(word_of(block), seen, next)) {
-        num_retiring_.fetch_sub(1, std::memory_order_relaxed);
+        unreferenced_.add(retiring, -1);
         if (next.word() == 0) {
           free_.push(block);
         } else {
-          num_evictable_.fetch_add(1, std::memory_order_relaxed);
+          unreferenced_.add(evictable, 1);
         }
         break;
       }
@@ -299,7 +320,7 @@ class block_pool {
         return false;
       }
     } while (!swap(word_of(block), seen, seen.with_claimed(true)));
-    num_evictable_.fetch_sub(1, std::memory_order_relaxed);
+    unreferenced_.add(evictable, -1);
     chains.detach(block);
     return true;
   }
@@ -307,9 +328,9 @@ class block_pool {
   template <class Chains>
   void restore_victim(block_id block, Chains& chains) noexcept {
     chains.attach(block);
-    num_evictable_.fetch_add(1, std::memory_order_relaxed);
+    unreferenced_.add(evictable, 1);
     word_of(block).store(state(block).with_claimed(false).word(), std::memory_order_release);
-    eviction_.insert(block, block_release{});
+    list(block, block_release{});
   }
 
   /// What `victim` calls; remembers whether anything was offered at all.
@@ -320,9 +341,12 @@ class block_pool {
     bool refused = false;
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      const auto taken = pool.claim(block, chains);
-      refused |= !taken;
-      return taken ? eviction_answer::taken : eviction_answer::in_use;
+      if (pool.claim(block, chains)) {
+        return eviction_answer::taken;
+      }
+      refused = true;
+      const auto seen = pool.state(block);
+      return seen.count() == 0 && seen.step() != 0 ? eviction_answer::fenced : eviction_answer::in_use;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
@@ -336,16 +360,16 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
     auto offered = offer<Chains>{*this, chains};
-    const auto block = eviction_.victim(offered, now);
+    const auto block = order_.victim(offered, now);
     return block == no_block && offered.refused ? take_any(chains) : block;
   }
 
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = to_block(to_index(block) + 1)) {
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
       if (claim(block, chains)) {
-        eviction_.erase(block);
+        order_.erase(block);
         return block;
       }
     }
@@ -355,9 +379,8 @@ class block_pool {
   std::int32_t num_blocks_;
   std::unique_ptr<word[]> words_;
   free_list_for<Locking> free_;
-  Eviction eviction_;
-  counter num_evictable_{0};
-  counter num_retiring_{0};
+  eviction_order<typename Locking::family, Eviction> order_;
+  tally_for<Locking, 2> unreferenced_;
   block_bitmap<Locking::template atomic> retiring_;
   step_fence<Locking::template atomic> steps_;
 };

@@ -74,7 +74,7 @@ class prefix_index {
     }));
   }
 
-  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and has marked it published.
+  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards.
   template <class Hold>
   void publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
     const auto twin = find(before, hash, tokens(block), hold);
@@ -145,11 +145,31 @@ class prefix_index {
     }
   }
 
+  /// The block that this one was published after, whatever has become of it.
   [[nodiscard]] block_id parent(block_id block) const noexcept { return node_of(block).parent; }
+
+  /// The same, or `no_block` where that one is no longer in the index.
+  [[nodiscard]] block_id parent_in_index(block_id block) const noexcept {
+    const auto& here = node_of(block);
+    const bool there = here.parent != no_block &&
+                       node_of(here.parent).identity.load(std::memory_order_relaxed) == here.before;
+    return there ? here.parent : no_block;
+  }
 
   /// Whether the table leads from a published block's hash back to it.
   [[nodiscard]] bool reaches(block_id block) const noexcept {
     return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
+  }
+
+  /// Whether the tokens of a published block still give the hash that they were published with. Also true where that can
+  /// no longer be told.
+  [[nodiscard]] bool contents_agree(block_id block) const noexcept {
+    const auto& here = node_of(block);
+    if (here.parent == no_block) {
+      return here.hash == hash(root(static_cast<salt>(here.before)).hash, tokens(block));
+    }
+    const auto parent = parent_in_index(block);
+    return parent == no_block || here.hash == hash(node_of(parent).hash, tokens(block));
   }
 
   [[nodiscard]] std::span<token> tokens(block_id block) noexcept { return tokens_.block(block); }
@@ -191,14 +211,10 @@ class prefix_index {
     return difference == 0;
   }
 
-  /// Null for a first block, and where the parent has been evicted and its id has other contents now.
+  /// Null where there is no parent to count at.
   [[nodiscard]] atomic<std::uint32_t>* children_of_parent(block_id block) noexcept {
-    const auto& here = node_of(block);
-    if (here.parent == no_block) {
-      return nullptr;
-    }
-    auto& parent = node_of(here.parent);
-    return parent.identity.load(std::memory_order_relaxed) == here.before ? &parent.children : nullptr;
+    const auto parent = parent_in_index(block);
+    return parent == no_block ? nullptr : &node_of(parent).children;
   }
 
   token_store tokens_;

@@ -46,6 +46,9 @@ class block_table {
   }
   void push_back(block_id block) noexcept { extend(1)[0] = block; }
 
+  /// Takes back entries that `extend` has just appended.
+  void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
+
   void shrink(std::size_t size) noexcept {
     blocks_.resize(size);
     ++version_;

@@ -7,8 +7,8 @@
 
 namespace pagedkv {
 
-/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper bits
-/// of its payload, subnormals are kept. Every case is computed and one selected, so that loops over rows vectorise. Devices
+/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper
+/// bits of its payload, subnormals are kept. Every case is computed and one selected, so that loops vectorise. Devices
 /// convert in hardware, with equal results but for the payload of a NaN.
 struct float16 {
   using storage = std::uint16_t;
@@ -29,9 +29,9 @@ struct float16 {
     const auto aligned = __builtin_bit_cast(float, magnitude) + 0.5f;
     const auto subnormal = __builtin_bit_cast(std::uint32_t, aligned) - half_bits;
     const auto quiet_nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-    auto result = magnitude < smallest_normal ? subnormal : normal;
-    result = magnitude >= first_infinite ? 0x7c00u : result;
-    result = magnitude > 0x7f800000u ? quiet_nan : result;
+    auto result = select(magnitude < smallest_normal, subnormal, normal);
+    result = select(magnitude >= first_infinite, 0x7c00u, result);
+    result = select(magnitude > 0x7f800000u, quiet_nan, result);
     return static_cast<storage>(sign | result);
 #endif
   }
@@ -43,16 +43,23 @@ struct float16 {
     const auto sign = (stored & 0x8000u) << 16;
     const auto magnitude = stored & 0x7fffu;
     const auto normal = (magnitude << 13) + exponent_shift;
-    // With the implicit leading one put in and taken out again no operand is subnormal, which is slow or flushed to zero.
+    // With an implicit leading one put in and taken out, no operand is subnormal, which is slow or flushed to zero.
     const auto with_one = __builtin_bit_cast(float, (magnitude << 13) + smallest_normal);
     const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
-    auto result = magnitude < 0x400u ? subnormal : normal;
-    result = magnitude >= 0x7c00u ? normal + exponent_shift : result;
+    auto result = select(magnitude < 0x400u, subnormal, normal);
+    result = select(magnitude >= 0x7c00u, normal + exponent_shift, result);
     return __builtin_bit_cast(float, sign | result);
 #endif
   }
 
  private:
+  /// Compilers turn a conditional expression into a jump around the float arithmetic, and then do not vectorise.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::uint32_t select(bool condition, std::uint32_t yes,
+                                                                          std::uint32_t no) noexcept {
+    const auto mask = 0u - static_cast<std::uint32_t>(condition);
+    return (yes & mask) | (no & ~mask);
+  }
+
   // Bits of float32 magnitudes.
   static constexpr std::uint32_t exponent_shift = (127u - 15u) << 23;
   static constexpr std::uint32_t half_bits = 0x3f000000u;        // 0.5

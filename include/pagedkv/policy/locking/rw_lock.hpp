@@ -15,6 +15,7 @@ struct rw_lock {
   using cache_mutex = Mutex;
   using sequence_mutex = no_mutex;
   using family = unsynchronized_family;
+  using contention = no_contention_metrics;
 
   static constexpr bool waits_for_sequence = true;
   static constexpr std::string_view name = "rw_lock";

@@ -14,6 +14,7 @@ struct single_thread {
   using cache_mutex = no_mutex;
   using sequence_mutex = no_mutex;
   using family = unsynchronized_family;
+  using contention = no_contention_metrics;
 
   static constexpr bool waits_for_sequence = true;
   static constexpr std::string_view name = "single_thread";

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <pagedkv/lifecycle/request.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+namespace pagedkv::replay {
+
+/// The requests alive, oldest first, at most so many at once. A worker takes a place before it submits a request, and then
+/// either enters the request or leaves the place.
+class live_requests {
+ public:
+  explicit live_requests(std::size_t capacity) : capacity_(capacity) {}
+
+  /// Waits for a place. When it is that of a live request, returns that one: the caller ends it first.
+  [[nodiscard]] std::optional<request_id> take_place() {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait(lock, [&] { return num_taken_ < capacity_ || !alive_.empty(); });
+    if (num_taken_ < capacity_) {
+      ++num_taken_;
+      return std::nullopt;
+    }
+    return pop_oldest();
+  }
+
+  /// Frees the place of the oldest live request and returns that one, for the caller to end.
+  [[nodiscard]] std::optional<request_id> remove_oldest() {
+    const auto lock = std::lock_guard{mutex_};
+    if (alive_.empty()) {
+      return std::nullopt;
+    }
+    --num_taken_;
+    return pop_oldest();
+  }
+
+  void enter(request_id id) {
+    {
+      const auto lock = std::lock_guard{mutex_};
+      alive_.push_back(id);
+    }
+    changed_.notify_one();
+  }
+
+  void leave() noexcept {
+    {
+      const auto lock = std::lock_guard{mutex_};
+      --num_taken_;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  [[nodiscard]] request_id pop_oldest() {
+    const auto oldest = alive_.front();
+    alive_.pop_front();
+    return oldest;
+  }
+
+  std::size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t num_taken_ = 0;
+  std::deque<request_id> alive_;
+};
+
+}  // namespace pagedkv::replay

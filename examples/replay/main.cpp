@@ -1,0 +1,88 @@
+#include "contents.hpp"
+#include "engine.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "replay.hpp"
+#include "report.hpp"
+#include "workload.hpp"
+
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+namespace pagedkv::replay {
+
+namespace {
+
+/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a token.
+[[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
+  const auto tenth = (work.num_distinct_blocks + 9) / 10;
+  return static_cast<std::int32_t>(std::max(tenth, static_cast<std::int64_t>(work.longest_prompt) + 1));
+}
+
+[[nodiscard]] cache_config config_for(const workload& work, const options& chosen) {
+  auto config = cache_config{};
+  config.block_size = work.block_size;
+  config.num_blocks = *chosen.num_blocks;
+  config.head_dim = static_cast<std::int32_t>(row_dim);
+  config.max_sequences = chosen.concurrency;
+  return config;
+}
+
+void report(const outcome& found, const workload& work, const options& chosen, std::ofstream& json) {
+  if (chosen.json == "-") {
+    write_json(std::cout, found, work, chosen);
+  } else {
+    print_table(found, work, chosen);
+    if (json.is_open()) {
+      write_json(json, found, work, chosen);
+    }
+  }
+  for (const auto& sentence : found.violations) {
+    fmt::print(stderr, "violation: {}\n", sentence);
+  }
+  if (found.blocks_in_use_at_end() != 0) {
+    fmt::print(stderr, "leak: {} blocks are in use at the end\n", found.blocks_in_use_at_end());
+  }
+}
+
+[[nodiscard]] int run_main(options chosen) {
+  auto json = std::ofstream{};
+  if (!chosen.json.empty() && chosen.json != "-") {
+    json.open(chosen.json);
+    if (!json) {
+      throw option_error("--json " + chosen.json + ": cannot be written");
+    }
+  }
+  const auto work = make_workload(chosen);
+  if (!chosen.num_blocks) {
+    chosen.num_blocks = default_num_blocks(work);
+  }
+  const auto served = make_engine(chosen, config_for(work, chosen));
+  auto found = outcome{};
+  {
+    auto shown = progress{work.requests.size()};
+    found = run(*served, work, chosen, shown);
+  }
+  report(found, work, chosen, json);
+  return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+
+}  // namespace pagedkv::replay
+
+int main(int argc, char** argv) {
+  const auto parsed = pagedkv::replay::parse_options(argc, argv);
+  if (parsed.exit_status) {
+    return *parsed.exit_status;
+  }
+  try {
+    return pagedkv::replay::run_main(parsed.chosen);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "replay: {}\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace pagedkv::replay {
+
+struct options {
+  std::string trace;  // empty: a generated workload
+  std::optional<std::int32_t> block_size;
+  std::optional<std::int32_t> num_blocks;
+  std::string eviction = "lru";
+  std::string locking = "single_thread";
+  std::string element = "float16";
+  std::int32_t num_threads = 1;
+  std::int32_t concurrency = 1;  // requests alive at once
+  bool decode = false;
+  std::size_t limit = std::numeric_limits<std::size_t>::max();
+  std::string json;  // empty: none; "-": standard output
+};
+
+/// Options that are each valid but do not go together, or name what cannot be used.
+class option_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct parsed_options {
+  options chosen;
+  std::optional<int> exit_status;  // set when there is nothing to run: help was shown, or a message about a bad option
+};
+
+[[nodiscard]] parsed_options parse_options(int argc, const char* const* argv);
+
+}  // namespace pagedkv::replay

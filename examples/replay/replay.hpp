@@ -1,0 +1,43 @@
+#pragma once
+
+#include "engine.hpp"
+#include "workload.hpp"
+
+#include <pagedkv/cache/statistics.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagedkv::replay {
+
+class progress;
+struct options;
+
+struct outcome {
+  std::int64_t num_requests = 0;
+  std::int64_t num_references = 0;    // blocks in all prompts, those of refused requests included
+  std::int64_t refused_requests = 0;  // no room for the prompt
+  std::int64_t failed_requests = 0;   // no room for an output token
+  std::int64_t output_tokens = 0;     // appended
+  std::int64_t slots = 0;             // of all requests, each counted when it held the most
+  std::int64_t unfilled_slots = 0;    // of these, behind the last token
+  block_counts peak;                  // of each state on its own
+  cache_statistics at_end;
+  memory_profile memory;
+  std::int64_t num_violations = 0;
+  std::vector<std::string> violations;  // a sentence for each of the first few
+  double seconds = 0;                   // wall clock
+  double cpu_seconds = 0;               // of all threads
+
+  [[nodiscard]] std::int64_t blocks_in_use_at_end() const noexcept {
+    return at_end.blocks.in_use + at_end.blocks.retiring;
+  }
+  [[nodiscard]] bool good() const noexcept { return blocks_in_use_at_end() == 0 && num_violations == 0; }
+};
+
+/// Serves every request of the workload and ends it: shares what is cached, writes and commits the rest, checks that cached
+/// blocks hold what their ids stand for, and appends output tokens if that was chosen.
+[[nodiscard]] outcome run(engine& served, const workload& work, const options& chosen, progress& shown);
+
+}  // namespace pagedkv::replay

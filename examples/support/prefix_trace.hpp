@@ -1,0 +1,90 @@
+#pragma once
+
+#include "trace.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace pagedkv::support {
+
+/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number, and every reference knows
+/// when its block is referenced next.
+class prefix_trace {
+ public:
+  using node = std::uint32_t;
+  using request_index = std::uint32_t;
+
+  static constexpr auto never = std::numeric_limits<request_index>::max();
+
+  struct request {
+    std::int64_t arrival_ms = 0;
+    std::uint32_t num_prompt_tokens = 0;
+    std::uint32_t num_output_tokens = 0;
+    std::span<const node> nodes;
+    std::span<const request_index> next_uses;  // by position: the next request with the same node, or `never`
+  };
+
+  explicit prefix_trace(const std::vector<trace_request>& trace) {
+    for (const auto& from : trace) {
+      requests_.push_back({from.arrival_ms, from.num_prompt_tokens, from.num_output_tokens, {}, {}});
+      starts_.push_back(nodes_.size());
+      auto parent = never;
+      for (const auto id : from.blocks) {
+        parent = children_.try_emplace({parent, id}, static_cast<node>(children_.size())).first->second;
+        nodes_.push_back(parent);
+      }
+    }
+    starts_.push_back(nodes_.size());
+    find_next_uses();
+    for (auto i = std::size_t{0}; i < requests_.size(); ++i) {
+      const auto length = starts_[i + 1] - starts_[i];
+      requests_[i].nodes = std::span{nodes_}.subspan(starts_[i], length);
+      requests_[i].next_uses = std::span{next_uses_}.subspan(starts_[i], length);
+    }
+  }
+
+  prefix_trace(const prefix_trace&) = delete;
+  prefix_trace& operator=(const prefix_trace&) = delete;
+
+  [[nodiscard]] std::span<const request> requests() const noexcept { return requests_; }
+  [[nodiscard]] std::size_t num_nodes() const noexcept { return children_.size(); }
+  [[nodiscard]] std::size_t num_references() const noexcept { return nodes_.size(); }
+
+ private:
+  struct edge {
+    node parent;
+    std::uint64_t id;
+
+    friend bool operator==(const edge&, const edge&) = default;
+  };
+
+  struct edge_hash {
+    std::size_t operator()(const edge& e) const noexcept {
+      const auto mixed = (e.id ^ std::uint64_t{e.parent} << 32) * 0x9e3779b97f4a7c15U;
+      return static_cast<std::size_t>(mixed ^ mixed >> 29);
+    }
+  };
+
+  void find_next_uses() {
+    auto next = std::vector<request_index>(num_nodes(), never);
+    next_uses_.resize(nodes_.size());
+    for (auto i = requests_.size(); i-- > 0;) {
+      for (auto at = starts_[i + 1]; at-- > starts_[i];) {
+        next_uses_[at] = next[nodes_[at]];
+        next[nodes_[at]] = static_cast<request_index>(i);
+      }
+    }
+  }
+
+  std::vector<request> requests_;
+  std::vector<std::size_t> starts_;
+  std::vector<node> nodes_;
+  std::vector<request_index> next_uses_;
+  std::unordered_map<edge, node, edge_hash> children_;
+};
+
+}  // namespace pagedkv::support

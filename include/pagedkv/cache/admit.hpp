@@ -1,0 +1,180 @@
+#pragma once
+
+#include <pagedkv/cache/release.hpp>
+#include <pagedkv/prefix/chain_match.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Takes and drops a reference around a look at a block.
+template <class State>
+struct block_hold {
+  State& state;
+
+  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.hold(block); }
+  void drop(block_id block) const noexcept { state.pool.release(block, block_release{}); }
+};
+
+/// Where nobody can change a block meanwhile, a look needs no reference.
+template <class State>
+struct block_glance {
+  const State& state;
+
+  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.can_hold(block); }
+  void drop(block_id) const noexcept {}
+};
+
+template <class State>
+[[nodiscard]] auto look(State& state) noexcept {
+  if constexpr (State::locking_type::family::concurrent) {
+    return block_hold<State>{state};
+  } else {
+    return block_glance<State>{state};
+  }
+}
+
+/// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, and a reference on each
+/// block. `num_more` blocks are going to be allocated on top: where that can be foreseen to fail, nothing is changed.
+template <class State>
+[[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
+                                       std::size_t max_blocks, std::size_t num_total) noexcept {
+  auto num_taken = std::int64_t{0};  // of the available blocks, by the prefix itself
+  match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_blocks, look(state),
+              [&](block_id block) {
+                blocks.push_back(block);
+                num_taken += state.pool.could_be_evicted(block);
+              });
+  const auto num_more = num_total - std::min(num_total, blocks.size());
+  const auto num_available = state.pool.num_available() - num_taken;
+  if (static_cast<std::int64_t>(num_more) > num_available) {
+    if constexpr (State::locking_type::family::concurrent) {
+      release_blocks(state, blocks, 0, blocks.size(), block_release{});
+    }
+    blocks.clear();
+    return state.refuse(num_more, num_available);
+  }
+  if constexpr (!State::locking_type::family::concurrent) {
+    for (const auto block : blocks.all()) {
+      [[maybe_unused]] const auto held = state.pool.hold(block);
+      assert(held);
+    }
+  }
+  return {};
+}
+
+/// Makes an empty sequence one of these tokens: shares the longest published prefix, leaving the last token to compute, and
+/// allocates blocks for the rest.
+template <class State>
+[[nodiscard]] result<void> admit(State& state, sequence& s, std::span<const token> tokens,
+                                 const sequence_options& options) noexcept {
+  const auto num_tokens = static_cast<std::int64_t>(tokens.size());
+  const auto num_blocks = state.blocks_for(num_tokens);
+  const auto num_full = tokens.size() / state.block_size();
+  if (options.priority > 100) {
+    return error{error_code::invalid_argument, "sequence_options.priority", options.priority, 100};
+  }
+  if (options.retention < 0 || options.expected_tokens < 0) {
+    return error{error_code::invalid_argument, "sequence_options.retention or .expected_tokens",
+                 std::min(options.retention, options.expected_tokens)};
+  }
+  if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
+    return state.refuse(num_blocks, state.config.num_blocks);
+  }
+  if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_for(options.expected_tokens)))) {
+    return error{error_code::out_of_memory, "number of tokens in the block table",
+                 std::max(num_tokens, options.expected_tokens)};
+  }
+  const auto max_hits = tokens.empty() ? 0 : (tokens.size() - 1) / state.block_size();
+  if (auto held = hold_prefix(state, s.blocks, options.salt, tokens, max_hits, num_blocks); !held) {
+    return held;
+  }
+  const auto num_hits = s.blocks.size();
+  if (auto allocated = state.allocate(s.blocks.extend(num_blocks - num_hits)); !allocated) {
+    release_blocks(state, s.blocks, 0, num_hits, block_release{});
+    s.blocks.clear();
+    return allocated;
+  }
+
+  for (auto i = num_hits; i < num_blocks; ++i) {
+    const auto part = tokens.subspan(i * state.block_size());
+    std::ranges::copy(part.first(std::min(part.size(), state.block_size())), state.index.tokens(s.blocks[i]).begin());
+  }
+  s.num_tokens = s.num_prompt_tokens = num_tokens;
+  s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(num_hits * state.block_size());
+  s.num_published_blocks = num_hits;
+  s.window_start = state.index.root(options.salt);
+  s.tail = link_before(state, s, num_hits);
+  s.options = options;
+  s.created = s.last_access = state.time();
+  find_room(state, s);
+
+  state.counts.add(counter::prompts, 1);
+  state.counts.add(counter::prompt_blocks, static_cast<std::int64_t>(num_full));
+  state.counts.add(counter::hit_blocks, static_cast<std::int64_t>(num_hits));
+  state.counts.add(counter::hit_tokens, s.num_cached_tokens);
+  state.note_peak();
+  return {};
+}
+
+/// References every full block of a published prefix of these tokens.
+template <class State>
+[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, std::span<const token> tokens, salt tag) noexcept {
+  const auto max_blocks = tokens.size() / state.block_size();
+  if (!pinned.blocks.try_reserve(max_blocks)) {
+    return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(tokens.size())};
+  }
+  auto held = hold_prefix(state, pinned.blocks, tag, tokens, max_blocks, 0);
+  state.note_peak();
+  return held;
+}
+
+template <class State>
+[[nodiscard]] std::int64_t find_prefix(State& state, std::span<const token> tokens, salt tag) noexcept {
+  const auto hold = look(state);
+  const auto num_blocks =
+      match_chain(state.index, state.index.root(tag), tokens, state.block_size(), tokens.size() / state.block_size(),
+                  hold, [&](block_id block) { hold.drop(block); });
+  return static_cast<std::int64_t>(num_blocks * state.block_size());
+}
+
+/// Makes an empty sequence share every block of another. Errors: `invalid_argument` while the other has tokens that are not
+/// computed: their K/V would be written into shared blocks.
+template <class State>
+[[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
+  if (from.num_computed_tokens != from.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
+                 from.num_tokens - from.num_computed_tokens};
+  }
+  if (!to.blocks.try_reserve(from.blocks.size())) {
+    return error{error_code::out_of_memory, "number of blocks to fork",
+                 static_cast<std::int64_t>(from.blocks.size())};
+  }
+  const auto held = from.blocks.held();
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (!state.pool.reference(held[i])) {
+      for (; i > 0; --i) {
+        state.pool.release(held[i - 1], block_release{});
+      }
+      return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
+    }
+  }
+  to.blocks.copy(from.blocks);
+  to.num_tokens = from.num_tokens;
+  to.num_computed_tokens = from.num_computed_tokens;
+  to.num_published_blocks = from.num_published_blocks;
+  to.tail = from.tail;
+  to.window_start = from.window_start;
+  to.options = from.options;
+  to.num_prompt_tokens = from.num_prompt_tokens;
+  to.num_cached_tokens = from.num_cached_tokens;
+  to.created = to.last_access = state.time();
+  from.room = to.room = 0;
+  return {};
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <pagedkv/cache/counters.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/config.hpp>
+#include <pagedkv/pool/block_pool.hpp>
+#include <pagedkv/prefix/prefix_index.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+
+#include <cstdint>
+#include <random>
+#include <span>
+
+namespace pagedkv {
+
+/// A pinned prefix: references that keep its blocks in use.
+struct pinned_prefix {
+  block_table blocks;
+};
+
+/// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache` takes
+/// the locks and hands the bytes to the backend.
+template <locking Locking, eviction Eviction, block_hash Hash>
+struct cache_state {
+  using locking_type = Locking;
+
+  explicit cache_state(const cache_config& valid)
+      : config(valid),
+        pool(config.num_blocks),
+        index(config.num_blocks, config.block_size, config.hash_seed != 0 ? config.hash_seed : random_seed()),
+        sequences(config.max_sequences),
+        pins(config.max_sequences) {}
+
+  [[nodiscard]] std::size_t block_size() const noexcept { return static_cast<std::size_t>(config.block_size); }
+  [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {
+    return (static_cast<std::size_t>(num_tokens) + block_size() - 1) / block_size();
+  }
+  [[nodiscard]] timestamp time() const noexcept {
+    return static_cast<timestamp>(now.load(std::memory_order_relaxed));
+  }
+
+  /// All or nothing; counts evictions, refusals and the peak.
+  [[nodiscard]] result<void> allocate(std::span<block_id> blocks) noexcept {
+    auto num_evicted = std::int64_t{0};
+    const auto done = pool.allocate(blocks, index, time(), num_evicted);
+    if (!done) {
+      return refuse(blocks.size(), pool.num_available());
+    }
+    if (num_evicted != 0) {
+      counts.add(counter::evictions, num_evicted);
+    }
+    if constexpr (!Locking::family::concurrent) {
+      note_peak();
+    }
+    return {};
+  }
+
+  [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available) noexcept {
+    counts.add(counter::refusals, 1);
+    return {error_code::capacity_exhausted, "number of blocks needed", static_cast<std::int64_t>(num_needed),
+            num_available};
+  }
+
+  /// Where threads share the counts, only as often as sequences are created.
+  void note_peak() noexcept {
+    const auto in_use = pool.counts().in_use;
+    auto highest = peak_in_use.load(std::memory_order_relaxed);
+    while (in_use > highest && !peak_in_use.compare_exchange_weak(highest, in_use, std::memory_order_relaxed,
+                                                                  std::memory_order_relaxed)) {
+    }
+  }
+
+  cache_config config;
+  block_pool<Locking, Eviction> pool;
+  prefix_index<Locking, Hash> index;
+  record_map<sequence, Locking> sequences;
+  record_map<pinned_prefix, Locking> pins;
+  counters<Locking> counts;
+  typename Locking::template atomic<std::int64_t> peak_in_use{0};
+  typename Locking::template atomic<std::int64_t> now{0};
+
+ private:
+  [[nodiscard]] static std::uint64_t random_seed() {
+    auto device = std::random_device{};
+    return std::uint64_t{device()} << 32 | device();
+  }
+};
+
+}  // namespace pagedkv

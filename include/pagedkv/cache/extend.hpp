@@ -1,0 +1,107 @@
+#pragma once
+
+#include <pagedkv/cache/admit.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Puts a copy of the last block in its place: K/V through `copy(from, to)`, tokens here. `fresh` is in use once.
+template <class State, class Copy>
+[[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, Copy&& copy) noexcept {
+  const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
+  const auto shared = s.blocks[index];
+  if (auto copied = copy(shared, fresh); !copied) {
+    return copied;
+  }
+  const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
+  const auto source = state.index.tokens(shared);
+  std::ranges::copy(source.first(offset), state.index.tokens(fresh).begin());
+  s.blocks.replace(index, fresh);
+  auto how = release_of(s, state.time(), false, state.block_size());
+  how.hash = state.index.link(shared).hash;
+  how.parent = state.index.parent(shared);
+  how.depth = static_cast<std::uint32_t>(index);
+  state.pool.release(shared, how);
+  state.counts.add(counter::copies, 1);
+  return {};
+}
+
+/// Writes tokens behind the last one; blocks for them are in the table and writable.
+template <class State>
+void store_tokens(State& state, sequence& s, std::span<const token> tokens) noexcept {
+  while (!tokens.empty()) {
+    const auto position = static_cast<std::size_t>(s.num_tokens);
+    const auto offset = position % state.block_size();
+    const auto run = tokens.first(std::min(tokens.size(), state.block_size() - offset));
+    auto room = state.index.tokens(s.blocks[position / state.block_size()]).subspan(offset);
+    std::ranges::copy(run, room.begin());
+    s.num_tokens += static_cast<std::int64_t>(run.size());
+    tokens = tokens.subspan(run.size());
+  }
+}
+
+/// Appends a run of tokens: all or nothing. The last block is copied first if others can see it. (When that copy fails in
+/// the backend, blocks that were evicted to make room stay evicted; nothing else has changed.)
+template <class State, class Copy>
+[[nodiscard]] result<void> extend(State& state, sequence& s, std::span<const token> tokens, Copy&& copy) noexcept {
+  if (tokens.empty()) {
+    return {};
+  }
+  const auto size = s.blocks.size();
+  const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
+  const bool must_copy = partial && !state.pool.writable(s.blocks.back());
+  const auto total = state.blocks_for(s.num_tokens + static_cast<std::int64_t>(tokens.size()));
+  const auto num_fresh = total - size + (must_copy ? 1 : 0);
+  if (!s.blocks.try_reserve(size + num_fresh)) {
+    return error{error_code::out_of_memory, "number of blocks in the block table",
+                 static_cast<std::int64_t>(size + num_fresh)};
+  }
+  auto fresh = s.blocks.extend(num_fresh);
+  if (auto allocated = state.allocate(fresh); !allocated) {
+    s.blocks.withdraw(num_fresh);
+    return allocated;
+  }
+  if (must_copy) {
+    const auto replacement = fresh.back();
+    if (auto copied = copy_last_block(state, s, replacement, copy); !copied) {
+      release_blocks(state, s.blocks, size, s.blocks.size(), block_release{});
+      s.blocks.withdraw(num_fresh);
+      return copied;
+    }
+    s.blocks.withdraw(1);
+  }
+  store_tokens(state, s, tokens);
+  find_room(state, s);
+  return {};
+}
+
+/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
+/// `invalid_argument` beyond the length, or before what was committed.
+template <class State>
+[[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
+  if (num_tokens > s.num_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
+  }
+  if (num_tokens < s.num_computed_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
+                 s.num_computed_tokens};
+  }
+  s.num_computed_tokens = num_tokens;
+  const auto num_full = static_cast<std::size_t>(num_tokens) / state.block_size();
+  for (; s.num_published_blocks < num_full; ++s.num_published_blocks) {
+    const auto block = s.blocks[s.num_published_blocks];
+    if (!state.pool.state(block).published()) {
+      const auto hash = state.index.hash(s.tail.hash, state.index.tokens(block));
+      state.index.publish(block, s.tail, hash, look(state));
+      state.pool.publish(block);
+    }
+    s.tail = state.index.link(block);
+  }
+  return {};
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <pagedkv/cache/cache_state.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagedkv::detail {
+
+/// Collects a sentence for each invariant that does not hold. Linear in the pool and in all block tables.
+template <class State>
+class invariant_check {
+ public:
+  explicit invariant_check(const State& state) : state_(state), references_(num_blocks()), children_(num_blocks()) {}
+
+  [[nodiscard]] std::vector<std::string> run() {
+    state_.sequences.for_each([&](const auto& place) { check_sequence(place.record); });
+    state_.pins.for_each([&](const auto& place) { count_references(place.record.blocks); });
+    count_children();
+    auto counted = block_counts{};
+    for (std::size_t i = 0; i < num_blocks(); ++i) {
+      check_block(to_block(i), counted);
+    }
+    check_counts(counted);
+    return std::move(broken_);
+  }
+
+ private:
+  [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.config.num_blocks); }
+
+  void expect(bool holds, const char* sentence, std::int64_t which) {
+    if (!holds) {
+      broken_.push_back(std::string(sentence) + " (" + std::to_string(which) + ")");
+    }
+  }
+
+  void count_references(const block_table& blocks) {
+    for (const auto block : blocks.held()) {
+      expect(to_index(block) < num_blocks(), "a block table names a block outside the pool", std::int64_t(block));
+      if (to_index(block) < num_blocks()) {
+        ++references_[to_index(block)];
+      }
+    }
+  }
+
+  void check_sequence(const sequence& s) {
+    count_references(s.blocks);
+    expect(s.blocks.size() == state_.blocks_for(s.num_tokens), "a block table does not match its sequence's length",
+           s.num_tokens);
+    expect(0 <= s.num_computed_tokens && s.num_computed_tokens <= s.num_tokens,
+           "a sequence has more computed tokens than tokens", s.num_computed_tokens);
+    const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state_.block_size();
+    expect(s.num_published_blocks == num_full, "a sequence's full committed blocks are not all published",
+           static_cast<std::int64_t>(num_full));
+    for (auto i = s.blocks.num_dropped(); i < s.blocks.size(); ++i) {
+      expect(i >= num_full || state_.pool.state(s.blocks[i]).published(), "a committed full block is not published",
+             std::int64_t(s.blocks[i]));
+    }
+    if (s.room > 0) {
+      expect(state_.pool.writable(s.blocks.back()), "a sequence may append to a block that others can see",
+             std::int64_t(s.blocks.back()));
+    }
+  }
+
+  /// Parents whose id has other contents by now have lost their children.
+  void count_children() {
+    for (std::size_t i = 0; i < num_blocks(); ++i) {
+      const auto block = to_block(i);
+      if (state_.pool.state(block).published()) {
+        const auto parent = state_.index.parent_in_index(block);
+        if (parent != no_block) {
+          ++children_[to_index(parent)];
+        }
+      }
+    }
+  }
+
+  void check_block(block_id block, block_counts& counted) {
+    const auto state = state_.pool.state(block);
+    const auto name = static_cast<std::int64_t>(block);
+    expect(state.count() == references_[to_index(block)],
+           "a reference count differs from the block-table entries and pins", name);
+    expect(!state.claimed(), "a block is left claimed by an evictor", name);
+    expect(state.count() == 0 || state.step() == 0, "a block in use waits for a step", name);
+    if (state.count() != 0) {
+      ++counted.in_use;
+    } else if (state.step() != 0) {
+      ++counted.retiring;
+    } else {
+      ++(state.published() ? counted.evictable : counted.free);
+    }
+    if (state.published()) {
+      expect(state_.index.reaches(block), "a published block is missing from the prefix index", name);
+      expect(state_.index.contents_agree(block), "a published block's tokens have changed", name);
+      expect(state_.index.has_children(block) == (children_[to_index(block)] != 0),
+             "a block's count of children is wrong", name);
+    }
+  }
+
+  void check_counts(const block_counts& counted) {
+    const auto kept = state_.pool.counts();
+    expect(kept.free == counted.free, "the free list differs in size from the free blocks", kept.free);
+    expect(kept.evictable == counted.evictable, "the count of evictable blocks is wrong", kept.evictable);
+    expect(kept.retiring == counted.retiring, "the count of retiring blocks is wrong", kept.retiring);
+    expect(state_.pool.step_in_flight() || counted.retiring == 0, "blocks are retiring with no step in flight",
+           counted.retiring);
+    expect(state_.sequences.size() + state_.pins.size() > 0 || counted.in_use == 0,
+           "blocks are in use without sequences or pins", counted.in_use);
+  }
+
+  const State& state_;
+  std::vector<std::uint32_t> references_;
+  std::vector<std::uint32_t> children_;
+  std::vector<std::string> broken_;
+};
+
+}  // namespace pagedkv::detail

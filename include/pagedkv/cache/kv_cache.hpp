@@ -1,0 +1,398 @@
+#pragma once
+
+#include <pagedkv/cache/admit.hpp>
+#include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/cache/compaction.hpp>
+#include <pagedkv/cache/extend.hpp>
+#include <pagedkv/cache/gain.hpp>
+#include <pagedkv/cache/invariants.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/release.hpp>
+#include <pagedkv/cache/statistics.hpp>
+#include <pagedkv/policy/backend.hpp>
+#include <pagedkv/policy/element.hpp>
+#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/pool/block_storage.hpp>
+#include <pagedkv/sequence/batch_view.hpp>
+#include <pagedkv/sequence/slot_mapping.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The paged key/value cache.
+///
+/// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws. Two at
+/// once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`. A locking
+/// policy other than `single_thread` lets every operation be called from any thread; only `compact` and
+/// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
+///
+/// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
+/// nobody else can know the new one yet.
+template <element Element, locking Locking, eviction Eviction, allocator Allocator, class Backend, class Layout,
+          block_hash Hash>
+  requires backend_for<Backend, Element>
+class basic_kv_cache {
+ public:
+  using element_type = Element;
+  using locking_type = Locking;
+  using eviction_type = Eviction;
+  using allocator_type = Allocator;
+  using backend_type = Backend;
+  using layout_type = Layout;
+  using stream = typename Backend::stream;
+
+  /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when the
+  /// allocator is exhausted, `std::bad_alloc` when metadata does not fit.
+  explicit basic_kv_cache(const cache_config& config, Allocator memory = Allocator{}, Backend backend = Backend{})
+      : storage_(block_storage<Element, Layout, Allocator>::create(config, std::move(memory)).value()),
+        backend_(std::move(backend)),
+        state_(config) {}
+
+  [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
+
+  /// Starts a sequence with a prompt, which may be empty. All of it is allocated or nothing is; at least the last token is
+  /// left to compute. Linear in the prompt. Errors: `capacity_exhausted`, `limit_reached` (`max_sequences`),
+  /// `invalid_argument`, `out_of_memory`.
+  [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
+                                                  const sequence_options& options = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto made = make(state_.sequences, "number of sequences", [&](sequence& s) {
+      s.options = options;
+      return detail::admit(state_, s, tokens, options);
+    });
+    if (!made) {
+      return made.error();
+    }
+    return admission{static_cast<sequence_id>(state_.sequences.id_of(**made)), (*made)->record.num_cached_tokens};
+  }
+
+  /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can see
+  /// it. A store and three updates when neither is the case. Errors: `capacity_exhausted`, and those of the backend.
+  result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) -> result<void> {
+      if (s.room > 0) [[likely]] {
+        s.last_access = state_.time();
+        *s.next_token++ = next;
+        --s.room;
+        ++s.num_tokens;
+        return {};
+      }
+      return extend(s, {&next, 1}, on);
+    });
+  }
+
+  result<void> append(sequence_id id, std::span<const token> tokens, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) { return extend(s, tokens, on); });
+  }
+
+  /// Declares that the K/V of the first `num_tokens` has been written, and publishes the full blocks among them.
+  result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
+  }
+
+  /// A second sequence on the same blocks. The first must be committed to its end.
+  [[nodiscard]] result<sequence_id> fork(sequence_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& from) -> result<sequence_id> {
+      const auto made = make(state_.sequences, "number of sequences",
+                             [&](sequence& to) { return detail::fork(state_, from, to); });
+      if (!made) {
+        return made.error();
+      }
+      return static_cast<sequence_id>(state_.sequences.id_of(**made));
+    });
+  }
+
+  /// Keeps the first `num_tokens`. Whole blocks past the end are released; what is published stays published.
+  result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) { return detail::truncate(state_, s, num_tokens); });
+  }
+
+  /// Releases blocks wholly before token `num_tokens`, which must be committed. Positions stay valid.
+  result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
+  }
+
+  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. `ended` tells
+  /// the eviction policy that the session will not return.
+  result<void> release(sequence_id id, bool ended = false) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return end(state_.sequences, static_cast<std::uint64_t>(id),
+               [&](sequence& s) { detail::release_all(state_, s, ended); });
+  }
+
+  /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
+  [[nodiscard]] result<pinning> pin(std::span<const token> tokens, salt tag = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto made = make(state_.pins, "number of pins",
+                           [&](pinned_prefix& p) { return detail::pin(state_, p, tokens, tag); });
+    if (!made) {
+      return made.error();
+    }
+    return pinning{static_cast<pin_id>(state_.pins.id_of(**made)),
+                   static_cast<std::int64_t>((*made)->record.blocks.size() * state_.block_size())};
+  }
+
+  result<void> unpin(pin_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return end(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
+      detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{});
+      p.blocks.clear();
+    });
+  }
+
+  /// How many leading tokens a sequence created now would find cached, were one more token behind them. Takes nothing.
+  [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag = salt::none) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::find_prefix(state_, tokens, tag);
+  }
+
+  /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence created
+  /// from `tokens` would share: what preempting them would gain. None while a step is in flight. Linear in their blocks.
+  [[nodiscard]] result<std::int64_t> gain_of_releasing(std::span<const sequence_id> ids, std::span<const token> tokens = {},
+                                                       salt tag = salt::none) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::gain_of_releasing(state_, tokens, tag, [&](auto&& add) {
+      for (const auto id : ids) {
+        static_cast<void>(visit(id, [&](const sequence& s) -> result<void> { return add(s.blocks.held()); }));
+      }
+    });
+  }
+
+  /// Opens a step: blocks released until it retires are handed out again only then.
+  [[nodiscard]] result<step_id> begin_step() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return state_.pool.begin_step();
+  }
+  result<void> retire_step(step_id step) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return state_.pool.retire_step(step);
+  }
+
+  /// Tells the time, by which sequences are dated and retention ends. Never goes back.
+  void advance_time(timestamp now) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto value = static_cast<std::int64_t>(now);
+    auto seen = state_.now.load(std::memory_order_relaxed);
+    while (seen < value && !state_.now.compare_exchange_weak(seen, value, std::memory_order_relaxed,
+                                                             std::memory_order_relaxed)) {
+    }
+  }
+  [[nodiscard]] timestamp time() noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.time();
+  }
+
+  [[nodiscard]] result<sequence_info> describe(sequence_id id) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const sequence& s) -> result<sequence_info> {
+      return sequence_info{s.num_tokens,        s.num_computed_tokens,
+                           s.num_prompt_tokens, s.num_cached_tokens,
+                           static_cast<std::int64_t>(s.blocks.size()), s.created,
+                           s.last_access,       s.options};
+    });
+  }
+
+  /// Fills `slots` for the tokens from `first_token` on. Errors: `invalid_argument` outside the sequence.
+  result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const sequence& s) -> result<void> {
+      const auto size = static_cast<std::int64_t>(slots.size());
+      if (first_token < 0 || first_token > s.num_tokens || size > s.num_tokens - first_token) {
+        return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token,
+                     s.num_tokens};
+      }
+      fill_slots(s.blocks, state_.config.block_size, first_token, slots);
+      return {};
+    });
+  }
+
+  /// Copies the block table; returns its size. Errors: `invalid_argument` when `blocks` is shorter.
+  result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const sequence& s) -> result<std::size_t> {
+      if (blocks.size() < s.blocks.size()) {
+        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
+                     static_cast<std::int64_t>(s.blocks.size())};
+      }
+      std::ranges::copy(s.blocks.all(), blocks.begin());
+      return s.blocks.size();
+    });
+  }
+
+  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: see there.
+  template <class Batch>
+  result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return batch.update(ids.size(), state_.config.block_size, [&](std::size_t i, auto&& use) {
+      return visit(ids[i], [&](const sequence& s) -> result<void> {
+        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()});
+      });
+    });
+  }
+
+  /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped. Slots
+  /// of committed tokens are not to be written.
+  result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
+                     token_rows<const float> values, stream on = {}) noexcept {
+    return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
+  }
+
+  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are left.
+  result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys, token_rows<float> values,
+                    stream on = {}) noexcept {
+    return backend_.template gather<Element>(storage_.view(), layer, slots, keys, values, on);
+  }
+
+  /// For kernels. Valid as long as the cache.
+  [[nodiscard]] const block_storage_view& view() const noexcept { return storage_.view(); }
+  [[nodiscard]] Backend& backend() noexcept { return backend_; }
+
+  /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings; batches
+  /// notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
+  result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+    const auto guard = whole_guard{mutex_};
+    if (state_.pool.step_in_flight()) {
+      return error{error_code::in_use, "number of retiring blocks", state_.pool.counts().retiring};
+    }
+    auto moves = detail::plan_compaction(state_);
+    if (!moves || moves->empty()) {
+      return moves;
+    }
+    auto names = detail::new_names(state_, *moves);
+    if (!names) {
+      return names.error();
+    }
+    if (auto moved = backend_.move_blocks(storage_.view(), *moves, on); !moved) {
+      return moved.error();
+    }
+    detail::apply_moves(state_, *moves, *names);
+    return moves;
+  }
+
+  /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
+  result<std::int64_t> reset_prefix_cache() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto counts = state_.pool.counts();
+    if (counts.in_use != 0 || counts.retiring != 0) {
+      return error{error_code::in_use, "number of blocks in use or retiring", counts.in_use + counts.retiring};
+    }
+    return state_.pool.forget_evictable(state_.index);
+  }
+
+  /// Linear in the number of sequences.
+  [[nodiscard]] cache_statistics statistics() noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::take_statistics(state_);
+  }
+
+  [[nodiscard]] memory_profile memory() noexcept {
+    const auto guard = shared_guard{mutex_};
+    auto profile = detail::profile_metadata(state_);
+    profile.payload = storage_.bytes();
+    return profile;
+  }
+
+  /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables, and
+  /// under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
+  [[nodiscard]] std::vector<std::string> check_invariants() {
+    const auto guard = whole_guard{mutex_};
+    return detail::invariant_check{state_}.run();
+  }
+
+ private:
+  using state_type = cache_state<Locking, Eviction, Hash>;
+
+  /// Fills a vacant record by `fill` and makes it reachable, or leaves it vacant.
+  template <class Map, class Fill>
+  [[nodiscard]] result<typename Map::place*> make(Map& map, const char* what, Fill&& fill) noexcept {
+    auto* place = map.reserve();
+    if (place == nullptr) {
+      return error{error_code::limit_reached, what, map.size(), map.capacity()};
+    }
+    if (const result<void> filled = fill(place->record); !filled) {
+      map.abandon(*place);
+      return filled.error();
+    }
+    map.open(*place);
+    return place;
+  }
+
+  /// Calls `body(record)` inside the sequence's mutex.
+  template <class Body>
+  [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, sequence&> {
+    return visit(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
+  }
+
+  template <class Map, class Body>
+  [[nodiscard]] auto visit(Map& map, std::uint64_t id, Body&& body) noexcept
+      -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+    auto* place = map.find(id);
+    if (place == nullptr) {
+      return unknown(id);
+    }
+    if constexpr (Locking::waits_for_sequence) {
+      place->mutex.lock();
+    } else if (!place->mutex.try_lock()) {
+      return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(id)};
+    }
+    const auto guard = adopted_guard{place->mutex};
+    if (!Map::is_open(*place, id)) {
+      return unknown(id);
+    }
+    return std::forward<Body>(body)(place->record);
+  }
+
+  /// Empties a record by `empty`, closes it, and lets its place be taken again.
+  template <class Map, class Empty>
+  [[nodiscard]] result<void> end(Map& map, std::uint64_t id, Empty&& empty) noexcept {
+    auto closed = visit(map, id, [&](auto& record) -> result<void> {
+      empty(record);
+      map.close(*map.find(id));
+      return {};
+    });
+    if (closed) {
+      map.abandon(*map.find(id));
+    }
+    return closed;
+  }
+
+  [[nodiscard]] static error unknown(std::uint64_t id) noexcept {
+    return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
+  }
+
+  [[gnu::noinline]] result<void> extend(sequence& s, std::span<const token> tokens, stream on) noexcept {
+    const auto copy = [&](block_id from, block_id to) {
+      const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
+      return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
+    };
+    return accessed(s, detail::extend(state_, s, tokens, copy));
+  }
+
+  /// Dates a sequence whose operation succeeded.
+  [[nodiscard]] result<void> accessed(sequence& s, const result<void>& outcome) const noexcept {
+    if (outcome) {
+      s.last_access = state_.time();
+    }
+    return outcome;
+  }
+
+  [[no_unique_address]] typename Locking::cache_mutex mutex_;
+  block_storage<Element, Layout, Allocator> storage_;
+  [[no_unique_address]] Backend backend_;
+  state_type state_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+
+#include <cstdint>
+
+namespace pagedkv {
+
+enum class pin_id : std::uint64_t {};
+
+/// What `create_sequence` returns: the first `num_cached_tokens` need no computing.
+struct admission {
+  sequence_id id{};
+  std::int64_t num_cached_tokens = 0;
+};
+
+/// What `pin` returns: the pinned prefix has `num_tokens`, a multiple of the block size, 0 if nothing was cached.
+struct pinning {
+  pin_id id{};
+  std::int64_t num_tokens = 0;
+};
+
+/// What `describe` returns.
+struct sequence_info {
+  std::int64_t num_tokens = 0;
+  std::int64_t num_computed_tokens = 0;
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_cached_tokens = 0;
+  std::int64_t num_blocks = 0;  // positions in the block table, dropped ones included
+  timestamp created{};
+  timestamp last_access{};  // of the last creation, append or commit
+  sequence_options options;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/free_lists.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+namespace pagedkv {
+
+/// Records with stable addresses behind ids that recognise their own end: an id holds a place and that place's generation,
+/// which is odd while the place is taken. Memory grows by chunks and is kept for reuse.
+template <class Record, locking Locking>
+class record_map {
+ public:
+  struct place {
+    [[no_unique_address]] typename Locking::sequence_mutex mutex;
+    typename Locking::template atomic<std::uint32_t> generation{0};
+    std::uint32_t index = 0;
+    Record record;
+  };
+
+  explicit record_map(std::int32_t capacity)
+      : capacity_(capacity),
+        num_chunks_((static_cast<std::size_t>(capacity) + chunk_size - 1) / chunk_size),
+        vacant_(capacity),
+        chunks_(std::make_unique<chunk_pointer[]>(num_chunks_)) {}
+
+  record_map(const record_map&) = delete;
+  record_map& operator=(const record_map&) = delete;
+  ~record_map() {
+    for (std::size_t i = 0; i < num_chunks_; ++i) {
+      delete[] chunks_[i].load(std::memory_order_acquire);
+    }
+  }
+
+  [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
+
+  /// A vacant place for the caller alone, until it is opened or abandoned; null when all are taken or memory is exhausted.
+  [[nodiscard]] place* reserve() noexcept {
+    const auto vacant = vacant_.pop();
+    if (vacant == no_block) {
+      return nullptr;
+    }
+    auto* chunk = ensure_chunk(to_index(vacant) / chunk_size);
+    if (chunk == nullptr) {
+      vacant_.push(vacant);
+      return nullptr;
+    }
+    auto& reserved = chunk[to_index(vacant) % chunk_size];
+    reserved.index = static_cast<std::uint32_t>(vacant);
+    return &reserved;
+  }
+
+  void abandon(place& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
+
+  /// Makes a reserved place reachable, by `id_of`.
+  void open(place& reserved) noexcept {
+    reserved.generation.store(reserved.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  /// Ends an open place; its ids are stale from now on. The caller holds the place's mutex and calls `abandon` after it has
+  /// let go of that.
+  void close(place& open) noexcept {
+    open.generation.store(open.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  /// The place that an id names, open or not; null for an id that never was. `is_open` decides, under the place's mutex.
+  [[nodiscard]] place* find(std::uint64_t id) noexcept {
+    const auto index = id & 0xffff'ffff;
+    if (index >= static_cast<std::uint64_t>(capacity_)) {
+      return nullptr;
+    }
+    auto* chunk = chunks_[index / chunk_size].load(std::memory_order_acquire);
+    return chunk == nullptr ? nullptr : &chunk[index % chunk_size];
+  }
+  [[nodiscard]] static bool is_open(const place& found, std::uint64_t id) noexcept {
+    const auto generation = static_cast<std::uint32_t>(id >> 32);
+    return generation % 2 == 1 && found.generation.load(std::memory_order_acquire) == generation;
+  }
+
+  [[nodiscard]] static std::uint64_t id_of(const place& open) noexcept {
+    return std::uint64_t{open.generation.load(std::memory_order_relaxed)} << 32 | open.index;
+  }
+
+  /// Calls `visit(place)` for every open place.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (std::size_t i = 0; i < num_chunks_; ++i) {
+      if (auto* chunk = chunks_[i].load(std::memory_order_acquire)) {
+        for (std::size_t j = 0; j < chunk_size; ++j) {
+          if (chunk[j].generation.load(std::memory_order_acquire) % 2 == 1) {
+            visit(chunk[j]);
+          }
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }
+
+  /// Memory held, without what the records hold in turn.
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    auto bytes = vacant_.metadata_bytes() + num_chunks_ * sizeof(chunk_pointer);
+    for (std::size_t i = 0; i < num_chunks_; ++i) {
+      bytes += chunks_[i].load(std::memory_order_acquire) == nullptr ? 0 : chunk_size * sizeof(place);
+    }
+    return bytes;
+  }
+
+ private:
+  static constexpr auto chunk_size = std::size_t{64};
+  using chunk_pointer = typename Locking::template atomic<place*>;
+
+  [[nodiscard]] place* ensure_chunk(std::size_t index) noexcept {
+    auto* chunk = chunks_[index].load(std::memory_order_acquire);
+    if (chunk == nullptr) {
+      auto* fresh = new (std::nothrow) place[chunk_size];
+      if (fresh == nullptr ||
+          chunks_[index].compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        return fresh;
+      }
+      delete[] fresh;  // another thread was first
+    }
+    return chunk;
+  }
+
+  std::int32_t capacity_;
+  std::size_t num_chunks_;
+  free_list_for<Locking> vacant_;
+  std::unique_ptr<chunk_pointer[]> chunks_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/cache/kv_cache.hpp>
+#include <pagedkv/core/sizing.hpp>
+#include <pagedkv/lifecycle/request_tracker.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
+
+namespace pagedkv {
+
+/// The cache with its default policies.
+template <element Element = float16, locking Locking = single_thread, eviction Eviction = lru,
+          allocator Allocator = host_allocator, class Backend = host_backend, class Layout = memory_layout<>,
+          block_hash Hash = xxh3_hash>
+using kv_cache = basic_kv_cache<Element, Locking, Eviction, Allocator, Backend, Layout, Hash>;
+
+}  // namespace pagedkv

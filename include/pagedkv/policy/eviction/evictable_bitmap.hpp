@@ -1,0 +1,96 @@
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagedkv {
+
+/// A set of indices for many threads, with a summary of one bit for every 64 indices, so that a search passes 4,096 absent
+/// ones at a step. Every operation but the searches is a few atomic instructions without a loop.
+template <template <class> class Atomic = std::atomic>
+class evictable_bitmap {
+ public:
+  explicit evictable_bitmap(std::size_t size)
+      : size_(size), words_(num_words(size)), summary_(num_words(words_.size())) {}
+
+  [[nodiscard]] bool test(std::size_t i) const noexcept {
+    return (words_[i / 64].load(std::memory_order_acquire) & bit(i)) != 0;
+  }
+
+  /// What the caller wrote before is seen by a thread that finds the index.
+  void set(std::size_t i) noexcept {
+    words_[i / 64].fetch_or(bit(i), std::memory_order_acq_rel);
+    auto& above = summary_[i / 4096];
+    if ((above.load(std::memory_order_acquire) & bit(i / 64)) == 0) {
+      above.fetch_or(bit(i / 64), std::memory_order_acq_rel);
+    }
+  }
+
+  void reset(std::size_t i) noexcept {
+    auto& word = words_[i / 64];
+    if ((word.fetch_and(~bit(i), std::memory_order_acq_rel) & ~bit(i)) == 0) {
+      auto& above = summary_[i / 4096];
+      above.fetch_and(~bit(i / 64), std::memory_order_acq_rel);
+      if (word.load(std::memory_order_acquire) != 0) {
+        above.fetch_or(bit(i / 64), std::memory_order_acq_rel);
+      }
+    }
+  }
+
+  /// The first index at or after `from`, or the size. Follows the summary, which lags behind while a thread is inside `set`
+  /// or `reset`: for as long as that thread is stopped there, an index may be missed.
+  [[nodiscard]] std::size_t find(std::size_t from) const noexcept {
+    if (from >= size_) {
+      return size_;
+    }
+    if (const auto rest = words_[from / 64].load(std::memory_order_acquire) >> from % 64; rest != 0) {
+      return from + lowest(rest);
+    }
+    auto word = from / 64 + 1;
+    while (word < words_.size()) {
+      const auto candidates = summary_[word / 64].load(std::memory_order_acquire) >> word % 64;
+      if (candidates == 0) {
+        word = (word / 64 + 1) * 64;
+        continue;
+      }
+      word += lowest(candidates);
+      if (const auto found = words_[word].load(std::memory_order_acquire); found != 0) {
+        return word * 64 + lowest(found);
+      }
+      ++word;
+    }
+    return size_;
+  }
+
+  /// The same without the summary: misses nothing that was set before the call and stays set.
+  [[nodiscard]] std::size_t find_exhaustively(std::size_t from) const noexcept {
+    for (auto word = from / 64; word < words_.size(); ++word) {
+      const auto found = words_[word].load(std::memory_order_acquire) & (word == from / 64 ? ~std::uint64_t{0} << from % 64
+                                                                                          : ~std::uint64_t{0});
+      if (found != 0) {
+        return word * 64 + lowest(found);
+      }
+    }
+    return size_;
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return (words_.capacity() + summary_.capacity()) * sizeof(Atomic<std::uint64_t>);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::size_t num_words(std::size_t bits) noexcept { return (bits + 63) / 64; }
+  [[nodiscard]] static constexpr std::uint64_t bit(std::size_t i) noexcept { return std::uint64_t{1} << i % 64; }
+  [[nodiscard]] static std::size_t lowest(std::uint64_t bits) noexcept {
+    return static_cast<std::size_t>(std::countr_zero(bits));
+  }
+
+  std::size_t size_;
+  std::vector<Atomic<std::uint64_t>> words_;
+  std::vector<Atomic<std::uint64_t>> summary_;
+};
+
+}  // namespace pagedkv

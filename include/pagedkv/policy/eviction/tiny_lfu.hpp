@@ -1,0 +1,100 @@
+#pragma once
+
+#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/eviction/chain_lists.hpp>
+#include <pagedkv/policy/eviction/frequency_sketch.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace pagedkv {
+
+/// W-TinyLFU (Einziger, Friedman and Manes, 2017): new blocks enter an LRU window of a hundredth of the pool. What leaves it
+/// stays only if it was used more often lately than the next victim of the main part, a segmented LRU.
+class tiny_lfu {
+ public:
+  static constexpr std::string_view name = "tiny_lfu";
+  static constexpr bool concurrent = false;
+
+  explicit tiny_lfu(std::int32_t num_blocks)
+      : window_limit_(std::max(1, num_blocks / 100)),
+        protected_limit_((num_blocks - window_limit_) / 5 * 4),
+        lists_(num_blocks, 3),
+        sketch_(num_blocks),
+        hashes_(static_cast<std::size_t>(num_blocks), 0) {}
+
+  void insert(block_id block, const block_release& release) noexcept {
+    hashes_[to_index(block)] = release.hash;
+    sketch_.record(release.hash);
+    const auto stays = lists_.tracked(block) && lists_.list_of(block) != window;
+    lists_.insert(block, release.parent, stays ? protected_ : window);
+    demote(protected_, protected_limit_);
+    if (!full_) {
+      demote(window, window_limit_);
+    }
+  }
+
+  void remove(block_id block) noexcept { lists_.hold(block); }
+  void erase(block_id block) noexcept { lists_.erase(block); }
+
+  void rename(block_id from, block_id to) noexcept {
+    lists_.rename(from, to);
+    hashes_[to_index(to)] = hashes_[to_index(from)];
+  }
+
+  template <class Offer>
+  [[nodiscard]] block_id victim(Offer&& offer, timestamp) noexcept {
+    full_ = true;
+    auto block = lists_.take_due(offer);
+    while (block == no_block && lists_.size(window) >= window_limit_) {
+      const auto candidate = lists_.oldest_evictable(window);
+      const auto rival = lists_.oldest_evictable(probation);
+      if (candidate == no_block || rival == no_block) {
+        break;
+      }
+      const auto admitted = frequency(candidate) > frequency(rival);
+      const auto loser = admitted ? rival : candidate;
+      if (admitted) {
+        lists_.move_newest(candidate, probation);
+      }
+      if (lists_.take(loser, offer)) {
+        block = loser;
+      }
+    }
+    for (const auto list : {probation, window, protected_}) {
+      block = block == no_block ? lists_.take_oldest(list, offer) : block;
+    }
+    return block != no_block ? block : lists_.take_any(offer);
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return lists_.bytes() + sketch_.bytes() + hashes_.capacity() * sizeof(std::uint64_t);
+  }
+
+ private:
+  static constexpr auto window = chain_lists::list_index{0};
+  static constexpr auto probation = chain_lists::list_index{1};
+  static constexpr auto protected_ = chain_lists::list_index{2};
+
+  [[nodiscard]] std::uint32_t frequency(block_id block) const noexcept {
+    return sketch_.estimate(hashes_[to_index(block)]);
+  }
+
+  void demote(chain_lists::list_index list, std::int32_t limit) noexcept {
+    while (lists_.size(list) > limit && lists_.oldest(list) != no_block) {
+      lists_.move_newest(lists_.oldest(list), probation);
+    }
+  }
+
+  std::int32_t window_limit_;
+  std::int32_t protected_limit_;
+  chain_lists lists_;
+  frequency_sketch sketch_;
+  std::vector<std::uint64_t> hashes_;
+  bool full_ = false;  // until the first victim nothing has to be admitted
+};
+
+static_assert(eviction<tiny_lfu>);
+
+}  // namespace pagedkv

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <pagedkv/policy/locking/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/thread_index.hpp>
+
+#include <array>
+
+namespace pagedkv {
+
+/// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone. Passing
+/// touches a cache line that few other threads touch; closing waits for those inside.
+class gate {
+ public:
+  void lock() noexcept { own().lock_shared(); }
+  void unlock() noexcept { own().unlock_shared(); }
+  void lock_shared() noexcept { lock(); }
+  void unlock_shared() noexcept { unlock(); }
+
+  void close() noexcept {
+    for (auto& each : parts_) {
+      each.mutex.lock();
+    }
+  }
+  void open() noexcept {
+    for (auto& each : parts_) {
+      each.mutex.unlock();
+    }
+  }
+
+ private:
+  struct alignas(64) part {
+    fair_shared_mutex mutex;
+  };
+
+  [[nodiscard]] fair_shared_mutex& own() noexcept {
+    return parts_[this_thread_index::current() % parts_.size()].mutex;
+  }
+
+  std::array<part, 16> parts_;
+};
+
+static_assert(shared_mutex<gate>);
+
+}  // namespace pagedkv

@@ -1,0 +1,68 @@
+#pragma once
+
+namespace pagedkv {
+
+/// Holds a mutex for as long as it lives; costs nothing where the mutex is empty.
+template <class Mutex>
+class [[nodiscard]] exclusive_guard {
+ public:
+  explicit exclusive_guard(Mutex& mutex) noexcept : mutex_(mutex) { mutex_.lock(); }
+  exclusive_guard(const exclusive_guard&) = delete;
+  exclusive_guard& operator=(const exclusive_guard&) = delete;
+  ~exclusive_guard() { mutex_.unlock(); }
+
+ private:
+  Mutex& mutex_;
+};
+
+template <class Mutex>
+class [[nodiscard]] shared_guard {
+ public:
+  explicit shared_guard(Mutex& mutex) noexcept : mutex_(mutex) { mutex_.lock_shared(); }
+  shared_guard(const shared_guard&) = delete;
+  shared_guard& operator=(const shared_guard&) = delete;
+  ~shared_guard() { mutex_.unlock_shared(); }
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Keeps every other thread out of the cache for as long as it lives, where the mutex can.
+template <class Mutex>
+class [[nodiscard]] whole_guard {
+ public:
+  explicit whole_guard(Mutex& mutex) noexcept : mutex_(mutex) {
+    if constexpr (requires { mutex_.close(); }) {
+      mutex_.close();
+    } else {
+      mutex_.lock();
+    }
+  }
+  whole_guard(const whole_guard&) = delete;
+  whole_guard& operator=(const whole_guard&) = delete;
+  ~whole_guard() {
+    if constexpr (requires { mutex_.open(); }) {
+      mutex_.open();
+    } else {
+      mutex_.unlock();
+    }
+  }
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Releases a mutex that was locked before.
+template <class Mutex>
+class [[nodiscard]] adopted_guard {
+ public:
+  explicit adopted_guard(Mutex& locked) noexcept : mutex_(locked) {}
+  adopted_guard(const adopted_guard&) = delete;
+  adopted_guard& operator=(const adopted_guard&) = delete;
+  ~adopted_guard() { mutex_.unlock(); }
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace pagedkv

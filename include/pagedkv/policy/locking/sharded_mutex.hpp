@@ -1,0 +1,46 @@
+#pragma once
+
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/gate.hpp>
+#include <pagedkv/policy/locking/ordered_mutex.hpp>
+
+#include <atomic>
+#include <cstddef>
+
+namespace pagedkv {
+
+/// Components in `NumShards` parts, each behind a mutex of its own.
+template <std::size_t NumShards, class Mutex, class Metrics>
+struct sharded_family {
+  static constexpr bool concurrent = true;
+  static constexpr std::size_t num_shards = NumShards;
+
+  template <lock_rank Rank>
+  using mutex = ordered_mutex<Rank, Mutex, Metrics>;
+};
+
+/// Free list and evictable order in `NumShards` parts, and a mutex for each sequence; threads meet only where they touch
+/// the same part. Block states and the prefix index are those of `lock_free`. Under it, an eviction policy with a strict
+/// order keeps one order per shard.
+///
+/// Lock order: gate (shared), one sequence, one shard of the evictable order, one shard of the free list. Debug builds check
+/// it. `compact` and `check_invariants` close the gate: they wait for operations under way, and later ones wait for them.
+template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
+struct sharded_mutex {
+  static_assert(NumShards > 0, "sharded_mutex needs at least one shard");
+
+  template <class T>
+  using atomic = std::atomic<T>;
+  using cache_mutex = gate;
+  using sequence_mutex = ordered_mutex<lock_rank::sequence, Mutex, Metrics>;
+  using family = sharded_family<NumShards, Mutex, Metrics>;
+  using contention = Metrics;
+
+  static constexpr bool waits_for_sequence = true;
+  static constexpr std::string_view name = "sharded_mutex";
+};
+
+static_assert(locking<sharded_mutex<>>);
+
+}  // namespace pagedkv

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Hands out small numbers, the lowest free one first. Lock-free.
+template <template <class> class Atomic = std::atomic>
+class index_registry {
+ public:
+  static constexpr std::uint32_t capacity = 1024;
+  static constexpr std::uint32_t none = 0xffff'ffff;
+
+  /// A number below `capacity` that nobody else holds, or `none`. What its last holder did happens before.
+  [[nodiscard]] std::uint32_t claim() noexcept {
+    for (std::uint32_t i = 0; i < claimed_.size(); ++i) {
+      auto taken = claimed_[i].load(std::memory_order_relaxed);
+      while (taken != ~std::uint64_t{0}) {
+        const auto place = static_cast<std::uint32_t>(std::countr_one(taken));
+        const auto bit = std::uint64_t{1} << place;
+        taken = claimed_[i].fetch_or(bit, std::memory_order_acquire);
+        if ((taken & bit) == 0) {
+          raise_limit(64 * i + place + 1);
+          return 64 * i + place;
+        }
+      }
+    }
+    return none;
+  }
+
+  void release(std::uint32_t index) noexcept {
+    claimed_[index / 64].fetch_and(~(std::uint64_t{1} << (index % 64)), std::memory_order_release);
+  }
+
+  /// Above every number that was ever claimed.
+  [[nodiscard]] std::uint32_t limit() const noexcept { return limit_.load(std::memory_order_acquire); }
+
+ private:
+  void raise_limit(std::uint32_t limit) noexcept {
+    auto seen = limit_.load(std::memory_order_relaxed);
+    while (seen < limit && !limit_.compare_exchange_weak(seen, limit, std::memory_order_release,
+                                                         std::memory_order_relaxed)) {
+    }
+  }
+
+  std::array<Atomic<std::uint64_t>, capacity / 64> claimed_{};
+  Atomic<std::uint32_t> limit_{0};
+};
+
+/// A small number for every live thread of the process, given back when the thread ends. Components keep one place per
+/// number, so that a thread finds its own without searching.
+class this_thread_index {
+ public:
+  /// `index_registry<>::none` while more threads live than there are numbers, and at the end of a thread.
+  [[nodiscard]] static std::uint32_t current() noexcept {
+    const auto index = index_;
+    return index != unknown ? index : claim();
+  }
+
+  [[nodiscard]] static std::uint32_t limit() noexcept { return registry_.limit(); }
+
+ private:
+  static constexpr auto unknown = index_registry<>::none - 1;
+
+  struct returned_at_exit {
+    ~returned_at_exit() {
+      if (index_ < index_registry<>::capacity) {
+        registry_.release(index_);
+      }
+      index_ = index_registry<>::none;
+    }
+  };
+
+  [[gnu::noinline]] static std::uint32_t claim() noexcept {
+    static thread_local const auto at_exit = returned_at_exit{};
+    index_ = registry_.claim();
+    return index_;
+  }
+
+  static constinit inline index_registry<> registry_{};
+  // Apart from what needs a destructor, so that reading it is one load.
+  static constinit inline thread_local std::uint32_t index_ = unknown;
+};
+
+}  // namespace pagedkv

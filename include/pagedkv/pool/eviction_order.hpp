@@ -1,0 +1,57 @@
+#pragma once
+
+#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/unsynchronized.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of components
+/// lets in. The members are those of the policy; in addition `insert` and `remove` are told by `unreferenced()` whether the
+/// block is (still) without references, since other threads may have overtaken the caller.
+template <class Family, eviction Eviction>
+class eviction_order;
+
+/// For families in which one call at a time, or any number of them, goes straight to the policy.
+template <eviction Eviction>
+class direct_order {
+ public:
+  explicit direct_order(std::int32_t num_blocks) : policy_(num_blocks) {}
+
+  template <class Unreferenced>
+  void insert(block_id block, const block_release& how, Unreferenced&&) noexcept {
+    policy_.insert(block, how);
+  }
+  void remove(block_id block) noexcept { policy_.remove(block); }
+  void erase(block_id block) noexcept { policy_.erase(block); }
+  void rename(block_id from, block_id to) noexcept { policy_.rename(from, to); }
+
+  template <class Offer>
+  [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
+    return policy_.victim(offer, now);
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return policy_.metadata_bytes(); }
+
+ private:
+  Eviction policy_;
+};
+
+template <eviction Eviction>
+class eviction_order<unsynchronized_family, Eviction> : public direct_order<Eviction> {
+  using direct_order<Eviction>::direct_order;
+};
+
+template <eviction Eviction>
+class eviction_order<lock_free_family, Eviction> : public direct_order<Eviction> {
+  static_assert(Eviction::concurrent,
+                "this eviction policy keeps a strict order that one thread at a time may change, which lock_free cannot "
+                "offer: use the eviction policy `clock` or `no_eviction` with lock_free, or the locking policy "
+                "`sharded_mutex` with this one");
+  using direct_order<Eviction>::direct_order;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/policy/locking/thread_index.hpp>
+#include <pagedkv/pool/free_list.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace pagedkv {
+
+/// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that runs
+/// dry, so that it finds nothing only when nothing is there. 4 bytes per block.
+template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics>
+class sharded_free_list {
+ public:
+  explicit sharded_free_list(std::int32_t num_blocks)
+      : num_blocks_(num_blocks),
+        size_(num_blocks),
+        below_(std::make_unique<block_id[]>(static_cast<std::size_t>(num_blocks))) {
+    // Neighbouring ids into one shard; the lowest on top.
+    const auto per_shard = (static_cast<std::size_t>(num_blocks) + NumShards - 1) / NumShards;
+    for (auto index = static_cast<std::size_t>(num_blocks); index-- > 0;) {
+      auto& top = shards_[index / per_shard].top;
+      below_[index] = top;
+      top = to_block(index);
+    }
+  }
+
+  [[nodiscard]] block_id pop() noexcept {
+    const auto own = own_shard();
+    // While the size says that there is one, it is there or about to be: look again.
+    while (size_.load(std::memory_order_acquire) > 0) {
+      for (std::size_t i = 0; i < NumShards; ++i) {
+        const auto block = pop_from(shards_[(own + i) % NumShards]);
+        if (block != no_block) {
+          if (i != 0) {
+            Metrics::stole();
+          }
+          return block;
+        }
+      }
+    }
+    return no_block;
+  }
+
+  void push(block_id block) noexcept {
+    auto& own = shards_[own_shard()];
+    const auto guard = exclusive_guard{own.mutex};
+    below_[to_index(block)] = own.top;
+    own.top = block;
+    size_.fetch_add(1, std::memory_order_release);
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return static_cast<std::size_t>(num_blocks_) * sizeof(block_id);
+  }
+
+ private:
+  struct alignas(64) shard {
+    Mutex mutex;
+    block_id top = no_block;
+  };
+
+  [[nodiscard]] static std::size_t own_shard() noexcept { return this_thread_index::current() % NumShards; }
+
+  [[nodiscard]] block_id pop_from(shard& from) noexcept {
+    const auto guard = exclusive_guard{from.mutex};
+    const auto block = from.top;
+    if (block != no_block) {
+      from.top = below_[to_index(block)];
+      size_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return block;
+  }
+
+  std::int32_t num_blocks_;
+  std::atomic<std::int32_t> size_;
+  std::unique_ptr<block_id[]> below_;
+  std::array<shard, NumShards> shards_;
+};
+
+template <std::size_t NumShards, class Mutex, class Metrics, locking Locking>
+struct free_list_of<sharded_family<NumShards, Mutex, Metrics>, Locking> {
+  using type = sharded_free_list<NumShards, ordered_mutex<lock_rank::free_list_shard, Mutex, Metrics>, Metrics>;
+};
+
+static_assert(free_list<free_list_for<sharded_mutex<>>>);
+
+}  // namespace pagedkv

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace pagedkv {
+
+/// Stack of indices below 2^32 - 1, linked through an array (after Treiber, "Systems programming: coping with parallelism",
+/// 1986). A tag beside the index of the top counts pushes, so that a pop which slept while its index was popped and
+/// pushed again fails, until 2^32 pushes. Every member is lock-free.
+template <template <class> class Atomic>
+class tagged_index_stack {
+ public:
+  static constexpr std::uint32_t none = 0xffff'ffff;
+
+  /// One link for every index; stacks that never hold the same index may share them.
+  using links = std::unique_ptr<Atomic<std::uint32_t>[]>;
+
+  /// The top index and the number of pushes so far, modulo 2^32. Equal words: nothing was pushed in between.
+  using word = std::uint64_t;
+
+  [[nodiscard]] static constexpr std::uint32_t index_of(word top) noexcept { return static_cast<std::uint32_t>(top); }
+
+  [[nodiscard]] word top() const noexcept { return top_.load(std::memory_order_acquire); }
+
+  void push(links& next, std::uint32_t index) noexcept {
+    auto seen = top_.load(std::memory_order_relaxed);
+    do {
+      next[index].store(index_of(seen), std::memory_order_relaxed);
+    } while (!top_.compare_exchange_weak(seen, ((seen >> 32) + 1) << 32 | index, std::memory_order_release,
+                                         std::memory_order_relaxed));
+  }
+
+  /// Takes the top, or leaves `seen` as the word that showed the stack empty. Tells `announce` each index that it is about
+  /// to take; whoever then sees the stack without the index sees what `announce` did.
+  template <class Announce>
+  [[nodiscard]] std::uint32_t pop(const links& next, word& seen, Announce&& announce) noexcept {
+    seen = top();
+    while (index_of(seen) != none) {
+      const auto index = index_of(seen);
+      announce(index);
+      const auto below = next[index].load(std::memory_order_relaxed);
+      if (top_.compare_exchange_weak(seen, seen >> 32 << 32 | below, std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
+        return index;
+      }
+    }
+    return none;
+  }
+
+  [[nodiscard]] std::uint32_t pop(const links& next) noexcept {
+    auto seen = word{};
+    return pop(next, seen, [](std::uint32_t) {});
+  }
+
+  /// Takes the top only if it has not changed since it was `seen`.
+  [[nodiscard]] bool pop_unchanged(const links& next, word seen) noexcept {
+    const auto below = next[index_of(seen)].load(std::memory_order_relaxed);
+    return top_.compare_exchange_strong(seen, seen >> 32 << 32 | below, std::memory_order_acq_rel,
+                                        std::memory_order_relaxed);
+  }
+
+ private:
+  Atomic<word> top_{none};
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <pagedkv/sequence/batch_rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagedkv {
+
+/// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, `no_block` behind the end and where a sliding
+/// window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
+class padded_batch {
+ public:
+  /// Takes all memory that `update` will need.
+  padded_batch(std::size_t max_rows, std::size_t max_blocks)
+      : max_blocks_(max_blocks), rows_(max_rows), tables_(max_rows * max_blocks, no_block), lengths_(max_rows) {}
+
+  [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
+  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
+  [[nodiscard]] std::span<const block_id> block_tables() const noexcept {
+    return std::span{tables_}.first(num_rows() * max_blocks_);
+  }
+  [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept {
+    return std::span{lengths_}.first(num_rows());
+  }
+
+  /// Errors: `limit_reached` when there is too little room, and those of `visit_row`; nothing is changed then. When a
+  /// sequence is changed by another thread meanwhile, `sequence_busy`, and the batch is empty.
+  template <class VisitRow>
+  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t /*block_size*/, VisitRow&& visit_row) noexcept {
+    if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
+      return collected;
+    }
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      if (const auto needed = rows_.next(i).num_blocks; needed > max_blocks_) {
+        return batch_rows::too_small("number of blocks in a row", needed, max_blocks_);
+      }
+    }
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      lengths_[i] = static_cast<std::int32_t>(rows_.next(i).num_tokens);
+      if (auto updated = update_row(i, visit_row); !updated) {
+        rows_.forget();
+        std::ranges::fill(tables_, no_block);
+        return updated;
+      }
+    }
+    for (auto i = num_rows; i < rows_.size(); ++i) {
+      clear(i, 0, rows_.current(i).num_blocks);
+    }
+    rows_.accept(num_rows);
+    return {};
+  }
+
+ private:
+  template <class VisitRow>
+  [[nodiscard]] result<void> update_row(std::size_t i, VisitRow& visit_row) noexcept {
+    const auto before = i < rows_.size() ? rows_.current(i).num_blocks : 0;
+    const auto after = rows_.next(i).num_blocks;
+    if (rows_.num_unchanged(i) != after) {
+      if (auto copied = rows_.copy_changed(i, visit_row, tables_.data() + i * max_blocks_); !copied) {
+        return copied;
+      }
+    }
+    clear(i, after, before);
+    return {};
+  }
+
+  void clear(std::size_t i, std::size_t first, std::size_t last) noexcept {
+    if (first < last) {
+      std::ranges::fill(std::span{tables_}.subspan(i * max_blocks_ + first, last - first), no_block);
+    }
+  }
+
+  std::size_t max_blocks_;
+  batch_rows rows_;
+  std::vector<block_id> tables_;
+  std::vector<std::int32_t> lengths_;
+};
+
+/// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and its
+/// length is `block_size * (blocks - 1) + last_block_len[i]`; all int32. Updating writes only entries that changed, and
+/// shifts those behind a row that grew.
+class compressed_batch {
+ public:
+  /// Takes all memory that `update` will need. `max_indices` counts the blocks of all rows together.
+  compressed_batch(std::size_t max_rows, std::size_t max_indices)
+      : rows_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
+
+  [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
+  [[nodiscard]] std::span<const std::int32_t> indptr() const noexcept {
+    return std::span{indptr_}.first(num_rows() + 1);
+  }
+  [[nodiscard]] std::span<const block_id> indices() const noexcept {
+    return std::span{indices_}.first(static_cast<std::size_t>(indptr_[num_rows()]));
+  }
+  /// In [1, block_size]; 0 for an empty sequence.
+  [[nodiscard]] std::span<const std::int32_t> last_block_len() const noexcept {
+    return std::span{last_block_len_}.first(num_rows());
+  }
+
+  /// Errors: as `padded_batch::update`.
+  template <class VisitRow>
+  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, VisitRow&& visit_row) noexcept {
+    if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
+      return collected;
+    }
+    auto num_indices = std::size_t{0};
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      num_indices += rows_.next(i).num_blocks;
+    }
+    if (num_indices > indices_.size()) {
+      return batch_rows::too_small("number of blocks in all rows", num_indices, indices_.size());
+    }
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      const auto length = rows_.next(i).num_tokens;
+      last_block_len_[i] = length == 0 ? 0 : static_cast<std::int32_t>((length - 1) % block_size + 1);
+    }
+    if (auto moved = move_rows(num_rows, num_indices, visit_row); !moved) {
+      rows_.forget();
+      return moved;
+    }
+    rows_.accept(num_rows);
+    return {};
+  }
+
+ private:
+  template <class VisitRow>
+  [[nodiscard]] result<void> move_rows(std::size_t num_rows, std::size_t num_indices, VisitRow& visit_row) noexcept {
+    auto first = std::size_t{0};
+    while (first < num_rows && rows_.is_unchanged(first)) {
+      ++first;
+    }
+    if (!rows_.only_grew(first, num_rows)) {
+      rows_.forget_from(first);
+    }
+    // Rows that grew only move towards the end, so from the last to the first none is overwritten before it has moved.
+    auto end = num_indices;
+    for (auto i = num_rows; i > first; --i) {
+      const auto start = end - rows_.next(i - 1).num_blocks;
+      shift(static_cast<std::size_t>(indptr_[i - 1]), start, rows_.num_unchanged(i - 1));
+      if (!rows_.is_unchanged(i - 1)) {
+        if (auto copied = rows_.copy_changed(i - 1, visit_row, indices_.data() + start); !copied) {
+          return copied;
+        }
+      }
+      indptr_[i] = static_cast<std::int32_t>(end);
+      end = start;
+    }
+    return {};
+  }
+
+  void shift(std::size_t from, std::size_t to, std::size_t count) noexcept {
+    if (from != to && count != 0) {
+      const auto source = indices_.begin() + static_cast<std::ptrdiff_t>(from);
+      std::move_backward(source, source + static_cast<std::ptrdiff_t>(count),
+                         indices_.begin() + static_cast<std::ptrdiff_t>(to + count));
+    }
+  }
+
+  batch_rows rows_;
+  std::vector<std::int32_t> indptr_;
+  std::vector<std::int32_t> last_block_len_;
+  std::vector<block_id> indices_;
+};
+
+}  // namespace pagedkv

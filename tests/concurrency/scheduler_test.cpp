@@ -1,0 +1,287 @@
+#include "../support/scheduled.hpp"
+
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/fair_shared_mutex.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <string>
+
+namespace {
+
+using namespace pagedkv::testing;
+using word = scheduled<std::uint32_t>;
+
+static_assert(pagedkv::atomic_of<word, std::uint32_t>);
+
+TEST_CASE("every interleaving of two threads is explored", "[scheduler]") {
+  // Two threads of three steps each: (3 + 3)! / (3! 3!) orders.
+  auto explored = explorer{{.preemptions = 100}};
+  const auto found = explored.exhaustive([](execution& e) {
+    auto counter = word{0};
+    for (auto thread = 0; thread < 2; ++thread) {
+      e.spawn([&] {
+        for (auto i = 0; i < 3; ++i) {
+          counter.fetch_add(1);
+        }
+      });
+    }
+    e.run();
+    e.expect(counter.load() == 6, "an increment is lost");
+  });
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+  CHECK(found.schedules >= 20);
+}
+
+void increment_by_load_and_store(execution& e) {
+  auto counter = word{0};
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.spawn([&] { counter.store(counter.load() + 1); });
+  }
+  e.run();
+  e.expect(counter.load() == 2, "an increment is lost");
+}
+
+TEST_CASE("a lost update is found, and found again on replay", "[scheduler]") {
+  auto explored = explorer{};
+  const auto exhaustive = explored.exhaustive(increment_by_load_and_store);
+  CHECK(exhaustive.failure == "an increment is lost");
+  CHECK(explored.replay(increment_by_load_and_store, exhaustive.schedule).failure == exhaustive.failure);
+
+  const auto random = explored.random(increment_by_load_and_store, 42, 10'000);
+  CHECK(random.failure == "an increment is lost");
+  CHECK(explored.replay(increment_by_load_and_store, random.schedule).failure == random.failure);
+}
+
+scenario message(std::memory_order publish, std::memory_order observe) {
+  return [=](execution& e) {
+    auto data = scheduled_data<int>{0};
+    auto ready = scheduled<bool>{false};
+    e.spawn([&] {
+      data.write(42);
+      ready.store(true, publish);
+    });
+    e.spawn([&] {
+      if (ready.load(observe)) {
+        e.expect(data.read() == 42, "stale data");
+      }
+    });
+    e.run();
+  };
+}
+
+TEST_CASE("data published without release and acquire is a race", "[scheduler]") {
+  using enum std::memory_order;
+  CHECK(explorer{}.exhaustive(message(release, acquire)).failure.empty());
+  CHECK(explorer{}.exhaustive(message(seq_cst, seq_cst)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(message(relaxed, acquire)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(message(release, relaxed)).failure.empty());
+}
+
+TEST_CASE("data written after its release is a race", "[scheduler]") {
+  const auto found = explorer{}.exhaustive([](execution& e) {
+    auto data = scheduled_data<int>{0};
+    auto ready = scheduled<bool>{false};
+    e.spawn([&] {
+      ready.store(true, std::memory_order_release);
+      data.write(42);
+    });
+    e.spawn([&] {
+      if (ready.load(std::memory_order_acquire)) {
+        static_cast<void>(data.read());
+      }
+    });
+    e.run();
+  });
+  CHECK_FALSE(found.failure.empty());
+}
+
+TEST_CASE("a read-modify-write continues a release sequence and a store ends it", "[scheduler]") {
+  const auto relay = [](bool by_store) {
+    return [=](execution& e) {
+      auto data = scheduled_data<int>{0};
+      auto stage = word{0};
+      e.spawn([&] {
+        data.write(1);
+        stage.store(1, std::memory_order_release);
+      });
+      e.spawn([&] {
+        if (stage.load(std::memory_order_relaxed) == 1) {
+          by_store ? stage.store(2, std::memory_order_relaxed)
+                   : static_cast<void>(stage.fetch_add(1, std::memory_order_relaxed));
+        }
+      });
+      e.spawn([&] {
+        if (stage.load(std::memory_order_acquire) == 2) {
+          static_cast<void>(data.read());
+        }
+      });
+      e.run();
+    };
+  };
+  CHECK(explorer{}.exhaustive(relay(false)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(relay(true)).failure.empty());
+}
+
+scenario store_buffering(std::memory_order order) {
+  return [=](execution& e) {
+    auto words = std::array<word, 2>{};
+    auto seen = std::array<std::uint32_t, 2>{};
+    for (auto i = std::size_t{0}; i < 2; ++i) {
+      e.spawn([&, i] {
+        words[i].store(1, order);
+        seen[i] = words[1 - i].load(order);
+      });
+    }
+    e.run();
+    e.expect(seen[0] + seen[1] > 0, "neither thread saw the other's store");
+  };
+}
+
+TEST_CASE("loads may be stale when their order allows it", "[scheduler]") {
+  const auto limits = bounds{.preemptions = 2, .surprises = 1};
+  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(std::memory_order_relaxed)).failure.empty());
+  CHECK(explorer{limits}.exhaustive(store_buffering(std::memory_order_seq_cst)).failure.empty());
+  CHECK(explorer{}.exhaustive(store_buffering(std::memory_order_relaxed)).failure.empty());
+}
+
+TEST_CASE("loads never go back, nor behind what happened before", "[scheduler]") {
+  const auto found = explorer{{.preemptions = 3, .surprises = 3}}.exhaustive([](execution& e) {
+    auto value = word{0};
+    auto ready = scheduled<bool>{false};
+    e.spawn([&] {
+      value.store(1, std::memory_order_relaxed);
+      value.store(2, std::memory_order_relaxed);
+      ready.store(true, std::memory_order_release);
+      value.store(3, std::memory_order_relaxed);
+    });
+    e.spawn([&] {
+      const auto published = ready.load(std::memory_order_acquire);
+      const auto first = value.load(std::memory_order_relaxed);
+      const auto second = value.load(std::memory_order_relaxed);
+      e.expect(!published || first >= 2, "behind what happened before");
+      e.expect(second >= first, "back");
+    });
+    e.run();
+  });
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("a weak compare-and-swap may fail idly", "[scheduler]") {
+  const auto once = [](execution& e) {
+    auto value = word{0};
+    e.spawn([&] {
+      auto expected = std::uint32_t{0};
+      e.expect(value.compare_exchange_weak(expected, 1), "failed idly");
+    });
+    e.run();
+  };
+  CHECK_FALSE(explorer{{.surprises = 1}}.exhaustive(once).failure.empty());
+  CHECK(explorer{}.exhaustive(once).failure.empty());
+}
+
+TEST_CASE("a thread that waits for a stopped one is reported, and one that does not is not", "[scheduler]") {
+  const auto spin = [](execution& e) {
+    auto locked = scheduled<bool>{false};
+    for (auto thread = 0; thread < 2; ++thread) {
+      e.spawn([&] {
+        while (locked.exchange(true)) {
+        }
+        locked.store(false);
+      });
+    }
+    e.run();
+  };
+  CHECK(explorer{}.stopped_anywhere(spin, 1, 7).failure == "no progress: too many steps");
+  const auto add = [](execution& e) {
+    auto counter = word{0};
+    for (auto thread = 0; thread < 2; ++thread) {
+      e.spawn([&] {
+        for (auto seen = counter.load(); !counter.compare_exchange_weak(seen, seen + 1);) {
+        }
+      });
+    }
+    e.run();
+    e.expect(counter.load() == 2, "an increment is lost");
+  };
+  const auto found = explorer{}.stopped_anywhere(add, 1, 7);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("a wait that nobody ends is a deadlock", "[scheduler]") {
+  const auto handover = [](bool notify) {
+    return [=](execution& e) {
+      auto ready = scheduled<bool>{false};
+      e.spawn([&] { ready.wait(false); });
+      e.spawn([&] {
+        ready.store(true);
+        if (notify) {
+          ready.notify_one();
+        }
+      });
+      e.run();
+    };
+  };
+  CHECK(explorer{}.exhaustive(handover(true)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(handover(false)).failure.empty());
+}
+
+using scheduled_shared_mutex = pagedkv::basic_fair_shared_mutex<scheduled>;
+
+TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule", "[scheduler][fair_shared_mutex]") {
+  const auto body = [](execution& e) {
+    auto mutex = scheduled_shared_mutex{};
+    auto value = scheduled_data<int>{0};
+    for (auto writer = 0; writer < 2; ++writer) {
+      e.spawn([&] {
+        mutex.lock();
+        value.write(value.read() + 1);
+        mutex.unlock();
+      });
+    }
+    e.spawn([&] {
+      mutex.lock_shared();
+      static_cast<void>(value.read());
+      mutex.unlock_shared();
+    });
+    e.run();
+    e.expect(value.read() == 2, "two writers were inside together");
+  };
+  const auto found = explorer{{.preemptions = 3}}.exhaustive(body);
+  INFO(found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[scheduler][fair_shared_mutex]") {
+  const auto body = [](execution& e) {
+    auto mutex = scheduled_shared_mutex{};
+    constexpr auto reader = std::size_t{1};
+    auto reader_inside = false;
+    auto writers_ahead = 0;
+    e.spawn([&] {
+      mutex.lock_shared();
+      reader_inside = true;
+      mutex.unlock_shared();
+    });
+    for (auto writer = 0; writer < 3; ++writer) {
+      e.spawn([&] {
+        mutex.lock();
+        writers_ahead += e.steps(reader) > 0 && !reader_inside;
+        mutex.unlock();
+      });
+    }
+    e.run();
+    e.expect(writers_ahead <= 1, "a reader was passed");
+  };
+  const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
+  INFO(found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+}  // namespace

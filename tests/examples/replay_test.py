@@ -1,0 +1,202 @@
+"""The replay: what it refuses, what it reports, and how many blocks of a production trace it finds cached."""
+
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+REPLAY = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples" / "replay" / "replay"
+TRACE = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"]).parent / "shared" / "traces" / "conversation_trace.jsonl"
+
+
+# What does not fit into memory is to be refused by the program, not by a sanitizer.
+ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1", "TSAN_OPTIONS": "allocator_may_return_null=1"}
+
+
+def run(*arguments):
+    return subprocess.run([REPLAY, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def replay(*arguments):
+    """The report of a run that must succeed."""
+    done = run(*arguments, "--json", "-")
+    if done.returncode:
+        raise AssertionError(f"{arguments}: status {done.returncode}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def choices(option):
+    return re.search(rf"--{option} .*?\{{(.*?)\}}", run("--help").stdout, re.DOTALL).group(1).split(",")
+
+
+class TemporaryFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def trace(self, *lines):
+        path = self.folder / "trace.jsonl"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+
+class BadInput(TemporaryFolder):
+    def check(self, *arguments, names):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stdout, "")
+        for name in names:
+            self.assertIn(name, done.stderr)
+
+    def test_bad_options_are_named(self):
+        for option, value in [
+            ("--blocks", 0),
+            ("--blocks", -5),
+            ("--blocks", 2**31),
+            ("--block-size", "many"),
+            ("--concurrency", 0),
+            ("--threads", 0),
+            ("--limit", 0),
+            ("--eviction", "random"),
+            ("--locking", "none"),
+            ("--element", "float8"),
+        ]:
+            with self.subTest(option=option, value=value):
+                self.check(option, value, names=[option, str(value)])
+        self.check("--nonsense", names=["--nonsense"])
+        self.check("--blocks", names=["--blocks"])
+
+    def test_sizes_that_do_not_fit(self):
+        self.check("--block-size", 2**31 - 1, names=["block_size", "overflow"])
+        self.check("--blocks", 2**31 - 1, "--block-size", 500_000_000, names=["memory"])
+
+    def test_threads_need_a_locking_policy(self):
+        self.check("--threads", 2, names=["--threads 2", "single_thread", "rw_lock"])
+
+    def test_unreadable_trace(self):
+        self.check("--trace", self.folder / "missing.jsonl", names=["missing.jsonl"])
+        self.check("--trace", self.folder, names=[str(self.folder)])
+
+    def test_unwritable_report(self):
+        self.check("--json", self.folder / "no" / "report.json", names=["--json", "report.json"])
+
+    def test_malformed_lines_are_numbered(self):
+        good = '{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}'
+        for bad in [
+            "",
+            "not JSON",
+            "[1, 2]",
+            good + good,
+            good[:-1],
+            '{"timestamp": 5}',
+            '{"hash_ids": 7}',
+            '{"hash_ids": [1, -2]}',
+            '{"hash_ids": [1.5]}',
+            '{"hash_ids": ["1"]}',
+            '{"hash_ids": [18446744073709551616]}',
+            '{"hash_ids": [1], "timestamp": -1}',
+            '{"hash_ids": [1], "timestamp": 1e300}',
+            '{"hash_ids": [1], "output_length": 4294967296}',
+            '{"hash_ids": [1], "output_length": true}',
+        ]:
+            with self.subTest(line=bad):
+                path = self.trace(good, good, bad, good)
+                self.check("--trace", path, names=[str(path), "line 3:"])
+
+
+class Report(TemporaryFolder):
+    def test_counts_of_a_small_trace(self):
+        lines = [{"timestamp": 10 * i, "output_length": 20, "hash_ids": ids}
+                 for i, ids in enumerate([[1, 2], [1, 2, 3], [4], [1, 5, 3], [1, 5, 3]])]
+        path = self.trace(*map(json.dumps, lines))
+        report = replay("--trace", path, "--block-size", 8, "--blocks", 100)
+        # The third block of the fourth request has an id seen before, but stands behind another prefix.
+        expected = {"requests": 5, "block_references": 12, "hit_blocks": 6, "hit_ratio": 0.5, "evictions": 0,
+                    "refused_requests": 0, "failed_requests": 0, "output_tokens": 0, "blocks_in_use_at_end": 0,
+                    "invariant_violations": 0}
+        self.assertEqual({key: report[key] for key in expected}, expected)
+        self.assertEqual(report["final_blocks"], {"free": 94, "in_use": 0, "evictable": 6, "retiring": 0})
+        self.assertEqual(report["peak_blocks"]["in_use"], 4)
+        # Each request leaves seven slots behind its own token.
+        self.assertAlmostEqual(report["waste"], 5 * 7 / (8 * (12 + 5)))
+        self.assertGreater(report["seconds"], 0)
+        self.assertGreaterEqual(report["cpu_seconds"], 0)
+        self.assertGreater(report["memory_bytes"]["payload"], 0)
+
+        self.assertEqual(replay("--trace", path, "--limit", 2)["requests"], 2)
+        decoded = replay("--trace", path, "--block-size", 8, "--blocks", 100, "--decode")
+        self.assertEqual(decoded["output_tokens"], 100)
+        self.assertEqual(decoded["hit_blocks"], 6)
+        # One token of its own and 20 of output are two full blocks more for each request.
+        self.assertEqual(decoded["final_blocks"]["evictable"], 6 + 5 * 2)
+
+    def test_what_does_not_fit_is_refused(self):
+        path = self.trace('{"hash_ids": [1, 2, 3, 4]}', '{"hash_ids": [1, 2], "output_length": 30}')
+        report = replay("--trace", path, "--block-size", 8, "--blocks", 4, "--decode")
+        self.assertEqual((report["refused_requests"], report["failed_requests"]), (1, 1))
+        self.assertEqual(report["output_tokens"], 2 * 8 - 1)
+
+    def test_requests_alive_at_once(self):
+        path = self.trace(*(json.dumps({"hash_ids": [3 * i, 3 * i + 1, 3 * i + 2]}) for i in range(10)))
+        for alive in (1, 3, 10, 50):
+            with self.subTest(alive=alive):
+                report = replay("--trace", path, "--block-size", 8, "--blocks", 100, "--concurrency", alive)
+                self.assertEqual(report["peak_blocks"]["in_use"], 4 * min(alive, 10))
+
+    def test_table_and_file(self):
+        path = self.folder / "report.json"
+        done = run("--limit", 50, "--json", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "")
+        report = json.loads(path.read_text())
+        self.assertEqual(report["requests"], 50)
+        for name in ("requests", "block references", "prefix hits", "evictions", "refused", "waste", "peak", "at end",
+                     "requests/s", "memory"):
+            self.assertIn(name, done.stdout)
+        self.assertIn(f"{report['hit_ratio']:.4f}", done.stdout)
+
+    def test_help(self):
+        done = run("--help")
+        self.assertEqual(done.returncode, 0)
+        for option in ("trace", "block-size", "blocks", "eviction", "locking", "element", "threads", "concurrency",
+                       "decode", "limit", "json"):
+            self.assertIn(f"--{option} ", done.stdout)
+
+
+class GeneratedWorkload(unittest.TestCase):
+    def check(self, report):
+        self.assertGreater(report["hit_blocks"], 0)
+        self.assertGreater(report["evictions"] + report["refused_requests"], 0)
+
+    def test_leaves_nothing_behind_under_any_policies(self):
+        for locking, eviction in itertools.product(choices("locking"), choices("eviction")):
+            with self.subTest(locking=locking, eviction=eviction):
+                threads = () if locking == "single_thread" else ("--threads", 4)
+                self.check(replay("--locking", locking, "--eviction", eviction, *threads, "--limit", 1000, "--blocks", 1500,
+                                  "--concurrency", 8, "--decode"))
+
+    def test_leaves_nothing_behind_with_any_element(self):
+        for element in choices("element"):
+            with self.subTest(element=element):
+                self.check(replay("--element", element, "--limit", 1000, "--blocks", 1500))
+
+
+class ConversationTrace(unittest.TestCase):
+    @unittest.skipUnless(TRACE.exists(), f"{TRACE} is not here")
+    def test_hit_ratios_of_lru(self):
+        for locking, (blocks, expected) in itertools.product(
+            ("single_thread", "rw_lock"), {9_139: 0.1958, 18_279: 0.2789, 50_000: 0.3546}.items()
+        ):
+            with self.subTest(locking=locking, blocks=blocks):
+                report = replay("--trace", TRACE, "--locking", locking, "--blocks", blocks)
+                self.assertEqual((report["requests"], report["block_references"]), (12_031, 288_500))
+                self.assertAlmostEqual(report["hit_ratio"], expected, delta=0.0005)
+
+
+if __name__ == "__main__":
+    unittest.main()

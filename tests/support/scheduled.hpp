@@ -1,0 +1,230 @@
+#pragma once
+
+#include "scheduler.hpp"
+
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagedkv::testing {
+
+/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before what.
+///
+/// A load may return any value that C++20 lets it (as far as coherence and happens-before decide; sequentially
+/// consistent loads and all read-modify-writes see the newest), if the bounds allow surprises. Fences are not modelled.
+template <class T>
+class scheduled {
+ public:
+  scheduled() noexcept : scheduled(T{}) {}
+  scheduled(T value) noexcept { append(value, std::memory_order_relaxed); }
+  scheduled(const scheduled&) = delete;
+  scheduled& operator=(const scheduled&) = delete;
+
+  [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst) const noexcept {
+    step();
+    auto index = history_.size() - 1;
+    if (order != std::memory_order_seq_cst) {
+      index -= now().surprise(static_cast<std::uint32_t>(history_.size() - oldest_visible()));
+    }
+    return read(index, order);
+  }
+
+  void store(T value, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    step();
+    append(value, order);
+  }
+
+  T exchange(T value, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return modify(order, [&](T) { return value; });
+  }
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    step();
+    return replace(expected, desired, success, failure);
+  }
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return compare_exchange_strong(expected, desired, order, on_failure(order));
+  }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    step();
+    if (history_.back().value == expected && now().surprise(2) != 0) {
+      return false;
+    }
+    return replace(expected, desired, success, failure);
+  }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return compare_exchange_weak(expected, desired, order, on_failure(order));
+  }
+
+  T fetch_add(T operand, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return modify(order, [&](T value) { return static_cast<T>(value + operand); });
+  }
+
+  T fetch_sub(T operand, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return modify(order, [&](T value) { return static_cast<T>(value - operand); });
+  }
+
+  T fetch_or(T operand, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return modify(order, [&](T value) { return static_cast<T>(value | operand); });
+  }
+
+  T fetch_and(T operand, std::memory_order order = std::memory_order_seq_cst) noexcept {
+    return modify(order, [&](T value) { return static_cast<T>(value & operand); });
+  }
+
+  void wait(T old, std::memory_order order = std::memory_order_seq_cst) const noexcept {
+    while (load(order) == old) {
+      now().sleep(this);
+    }
+  }
+
+  void notify_one() noexcept { wake(false); }
+  void notify_all() noexcept { wake(true); }
+
+ private:
+  struct written {
+    T value;
+    std::size_t thread;
+    std::uint32_t step;     // of that thread
+    vector_clock released;  // what an acquiring reader learns
+  };
+
+  static constexpr auto remembered = std::size_t{6};
+
+  [[nodiscard]] static execution& now() {
+    assert(execution::active() != nullptr);
+    return *execution::active();
+  }
+
+  static void step() { now().step(); }
+
+  [[nodiscard]] static bool acquires(std::memory_order order) {
+    return order != std::memory_order_relaxed && order != std::memory_order_release;
+  }
+
+  [[nodiscard]] static bool releases(std::memory_order order) {
+    return order == std::memory_order_release || order == std::memory_order_acq_rel ||
+           order == std::memory_order_seq_cst;
+  }
+
+  [[nodiscard]] static std::memory_order on_failure(std::memory_order order) {
+    return order == std::memory_order_acq_rel   ? std::memory_order_acquire
+           : order == std::memory_order_release ? std::memory_order_relaxed
+                                                : order;
+  }
+
+  // The oldest value this thread may still see: neither overwritten before the thread's past ends, nor older than what
+  // the thread has seen here.
+  [[nodiscard]] std::size_t oldest_visible() const {
+    auto index = history_.size() - 1;
+    while (index > 0 && forgotten_ + index > seen_[now().current()] &&
+           history_[index].step > now().clock()[history_[index].thread]) {
+      --index;
+    }
+    return index;
+  }
+
+  T read(std::size_t index, std::memory_order order) const {
+    seen_[now().current()] = forgotten_ + index;
+    if (acquires(order)) {
+      now().clock().join(history_[index].released);
+    }
+    return history_[index].value;
+  }
+
+  void append(T value, std::memory_order order, const vector_clock& inherited = {}) {
+    auto released = inherited;
+    if (releases(order)) {
+      released.join(now().clock());
+    }
+    const auto thread = now().current();
+    history_.push_back({value, thread, now().clock()[thread], released});
+    if (history_.size() > remembered) {
+      history_.erase(history_.begin());
+      ++forgotten_;
+    }
+    seen_[thread] = forgotten_ + history_.size() - 1;
+  }
+
+  template <class Change>
+  T modify(std::memory_order order, Change change) {
+    step();
+    return replace_newest(order, change);
+  }
+
+  template <class Change>
+  T replace_newest(std::memory_order order, Change change) {
+    const auto before = read(history_.size() - 1, order);
+    append(change(before), order, history_.back().released);  // continues the release sequence
+    return before;
+  }
+
+  bool replace(T& expected, T desired, std::memory_order success, std::memory_order failure) {
+    if (history_.back().value != expected) {
+      expected = read(history_.size() - 1, failure);
+      return false;
+    }
+    replace_newest(success, [&](T) { return desired; });
+    return true;
+  }
+
+  void wake(bool all) {
+    step();
+    now().wake(this, all);
+  }
+
+  std::vector<written> history_;
+  std::size_t forgotten_ = 0;
+  mutable std::array<std::size_t, max_threads> seen_{};
+};
+
+/// A plain value that reports when two threads use it, at least one writing, with nothing ordering them.
+template <class T>
+class scheduled_data {
+ public:
+  scheduled_data() = default;
+  explicit scheduled_data(T value) : value_(value) {}
+
+  [[nodiscard]] T read() const {
+    auto& now = *execution::active();
+    now.tick();
+    now.expect(written_step_ <= now.clock()[writer_], "data race: a read is not ordered after a write");
+    reads_[now.current()] = now.clock()[now.current()];
+    return value_;
+  }
+
+  void write(T value) {
+    auto& now = *execution::active();
+    now.tick();
+    now.expect(written_step_ <= now.clock()[writer_], "data race: two writes are not ordered");
+    for (auto thread = std::size_t{0}; thread < max_threads; ++thread) {
+      now.expect(reads_[thread] <= now.clock()[thread], "data race: a write is not ordered after a read");
+    }
+    writer_ = now.current();
+    written_step_ = now.clock()[writer_];
+    value_ = value;
+  }
+
+ private:
+  T value_{};
+  std::size_t writer_ = 0;
+  std::uint32_t written_step_ = 0;
+  mutable std::array<std::uint32_t, max_threads> reads_{};
+};
+
+/// The number of the running thread, where components ask for an index of their thread.
+struct scheduled_thread_index {
+  [[nodiscard]] static std::uint32_t current() noexcept {
+    return static_cast<std::uint32_t>(execution::active()->current());
+  }
+
+  [[nodiscard]] static std::uint32_t limit() noexcept { return max_threads; }
+};
+
+}  // namespace pagedkv::testing

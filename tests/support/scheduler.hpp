@@ -1,0 +1,381 @@
+#pragma once
+
+#include "fiber.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::testing {
+
+/// Threads of one execution, counting the one that sets the scene as 0.
+inline constexpr auto max_threads = std::size_t{9};
+
+/// What one thread knows to have happened: for each thread, how many of its steps.
+class vector_clock {
+ public:
+  void tick(std::size_t thread) { ++steps_[thread]; }
+
+  void join(const vector_clock& other) {
+    for (auto i = std::size_t{0}; i < max_threads; ++i) {
+      steps_[i] = std::max(steps_[i], other.steps_[i]);
+    }
+  }
+
+  [[nodiscard]] std::uint32_t operator[](std::size_t thread) const { return steps_[thread]; }
+
+ private:
+  std::array<std::uint32_t, max_threads> steps_{};
+};
+
+/// One decision of a schedule: `chosen` of `options`; 0 is what would happen without the scheduler.
+struct decision {
+  std::uint32_t options = 1;
+  std::uint32_t chosen = 0;
+};
+
+/// Decides what the choices of an execution are. Exhaustive, random and replaying ones differ only in this.
+using decide = std::function<std::uint32_t(std::size_t position, std::uint32_t options)>;
+
+struct bounds {
+  std::uint32_t preemptions = 2;        // switches away from a thread that could go on
+  std::uint32_t surprises = 0;          // loads of older values, and weak compare-and-swaps that fail idly
+  std::uint64_t max_schedules = 2'000'000;
+  std::uint32_t max_steps = 5'000;      // in one schedule; more is no progress
+};
+
+/// A thread that is stopped before the step after its first `steps`, and goes on only when all others have ended.
+struct stop {
+  std::size_t thread = 0;
+  std::uint32_t steps = 0;
+};
+
+/// One run of a scenario under one schedule. The scenario sets its scene, spawns threads, calls `run`, and checks.
+class execution {
+ public:
+  execution(std::vector<std::unique_ptr<fiber>>& fibers, const bounds& limits, decide source, stop stopped = {})
+      : fibers_(fibers), limits_(limits), decide_(std::move(source)), stop_(stopped) {
+    active_ = this;
+    clocks_[0].tick(0);
+  }
+
+  execution(const execution&) = delete;
+  execution& operator=(const execution&) = delete;
+  ~execution() { active_ = nullptr; }
+
+  [[nodiscard]] static execution* active() { return active_; }
+
+  /// Adds a thread; the first is number 1. Bodies let no exception out.
+  void spawn(std::function<void()> body) {
+    const auto thread = ++num_threads_;
+    if (fibers_.size() < thread) {
+      fibers_.push_back(std::make_unique<fiber>());
+    }
+    fibers_[thread - 1]->start(std::move(body));
+    clocks_[thread] = clocks_[0];
+    clocks_[thread].tick(thread);
+  }
+
+  /// Interleaves the spawned threads until all have ended, or until the schedule makes no progress.
+  void run() {
+    auto next = first();
+    while (next != 0) {
+      current_ = next;
+      fibers_[next - 1]->resume();
+      if (abandoned_) {
+        break;
+      }
+      next = next_ != 0 ? next_ : first();
+      next_ = 0;
+    }
+    current_ = 0;
+    for (auto thread = std::size_t{1}; thread <= num_threads_; ++thread) {
+      clocks_[0].join(clocks_[thread]);
+      if (!abandoned_ && !fibers_[thread - 1]->finished()) {
+        fail("deadlock: a thread waits and nobody is left to wake it");
+        abandoned_ = true;
+      }
+    }
+    clocks_[0].tick(0);
+  }
+
+  void expect(bool condition, const char* otherwise) {
+    if (!condition) {
+      fail(otherwise);
+    }
+  }
+
+  void fail(const std::string& what) {
+    if (failure_.empty()) {
+      failure_ = what;
+    }
+  }
+
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+  [[nodiscard]] const std::vector<decision>& trace() const { return trace_; }
+
+  /// Instrumented operations that a thread has made.
+  [[nodiscard]] std::uint32_t steps(std::size_t thread) const { return steps_[thread]; }
+
+  /// Number of the running thread; 0 outside `run`.
+  [[nodiscard]] std::size_t current() const { return current_; }
+  [[nodiscard]] vector_clock& clock() { return clocks_[current_]; }
+
+  /// Tells what the running thread did before from what it does next, for others that learn of only one of them.
+  void tick() { clocks_[current_].tick(current_); }
+
+  /// Every instrumented operation begins here: the schedule may switch to another thread before it.
+  void step() {
+    tick();
+    if (current_ == 0) {
+      return;
+    }
+    if (++total_steps_ > limits_.max_steps) {
+      fail("no progress: too many steps");
+      abandoned_ = true;
+      fibers_[current_ - 1]->leave();
+    }
+    if (halted(current_)) {
+      fibers_[current_ - 1]->leave();
+    } else {
+      may_preempt();
+    }
+    ++steps_[current_];
+  }
+
+  /// Sleeps until `wake(place)`. Only from inside a thread.
+  void sleep(const void* place) {
+    blocked_[current_] = place;
+    fibers_[current_ - 1]->leave();
+  }
+
+  void wake(const void* place, bool all) {
+    for (auto thread = std::size_t{1}; thread <= num_threads_; ++thread) {
+      if (blocked_[thread] == place) {
+        blocked_[thread] = nullptr;
+        if (!all) {
+          return;
+        }
+      }
+    }
+  }
+
+  /// Whether something surprising but allowed happens now, and which of `options` ways; 0 is the ordinary one.
+  [[nodiscard]] std::uint32_t surprise(std::uint32_t options) {
+    if (options < 2 || current_ == 0 || surprises_ == limits_.surprises) {
+      return 0;
+    }
+    const auto chosen = choose(options);
+    surprises_ += chosen != 0;
+    return chosen;
+  }
+
+ private:
+  using thread_list = std::vector<std::size_t>;
+
+  void may_preempt() {
+    if (current_ == stop_.thread || preemptions_ == limits_.preemptions) {
+      return;
+    }
+    const auto others = ready_except(current_);
+    if (others.empty()) {
+      return;
+    }
+    const auto chosen = choose(static_cast<std::uint32_t>(others.size()) + 1);
+    if (chosen != 0) {
+      ++preemptions_;
+      next_ = others[chosen - 1];
+      fibers_[current_ - 1]->leave();
+    }
+  }
+
+  [[nodiscard]] bool halted(std::size_t thread) const {
+    if (thread != stop_.thread || steps_[thread] != stop_.steps) {
+      return false;
+    }
+    for (auto other = std::size_t{1}; other <= num_threads_; ++other) {
+      if (other != thread && !fibers_[other - 1]->finished()) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool ready(std::size_t thread) const {
+    return !fibers_[thread - 1]->finished() && blocked_[thread] == nullptr && !halted(thread);
+  }
+
+  [[nodiscard]] thread_list ready_except(std::size_t excluded) const {
+    auto list = thread_list{};
+    for (auto thread = std::size_t{1}; thread <= num_threads_; ++thread) {
+      if (thread != excluded && ready(thread)) {
+        list.push_back(thread);
+      }
+    }
+    return list;
+  }
+
+  // The thread to go on with when the current one cannot; 0 when none can.
+  [[nodiscard]] std::size_t first() {
+    if (stop_.thread != 0 && steps_[stop_.thread] < stop_.steps && ready(stop_.thread)) {
+      return stop_.thread;
+    }
+    const auto all = ready_except(0);
+    return all.empty() ? 0 : all[all.size() == 1 ? 0 : choose(static_cast<std::uint32_t>(all.size()))];
+  }
+
+  [[nodiscard]] std::uint32_t choose(std::uint32_t options) {
+    const auto chosen = decide_(trace_.size(), options);
+    trace_.push_back({options, chosen});
+    return chosen;
+  }
+
+  static inline execution* active_ = nullptr;
+
+  std::vector<std::unique_ptr<fiber>>& fibers_;
+  const bounds& limits_;
+  decide decide_;
+  stop stop_;
+  std::size_t num_threads_ = 0;
+  std::size_t current_ = 0;
+  std::size_t next_ = 0;
+  std::uint32_t preemptions_ = 0;
+  std::uint32_t surprises_ = 0;
+  std::uint32_t total_steps_ = 0;
+  bool abandoned_ = false;
+  std::array<std::uint32_t, max_threads> steps_{};
+  std::array<const void*, max_threads> blocked_{};
+  std::array<vector_clock, max_threads> clocks_{};
+  std::vector<decision> trace_;
+  std::string failure_;
+};
+
+using scenario = std::function<void(execution&)>;
+
+/// What an exploration found. `schedule` replays the failing execution.
+struct finding {
+  std::uint64_t schedules = 0;
+  bool complete = false;  // nothing within the bounds was left out, unless a sanitizer made that too slow
+  std::string failure;
+  std::string schedule;
+  std::uint64_t seed = 0;
+};
+
+/// Runs scenarios under many schedules.
+class explorer {
+ public:
+  explicit explorer(const bounds& limits = {}) : limits_(limits) {}
+
+  /// Every schedule within the bounds, depth first, until one fails.
+  [[nodiscard]] finding exhaustive(const scenario& body) {
+    auto result = finding{};
+    auto path = std::vector<decision>{};
+    while (result.schedules < (slow_fibers ? slow_schedules : limits_.max_schedules)) {
+      const auto follow = [&](std::size_t position, std::uint32_t) {
+        return position < path.size() ? path[position].chosen : 0;
+      };
+      path = once(body, follow, {}, result);
+      if (!result.failure.empty()) {
+        return result;
+      }
+      while (!path.empty() && path.back().chosen + 1 == path.back().options) {
+        path.pop_back();
+      }
+      if (path.empty()) {
+        result.complete = true;
+        return result;
+      }
+      ++path.back().chosen;
+    }
+    result.complete = slow_fibers;
+    return result;
+  }
+
+  /// `schedules` random ones. Each depends on the seed and its number only.
+  [[nodiscard]] finding random(const scenario& body, std::uint64_t seed, std::uint64_t schedules) {
+    auto result = finding{};
+    result.seed = seed;
+    const auto enough = slow_fibers ? std::min(schedules, slow_schedules) : schedules;
+    while (result.schedules < enough && result.failure.empty()) {
+      auto source = std::mt19937_64{seed + result.schedules};
+      // Mostly the ordinary, or threads would only ever meet at their first steps.
+      const auto roll = [&](std::size_t, std::uint32_t options) {
+        return source() % 6 == 0 ? static_cast<std::uint32_t>(source() % options) : 0;
+      };
+      once(body, roll, {}, result);
+    }
+    return result;
+  }
+
+  /// The execution that a finding's schedule names.
+  [[nodiscard]] finding replay(const scenario& body, const std::string& schedule) {
+    auto choices = std::vector<std::pair<std::size_t, std::uint32_t>>{};
+    auto text = std::istringstream{schedule};
+    auto position = std::size_t{};
+    auto chosen = std::uint32_t{};
+    for (auto colon = char{}; text >> position >> colon >> chosen;) {
+      choices.emplace_back(position, chosen);
+    }
+    const auto follow = [&](std::size_t at, std::uint32_t) {
+      const auto found = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return c.first == at; });
+      return found == choices.end() ? 0 : found->second;
+    };
+    auto result = finding{};
+    once(body, follow, {}, result);
+    return result;
+  }
+
+  /// Stops `thread` before each of its steps in turn; the others must end without it, under some random schedules each.
+  [[nodiscard]] finding stopped_anywhere(const scenario& body, std::size_t thread, std::uint64_t seed) {
+    auto result = finding{};
+    result.seed = seed;
+    for (auto steps = std::uint32_t{0}; result.failure.empty(); ++steps) {
+      auto reached = false;
+      for (auto i = 0; i < 4 && result.failure.empty(); ++i) {
+        auto source = std::mt19937_64{seed + result.schedules};
+        const auto roll = [&](std::size_t, std::uint32_t options) {
+          return static_cast<std::uint32_t>(source() % options);
+        };
+        auto made = std::uint32_t{};
+        once([&](execution& e) { body(e); made = e.steps(thread); }, roll, {thread, steps}, result);
+        reached |= made > steps;
+      }
+      if (!reached) {
+        result.complete = true;
+        return result;
+      }
+    }
+    return result;
+  }
+
+ private:
+  std::vector<decision> once(const scenario& body, decide source, stop stopped, finding& result) {
+    auto run = execution{fibers_, limits_, std::move(source), stopped};
+    body(run);
+    ++result.schedules;
+    result.failure = run.failure();
+    auto schedule = std::ostringstream{};
+    for (auto i = std::size_t{0}; i < run.trace().size() && !result.failure.empty(); ++i) {
+      if (run.trace()[i].chosen != 0) {
+        schedule << i << ':' << run.trace()[i].chosen << ' ';
+      }
+    }
+    result.schedule = schedule.str();
+    return run.trace();
+  }
+
+  // ThreadSanitizer takes 200 times as long to switch fibers, and sees nothing: one thread runs them all.
+  static constexpr auto slow_schedules = std::uint64_t{2'000};
+
+  bounds limits_;
+  std::vector<std::unique_ptr<fiber>> fibers_;
+};
+
+}  // namespace pagedkv::testing
