@@ -43,14 +43,14 @@ template <class State>
 template <class State>
 [[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
                                        std::size_t max_blocks, std::size_t num_total) noexcept {
-  auto from_evictable = std::int64_t{0};
+  auto num_taken = std::int64_t{0};  // of the available blocks, by the prefix itself
   match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_blocks, look(state),
               [&](block_id block) {
                 blocks.push_back(block);
-                from_evictable += state.pool.state(block).count() == 0;
+                num_taken += state.pool.could_be_evicted(block);
               });
   const auto num_more = num_total - std::min(num_total, blocks.size());
-  const auto num_available = state.pool.num_available() - from_evictable;
+  const auto num_available = state.pool.num_available() - num_taken;
   if (static_cast<std::int64_t>(num_more) > num_available) {
     if constexpr (State::locking_type::family::concurrent) {
       release_blocks(state, blocks, 0, blocks.size(), block_release{});
@@ -128,7 +128,9 @@ template <class State>
   if (!pinned.blocks.try_reserve(max_blocks)) {
     return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(tokens.size())};
   }
-  return hold_prefix(state, pinned.blocks, tag, tokens, max_blocks, 0);
+  auto held = hold_prefix(state, pinned.blocks, tag, tokens, max_blocks, 0);
+  state.note_peak();
+  return held;
 }
 
 template <class State>

@@ -78,8 +78,8 @@ class basic_kv_cache {
   result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) -> result<void> {
-      s.last_access = state_.time();
       if (s.room > 0) [[likely]] {
+        s.last_access = state_.time();
         *s.next_token++ = next;
         --s.room;
         ++s.num_tokens;
@@ -97,10 +97,7 @@ class basic_kv_cache {
   /// Declares that the K/V of the first `num_tokens` has been written, and publishes the full blocks among them.
   result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) {
-      s.last_access = state_.time();
-      return detail::commit(state_, s, num_tokens);
-    });
+    return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
   }
 
   /// A second sequence on the same blocks. The first must be committed to its end.
@@ -377,11 +374,19 @@ class basic_kv_cache {
   }
 
   [[gnu::noinline]] result<void> extend(sequence& s, std::span<const token> tokens, stream on) noexcept {
-    s.last_access = state_.time();
-    return detail::extend(state_, s, tokens, [&](block_id from, block_id to) {
+    const auto copy = [&](block_id from, block_id to) {
       const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
       return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
-    });
+    };
+    return accessed(s, detail::extend(state_, s, tokens, copy));
+  }
+
+  /// Dates a sequence whose operation succeeded.
+  [[nodiscard]] result<void> accessed(sequence& s, const result<void>& outcome) const noexcept {
+    if (outcome) {
+      s.last_access = state_.time();
+    }
+    return outcome;
   }
 
   [[no_unique_address]] typename Locking::cache_mutex mutex_;

@@ -8,6 +8,14 @@
 
 namespace pagedkv::detail {
 
+/// Ends that no time can tell are as good as never.
+[[nodiscard]] constexpr timestamp retention_end(timestamp now, std::int64_t retention) noexcept {
+  auto end = std::int64_t{0};
+  return __builtin_add_overflow(static_cast<std::int64_t>(now), retention, &end) || retention == 0
+             ? timestamp{0}
+             : static_cast<timestamp>(end);
+}
+
 /// What the eviction policy is told of the blocks of one sequence.
 [[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, bool ended,
                                               std::size_t block_size) noexcept {
@@ -17,9 +25,7 @@ namespace pagedkv::detail {
   how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);
   how.priority = from.options.priority;
   how.ended = ended;
-  how.retain_until = from.options.retention == 0
-                         ? timestamp{0}
-                         : static_cast<timestamp>(static_cast<std::int64_t>(now) + from.options.retention);
+  how.retain_until = retention_end(now, from.options.retention);
   return how;
 }
 
@@ -80,6 +86,7 @@ template <class State>
   s.num_tokens = num_tokens;
   s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
   s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
+  s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
   const auto num_full = static_cast<std::size_t>(num_tokens) / state.block_size();
   if (num_full < s.num_published_blocks) {
     s.num_published_blocks = num_full;

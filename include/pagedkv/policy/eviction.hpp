@@ -75,4 +75,13 @@ concept eviction = requires(P policy, const P& constant, block_id block, const b
   { P::concurrent } -> std::convertible_to<bool>;
 };
 
+/// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that it
+/// holds are then not counted as available.
+template <eviction P>
+inline constexpr bool evicts = true;
+
+template <eviction P>
+  requires requires { requires !P::evicts; }
+inline constexpr bool evicts<P> = false;
+
 }  // namespace pagedkv

@@ -57,9 +57,16 @@ class block_pool {
     return counts;
   }
 
-  /// Blocks that an allocation could have now, free or evictable. Exact unless other threads are at work.
+  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other threads
+  /// are at work.
   [[nodiscard]] std::int64_t num_available() const noexcept {
-    return free_.size() + unreferenced_.get(evictable);
+    return free_.size() + (evicts<Eviction> ? unreferenced_.get(evictable) : 0);
+  }
+
+  /// Whether this block is among those that are available though not free.
+  [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
+    const auto seen = state(block);
+    return evicts<Eviction> && seen.count() == 0 && seen.published() && seen.step() == 0;
   }
 
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
@@ -143,7 +150,7 @@ class block_pool {
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains)) {
+      if (claim(block, chains) == eviction_answer::taken) {
         chains.erase(block);
         order_.erase(block);
         word_of(block).store(0, std::memory_order_release);
@@ -281,10 +288,26 @@ class block_pool {
     return next;
   }
 
-  /// Ends the wait of a retiring block whose steps have retired.
+  /// Ends the wait of a retiring block whose steps have retired, and sees to it that the block is swept while it waits.
   void settle(block_id block) noexcept {
+    end_wait(block);
+    while (state(block).step() == 0) {
+      retiring_.erase(block);
+      const auto seen = state(block);
+      if (seen.step() == 0) {
+        break;
+      }
+      retiring_.insert(block);  // released again in between
+      if (!steps_.passed(seen.step())) {
+        break;
+      }
+      end_wait(block);  // the sweep of its step may have come in between, too
+    }
+  }
+
+  void end_wait(block_id block) noexcept {
     auto seen = state(block);
-    while (seen.count() == 0 && seen.step() != 0 && steps_.passed(seen.step())) {
+    while (seen.step() != 0 && steps_.passed(seen.step())) {
       const auto next = seen.with_step(0);
       if (swap(word_of(block), seen, next)) {
         unreferenced_.add(retiring, -1);
@@ -296,26 +319,23 @@ class block_pool {
         break;
       }
     }
-    if (state(block).step() == 0) {
-      retiring_.erase(block);
-      if (state(block).step() != 0) {  // released again in between
-        retiring_.insert(block);
-      }
-    }
   }
 
   /// Evictable to claimed: out of the reach of hits and of other evictors.
   template <class Chains>
-  [[nodiscard]] bool claim(block_id block, Chains& chains) noexcept {
+  [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
     auto seen = state(block);
     do {
-      if (seen.count() != 0 || !seen.published() || seen.claimed() || seen.step() != 0) {
-        return false;
+      if (seen.count() != 0 || !seen.published() || seen.claimed()) {
+        return eviction_answer::in_use;
+      }
+      if (seen.step() != 0) {
+        return eviction_answer::fenced;
       }
     } while (!swap(word_of(block), seen, seen.with_claimed(true)));
     unreferenced_.add(evictable, -1);
     chains.detach(block);
-    return true;
+    return eviction_answer::taken;
   }
 
   template <class Chains>
@@ -334,12 +354,9 @@ class block_pool {
     bool refused = false;
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      if (pool.claim(block, chains)) {
-        return eviction_answer::taken;
-      }
-      refused = true;
-      const auto seen = pool.state(block);
-      return seen.count() == 0 && seen.step() != 0 ? eviction_answer::fenced : eviction_answer::in_use;
+      const auto answer = pool.claim(block, chains);
+      refused |= answer != eviction_answer::taken;
+      return answer;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
@@ -361,7 +378,7 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains)) {
+      if (claim(block, chains) == eviction_answer::taken) {
         order_.erase(block);
         return block;
       }

@@ -9,6 +9,7 @@ class no_eviction {
  public:
   static constexpr std::string_view name = "none";
   static constexpr bool concurrent = true;
+  static constexpr bool evicts = false;
 
   explicit no_eviction(std::int32_t /*num_blocks*/) noexcept {}
 
@@ -25,6 +26,6 @@ class no_eviction {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return 0; }
 };
 
-static_assert(eviction<no_eviction>);
+static_assert(eviction<no_eviction> && !evicts<no_eviction>);
 
 }  // namespace pagedkv

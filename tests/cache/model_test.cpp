@@ -1,0 +1,110 @@
+#include "../support/cache_matrix.hpp"
+#include "../support/cache_model.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <random>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+/// Everyday runs are short; PAGEDKV_TEST_FULL=1 asks for long ones.
+[[nodiscard]] int runs(int everyday) { return std::getenv("PAGEDKV_TEST_FULL") != nullptr ? 20 * everyday : everyday; }
+
+/// Pools so small that exhaustion and eviction are frequent.
+[[nodiscard]] cache_config draw_config(std::uint64_t seed, std::int32_t block_size) {
+  auto random = std::mt19937_64{seed};
+  const auto between = [&](int low, int high) { return std::uniform_int_distribution{low, high}(random); };
+  auto config = cache_config{};
+  config.block_size = block_size;
+  config.num_blocks = between(1, block_size == 16 ? 12 : 30);
+  config.num_layers = between(1, 2);
+  config.num_kv_heads = between(1, 2);
+  config.head_dim = between(1, 5);
+  config.max_sequences = between(1, 7);
+  config.hash_seed = seed + 1;
+  return config;
+}
+
+struct outcome {
+  std::optional<std::string> failure;
+  model_coverage coverage;
+};
+
+[[nodiscard]] outcome run(const cache_kind& kind, const cache_config& config,
+                          const std::vector<operation>& operations) {
+  const auto cache = kind.make(config);
+  auto model = cache_model{*cache, kind, config};
+  auto failure = model.run(operations);
+  return {std::move(failure), model.coverage()};
+}
+
+/// Runs random operations; a failure is shrunk and shown.
+[[nodiscard]] model_coverage run_random(const cache_kind& kind, std::int32_t block_size, std::uint64_t seed,
+                                        std::size_t num_operations) {
+  const auto config = draw_config(seed, block_size);
+  const auto operations = random_operations(seed, num_operations);
+  auto [failure, coverage] = run(kind, config, operations);
+  if (failure) {
+    const auto shrunk = shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
+    INFO(kind.name << ", block size " << block_size << ", seed " << seed << "\n" << to_string(shrunk));
+    FAIL(run(kind, config, shrunk).failure.value_or("the failure does not repeat: " + *failure));
+  }
+  return coverage;
+}
+
+void add(model_coverage& sum, const model_coverage& more) {
+  sum.operations += more.operations;
+  sum.moves += more.moves;
+  sum.revivals_checked += more.revivals_checked;
+  sum.statistics.hit_blocks += more.statistics.hit_blocks;
+  sum.statistics.evictions += more.statistics.evictions;
+  sum.statistics.copies += more.statistics.copies;
+  sum.statistics.refusals += more.statistics.refusals;
+}
+
+/// A run that met nothing interesting has tested nothing.
+void check_coverage(const model_coverage& sum, const cache_kind& kind) {
+  INFO(kind.name);
+  CHECK(sum.moves > 0);
+  CHECK(sum.revivals_checked > 0);
+  CHECK(sum.statistics.hit_blocks > 0);
+  CHECK((sum.statistics.evictions > 0) == kind.evicts);
+  CHECK(sum.statistics.copies > 0);
+  CHECK(sum.statistics.refusals > 0);
+}
+
+}  // namespace
+
+TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model]") {
+  const auto kinds = full_matrix();
+  const auto num_runs = static_cast<std::uint64_t>(runs(60));
+  for (const auto& kind : kinds) {
+    auto sum = model_coverage{};
+    for (const auto block_size : {1, 4, 16}) {
+      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
+        add(sum, run_random(kind, block_size, seed, 300));
+      }
+    }
+    check_coverage(sum, kind);
+  }
+}
+
+TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
+  const auto num_runs = static_cast<std::uint64_t>(runs(60));
+  for_each_type(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
+    for (const auto& kind : {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
+      auto sum = model_coverage{};
+      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
+        add(sum, run_random(kind, 4, 1000 + seed, 300));
+      }
+      check_coverage(sum, kind);
+    }
+  });
+}

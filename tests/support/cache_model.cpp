@@ -1,0 +1,599 @@
+#include "cache_model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+
+namespace pagedkv::test {
+
+namespace {
+
+constexpr auto salts = std::array{salt::none, salt{1}, make_salt(1, 7)};
+
+/// Distinct inputs give distinct outputs for all that a test will see (the finaliser of splitmix64).
+[[nodiscard]] std::uint64_t mix(std::uint64_t before, std::uint64_t next) {
+  auto x = before * 0x9e3779b97f4a7c15 + next + 0x632be59bd9b4e019;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+cache_model::cache_model(cache_under_test& cache, const cache_kind& kind, const cache_config& config)
+    : cache_(cache),
+      kind_(kind),
+      config_(config),
+      seen_(cache.statistics()),
+      padded_(static_cast<std::size_t>(config.max_sequences), max_table),
+      compressed_(static_cast<std::size_t>(config.max_sequences),
+                  max_table * static_cast<std::size_t>(config.max_sequences)) {}
+
+std::optional<std::string> cache_model::run(const std::vector<operation>& operations) {
+  try {
+    for (const auto& next : operations) {
+      apply(next);
+      ++coverage_.operations;
+    }
+    finish();
+    coverage_.statistics = seen_;
+    return std::nullopt;
+  } catch (const mismatch& found) {
+    return found.what;
+  }
+}
+
+void cache_model::apply(const operation& next) {
+  fresh_taken_ = 0;
+  peak_within_ = 0;
+  refused_ = false;
+  switch (next.what) {
+    case action::create: create(next); break;
+    case action::append_one: append(next, false); break;
+    case action::append_run: append(next, true); break;
+    case action::compute: compute(next); break;
+    case action::write_ahead: write_ahead(next); break;
+    case action::fork: fork(next); break;
+    case action::truncate: truncate(next); break;
+    case action::drop_before: drop_before(next); break;
+    case action::release:
+      if (!live_.empty()) {
+        release(next.a % live_.size(), next.b % 2 == 0);
+      }
+      break;
+    case action::pin: pin(next); break;
+    case action::unpin:
+      if (!pins_.empty()) {
+        unpin(next.a % pins_.size());
+      }
+      break;
+    case action::find_prefix: find_prefix(next); break;
+    case action::begin_step: begin_step(); break;
+    case action::retire_step: retire_step(next); break;
+    case action::compact: compact(); break;
+    case action::reset: reset(); break;
+    case action::advance_time: advance_time(next); break;
+    case action::update_batches: update_batches(next); break;
+    case action::ask_wrongly: ask_wrongly(next); break;
+    case action::use_dead_id: use_dead_id(next); break;
+    case action::number_of_actions: break;
+  }
+  check();
+}
+
+// --- what callers do ---
+
+void cache_model::create(const operation& next) {
+  const auto tokens = draw_prompt(next);
+  const auto size = static_cast<std::int64_t>(tokens.size());
+  auto options = sequence_options{};
+  options.salt = salts[next.c % salts.size()];
+  options.priority = static_cast<std::uint8_t>(next.c / 8 % 101);
+  options.retention = next.c % 5 == 0 ? std::numeric_limits<std::int64_t>::max() : next.c % 5;
+  options.expected_tokens = next.c % 7;
+  const auto prefixes = name_prefixes(tokens, options.salt);
+  const auto held_before = provably_cached(prefixes);
+  const auto found = cache_.find_prefix(tokens, options.salt);
+  const auto num_hits = tokens.empty() ? 0 : std::min(found, size - 1) / config_.block_size;
+  const auto num_fresh = blocks_for(size) - num_hits;
+
+  const auto made = cache_.create_sequence(tokens, options);
+  if (live_.size() == static_cast<std::size_t>(config_.max_sequences)) {
+    return expect_error(made, error_code::limit_reached, "create beyond max_sequences");
+  }
+  if (num_fresh > available(seen_.blocks)) {
+    ++expected_.refusals;
+    return expect_error(made, error_code::capacity_exhausted, "create beyond capacity");
+  }
+  if (!made && num_fresh + std::min(num_hits, seen_.blocks.evictable) > available(seen_.blocks)) {
+    ++expected_.refusals;  // hits on evictable blocks leave fewer to take
+    return expect_error(made, error_code::capacity_exhausted, "create beyond capacity");
+  }
+  expect_success(made, "create");
+  expect_equal(made->num_cached_tokens, num_hits * config_.block_size, "cached tokens, with the last left to compute");
+
+  auto s = model_sequence{};
+  s.id = made->id;
+  s.options = options;
+  extend_names(s, tokens);
+  s.num_prompt = size;
+  s.num_computed = s.num_written = s.num_cached = made->num_cached_tokens;
+  s.created = s.last_access = now_;
+  s.blocks = fetch_table(s.id);
+  expect_equal(static_cast<std::int64_t>(s.blocks.size()), blocks_for(size), "blocks of a new sequence");
+  for (auto i = std::size_t{0}; i < s.blocks.size(); ++i) {
+    if (i < static_cast<std::size_t>(num_hits)) {
+      expect_hit(s.blocks[i], prefixes[(i + 1) * block_size() - 1]);
+    } else {
+      take_fresh(s.blocks[i]);
+    }
+  }
+  expect(found >= held_before, "a prefix that a sequence in use holds was not found");
+  ++expected_.prompts;
+  expected_.prompt_blocks += size / config_.block_size;
+  expected_.hit_blocks += num_hits;
+  expected_.hit_tokens += made->num_cached_tokens;
+  live_.push_back(std::move(s));
+}
+
+void cache_model::append(const operation& next, bool run) {
+  auto* const s = pick(next.a);
+  if (s == nullptr) {
+    return;
+  }
+  auto tokens = std::vector<token>(run ? next.b % (2 * block_size() + 2) : 1);
+  for (auto i = std::size_t{0}; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<token>((next.c + i) % 3);
+  }
+  if (run && next.b % 31 == 0) {
+    tokens.resize((static_cast<std::size_t>(config_.num_blocks) + 1) * block_size());
+  }
+  const auto appended = run ? cache_.append(s->id, tokens) : cache_.append(s->id, tokens[0]);
+
+  const auto last = s->blocks.size();
+  const bool partial = s->size() % config_.block_size != 0;
+  const bool shared = partial && !tokens.empty() &&
+                      (published_.contains(s->blocks.back()) || std::ranges::any_of(live_, [&](const auto& other) {
+                         return &other != s && std::ranges::count(other.blocks, s->blocks.back()) != 0;
+                       }));
+  const auto total = blocks_for(s->size() + static_cast<std::int64_t>(tokens.size()));
+  const auto num_fresh = total - static_cast<std::int64_t>(last) + (shared ? 1 : 0);
+  if (num_fresh > available(seen_.blocks)) {
+    ++expected_.refusals;
+    return expect_error(appended, error_code::capacity_exhausted, "append beyond capacity");
+  }
+  expect_success(appended, "append");
+  peak_within_ = num_fresh == 0 ? 0 : seen_.blocks.in_use + num_fresh;
+  const auto blocks = fetch_table(s->id);
+  expect_equal(static_cast<std::int64_t>(blocks.size()), total, "blocks after an append");
+  for (auto i = std::size_t{0}; i < blocks.size(); ++i) {
+    if (i >= last || (shared && i + 1 == last)) {
+      take_fresh(blocks[i]);
+    } else {
+      expect(blocks[i] == s->blocks[i], "an append changed a block that it need not have touched");
+    }
+  }
+  if (shared) {
+    let_go(s->blocks.back());
+    ++expected_.copies;
+  }
+  s->blocks = blocks;
+  extend_names(*s, tokens);
+  s->last_access = now_;
+}
+
+void cache_model::compute(const operation& next) {
+  auto* const s = pick(next.a);
+  if (s == nullptr) {
+    return;
+  }
+  const auto rest = static_cast<std::uint32_t>(s->size() - s->num_computed);
+  const auto count = next.b % 4 != 0 ? rest : next.c % (rest + 1);
+  const auto target = s->num_computed + count;
+  write(*s, s->num_written, target);
+  s->num_written = std::max(s->num_written, target);
+  expect_success(cache_.commit(s->id, target), "commit");
+  mark_committed(*s, target);
+  s->last_access = now_;
+}
+
+void cache_model::write_ahead(const operation& next) {
+  if (auto* const s = pick(next.a)) {
+    write(*s, s->num_written, s->size());
+    s->num_written = s->size();
+  }
+}
+
+void cache_model::fork(const operation& next) {
+  auto* const from = pick(next.a);
+  if (from == nullptr) {
+    return;
+  }
+  const auto forked = cache_.fork(from->id);
+  if (live_.size() == static_cast<std::size_t>(config_.max_sequences)) {
+    return expect_error(forked, error_code::limit_reached, "fork beyond max_sequences");
+  }
+  if (from->num_computed != from->size()) {
+    return expect_error(forked, error_code::invalid_argument, "fork of a sequence with uncommitted tokens");
+  }
+  expect_success(forked, "fork");
+  auto to = *from;
+  to.id = *forked;
+  to.created = to.last_access = now_;
+  live_.push_back(std::move(to));
+}
+
+void cache_model::truncate(const operation& next) {
+  auto* const s = pick(next.a);
+  if (s == nullptr) {
+    return;
+  }
+  const auto start = static_cast<std::int64_t>(s->num_dropped) * config_.block_size;
+  const auto keep = s->size() - static_cast<std::int64_t>(next.b) % (s->size() - start + 1);
+  expect_success(cache_.truncate(s->id, keep), "truncate");
+  while (static_cast<std::int64_t>(s->blocks.size()) > blocks_for(keep)) {
+    let_go(s->blocks.back());
+    s->blocks.pop_back();
+  }
+  s->tokens.resize(static_cast<std::size_t>(keep));
+  s->prefixes.resize(static_cast<std::size_t>(keep));
+  for (auto* const count : {&s->num_computed, &s->num_written, &s->num_prompt, &s->num_cached}) {
+    *count = std::min(*count, keep);
+  }
+}
+
+void cache_model::drop_before(const operation& next) {
+  auto* const s = pick(next.a);
+  if (s == nullptr) {
+    return;
+  }
+  const auto start = static_cast<std::int64_t>(next.b) % (s->num_computed + 1);
+  expect_success(cache_.drop_before(s->id, start), "drop before");
+  for (; static_cast<std::int64_t>(s->num_dropped) < start / config_.block_size; ++s->num_dropped) {
+    let_go(s->blocks[s->num_dropped]);
+    s->blocks[s->num_dropped] = no_block;
+  }
+}
+
+void cache_model::release(std::size_t index, bool ended) {
+  auto s = std::move(live_[index]);
+  live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
+  expect_success(cache_.release(s.id, ended), "release");
+  std::ranges::for_each(s.blocks, [&](block_id block) { let_go(block); });
+  dead_.push_back(s.id);
+  past_.push_back(std::move(s.tokens));
+}
+
+void cache_model::pin(const operation& next) {
+  const auto tokens = draw_prompt(next);
+  const auto tag = salts[next.c % salts.size()];
+  const auto found = cache_.find_prefix(tokens, tag);
+  const auto pinned = cache_.pin(tokens, tag);
+  if (pins_.size() == static_cast<std::size_t>(config_.max_sequences)) {
+    return expect_error(pinned, error_code::limit_reached, "pin beyond max_sequences");
+  }
+  expect_success(pinned, "pin");
+  expect_equal(pinned->num_tokens, found, "pinned tokens");
+  auto prefixes = name_prefixes(tokens, tag);
+  prefixes.resize(static_cast<std::size_t>(found));
+  pins_.push_back({pinned->id, std::move(prefixes)});
+}
+
+void cache_model::unpin(std::size_t index) {
+  const auto id = pins_[index].id;
+  pins_.erase(pins_.begin() + static_cast<std::ptrdiff_t>(index));
+  expect_success(cache_.unpin(id), "unpin");
+  unpinned_in_flight_ |= !in_flight_.empty();
+  dead_pins_.push_back(id);
+}
+
+void cache_model::find_prefix(const operation& next) {
+  const auto tokens = draw_prompt(next);
+  const auto tag = salts[next.c % salts.size()];
+  const auto prefixes = name_prefixes(tokens, tag);
+  const auto found = cache_.find_prefix(tokens, tag);
+  expect(found >= 0 && found % config_.block_size == 0 && found <= static_cast<std::int64_t>(tokens.size()),
+         "a prefix that is not a number of blocks was found");
+  expect(found >= provably_cached(prefixes), "a prefix that a sequence in use holds was not found");
+  const auto known = [&](std::int64_t end) { return committed_.contains(prefixes[static_cast<std::size_t>(end) - 1]); };
+  expect(found == 0 || known(found), "a prefix was found that nobody committed");
+  const auto longer = found + config_.block_size;
+  if (!kind_.evicts && longer <= static_cast<std::int64_t>(tokens.size())) {
+    expect(!known(longer), "a committed prefix was lost though nothing is ever evicted");
+  }
+}
+
+void cache_model::begin_step() {
+  const auto oldest = in_flight_.empty() ? last_step_ + 1 : *in_flight_.begin();
+  const auto begun = cache_.begin_step();
+  if (last_step_ + 1 - oldest >= 64) {
+    return expect_error(begun, error_code::limit_reached, "begin a 65th step");
+  }
+  expect_success(begun, "begin step");
+  expect_equal(static_cast<std::int64_t>(*begun), static_cast<std::int64_t>(++last_step_), "number of a step");
+  in_flight_.insert(last_step_);
+}
+
+void cache_model::retire_step(const operation& next) {
+  if (!in_flight_.empty()) {
+    auto step = in_flight_.begin();
+    std::advance(step, next.a % in_flight_.size());
+    retire(step_id{*step});
+  }
+}
+
+void cache_model::retire(step_id step) {
+  expect_success(cache_.retire_step(step), "retire step");
+  in_flight_.erase(static_cast<std::uint64_t>(step));
+  std::erase_if(fences_, [&](const auto& fence) {
+    return in_flight_.empty() || *in_flight_.begin() > fence.second;
+  });
+  unpinned_in_flight_ &= !in_flight_.empty();
+}
+
+void cache_model::compact() {
+  const auto moves = cache_.compact();
+  if (!in_flight_.empty()) {
+    return expect_error(moves, error_code::in_use, "compact with a step in flight");
+  }
+  expect_success(moves, "compact");
+  auto names = std::map<block_id, block_id>{};
+  auto destinations = std::set<std::int32_t>{};
+  for (const auto& [source, destination] : *moves) {
+    expect(destination < source, "compaction moved a block up");
+    expect(names.emplace(block_id{source}, block_id{destination}).second, "compaction moved a block twice");
+    expect(destinations.insert(destination).second, "compaction moved two blocks to one place");
+  }
+  for (auto& s : live_) {
+    for (auto& block : s.blocks) {
+      block = names.contains(block) ? names[block] : block;
+    }
+  }
+  auto published = std::map<block_id, std::uint64_t>{};
+  for (const auto& [block, prefix] : published_) {
+    if (names.contains(block)) {
+      published[names[block]] = prefix;
+    } else if (!destinations.contains(static_cast<std::int32_t>(block))) {
+      published[block] = prefix;
+    }
+  }
+  published_ = std::move(published);
+  coverage_.moves += static_cast<std::int64_t>(moves->size());
+  const auto again = cache_.compact();
+  expect(again && again->empty(), "compaction left a free block below another");
+}
+
+void cache_model::reset() {
+  const auto done = cache_.reset_prefix_cache();
+  if (seen_.blocks.in_use + seen_.blocks.retiring != 0) {
+    return expect_error(done, error_code::in_use, "reset while blocks are in use");
+  }
+  expect_success(done, "reset");
+  expect_equal(*done, seen_.blocks.evictable, "blocks forgotten by a reset");
+  published_.clear();
+  committed_.clear();
+}
+
+void cache_model::advance_time(const operation& next) {
+  const auto delta = static_cast<std::int64_t>(next.a % 1000) - 200;
+  const auto wanted = static_cast<timestamp>(static_cast<std::int64_t>(now_) + delta);
+  cache_.advance_time(wanted);
+  now_ = std::max(now_, wanted);
+}
+
+void cache_model::update_batches(const operation& next) {
+  auto rows = std::vector<const model_sequence*>{};
+  for (auto i = std::size_t{0}; i < live_.size(); ++i) {
+    if ((next.a >> i & 1) == 0 || next.b % 3 != 0) {
+      rows.push_back(&live_[i]);
+    }
+  }
+  if (next.b % 4 == 0) {
+    std::ranges::reverse(rows);
+  }
+  auto ids = std::vector<sequence_id>{};
+  std::ranges::transform(rows, std::back_inserter(ids), [](const auto* s) { return s->id; });
+  expect_success(cache_.update(padded_, ids), "update of a padded batch");
+  expect_success(cache_.update(compressed_, ids), "update of a compressed batch");
+  check_batches(rows);
+}
+
+void cache_model::ask_wrongly(const operation& next) {
+  const auto invalid = error_code::invalid_argument;
+  const auto few = std::vector<token>(1, 1);
+  const bool full = live_.size() == static_cast<std::size_t>(config_.max_sequences);
+  const auto refused = full ? error_code::limit_reached : invalid;
+  switch (next.a % 4) {
+    case 0:
+      return expect_error(cache_.create_sequence(few, {.priority = 101}), refused, "create with priority 101");
+    case 1:
+      return expect_error(cache_.create_sequence(few, {.retention = -1}), refused, "create with negative retention");
+    case 2:
+      return expect_error(cache_.create_sequence(few, {.expected_tokens = -1}), refused, "create expecting -1 tokens");
+    default:
+      if (const auto* const s = pick(next.b)) {
+        ask_wrongly_of(*s, next);
+      }
+  }
+}
+
+void cache_model::ask_wrongly_of(const model_sequence& s, const operation& next) {
+  const auto invalid = error_code::invalid_argument;
+  const auto start = static_cast<std::int64_t>(s.num_dropped) * config_.block_size;
+  constexpr auto huge = std::numeric_limits<std::int64_t>::max();
+  auto slots = std::vector<slot>(static_cast<std::size_t>(s.size()) + 1);
+  auto blocks = std::vector<block_id>(s.blocks.size());
+  switch (next.c % 12) {
+    case 0: return expect_error(cache_.commit(s.id, s.size() + 1), invalid, "commit past the end");
+    case 1: return expect_error(cache_.commit(s.id, huge), invalid, "commit of everything there is");
+    case 2: return expect_error(cache_.commit(s.id, s.num_computed - 1), invalid, "commit backwards");
+    case 3: return expect_error(cache_.truncate(s.id, s.size() + 1), invalid, "truncate past the end");
+    case 4: return expect_error(cache_.truncate(s.id, start - 1), invalid, "truncate before the window");
+    case 5: return expect_error(cache_.drop_before(s.id, s.num_computed + 1), invalid, "drop uncommitted tokens");
+    case 6: return expect_error(cache_.drop_before(s.id, -1), invalid, "drop before the start");
+    case 7: return expect_error(cache_.slot_mapping(s.id, 0, slots), invalid, "slots past the end");
+    case 8: return expect_error(cache_.slot_mapping(s.id, -1, {}), invalid, "slots before the start");
+    case 9: return expect_error(cache_.slot_mapping(s.id, huge, slots), invalid, "slots far past the end");
+    case 10:
+      if (!blocks.empty()) {
+        blocks.pop_back();
+        expect_error(cache_.block_table(s.id, blocks), invalid, "a block table in too little room");
+      }
+      return;
+    default: return expect_error(cache_.truncate(s.id, -huge), invalid, "truncate far before the start");
+  }
+}
+
+void cache_model::use_dead_id(const operation& next) {
+  auto id = static_cast<sequence_id>(next.b);  // generation 0: never was
+  if (next.a % 3 == 0 && !dead_.empty()) {
+    id = dead_[next.b % dead_.size()];
+  } else if (next.a % 3 == 1) {
+    id = static_cast<sequence_id>(~std::uint64_t{next.b});
+  }
+  const auto unknown = error_code::unknown_sequence;
+  auto slots = std::vector<slot>(1);
+  auto blocks = std::vector<block_id>(1);
+  expect_error(cache_.append(id, 1), unknown, "append to a dead id");
+  expect_error(cache_.append(id, std::vector<token>(3)), unknown, "append of a run to a dead id");
+  expect_error(cache_.commit(id, 0), unknown, "commit of a dead id");
+  expect_error(cache_.fork(id), unknown, "fork of a dead id");
+  expect_error(cache_.truncate(id, 0), unknown, "truncate of a dead id");
+  expect_error(cache_.drop_before(id, 0), unknown, "drop before of a dead id");
+  expect_error(cache_.release(id, false), unknown, "release of a dead id");
+  expect_error(cache_.describe(id), unknown, "describe of a dead id");
+  expect_error(cache_.slot_mapping(id, 0, slots), unknown, "slot mapping of a dead id");
+  expect_error(cache_.block_table(id, blocks), unknown, "block table of a dead id");
+  expect_error(cache_.update(padded_, std::vector{id}), unknown, "padded batch with a dead id");
+  expect_error(cache_.update(compressed_, std::vector{id}), unknown, "compressed batch with a dead id");
+  const auto dead_pin = dead_pins_.empty() ? pin_id{~std::uint64_t{0}} : dead_pins_[next.b % dead_pins_.size()];
+  expect_error(cache_.unpin(dead_pin), unknown, "unpin of a dead id");
+  expect_error(cache_.retire_step(step_id{0}), error_code::unknown_step, "retire of step 0");
+  expect_error(cache_.retire_step(step_id{last_step_ + 1}), error_code::unknown_step, "retire of a step to come");
+  if (last_step_ != 0 && !in_flight_.contains(last_step_)) {
+    expect_error(cache_.retire_step(step_id{last_step_}), error_code::unknown_step, "retire of a retired step");
+  }
+}
+
+void cache_model::finish() {
+  while (!live_.empty()) {
+    apply({action::release, 0, 0, 0});
+  }
+  while (!pins_.empty()) {
+    apply({action::unpin, 0, 0, 0});
+  }
+  while (!in_flight_.empty()) {
+    apply({action::retire_step, static_cast<std::uint32_t>(in_flight_.size() - 1), 0, 0});
+  }
+  expect_equal(seen_.blocks.in_use, 0, "blocks in use at the end");
+  expect_equal(seen_.blocks.retiring, 0, "blocks retiring at the end");
+}
+
+// --- what the model knows ---
+
+std::size_t cache_model::block_size() const { return static_cast<std::size_t>(config_.block_size); }
+
+model_sequence* cache_model::pick(std::uint32_t number) {
+  return live_.empty() ? nullptr : &live_[number % live_.size()];
+}
+
+/// Three texts that part and meet often, and what sequences held before, so that prefixes really overlap.
+std::vector<token> cache_model::draw_prompt(const operation& next) const {
+  const auto room = static_cast<std::size_t>(config_.num_blocks) * block_size();
+  const auto max_size = next.b % 16 == 0 ? room + block_size() : room / 2;
+  const auto size = next.b / 16 % (max_size + 1);
+  auto tokens = std::vector<token>{};
+  const auto sources = past_.size() + live_.size();
+  if (next.a % 2 == 0 && sources != 0) {
+    const auto from = next.a / 2 % sources;
+    tokens = from < past_.size() ? past_[from] : live_[from - past_.size()].tokens;
+    tokens.resize(std::min(size, tokens.size()));
+  } else {
+    const auto parting = next.a / 4 % (2 * max_size + 1);
+    for (auto i = std::size_t{0}; i < size; ++i) {
+      tokens.push_back(static_cast<token>((i * i + (i < parting ? 0 : next.a / 64)) % 3));
+    }
+  }
+  return tokens;
+}
+
+std::vector<std::uint64_t> cache_model::name_prefixes(std::span<const token> tokens, salt tag) const {
+  auto s = model_sequence{};
+  s.options.salt = tag;
+  extend_names(s, tokens);
+  return s.prefixes;
+}
+
+void cache_model::extend_names(model_sequence& s, std::span<const token> tokens) const {
+  for (const auto next : tokens) {
+    const auto before = s.prefixes.empty() ? mix(0, static_cast<std::uint64_t>(s.options.salt)) : s.prefixes.back();
+    s.tokens.push_back(next);
+    s.prefixes.push_back(mix(before, static_cast<std::uint64_t>(next)));
+  }
+}
+
+/// Tokens of whole blocks that some live sequence or pin keeps from eviction, from the first one on.
+std::int64_t cache_model::provably_cached(std::span<const std::uint64_t> prefixes) const {
+  auto most = std::size_t{0};
+  const auto agree = [&](std::span<const std::uint64_t> held) {
+    const auto parted = std::ranges::mismatch(prefixes, held);
+    most = std::max(most, static_cast<std::size_t>(parted.in1 - prefixes.begin()) / block_size());
+  };
+  for (const auto& s : live_) {
+    if (s.num_dropped == 0) {
+      agree(std::span{s.prefixes}.first(static_cast<std::size_t>(s.num_computed)));
+    }
+  }
+  for (const auto& p : pins_) {
+    agree(p.prefixes);
+  }
+  return static_cast<std::int64_t>(most * block_size());
+}
+
+std::int64_t cache_model::blocks_for(std::int64_t num_tokens) const {
+  return (num_tokens + config_.block_size - 1) / config_.block_size;
+}
+
+std::int64_t cache_model::available(const block_counts& counts) const {
+  return counts.free + (kind_.evicts ? counts.evictable : 0);
+}
+
+bool cache_model::held_by_any(block_id block) const {
+  return std::ranges::any_of(live_, [&](const auto& s) { return std::ranges::count(s.blocks, block) != 0; });
+}
+
+/// A block was handed out for new contents.
+void cache_model::take_fresh(block_id block) {
+  const auto name = "block " + std::to_string(static_cast<int>(block));
+  expect(block >= block_id{0} && block < block_id{config_.num_blocks}, name + " is not in the pool");
+  expect(!held_by_any(block), name + " was handed out while a sequence held it");
+  expect(!fences_.contains(block), name + " was handed out while a step in flight may touch it");
+  published_.erase(block);
+  ++fresh_taken_;
+}
+
+void cache_model::let_go(block_id block) {
+  if (block != no_block && !in_flight_.empty()) {
+    fences_[block] = last_step_;
+  }
+}
+
+void cache_model::expect_hit(block_id block, std::uint64_t prefix) {
+  const auto held = published_.find(block);
+  expect(held != published_.end() && held->second == prefix,
+         "a hit returned block " + std::to_string(static_cast<int>(block)) + " with other contents");
+  coverage_.revivals_checked += !held_by_any(block);
+}
+
+void cache_model::mark_committed(model_sequence& s, std::int64_t num_tokens) {
+  for (auto end = s.num_computed / config_.block_size * config_.block_size + config_.block_size; end <= num_tokens;
+       end += config_.block_size) {
+    const auto prefix = s.prefixes[static_cast<std::size_t>(end) - 1];
+    published_[s.blocks[static_cast<std::size_t>(end / config_.block_size) - 1]] = prefix;
+    committed_.insert(prefix);
+  }
+  s.num_computed = num_tokens;
+}
+
+}  // namespace pagedkv::test

@@ -1,0 +1,152 @@
+#pragma once
+
+#include "cache_operations.hpp"
+#include "cache_under_test.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// A sequence as the model knows it: what a caller was told, and nothing else.
+struct model_sequence {
+  sequence_id id{};
+  sequence_options options;
+  std::vector<token> tokens;
+  std::vector<std::uint64_t> prefixes;  // element i names the salt and the tokens up to and with i
+  std::int64_t num_computed = 0;
+  std::int64_t num_written = 0;
+  std::int64_t num_prompt = 0;
+  std::int64_t num_cached = 0;
+  std::size_t num_dropped = 0;  // blocks
+  std::vector<block_id> blocks;
+  timestamp created{};
+  timestamp last_access{};
+
+  [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+struct model_pin {
+  pin_id id{};
+  std::vector<std::uint64_t> prefixes;  // of the pinned blocks
+};
+
+/// What a run has met, so that a test can tell that it was not idle.
+struct model_coverage {
+  std::int64_t operations = 0;
+  cache_statistics statistics;
+  std::int64_t moves = 0;
+  std::int64_t revivals_checked = 0;  // hits on blocks that no live sequence held
+};
+
+/// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
+class cache_model {
+ public:
+  cache_model(cache_under_test& cache, const cache_kind& kind, const cache_config& config);
+
+  /// Says what was wrong, or nothing.
+  [[nodiscard]] std::optional<std::string> run(const std::vector<operation>& operations);
+
+  [[nodiscard]] const model_coverage& coverage() const noexcept { return coverage_; }
+
+ private:
+  // Entries of one block table: with a sliding window, more than the pool has blocks.
+  static constexpr auto max_table = std::size_t{1024};
+
+  struct mismatch {
+    std::string what;
+  };
+
+  void apply(const operation& next);
+  void create(const operation& next);
+  void append(const operation& next, bool run);
+  void compute(const operation& next);
+  void write_ahead(const operation& next);
+  void fork(const operation& next);
+  void truncate(const operation& next);
+  void drop_before(const operation& next);
+  void release(std::size_t index, bool ended);
+  void pin(const operation& next);
+  void unpin(std::size_t index);
+  void find_prefix(const operation& next);
+  void begin_step();
+  void retire_step(const operation& next);
+  void retire(step_id step);
+  void compact();
+  void reset();
+  void advance_time(const operation& next);
+  void update_batches(const operation& next);
+  void ask_wrongly(const operation& next);
+  void ask_wrongly_of(const model_sequence& s, const operation& next);
+  void use_dead_id(const operation& next);
+  void finish();
+
+  [[nodiscard]] std::size_t block_size() const;
+  [[nodiscard]] model_sequence* pick(std::uint32_t number);
+  [[nodiscard]] std::vector<token> draw_prompt(const operation& next) const;
+  [[nodiscard]] std::vector<std::uint64_t> name_prefixes(std::span<const token> tokens, salt tag) const;
+  [[nodiscard]] std::int64_t provably_cached(std::span<const std::uint64_t> prefixes) const;
+  [[nodiscard]] std::int64_t blocks_for(std::int64_t num_tokens) const;
+  [[nodiscard]] std::int64_t available(const block_counts& counts) const;
+  [[nodiscard]] bool held_by_any(block_id block) const;
+
+  void take_fresh(block_id block);
+  void let_go(block_id block);
+  void expect_hit(block_id block, std::uint64_t prefix);
+  void extend_names(model_sequence& s, std::span<const token> tokens) const;
+  [[nodiscard]] std::vector<block_id> fetch_table(sequence_id id);
+  void write(const model_sequence& s, std::int64_t first, std::int64_t last);
+  void mark_committed(model_sequence& s, std::int64_t num_tokens);
+
+  void check();
+  void check_sequence(const model_sequence& s);
+  void check_stored(const model_sequence& s);
+  void check_statistics(const cache_statistics& now);
+  void check_batches(std::span<const model_sequence* const> rows);
+
+  void expect(bool holds, const std::string& what) const;
+  void expect_equal(std::int64_t got, std::int64_t wanted, const std::string& what) const;
+  template <class T>
+  void expect_error(const result<T>& got, error_code wanted, const std::string& what) {
+    refused_ = true;
+    expect(!got, what + " succeeded");
+    expect(got.error().code == wanted, what + " said: " + got.error().message());
+  }
+  template <class T>
+  void expect_success(const result<T>& got, const std::string& what) const {
+    expect(got.has_value(), what + " failed: " + (got ? "" : got.error().message()));
+  }
+
+  cache_under_test& cache_;
+  cache_kind kind_;
+  cache_config config_;
+  std::vector<model_sequence> live_;
+  std::vector<model_pin> pins_;
+  std::vector<std::vector<token>> past_;   // tokens of sequences that ended
+  std::vector<sequence_id> dead_;
+  std::vector<pin_id> dead_pins_;
+  std::map<block_id, std::uint64_t> published_;  // contents, also after release, until the block is handed out again
+  std::set<std::uint64_t> committed_;            // prefixes of whole blocks since the last reset
+  std::set<std::uint64_t> in_flight_;            // steps
+  std::uint64_t last_step_ = 0;
+  std::map<block_id, std::uint64_t> fences_;  // the newest step that may touch a block that was given back
+  bool unpinned_in_flight_ = false;
+  timestamp now_{};
+  cache_statistics seen_;      // after the operation before
+  cache_statistics expected_;  // what only the model counts: prompts and so on
+  std::int64_t fresh_taken_ = 0;
+  std::int64_t peak_within_ = 0;
+  bool refused_ = false;  // the latest operation was, and so changed nothing
+  std::size_t num_checks_ = 0;
+  padded_batch padded_;
+  compressed_batch compressed_;
+  model_coverage coverage_;
+};
+
+}  // namespace pagedkv::test

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/cache/kv_cache.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// Every operation of a cache behind one virtual interface, so that whatever drives caches is compiled once, not once for
+/// each combination of policies.
+class cache_under_test {
+ public:
+  virtual ~cache_under_test() = default;
+
+  virtual result<admission> create_sequence(std::span<const token> tokens, const sequence_options& options) = 0;
+  virtual result<void> append(sequence_id id, token next) = 0;
+  virtual result<void> append(sequence_id id, std::span<const token> tokens) = 0;
+  virtual result<void> commit(sequence_id id, std::int64_t num_tokens) = 0;
+  virtual result<sequence_id> fork(sequence_id id) = 0;
+  virtual result<void> truncate(sequence_id id, std::int64_t num_tokens) = 0;
+  virtual result<void> drop_before(sequence_id id, std::int64_t num_tokens) = 0;
+  virtual result<void> release(sequence_id id, bool ended) = 0;
+  virtual result<pinning> pin(std::span<const token> tokens, salt tag) = 0;
+  virtual result<void> unpin(pin_id id) = 0;
+  virtual std::int64_t find_prefix(std::span<const token> tokens, salt tag) = 0;
+  virtual result<step_id> begin_step() = 0;
+  virtual result<void> retire_step(step_id step) = 0;
+  virtual void advance_time(timestamp now) = 0;
+  virtual result<sequence_info> describe(sequence_id id) = 0;
+  virtual result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) = 0;
+  virtual result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) = 0;
+  virtual result<void> update(padded_batch& batch, std::span<const sequence_id> ids) = 0;
+  virtual result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) = 0;
+  virtual result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
+                             token_rows<const float> values) = 0;
+  virtual result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
+                            token_rows<float> values) = 0;
+  virtual result<std::vector<block_pair>> compact() = 0;
+  virtual result<std::int64_t> reset_prefix_cache() = 0;
+  virtual cache_statistics statistics() = 0;
+  virtual std::vector<std::string> check_invariants() = 0;
+};
+
+/// What a test needs to know of a combination of policies.
+struct cache_kind {
+  std::string name;
+  bool scaled = false;  // elements: numbers come back within half a scale, not exactly
+  bool evicts = false;
+  std::unique_ptr<cache_under_test> (*make)(const cache_config&) = nullptr;
+};
+
+template <class Cache>
+class adapted_cache final : public cache_under_test {
+ public:
+  explicit adapted_cache(const cache_config& config) : cache_(config) {}
+
+  result<admission> create_sequence(std::span<const token> tokens, const sequence_options& options) override {
+    return cache_.create_sequence(tokens, options);
+  }
+  result<void> append(sequence_id id, token next) override { return cache_.append(id, next); }
+  result<void> append(sequence_id id, std::span<const token> tokens) override { return cache_.append(id, tokens); }
+  result<void> commit(sequence_id id, std::int64_t num_tokens) override { return cache_.commit(id, num_tokens); }
+  result<sequence_id> fork(sequence_id id) override { return cache_.fork(id); }
+  result<void> truncate(sequence_id id, std::int64_t num_tokens) override { return cache_.truncate(id, num_tokens); }
+  result<void> drop_before(sequence_id id, std::int64_t num_tokens) override {
+    return cache_.drop_before(id, num_tokens);
+  }
+  result<void> release(sequence_id id, bool ended) override { return cache_.release(id, ended); }
+  result<pinning> pin(std::span<const token> tokens, salt tag) override { return cache_.pin(tokens, tag); }
+  result<void> unpin(pin_id id) override { return cache_.unpin(id); }
+  std::int64_t find_prefix(std::span<const token> tokens, salt tag) override {
+    return cache_.find_prefix(tokens, tag);
+  }
+  result<step_id> begin_step() override { return cache_.begin_step(); }
+  result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
+  void advance_time(timestamp now) override { cache_.advance_time(now); }
+  result<sequence_info> describe(sequence_id id) override { return cache_.describe(id); }
+  result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) override {
+    return cache_.slot_mapping(id, first_token, slots);
+  }
+  result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) override {
+    return cache_.block_table(id, blocks);
+  }
+  result<void> update(padded_batch& batch, std::span<const sequence_id> ids) override {
+    return cache_.update(batch, ids);
+  }
+  result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) override {
+    return cache_.update(batch, ids);
+  }
+  result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
+                     token_rows<const float> values) override {
+    return cache_.write(layer, slots, keys, values);
+  }
+  result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
+                    token_rows<float> values) override {
+    return cache_.read(layer, slots, keys, values);
+  }
+  result<std::vector<block_pair>> compact() override { return cache_.compact(); }
+  result<std::int64_t> reset_prefix_cache() override { return cache_.reset_prefix_cache(); }
+  cache_statistics statistics() override { return cache_.statistics(); }
+  std::vector<std::string> check_invariants() override { return cache_.check_invariants(); }
+
+ private:
+  Cache cache_;
+};
+
+template <class Element, class Locking, class Eviction, class Layout = memory_layout<>>
+[[nodiscard]] cache_kind make_kind() {
+  using cache = basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash>;
+  auto name = std::string{};
+  for (const auto part : {Element::name, Locking::name, Eviction::name}) {
+    name += std::string(part) + " ";
+  }
+  name += Layout::dimensions == dimension_order::nhd ? "nhd " : "hnd ";
+  name += Layout::storage == storage_order::layer_major ? "layer_major" : "block_major";
+  return {name, Element::scaled, evicts<Eviction>,
+          [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+            return std::make_unique<adapted_cache<cache>>(config);
+          }};
+}
+
+}  // namespace pagedkv::test
