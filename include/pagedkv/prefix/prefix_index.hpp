@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -52,26 +53,25 @@ class prefix_index {
   template <class Hold>
   [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, std::span<const token> tokens,
                               Hold&& hold) const noexcept {
-    return table_.find(hash, [&](block_id block) {
-      if (!hold.take(block)) {
-        return false;
-      }
-      if (matches(block, before, hash, tokens)) {
-        return true;
-      }
-      hold.drop(block);
-      return false;
-    });
+    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, hold); });
   }
 
-  /// First and second half of a look-up that is spread out to hide memory latency.
+  /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`, which
+  /// looks at what the second returned before it searches.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
-  void prefetch_block(std::uint64_t hash) const noexcept {
-    static_cast<void>(table_.find(hash, [&](block_id block) {
+  [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
+    return table_.find(hash, [&](block_id block) {
       __builtin_prefetch(&node_of(block));
       __builtin_prefetch(tokens_.block(block).data());
       return true;
-    }));
+    });
+  }
+  template <class Hold>
+  [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
+                                   std::span<const token> tokens, Hold&& hold) const noexcept {
+    return candidate != no_block && is_match(candidate, before, hash, tokens, hold)
+               ? candidate
+               : find(before, hash, tokens, hold);
   }
 
   /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards.
@@ -198,13 +198,22 @@ class prefix_index {
            (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), tokens);
   }
 
-  // Without a branch per token, so that the compiler compares whole vectors.
-  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
-    auto difference = token{0};
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      difference |= a[i] ^ b[i];
+  /// Leaves the block held if it is.
+  template <class Hold>
+  [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
+                              std::span<const token> tokens, Hold& hold) const noexcept {
+    if (!hold.take(block)) {
+      return false;
     }
-    return difference == 0;
+    if (matches(block, before, hash, tokens)) {
+      return true;
+    }
+    hold.drop(block);
+    return false;
+  }
+
+  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
+    return std::memcmp(a.data(), b.data(), b.size_bytes()) == 0;
   }
 
   token_store tokens_;
