@@ -3,6 +3,7 @@
 #include "scheduled.hpp"
 
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <atomic>
@@ -41,7 +42,35 @@ struct stepwise_lock_free : basic_lock_free<Atomic> {};
 template <template <class> class Atomic = scheduled>
 struct scheduled_lock_free : basic_lock_free<Atomic> {};
 
+/// A mutex of the scheduler's threads.
+class scheduled_mutex {
+ public:
+  void lock() noexcept {
+    while (!try_lock()) {
+      locked_.wait(true, std::memory_order_seq_cst);
+    }
+  }
+  [[nodiscard]] bool try_lock() noexcept { return !locked_.exchange(true, std::memory_order_acquire); }
+  void unlock() noexcept {
+    locked_.store(false, std::memory_order_release);
+    locked_.notify_one();
+  }
+
+ private:
+  scheduled<bool> locked_;
+};
+
+/// `sharded_mutex` with mutexes and words of the scheduler's.
+struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
+  template <class T>
+  using atomic = scheduled<T>;
+};
+
 }  // namespace pagedkv::testing
+
+/// Without the check of the lock order: it goes by threads of the system, of which the scheduler has one.
+template <pagedkv::lock_rank Rank, class Metrics>
+class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics> : public pagedkv::testing::scheduled_mutex {};
 
 template <template <class> class Atomic>
 struct pagedkv::free_list_of<pagedkv::lock_free_family, pagedkv::testing::stepwise_lock_free<Atomic>> {
