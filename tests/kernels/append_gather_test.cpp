@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace {
+namespace append_gather_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -310,4 +310,4 @@ TEMPLATE_TEST_CASE("A layer outside the storage is refused", "[append]", host_ta
   }
 }
 
-}  // namespace
+}  // namespace append_gather_test

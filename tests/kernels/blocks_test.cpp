@@ -7,7 +7,7 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-namespace {
+namespace blocks_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -294,4 +294,4 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
   }
 }
 
-}  // namespace
+}  // namespace blocks_test

@@ -10,7 +10,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-namespace {
+namespace cache_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -120,4 +120,4 @@ TEST_CASE("A step retires when its event is reached, and its blocks are reused o
   CHECK(cache.check_invariants().empty());
 }
 
-}  // namespace
+}  // namespace cache_test

@@ -13,7 +13,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-namespace {
+namespace hip_backend_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -147,4 +147,4 @@ TEST_CASE("A step retires by its own event, while other streams go on", "[hip]")
   CHECK(storage.values() == expected);
 }
 
-}  // namespace
+}  // namespace hip_backend_test

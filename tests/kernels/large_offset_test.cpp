@@ -11,7 +11,7 @@ constexpr auto memory_is_sparse = false;
 constexpr auto memory_is_sparse = true;
 #endif
 
-namespace {
+namespace large_offset_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -140,4 +140,4 @@ TEST_CASE("Rows of a caller more than 2^31 numbers apart are read and written", 
   }
 }
 
-}  // namespace
+}  // namespace large_offset_test

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace {
+namespace rope_append_test {
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -162,4 +162,4 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
   CHECK(append(64, positions).error().limit == 0);
 }
 
-}  // namespace
+}  // namespace rope_append_test

@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+// Tests that are built for devices too live in named namespaces: nvcc cannot tell an unnamed one from those that Catch2
+// puts inside it.
+
 namespace pagedkv::test {
 
 /// Where block operations are tested: the host's plain code.
