@@ -71,7 +71,7 @@ template <class State, class Copy>
   if (must_copy) {
     const auto replacement = fresh.back();
     if (auto copied = copy_last_block(state, s, replacement, copy); !copied) {
-      release_blocks(state, s.blocks, size, s.blocks.size(), block_release{});
+      state.pool.discard(fresh);
       s.blocks.withdraw(num_fresh);
       return copied;
     }

@@ -82,7 +82,6 @@ class invariant_check {
     expect(state.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
     expect(!state.claimed(), "a block is left claimed by an evictor", name);
-    expect(state.count() == 0 || state.step() == 0, "a block in use waits for a step", name);
     if (state.count() != 0) {
       ++counted.in_use;
     } else if (state.step() != 0) {
