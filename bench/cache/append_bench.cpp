@@ -15,8 +15,8 @@ using namespace pagedkv;
 
 constexpr auto repetitions = 50;
 
-/// One token at a time inside a block, against a vector that has room. Both are kept in memory between tokens, where other
-/// sequences' tokens would come in between.
+/// One token at a time inside a block, against a vector that has room. Both are kept in memory between tokens, where
+/// other sequences' tokens would come in between.
 template <class Locking>
 void append_inside_a_block(benchmark::State& state) {
   constexpr auto num_tokens = std::int32_t{8192};

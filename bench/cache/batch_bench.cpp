@@ -9,7 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-// Times are the best of many repetitions; `ratio` is that of an update over that of a batch built anew, both from this run.
+// Times are the best of many repetitions; `ratio` is that of an update over that of a batch built anew, both from this
+// run.
 
 namespace {
 
@@ -47,8 +48,7 @@ void update_batch(benchmark::State& state) {
         [&] { static_cast<void>(cache.update(batch, ids)); });
     auto fresh = Batch(0, 0);
     rebuild = bench::best_seconds(
-        block_size, [&] { fresh = Batch(num_sequences, room); },
-        [&] { static_cast<void>(cache.update(fresh, ids)); });
+        block_size, [&] { fresh = Batch(num_sequences, room); }, [&] { static_cast<void>(cache.update(fresh, ids)); });
   }
   state.counters["update_us"] = update * 1e6;
   state.counters["rebuild_us"] = rebuild * 1e6;

@@ -7,7 +7,8 @@
 
 namespace pagedkv::bench {
 
-/// Seconds of the fastest of several calls: what else the machine does only ever adds to a time. `prepare` is not timed.
+/// Seconds of the fastest of several calls: what else the machine does only ever adds to a time. `prepare` is not
+/// timed.
 template <class Prepare, class Body>
 [[nodiscard]] double best_seconds(int repetitions, Prepare&& prepare, Body&& body) {
   auto best = std::numeric_limits<double>::infinity();
@@ -22,7 +23,8 @@ template <class Prepare, class Body>
 
 template <class Body>
 [[nodiscard]] double best_seconds(int repetitions, Body&& body) {
-  return best_seconds(repetitions, [] {}, std::forward<Body>(body));
+  return best_seconds(
+      repetitions, [] {}, std::forward<Body>(body));
 }
 
 }  // namespace pagedkv::bench

@@ -61,8 +61,8 @@ class any_eviction_of final : public any_eviction {
 };
 
 /// The eviction policy that was chosen on the command line, as one policy type: a cache for each of them, times locking
-/// policies and elements, would take minutes to compile. A cache makes its policy from the number of blocks alone, so the
-/// choice is left in `factory` before the cache is constructed.
+/// policies and elements, would take minutes to compile. A cache makes its policy from the number of blocks alone, so
+/// the choice is left in `factory` before the cache is constructed.
 template <bool Concurrent>
 class chosen_eviction {
  public:

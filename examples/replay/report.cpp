@@ -37,10 +37,8 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 }
 
 [[nodiscard]] nlohmann::ordered_json by_state(const block_counts& counts) {
-  return {{"free", counts.free},
-          {"in_use", counts.in_use},
-          {"evictable", counts.evictable},
-          {"retiring", counts.retiring}};
+  return {
+      {"free", counts.free}, {"in_use", counts.in_use}, {"evictable", counts.evictable}, {"retiring", counts.retiring}};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""The example programs. The replay: what it refuses, what it reports, and how much of a production trace it finds cached."""
+"""The example programs: what the replay refuses and reports, and how much of a production trace it finds cached."""
 
 import itertools
 import json
@@ -16,7 +16,8 @@ TRACE = SOURCE_ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
 
 
 # What does not fit into memory is to be refused by the program, not by a sanitizer.
-ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1", "TSAN_OPTIONS": "allocator_may_return_null=1"}
+REFUSE = "allocator_may_return_null=1"
+ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": REFUSE, "TSAN_OPTIONS": REFUSE}
 
 
 def run(*arguments):

@@ -2,7 +2,6 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
-
 namespace {
 
 using namespace pagedkv;

@@ -59,7 +59,8 @@ TEMPLATE_LIST_TEST_CASE("a request ends once, and its blocks go back", "[lifecyc
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("what the engine does to a sequence behind the tracker's back is survived", "[lifecycle]", caches) {
+TEMPLATE_LIST_TEST_CASE("what the engine does to a sequence behind the tracker's back is survived", "[lifecycle]",
+                        caches) {
   auto under_test = tracked_cache<TestType>{16};
   const auto id = under_test.running(3);
   REQUIRE(under_test.cache.release(under_test.tracker.describe(id)->sequence));
@@ -137,7 +138,8 @@ TEMPLATE_LIST_TEST_CASE("records of ended requests are kept up to a count", "[li
     CHECK(code_of(tracker.append(stale, under_test.fresh_tokens(1))) == error_code::unknown_request);
     CHECK(code_of(tracker.resume(stale, under_test.fresh_tokens(1))) == error_code::unknown_request);
   }
-  for (const auto never : {std::uint64_t{0}, ~std::uint64_t{0}, static_cast<std::uint64_t>(running) + (std::uint64_t{1} << 33)}) {
+  for (const auto never :
+       {std::uint64_t{0}, ~std::uint64_t{0}, static_cast<std::uint64_t>(running) + (std::uint64_t{1} << 33)}) {
     CHECK(code_of(tracker.cancel(static_cast<request_id>(never))) == error_code::unknown_request);
   }
   CHECK(under_test.state(running) == request_state::running);
@@ -209,8 +211,7 @@ TEMPLATE_LIST_TEST_CASE("blocks of a request that ends within a step wait for it
   REQUIRE(under_test.tracker.cancel(id));
   CHECK(under_test.in_use() == 0);
   CHECK(under_test.cache.statistics().blocks.retiring == 3);
-  CHECK(code_of(under_test.tracker.submit(under_test.fresh_tokens(6 * block_size))) ==
-        error_code::capacity_exhausted);
+  CHECK(code_of(under_test.tracker.submit(under_test.fresh_tokens(6 * block_size))) == error_code::capacity_exhausted);
   REQUIRE(under_test.cache.retire_step(*step));
   CHECK(under_test.cache.statistics().blocks.retiring == 0);
   CHECK(under_test.tracker.submit(under_test.fresh_tokens(6 * block_size)));

@@ -19,8 +19,8 @@ namespace pagedkv::test {
 
 inline constexpr auto block_size = std::int32_t{4};
 
-using threaded_caches = std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>,
-                                   kv_cache<float16, lock_free, clock<>>>;
+using threaded_caches =
+    std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>, kv_cache<float16, lock_free, clock<>>>;
 using caches = decltype(std::tuple_cat(std::declval<std::tuple<kv_cache<>>>(), std::declval<threaded_caches>()));
 
 /// A small cache and a tracker over it.

@@ -73,8 +73,8 @@ class contest {
     using enum error_code;
     if (!done) {
       const auto code = done.error().code;
-      num_unexpected_ += code != already_ended && code != invalid_argument && code != capacity_exhausted &&
-                         code != sequence_busy;
+      num_unexpected_ +=
+          code != already_ended && code != invalid_argument && code != capacity_exhausted && code != sequence_busy;
     }
   }
 
@@ -85,7 +85,8 @@ class contest {
   std::latch start_{num_attackers + 1};
 };
 
-TEMPLATE_LIST_TEST_CASE("whoever ends or preempts a request first, its blocks go back once", "[lifecycle]", threaded_caches) {
+TEMPLATE_LIST_TEST_CASE("whoever ends or preempts a request first, its blocks go back once", "[lifecycle]",
+                        threaded_caches) {
   auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto under_test = tracked_cache<TestType>{64, {.max_ended = 1000}};
