@@ -18,7 +18,8 @@ using map = record_map<int, single_thread>;
   auto* const place = records.reserve();
   REQUIRE(place != nullptr);
   place->record = value;
-  return records.open(*place);
+  records.open(*place);
+  return map::id_of(*place);
 }
 
 [[nodiscard]] bool holds(map& records, std::uint64_t id) {
