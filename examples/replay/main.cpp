@@ -16,7 +16,8 @@ namespace pagedkv::replay {
 
 namespace {
 
-/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a token.
+/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a
+/// token.
 [[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
   const auto tenth = (work.num_distinct_blocks + 9) / 10;
   return static_cast<std::int32_t>(std::max(tenth, static_cast<std::int64_t>(work.longest_prompt) + 1));

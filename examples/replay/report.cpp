@@ -29,7 +29,7 @@ namespace {
 
 template <class Value>
 void print_row(const char* name, const Value& value, const std::string& remark = {}) {
-  fmt::print("{:<20}{:>14}  {}\n", name, value, remark);
+  fmt::print("{:<20}{:>14}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
 [[nodiscard]] std::string megabytes(std::int64_t bytes) {
@@ -37,10 +37,8 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 }
 
 [[nodiscard]] nlohmann::ordered_json by_state(const block_counts& counts) {
-  return {{"free", counts.free},
-          {"in_use", counts.in_use},
-          {"evictable", counts.evictable},
-          {"retiring", counts.retiring}};
+  return {
+      {"free", counts.free}, {"in_use", counts.in_use}, {"evictable", counts.evictable}, {"retiring", counts.retiring}};
 }
 
 }  // namespace

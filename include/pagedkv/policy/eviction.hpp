@@ -53,7 +53,7 @@ struct eviction_offer {
 /// | `p.insert(id, release)` | a block became evictable                                                           |
 /// | `p.remove(id)`          | an evictable block was hit: it is in use again                                     |
 /// | `p.erase(id)`           | a tracked block lost its contents without being a victim                           |
-/// | `p.rename(from, to)`    | compaction moved a tracked block to an untracked id                                |
+/// | `p.rename(from, to)`    | compaction moved a block, tracked or not, to an untracked id                       |
 /// | `p.victim(offer, now)`  | calls `offer(id)` on candidates until one is `taken`; returns it, or `no_block`    |
 /// | `p.metadata_bytes()`    | memory held, ghosts included                                                       |
 /// | `P::name`               | for tables and options                                                             |
