@@ -15,13 +15,13 @@
 
 namespace pagedkv {
 
-/// Learns from the traffic what is worth keeping: evicts the block with the fewest expected hits per unit of time that it
-/// would stay. Blocks fall into classes by their hits so far, their place in the prompt, and whether they end a chain; of
-/// each class the least recently released is a candidate, and `reuse_model` says from its age what it is worth. Nothing has
-/// to be tuned; until there is evidence the order is that of `lru`, and old evidence fades.
+/// Learns from the traffic what is worth keeping: evicts the block with the fewest expected hits per unit of time
+/// that it would stay. Blocks fall into classes by their hits so far, their place in the prompt, and whether they end
+/// a chain; of each class the least recently released is a candidate, and `reuse_model` says from its age what it is
+/// worth. Nothing has to be tuned; until there is evidence the order is that of `lru`, and old evidence fades.
 ///
-/// Time is counted in releases. A decision looks at 64 candidates at most. 19 bytes per block, those of `reuse_log`, and
-/// 70 KB.
+/// Time is counted in releases. A decision looks at 64 candidates at most. 19 bytes per block, those of `reuse_log`,
+/// and 70 KB.
 class hit_density {
  public:
   static constexpr std::string_view name = "hit_density";
@@ -39,7 +39,9 @@ class hit_density {
     const auto block_class = class_of(num_hits, release);
     hits_[to_index(block)] = num_hits;
     births_[to_index(block)] = log_.now();
-    log_.add(release.hash, block_class, [this](std::uint8_t c, std::size_t bin) { model_.record_reached(c, bin); });
+    log_.add(release.hash, block_class, [this](std::uint8_t c, std::size_t bin) {
+      model_.record_reached(c, bin, static_cast<float>(reuse_log::stride));
+    });
     lists_.insert(block, release.parent, block_class);
     occupied_ |= std::uint64_t{1} << block_class;
     if (heads_[block_class].block == block) {

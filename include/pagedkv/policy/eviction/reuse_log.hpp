@@ -12,12 +12,14 @@
 
 namespace pagedkv {
 
-/// Follows every released block for a while, whether it stays in the cache or is evicted meanwhile: what is learned from it
-/// is not only what the cache happened to keep. Time is counted in releases. The log goes back two to four releases per
-/// block of the pool, or 65,536 if that is more; 14 bytes each.
+/// Follows every released block for a while, whether it stays in the cache or is evicted meanwhile: what is learned
+/// from it is not only what the cache happened to keep. Time is counted in releases. The log goes back two to four
+/// releases per block of the pool, or 65,536 if that is more; 14 bytes each.
 class reuse_log {
  public:
   using time = std::uint32_t;  // wraps
+
+  static constexpr auto stride = time{4};
 
   struct use {
     std::uint8_t block_class = 0;
@@ -35,8 +37,9 @@ class reuse_log {
 
   [[nodiscard]] time now() const noexcept { return now_; }
 
-  /// Notes a release, at the time `now()`, which then moves on; the oldest is forgotten. Of every release that has reached
-  /// a new bin of ages, its block unused, `reached(class, bin)` is told.
+  /// Notes a release, at the time `now()`, which then moves on; the oldest is forgotten. Of one in `stride` of the
+  /// releases that reach a new bin of ages with their block unused, `reached(class, bin)` is told: neighbours are of
+  /// one chain and much alike.
   template <class Reached>
   void add(std::uint64_t hash, std::uint8_t block_class, Reached reached) noexcept {
     const auto at = place(now_);
@@ -45,7 +48,7 @@ class reuse_log {
     }
     hashes_[at] = short_hash(hash);
     records_[at] = {block_class, block_place::resident};
-    for (auto bin = std::size_t{0}; bin < num_bins_; ++bin) {
+    for (auto bin = std::size_t{now_ % stride}; bin < num_bins_; bin += stride) {
       if (const auto& r = records_[place(now_ - age_bins::start(bin))]; r.where != block_place::used_again) {
         reached(r.block_class, bin);
       }
