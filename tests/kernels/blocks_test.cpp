@@ -72,9 +72,8 @@ TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[bl
   for (auto i = 0; i < 600; ++i) {
     pairs.push_back({i, 700 + i});
   }
-  check_moved(target, layout, pairs, random, [&](const block_storage_view& view) {
-    return target.backend.copy_blocks(view, pairs, target.stream());
-  });
+  check_moved(target, layout, pairs, random,
+              [&](const block_storage_view& view) { return target.backend.copy_blocks(view, pairs, target.stream()); });
   auto chain = std::vector<block_pair>();
   auto cycle = std::vector<block_pair>();
   for (auto i = 0; i < 699; ++i) {
@@ -160,7 +159,9 @@ TEST_CASE("Blocks of foreign storage are copied and moved at any alignment", "[b
     const auto before = expected;
     for (const auto& [source, destination] : pairs) {
       for (auto layer = 0; layer < view.num_layers; ++layer) {
-        const auto place = [&](std::int32_t block) { return start + block * view.block_stride + layer * view.layer_stride; };
+        const auto place = [&](std::int32_t block) {
+          return start + block * view.block_stride + layer * view.layer_stride;
+        };
         std::memcpy(expected.data() + place(destination), before.data() + place(source),
                     static_cast<std::size_t>(layer_bytes));
       }

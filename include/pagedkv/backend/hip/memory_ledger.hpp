@@ -12,9 +12,9 @@ namespace pagedkv::hip {
 
 /// What memory is for.
 enum class memory_purpose : std::uint8_t {
-  blocks,       // block storage on the device
-  swap_space,   // blocks in pinned host memory
-  workspace,    // rows, tables and slot mappings on the device
+  blocks,      // block storage on the device
+  swap_space,  // blocks in pinned host memory
+  workspace,   // rows, tables and slot mappings on the device
 };
 
 inline constexpr auto num_memory_purposes = std::size_t{3};

@@ -35,9 +35,7 @@ template <class T>
   return value;
 }
 
-[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept {
-  return here().current().index % here().work().wave_size;
-}
+[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept { return here().current().index % here().work().wave_size; }
 
 /// `choose(lane, width)` names the lane to read from, or any lane outside the own group of `width` for one's own value.
 template <class T, class Choose>
@@ -96,8 +94,8 @@ template <class T>
   return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own ^ mask; });
 }
 
-[[nodiscard]] inline unsigned long long __ballot(
-    int predicate, const std::source_location& where = std::source_location::current()) {
+[[nodiscard]] inline unsigned long long __ballot(int predicate,
+                                                 const std::source_location& where = std::source_location::current()) {
   auto& group = pagedkv::executor::here();
   group.meet_wave(predicate != 0, group.work().wave_size, where);
   auto ballot = 0ULL;

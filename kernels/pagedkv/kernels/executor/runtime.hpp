@@ -261,9 +261,8 @@ inline hipError_t hipEventSynchronize(hipEvent_t event) {
 }
 
 inline hipError_t hipEventQuery(hipEvent_t event) {
-  return pagedkv::executor::attempt([&] {
-    return event->marks()->reached(event->marks()->last_recording()) ? hipSuccess : hipErrorNotReady;
-  });
+  return pagedkv::executor::attempt(
+      [&] { return event->marks()->reached(event->marks()->last_recording()) ? hipSuccess : hipErrorNotReady; });
 }
 
 inline hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {

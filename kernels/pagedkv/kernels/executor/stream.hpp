@@ -88,8 +88,9 @@ class event {
   std::shared_ptr<event_marks> marks_ = std::make_shared<event_marks>();
 };
 
-/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or at
-/// the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has told.
+/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or
+/// at the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has
+/// told.
 class stream {
  public:
   explicit stream(std::uint32_t wave_size) : wave_size_(wave_size) {

@@ -56,9 +56,9 @@ struct lane {
 /// Thrown through a kernel to unwind its lanes once one of them is at fault.
 struct abandoned {};
 
-/// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order: every
-/// lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the lanes have
-/// diverged: that is reported and they are unwound, not run on.
+/// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order:
+/// every lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the
+/// lanes have diverged: that is reported and they are unwound, not run on.
 class workgroup {
  public:
   static constexpr auto stack_bytes = std::size_t{256} << 10;
