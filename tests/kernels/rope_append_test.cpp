@@ -86,7 +86,9 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   // Whole and partial rotation; dimensions that vectors divide and that they do not.
-  for (const auto& [head_dim, rotary_dim] : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
+  for (const auto& dims : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
+    const auto head_dim = dims.first;
+    const auto rotary_dim = dims.second;
     CAPTURE(head_dim, rotary_dim);
     const auto config = make_config(16, 3, 2, 2, head_dim);
     const auto slots = random_slots(config, 30, random);
