@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 
 #include <array>
 #include <atomic>
@@ -99,5 +99,7 @@ class accounted_allocator {
   memory_ledger* ledger_;
   memory_purpose purpose_;
 };
+
+static_assert(allocator<accounted_allocator<host_allocator>>);
 
 }  // namespace pagedkv::hip
