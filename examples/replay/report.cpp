@@ -29,7 +29,7 @@ namespace {
 
 template <class Value>
 void print_row(const char* name, const Value& value, const std::string& remark = {}) {
-  fmt::print("{:<20}{:>14}  {}\n", name, value, remark);
+  fmt::print("{:<20}{:>14}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
 [[nodiscard]] std::string megabytes(std::int64_t bytes) {

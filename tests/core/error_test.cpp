@@ -17,6 +17,11 @@ TEST_CASE("a message without a limit names none", "[error]") {
   CHECK(e.message() == "invalid argument: cache_config.block_size is -3");
 }
 
+TEST_CASE("a message ends with a device runtime's own words", "[error]") {
+  const auto e = error{error_code::backend_failure, "hipMalloc", 2, 0, "out of memory"};
+  CHECK(e.message() == "backend failure: hipMalloc answered 2 (out of memory)");
+}
+
 TEST_CASE("every error code is described, each differently", "[error]") {
   constexpr auto last = static_cast<int>(error_code::backend_failure);
   const auto describe = [](int code) { return std::string(pagedkv::describe(static_cast<error_code>(code))); };

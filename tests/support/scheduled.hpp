@@ -11,7 +11,7 @@
 
 namespace pagedkv::testing {
 
-/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before what.
+/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before.
 ///
 /// A load may return any value that C++20 lets it (as far as coherence and happens-before decide; sequentially
 /// consistent loads and all read-modify-writes see the newest), if the bounds allow surprises. Fences are not modelled.

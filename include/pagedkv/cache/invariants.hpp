@@ -64,12 +64,11 @@ class invariant_check {
     }
   }
 
-  /// Parents whose id has other contents by now have lost their children.
   void count_children() {
     for (std::size_t i = 0; i < num_blocks(); ++i) {
       const auto block = to_block(i);
       if (state_.pool.state(block).published()) {
-        const auto parent = state_.index.parent_in_index(block);
+        const auto parent = state_.index.parent(block);
         if (parent != no_block) {
           ++children_[to_index(parent)];
         }

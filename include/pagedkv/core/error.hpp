@@ -30,6 +30,7 @@ struct error {
   const char* subject = "";  // static storage: what the value is, e.g. "cache_config.block_size"
   std::int64_t value = 0;    // the offending value
   std::int64_t limit = 0;    // what it was held against; 0 where nothing applies
+  const char* detail = "";   // static storage: a device runtime's own words; empty elsewhere
 
   [[nodiscard]] std::string message() const;
 };
@@ -72,9 +73,13 @@ class exception : public std::runtime_error {
 }
 
 inline std::string error::message() const {
-  auto text = std::string(describe(code)) + ": " + subject + " is " + std::to_string(value);
+  const auto* const verb = *detail == '\0' ? " is " : " answered ";
+  auto text = std::string(describe(code)) + ": " + subject + verb + std::to_string(value);
   if (limit != 0) {
     text += ", limit " + std::to_string(limit);
+  }
+  if (*detail != '\0') {
+    text += std::string(" (") + detail + ")";
   }
   return text;
 }

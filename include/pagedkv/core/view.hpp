@@ -71,6 +71,15 @@ struct block_storage_view {
 
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
+/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in numbers;
+/// the numbers of one head are neighbours.
+template <class Number>
+struct token_rows {
+  Number* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
 /// One block copied or moved to another, in every layer. Laid out as the int32 pairs that kernels read.
 struct block_pair {
   std::int32_t source = 0;

@@ -11,15 +11,6 @@
 
 namespace pagedkv {
 
-/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in numbers;
-/// the numbers of one head are neighbours.
-template <class Number>
-struct token_rows {
-  Number* data = nullptr;
-  std::int64_t token_stride = 0;
-  std::int64_t head_stride = 0;
-};
-
 /// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
 /// caller unless stated; spans must outlive them. `Element` is the element of the storage.
 ///

@@ -3,7 +3,6 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -51,16 +50,20 @@ class step_fence {
   /// What a block released now must wait for, as `passed` understands it; 0 when no step is in flight.
   [[nodiscard]] std::uint32_t tag() const noexcept {
     const auto newest = begun();
-    // A step whose low 32 bits are 0 is taken for the next one: waiting longer is safe.
-    return newest > retired() ? std::max(static_cast<std::uint32_t>(newest), std::uint32_t{1}) : 0;
+    return newest > retired() ? tag_of(newest) : 0;
   }
 
-  /// Whether the steps up to a tag have retired. The tag is not older than 2^31 steps.
+  /// Whether the steps up to a tag have retired. The tag is not older than 2^30 steps.
   [[nodiscard]] bool passed(std::uint32_t tag) const noexcept {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(retired()) - tag) >= 0;
+    return static_cast<std::int32_t>(tag_of(retired()) - tag) >= 0;
   }
 
  private:
+  // Odd, so that no tag is 0, and in the order of the steps also where the upper bits are cut off.
+  [[nodiscard]] static std::uint32_t tag_of(std::uint64_t number) noexcept {
+    return static_cast<std::uint32_t>(number << 1 | 1);
+  }
+
   void advance() noexcept {
     auto last = retired();
     while (done_[(last + 1) % capacity].load(std::memory_order_seq_cst) == last + 1) {

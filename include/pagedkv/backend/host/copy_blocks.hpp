@@ -1,27 +1,10 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
-#include <pagedkv/core/view.hpp>
+#include <pagedkv/core/block_pairs.hpp>
 
-#include <cstdint>
 #include <cstring>
-#include <span>
 
 namespace pagedkv::host {
-
-/// Whether both blocks of every pair lie in the storage.
-[[nodiscard]] inline result<void> check_pairs(const block_storage_view& view,
-                                              std::span<const block_pair> pairs) noexcept {
-  for (const auto& [source, destination] : pairs) {
-    if (source < 0 || source >= view.num_blocks) {
-      return error{error_code::invalid_argument, "source block", source, view.num_blocks};
-    }
-    if (destination < 0 || destination >= view.num_blocks) {
-      return error{error_code::invalid_argument, "destination block", destination, view.num_blocks};
-    }
-  }
-  return {};
-}
 
 /// Copies one block in every layer, scales and padding along. The two are different blocks.
 inline void copy_block(const block_storage_view& view, block_pair pair) noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/device_half.hpp>
 #include <pagedkv/policy/element.hpp>
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 namespace pagedkv {
 
 /// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper
-/// bits of its payload, subnormals are kept. Every case is computed and one selected, so that loops vectorise.
+/// bits of its payload, subnormals are kept. Every case is computed and one selected, so that loops vectorise. Devices
+/// convert in hardware, with equal results but for the payload of a NaN.
 struct float16 {
   using storage = std::uint16_t;
   static constexpr bool scaled = false;
@@ -16,6 +18,9 @@ struct float16 {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float /*absmax*/) noexcept { return 1; }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
+#if defined(PAGEDKV_DEVICE_HALF)
+    return device_half_bits(number);
+#else
     const auto bits = __builtin_bit_cast(std::uint32_t, number);
     const auto sign = bits >> 16 & 0x8000u;
     const auto magnitude = bits & 0x7fffffffu;
@@ -28,9 +33,13 @@ struct float16 {
     result = select(magnitude >= first_infinite, 0x7c00u, result);
     result = select(magnitude > 0x7f800000u, quiet_nan, result);
     return static_cast<storage>(sign | result);
+#endif
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
+#if defined(PAGEDKV_DEVICE_HALF)
+    return device_half_value(stored);
+#else
     const auto sign = (stored & 0x8000u) << 16;
     const auto magnitude = stored & 0x7fffu;
     const auto normal = (magnitude << 13) + exponent_shift;
@@ -40,6 +49,7 @@ struct float16 {
     auto result = select(magnitude < 0x400u, subnormal, normal);
     result = select(magnitude >= 0x7c00u, normal + exponent_shift, result);
     return __builtin_bit_cast(float, sign | result);
+#endif
   }
 
  private:

@@ -1,0 +1,337 @@
+// Bandwidth of every kernel as a share of the device's own copy, measured in the same run. Built for a device by
+// scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs.
+
+#include <pagedkv/backend/hip/backend.hpp>
+#include <pagedkv/backend/hip/device_allocator.hpp>
+#include <pagedkv/backend/hip/pinned_allocator.hpp>
+#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/pool/block_storage.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+#if defined(__HIPCC__) || defined(__CUDACC__)
+constexpr auto on_device = true;
+#else
+constexpr auto on_device = false;
+#endif
+
+using layout = memory_layout<>;
+
+/// Memory of one allocator until the end of the scope.
+template <class Allocator>
+class buffer {
+ public:
+  explicit buffer(std::int64_t bytes)
+      : bytes_(static_cast<std::size_t>(bytes)), data_(allocator_.allocate(bytes_, block_alignment)) {
+    if (data_ == nullptr) {
+      throw exception(error{error_code::out_of_memory, "bytes of a benchmark's buffer", bytes});
+    }
+  }
+  buffer(const buffer&) = delete;
+  buffer& operator=(const buffer&) = delete;
+  ~buffer() { allocator_.deallocate(data_, bytes_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+ private:
+  Allocator allocator_;
+  std::size_t bytes_;
+  std::byte* data_;
+};
+
+using device_buffer = buffer<hip::device_allocator>;
+using pinned_buffer = buffer<hip::pinned_allocator>;
+
+/// A mark that knows its time.
+class timer {
+ public:
+  timer() { hip::require(hipEventCreateWithFlags(&handle_, 0), "hipEventCreateWithFlags"); }
+  timer(const timer&) = delete;
+  timer& operator=(const timer&) = delete;
+  ~timer() { static_cast<void>(hipEventDestroy(handle_)); }
+
+  [[nodiscard]] hipEvent_t get() const { return handle_; }
+
+ private:
+  hipEvent_t handle_ = nullptr;
+};
+
+class bench {
+ public:
+  explicit bench(std::int64_t bytes) : bytes_(bytes) {}
+
+  [[nodiscard]] hipStream_t stream() const { return stream_.get(); }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+  /// Median bytes per second over samples of several operations each. On the host one run, to see that it works.
+  template <class Operation>
+  [[nodiscard]] double measure(std::int64_t moved, Operation operation) {
+    constexpr auto num_samples = on_device ? 15 : 1;
+    constexpr auto per_sample = on_device ? 4 : 1;
+    run(operation);
+    hip::require(hipStreamSynchronize(stream()), "hipStreamSynchronize");
+    auto seconds = std::vector<double>();
+    for (auto sample = 0; sample < num_samples; ++sample) {
+      hip::require(hipEventRecord(start_.get(), stream()), "hipEventRecord");
+      for (auto i = 0; i < per_sample; ++i) {
+        run(operation);
+      }
+      hip::require(hipEventRecord(stop_.get(), stream()), "hipEventRecord");
+      hip::require(hipEventSynchronize(stop_.get()), "hipEventSynchronize");
+      auto milliseconds = 0.0F;
+      hip::require(hipEventElapsedTime(&milliseconds, start_.get(), stop_.get()), "hipEventElapsedTime");
+      seconds.push_back(double{milliseconds} / 1e3 / per_sample);
+    }
+    hip::require(hipStreamSynchronize(stream()), "hipStreamSynchronize");
+    std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
+    return static_cast<double>(moved) / seconds[num_samples / 2];
+  }
+
+  /// One line of the table. `baseline` is in bytes per second.
+  template <class Operation>
+  void report(const std::string& name, double baseline, std::int64_t moved, Operation operation) {
+    const auto rate = measure(moved, operation);
+    if (on_device) {
+      std::printf("| %-34s | %6.0f | %8.1f | %6.3f |\n", name.c_str(), static_cast<double>(bytes_) / 0x1p20, rate / 1e9,
+                  rate / baseline);
+    } else {
+      std::printf("%s runs\n", name.c_str());
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  template <class Operation>
+  static void run(Operation& operation) {
+    operation().value();
+  }
+
+  std::int64_t bytes_;
+  hip::stream stream_;
+  timer start_;
+  timer stop_;
+};
+
+/// A layer-major storage with one layer whose payload is about as large as the bench asks for.
+template <class Element>
+[[nodiscard]] cache_config make_config(const bench& b, std::int32_t num_layers) {
+  auto config = cache_config{};
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  config.num_layers = num_layers;
+  config.num_blocks = 2;
+  const auto pair_bytes = plan_storage<layout>(config, size_of_element<Element>).value().bytes;
+  config.num_blocks = static_cast<std::int32_t>(std::max<std::int64_t>(4, b.bytes() / (pair_bytes / 2)));
+  return config;
+}
+
+template <class Element>
+using device_storage = block_storage<Element, layout, hip::device_allocator>;
+
+/// Every slot of a storage, blocks in random order: what a cache in use looks like.
+[[nodiscard]] std::vector<slot> scattered_slots(const cache_config& config) {
+  auto blocks = std::vector<std::int64_t>(static_cast<std::size_t>(config.num_blocks));
+  std::iota(blocks.begin(), blocks.end(), std::int64_t{0});
+  auto random = std::mt19937(1);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  auto slots = std::vector<slot>();
+  for (const auto block : blocks) {
+    for (auto offset = 0; offset < config.block_size; ++offset) {
+      slots.push_back(slot{block * config.block_size + offset});
+    }
+  }
+  return slots;
+}
+
+template <class Element, class Rows>
+void report_rows(bench& b, double copy_rate) {
+  using number = typename Rows::storage;
+  const auto config = make_config<Element>(b, 1);
+  const auto storage = device_storage<Element>::create(config).value();
+  const auto slots = scattered_slots(config);
+  const auto num_tokens = static_cast<std::int64_t>(slots.size());
+  const auto rows_per_token = std::int64_t{config.num_kv_heads};
+  const auto row_bytes = num_tokens * rows_per_token * config.head_dim * static_cast<std::int64_t>(sizeof(number));
+  const auto mapping = device_buffer(num_tokens * static_cast<std::int64_t>(sizeof(slot)));
+  const auto keys = device_buffer(row_bytes);
+  const auto values = device_buffer(row_bytes);
+  hip::require(hipMemcpyAsync(mapping.data(), slots.data(), mapping.size(), hipMemcpyHostToDevice, b.stream()),
+               "hipMemcpyAsync");
+  hip::require(hipMemsetAsync(keys.data(), 0, keys.size(), b.stream()), "hipMemsetAsync");
+  hip::require(hipMemsetAsync(values.data(), 0, values.size(), b.stream()), "hipMemsetAsync");
+
+  const auto span = std::span<const slot>(reinterpret_cast<const slot*>(mapping.data()), slots.size());
+  const auto rows_of = [&]<class Number>(std::byte* data, Number*) {
+    return token_rows<Number>{reinterpret_cast<Number*>(data), rows_per_token * config.head_dim, config.head_dim};
+  };
+  const auto in = static_cast<const number*>(nullptr);
+  const auto out = static_cast<number*>(nullptr);
+  const auto stored = num_tokens * rows_per_token * 2 *
+                      (config.head_dim * size_of_element<Element>.bytes + size_of_element<Element>.scale_bytes);
+  const auto moved = stored + 2 * row_bytes + static_cast<std::int64_t>(mapping.size());
+  const auto suffix = " " + std::string(Rows::name) + " to " + std::string(Element::name);
+  b.report("append" + suffix, copy_rate, moved, [&] {
+    return hip::append<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
+                                      b.stream());
+  });
+  const auto num_positions = std::int64_t{4096};
+  const auto table = device_buffer(num_positions * config.head_dim * static_cast<std::int64_t>(sizeof(float)));
+  const auto positions = device_buffer(num_tokens * 8);
+  hip::require(hipMemsetAsync(table.data(), 0, table.size(), b.stream()), "hipMemsetAsync");
+  hip::require(hipMemsetAsync(positions.data(), 0, positions.size(), b.stream()), "hipMemsetAsync");
+  b.report("rope append" + suffix, copy_rate, moved + static_cast<std::int64_t>(positions.size()), [&] {
+    return hip::rope_append<Element, Rows, kernels::rope_pairing::halves>(
+        storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
+        {reinterpret_cast<const std::int64_t*>(positions.data()), slots.size()},
+        {reinterpret_cast<const float*>(table.data()), num_positions, config.head_dim}, b.stream());
+  });
+  b.report("gather " + std::string(Element::name) + " to " + std::string(Rows::name), copy_rate, moved, [&] {
+    return hip::gather<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), out), rows_of(values.data(), out),
+                                      b.stream());
+  });
+}
+
+/// The upper half of the blocks from the lower half, in random order.
+[[nodiscard]] std::vector<block_pair> scattered_pairs(const cache_config& config) {
+  const auto half = config.num_blocks / 2;
+  auto pairs = std::vector<block_pair>();
+  for (auto i = 0; i < half; ++i) {
+    pairs.push_back({i, half + i});
+  }
+  auto random = std::mt19937(2);
+  for (auto i = half - 1; i > 0; --i) {
+    std::swap(pairs[static_cast<std::size_t>(i)].destination,
+              pairs[random() % static_cast<std::size_t>(i + 1)].destination);
+  }
+  return pairs;
+}
+
+void report_blocks(bench& b, double copy_rate) {
+  constexpr auto num_layers = 32;
+  auto config = make_config<float16>(b, num_layers);
+  config.num_blocks *= 2;  // half is copied to the other half
+  const auto storage = device_storage<float16>::create(config).value();
+  hip::require(hipMemsetAsync(storage.view().base, 0, static_cast<std::size_t>(storage.bytes()), b.stream()),
+               "hipMemsetAsync");
+  const auto pairs = scattered_pairs(config);
+  const auto block_bytes = storage.view().layer_bytes() * num_layers;
+  const auto moved = 2 * static_cast<std::int64_t>(pairs.size()) * block_bytes;
+  b.report("copy blocks", copy_rate, moved, [&] { return hip::copy_blocks(storage.view(), pairs, b.stream()); });
+  b.report("move blocks, independent", copy_rate, moved,
+           [&] { return hip::move_blocks(storage.view(), pairs, b.stream()); });
+  auto chain = std::vector<block_pair>();
+  for (auto i = 0; i + 1 < config.num_blocks; ++i) {
+    chain.push_back({i, i + 1});
+  }
+  b.report("move blocks, one chain", copy_rate, 2 * static_cast<std::int64_t>(chain.size()) * block_bytes,
+           [&] { return hip::move_blocks(storage.view(), chain, b.stream()); });
+}
+
+template <class To, class From>
+void report_conversion(bench& b, double copy_rate) {
+  const auto config = make_config<From>(b, 1);
+  const auto from = device_storage<From>::create(config).value();
+  const auto to = device_storage<To>::create(config).value();
+  hip::require(hipMemsetAsync(from.view().base, 0, static_cast<std::size_t>(from.bytes()), b.stream()),
+               "hipMemsetAsync");
+  auto pairs = std::vector<block_pair>();
+  for (auto i = 0; i < config.num_blocks; ++i) {
+    pairs.push_back({i, config.num_blocks - 1 - i});
+  }
+  b.report("convert " + std::string(From::name) + " to " + std::string(To::name), copy_rate, from.bytes() + to.bytes(),
+           [&] { return hip::convert_blocks<To, From>(from.view(), to.view(), pairs, b.stream()); });
+}
+
+void report_swaps(bench& b) {
+  const auto config = make_config<float16>(b, 32);
+  const auto device = device_storage<float16>::create(config).value();
+  const auto host = pinned_buffer(device.bytes());
+  const auto bytes = static_cast<std::size_t>(device.bytes());
+  std::memset(host.data(), 0, bytes);
+  auto host_view = device.view();
+  host_view.base = host.data();
+  auto run = std::vector<block_pair>();
+  auto scattered = std::vector<block_pair>();
+  for (auto i = 0; i < config.num_blocks; ++i) {
+    run.push_back({i, i});
+    scattered.push_back({i, config.num_blocks - 1 - i});
+  }
+  for (const auto out : {true, false}) {
+    const auto kind = out ? hipMemcpyDeviceToHost : hipMemcpyHostToDevice;
+    const auto& from = out ? device.view() : host_view;
+    const auto& to = out ? host_view : device.view();
+    const auto rate = b.measure(device.bytes(), [&] {
+      return hip::to_result(hipMemcpyAsync(to.base, from.base, bytes, kind, b.stream()), "hipMemcpyAsync");
+    });
+    const auto name = std::string(out ? "swap out" : "swap in");
+    b.report(name + ", one run (of pinned copy)", rate, device.bytes(),
+             [&] { return hip::swap_blocks(from, to, run, kind, b.stream()); });
+    b.report(name + ", scattered (of pinned copy)", rate, device.bytes(),
+             [&] { return hip::swap_blocks(from, to, scattered, kind, b.stream()); });
+  }
+}
+
+void report_all(std::int64_t bytes) {
+  auto b = bench(bytes);
+  const auto from = device_buffer(bytes);
+  const auto to = device_buffer(bytes);
+  hip::require(hipMemsetAsync(from.data(), 0, from.size(), b.stream()), "hipMemsetAsync");
+  const auto copy_device = [&] {
+    return hip::to_result(hipMemcpyAsync(to.data(), from.data(), from.size(), hipMemcpyDeviceToDevice, b.stream()),
+                          "hipMemcpyAsync");
+  };
+  const auto copy_rate = b.measure(2 * bytes, copy_device);
+  b.report("device copy", copy_rate, 2 * bytes, copy_device);
+  report_rows<float32, float32>(b, copy_rate);
+  report_rows<float16, float16>(b, copy_rate);
+  report_rows<bfloat16, bfloat16>(b, copy_rate);
+  report_rows<int8, float16>(b, copy_rate);
+  report_rows<int8, float32>(b, copy_rate);
+  report_rows<float16, float32>(b, copy_rate);
+  report_blocks(b, copy_rate);
+  report_conversion<int8, float16>(b, copy_rate);
+  report_conversion<float16, int8>(b, copy_rate);
+  report_swaps(b);
+}
+
+}  // namespace
+
+int main() {
+  if (const auto found = hip::check_device(0); !found) {
+    std::fprintf(stderr, "%s\n", found.error().message().c_str());
+    return 77;
+  }
+  try {
+    auto properties = hipDeviceProp_t{};
+    hip::require(hipGetDeviceProperties(&properties, 0), "hipGetDeviceProperties");
+    if (!on_device) {
+      std::printf("built for the host: no bandwidth, only whether every operation runs\n");
+      report_all(std::int64_t{1} << 18);
+      return 0;
+    }
+    std::printf("device: %s\n\n", properties.name);
+    std::printf("| operation                          |    MiB |     GB/s |  ratio |\n|---|---|---|---|\n");
+    for (const auto mebibytes : {64, 256, 1024}) {
+      report_all(std::int64_t{mebibytes} << 20);
+    }
+    return 0;
+  } catch (const exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

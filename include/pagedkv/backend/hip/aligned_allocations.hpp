@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/kernels/platform.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+namespace pagedkv::hip {
+
+/// What every device runtime aligns its allocations to.
+inline constexpr auto runtime_alignment = std::size_t{256};
+
+/// Alignment beyond what the runtime gives: takes more than asked for and remembers where each allocation really starts,
+/// since there is no room for a note in memory that the host may not touch. Not thread-safe.
+class aligned_allocations {
+ public:
+  /// `take(&pointer, bytes)` asks the runtime.
+  template <class Take>
+  [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment, Take take) noexcept {
+    auto* start = static_cast<void*>(nullptr);
+    if (alignment <= runtime_alignment) {
+      return take(&start, bytes) == hipSuccess ? static_cast<std::byte*>(start) : nullptr;
+    }
+    if (bytes + alignment < bytes || !reserve_one() || take(&start, bytes + alignment) != hipSuccess) {
+      return nullptr;
+    }
+    const auto misaligned = reinterpret_cast<std::uintptr_t>(start) % alignment;
+    auto* const aligned = static_cast<std::byte*>(start) + (misaligned == 0 ? 0 : alignment - misaligned);
+    moved_.push_back({aligned, start});
+    return aligned;
+  }
+
+  /// Where the allocation that was given out as `pointer` starts.
+  [[nodiscard]] void* forget(std::byte* pointer) noexcept {
+    for (auto& each : moved_) {
+      if (each.aligned == pointer) {
+        auto* const start = each.start;
+        each = moved_.back();
+        moved_.pop_back();
+        return start;
+      }
+    }
+    return pointer;
+  }
+
+ private:
+  struct moved {
+    std::byte* aligned;
+    void* start;
+  };
+
+  [[nodiscard]] bool reserve_one() noexcept {
+    try {
+      moved_.reserve(moved_.size() + 1);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  std::vector<moved> moved_;
+};
+
+}  // namespace pagedkv::hip

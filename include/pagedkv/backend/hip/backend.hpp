@@ -1,0 +1,68 @@
+#pragma once
+
+#include <pagedkv/backend/hip/append.hpp>
+#include <pagedkv/backend/hip/copy_blocks.hpp>
+#include <pagedkv/backend/hip/device.hpp>
+#include <pagedkv/backend/hip/gather.hpp>
+#include <pagedkv/backend/hip/move_blocks.hpp>
+#include <pagedkv/policy/backend.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+namespace pagedkv {
+
+/// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on the
+/// host executor. Operations enqueue and return: an error of the work itself appears when its stream is waited for. Slots
+/// and rows are memory that the device can reach, block pairs are the host's. Stateless but for the device's number;
+/// thread-safe.
+class hip_backend {
+ public:
+  using stream = hipStream_t;
+
+  static constexpr std::string_view name = "hip";
+
+  /// Throws `exception` where there is no such device.
+  explicit hip_backend(int device = 0) : device_(device) { hip::check_device(device).value(); }
+
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+  [[nodiscard]] result<void> synchronize(stream in) noexcept {
+    return on_device([&] { return hip::to_result(hipStreamSynchronize(in), "hipStreamSynchronize"); });
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values,
+                                    stream in) noexcept {
+    return on_device([&] { return hip::append<Element, float32>(view, layer, slots, keys, values, in); });
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream in) noexcept {
+    return on_device([&] { return hip::gather<Element, float32>(view, layer, slots, keys, values, in); });
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream in) noexcept {
+    return on_device([&] { return hip::copy_blocks(view, pairs, in); });
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream in) noexcept {
+    return on_device([&] { return hip::move_blocks(view, pairs, in); });
+  }
+
+ private:
+  template <class Operation>
+  [[nodiscard]] result<void> on_device(Operation operation) noexcept {
+    const auto scope = hip::device_scope(device_);
+    const auto selected = hip::to_result(scope.status(), "hipSetDevice");
+    return selected ? operation() : selected;
+  }
+
+  int device_;
+};
+
+static_assert(backend_for<hip_backend, float32>);
+
+}  // namespace pagedkv

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <pagedkv/core/host_device.hpp>
+
+#include <cstdint>
+
+// Conversion between float32 and IEEE binary16 in one instruction, where the compiler is at work on code for a device.
+// Rounds to nearest even; a NaN stays a NaN, its payload may change.
+#if defined(__HIP_DEVICE_COMPILE__)
+
+  #define PAGEDKV_DEVICE_HALF
+
+namespace pagedkv {
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint16_t device_half_bits(float number) noexcept {
+  return __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(number));
+}
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float device_half_value(std::uint16_t bits) noexcept {
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+}
+
+}  // namespace pagedkv
+
+#elif defined(__CUDA_ARCH__)
+
+  #define PAGEDKV_DEVICE_HALF
+
+namespace pagedkv {
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint16_t device_half_bits(float number) noexcept {
+  std::uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
+  return bits;
+}
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float device_half_value(std::uint16_t bits) noexcept {
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+  return number;
+}
+
+}  // namespace pagedkv
+
+#endif

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+namespace pagedkv::executor {
+
+/// The memory that kernels may touch. Every allocation has unmapped or foreign room on both sides, fresh memory holds no
+/// zeros (0xFF, so NaN as floating point), and large allocations are backed by pages only where they are touched.
+/// Thread-safe.
+class memory_map {
+ public:
+  static constexpr auto large = std::size_t{1} << 20;      // from here on pages of its own
+  static constexpr auto room = std::size_t{4096};          // on either side of an allocation
+  static constexpr auto capacity = std::size_t{1} << 40;   // of the pretended device; only touched pages cost memory
+
+  /// Null when the pretended device is full.
+  [[nodiscard]] void* allocate(std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    if (bytes == 0 || bytes > capacity - used_) {
+      return nullptr;
+    }
+    auto* const start = bytes < large ? allocate_small(bytes) : allocate_large(bytes);
+    if (start != nullptr) {
+      ranges_.emplace(start, bytes);
+      used_ += bytes;
+    }
+    return start;
+  }
+
+  /// False for a pointer that was not allocated here, or already released.
+  [[nodiscard]] bool release(void* pointer) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    auto* const start = static_cast<std::byte*>(pointer);
+    const auto found = ranges_.find(start);
+    if (found == ranges_.end()) {
+      return false;
+    }
+    const auto bytes = found->second;
+    ranges_.erase(found);
+    used_ -= bytes;
+    generation_.fetch_add(1, std::memory_order_release);
+    if (bytes < large) {
+      std::free(start - room);
+    } else {
+      ::munmap(start - room, mapped_bytes(bytes));
+    }
+    return true;
+  }
+
+  /// Whether all of [pointer, pointer + bytes) lies in one allocation.
+  [[nodiscard]] bool contains(const void* pointer, std::size_t bytes) const noexcept {
+    const auto* const start = static_cast<const std::byte*>(pointer);
+    auto& recent = recently_hit();
+    const auto generation = generation_.load(std::memory_order_acquire);
+    if (recent.generation != generation) {
+      recent = {};
+      recent.generation = generation;
+    }
+    for (const auto& each : recent.ranges) {
+      if (each.covers(start, bytes)) {
+        return true;
+      }
+    }
+    const auto found = find(start);
+    if (!found.covers(start, bytes)) {
+      return false;
+    }
+    recent.ranges[recent.next++ % recent.ranges.size()] = found;
+    return true;
+  }
+
+  [[nodiscard]] std::size_t used() const noexcept {
+    const auto lock = std::shared_lock(mutex_);
+    return used_;
+  }
+
+ private:
+  struct range {
+    const std::byte* start = nullptr;
+    std::size_t bytes = 0;
+
+    [[nodiscard]] bool covers(const std::byte* pointer, std::size_t size) const noexcept {
+      const auto offset = reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(start);
+      return offset < bytes && size <= bytes - offset;
+    }
+  };
+
+  // Lanes look up the same few allocations millions of times; the tree and its lock are only for the first.
+  struct recent_ranges {
+    std::uint64_t generation = 0;
+    std::array<range, 8> ranges{};
+    std::size_t next = 0;
+  };
+
+  [[nodiscard]] static recent_ranges& recently_hit() noexcept {
+    static thread_local auto recent = recent_ranges{};
+    return recent;
+  }
+
+  [[nodiscard]] static std::size_t mapped_bytes(std::size_t bytes) noexcept {
+    return (bytes + room - 1) / room * room + 2 * room;
+  }
+
+  [[nodiscard]] static std::byte* allocate_small(std::size_t bytes) noexcept {
+    auto* const whole = static_cast<std::byte*>(std::aligned_alloc(room, mapped_bytes(bytes)));
+    if (whole == nullptr) {
+      return nullptr;
+    }
+    std::memset(whole + room, 0xFF, bytes);
+    return whole + room;
+  }
+
+  [[nodiscard]] static std::byte* allocate_large(std::size_t bytes) noexcept {
+    const auto mapped = mapped_bytes(bytes);
+    auto* const whole =
+        ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (whole == MAP_FAILED) {
+      return nullptr;
+    }
+    auto* const start = static_cast<std::byte*>(whole) + room;
+    ::mprotect(whole, room, PROT_NONE);
+    ::mprotect(start + (mapped - 2 * room), room, PROT_NONE);
+    return start;
+  }
+
+  [[nodiscard]] range find(const std::byte* pointer) const noexcept {
+    const auto lock = std::shared_lock(mutex_);
+    auto after = ranges_.upper_bound(pointer);
+    if (after == ranges_.begin()) {
+      return {};
+    }
+    --after;
+    return {after->first, after->second};
+  }
+
+  mutable std::shared_mutex mutex_;
+  std::map<const std::byte*, std::size_t> ranges_;
+  std::size_t used_ = 0;
+  std::atomic<std::uint64_t> generation_ = 1;
+};
+
+/// Of device and pinned host memory alike: kernels may touch both.
+[[nodiscard]] inline memory_map& memory() {
+  static auto map = memory_map();
+  return map;
+}
+
+}  // namespace pagedkv::executor

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <pagedkv/kernels/executor/intrinsics.hpp>
+#include <pagedkv/kernels/executor/runtime.hpp>
+#include <pagedkv/kernels/launch_shape.hpp>
+#include <pagedkv/kernels/vector.hpp>
+
+#include <tuple>
+
+namespace pagedkv::executor {
+
+/// The kernel's name with its template arguments.
+template <auto Kernel>
+[[nodiscard]] constexpr std::string_view kernel_name() noexcept {
+  constexpr auto marker = std::string_view("Kernel = ");
+  auto name = std::string_view(__PRETTY_FUNCTION__);
+  name.remove_prefix(name.find(marker) + marker.size());
+  return name.substr(0, name.find_first_of(";]"));
+}
+
+[[nodiscard]] inline bool valid_shape(const kernels::launch_shape& shape) noexcept {
+  const auto lanes = std::uint64_t{shape.workgroup.x} * shape.workgroup.y * shape.workgroup.z;
+  return shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && lanes > 0 && lanes <= max_workgroup_size &&
+         shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
+}
+
+}  // namespace pagedkv::executor
+
+namespace pagedkv::kernels {
+
+using executor::dynamic_shared;
+using executor::shared_array;
+using executor::shared_span;
+
+/// Enqueues the kernel. Arguments are copied now; a fault appears when the stream is next waited for.
+template <auto Kernel, class... Arguments>
+[[nodiscard]] hipError_t launch(const launch_shape& shape, hipStream_t stream, Arguments... arguments) {
+  if (!executor::valid_shape(shape)) {
+    return hipErrorInvalidConfiguration;
+  }
+  return executor::attempt([&] {
+    auto& queue = executor::resolve(stream);
+    auto body = [arguments = std::tuple(std::move(arguments)...)] { std::apply(Kernel, arguments); };
+    auto work = executor::launch{executor::kernel_name<Kernel>(), shape.grid, shape.workgroup,
+                                 shape.dynamic_shared_bytes, queue.wave_size(), std::move(body)};
+    queue.enqueue([work = std::move(work)] {
+      auto found = executor::workers().run(work);
+      if (!found) {
+        return hipSuccess;
+      }
+      executor::faults().put(*std::move(found));
+      return hipErrorLaunchFailure;
+    });
+    return hipSuccess;
+  });
+}
+
+template <class T>
+[[nodiscard]] T load(const T* from) {
+  executor::check_global(from, sizeof(T), alignof(T), "read");
+  return *from;
+}
+
+template <class T>
+void store(T* to, std::type_identity_t<T> value) {
+  executor::check_global(to, sizeof(T), alignof(T), "write");
+  *to = value;
+}
+
+template <int N, class T>
+[[nodiscard]] vector<T, N> load_vector(const T* from) {
+  executor::check_global(from, sizeof(T) * N, sizeof(T) * N, "read");
+  auto values = vector<T, N>{};
+  std::memcpy(&values, from, sizeof(values));
+  return values;
+}
+
+template <int N, class T>
+void store_vector(T* to, const vector<T, N>& values) {
+  executor::check_global(to, sizeof(values), sizeof(values), "write");
+  std::memcpy(to, &values, sizeof(values));
+}
+
+inline void check(bool holds, const char* what) {
+  if (!holds) {
+    executor::here().report(executor::fault_kind::failed_check, what);
+  }
+}
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,313 @@
+#include "../support/printing.hpp"
+#include "reference.hpp"
+#include "target.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cmath>
+
+namespace append_gather_test {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+template <class Target, class Element, class Layout>
+struct combination {
+  using target = Target;
+  using element = Element;
+  using layout_type = Layout;
+};
+
+template <class Element, class Layout>
+using on_host = combination<host_target, Element, Layout>;
+template <class Element, class Layout>
+using on_waves_of_64 = combination<hip_target<0>, Element, Layout>;
+template <class Element, class Layout>
+using on_waves_of_32 = combination<hip_target<1>, Element, Layout>;
+
+struct shape {
+  std::int32_t block_size;
+  std::int32_t num_blocks;
+  std::int32_t num_kv_heads;
+  std::int32_t head_dim;
+  std::size_t num_tokens;
+  std::int64_t gap;  // numbers between the rows of the caller
+};
+
+// Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that keep
+// and that break alignment.
+constexpr shape shapes[] = {
+    {1, 40, 2, 64, 15, 0},   {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
+    {16, 4, 2, 128, 1, 3},   {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
+    {16, 4, 2, 5, 40, 1},    {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},
+};
+
+/// Everything that a target keeps in its own memory for one test.
+template <class Target, class Element, class Layout, class Rows>
+struct arrays {
+  arrays(const Target& target, const cache_config& config, const std::vector<std::byte>& bytes,
+         const std::vector<slot>& slots, const rows_of<Rows>& key_rows, const rows_of<Rows>& value_rows)
+      : storage(target, bytes), mapping(target, slots), keys(target, key_rows.numbers),
+        values(target, value_rows.numbers), view(at(plan<Element, Layout>(config).view, storage.data())) {}
+
+  [[nodiscard]] std::span<const slot> slots() const { return {mapping.data(), mapping.size()}; }
+
+  target_array<std::byte, Target> storage;
+  target_array<slot, Target> mapping;
+  target_array<typename Rows::storage, Target> keys;
+  target_array<typename Rows::storage, Target> values;
+  block_storage_view view;
+};
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing else is touched", "[append]",
+                           (on_host, on_waves_of_64, on_waves_of_32),
+                           ((float32, nhd_by_layer), (float16, nhd_by_block), (bfloat16, hnd_by_layer),
+                            (int8, hnd_by_block), (int8, nhd_by_layer), (float32, hnd_by_block))) {
+  using target_type = typename TestType::target;
+  using element = typename TestType::element;
+  using layout_type = typename TestType::layout_type;
+  auto target = require_target<target_type>();
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  for (const auto& each : shapes) {
+    CAPTURE(each.block_size, each.num_kv_heads, each.head_dim, each.num_tokens, each.gap);
+    const auto config = make_config(each.block_size, each.num_blocks, 2, each.num_kv_heads, each.head_dim);
+    const auto slots = random_slots(config, each.num_tokens, random);
+    const auto tokens = static_cast<std::int64_t>(slots.size());
+    auto keys = rows_of<float32>(tokens, config.num_kv_heads, config.head_dim, each.gap);
+    auto values = rows_of<float32>(tokens, config.num_kv_heads, config.head_dim, each.gap);
+    keys.fill(tokens, config.num_kv_heads, random, 3.0F);
+    values.fill(tokens, config.num_kv_heads, random, 300.0F);
+    auto expected = random_bytes(static_cast<std::size_t>(plan<element, layout_type>(config).bytes), random);
+    auto on = arrays<target_type, element, layout_type, float32>(target, config, expected, slots, keys, values);
+
+    const float* const key_data = on.keys.data();
+    const float* const value_data = on.values.data();
+    REQUIRE(target.backend.template append<element>(on.view, 1, on.slots(), keys.view(key_data),
+                                                    values.view(value_data), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    const auto reference = reference_storage<element, layout_type>{config, expected.data()};
+    reference_append(reference, 1, slots, keys, values);
+    REQUIRE(same_bits(on.storage.values(), expected));
+
+    std::fill(keys.numbers.begin(), keys.numbers.end(), rows_of<float32>::canary());
+    std::fill(values.numbers.begin(), values.numbers.end(), rows_of<float32>::canary());
+    const auto key_out = target_array<float, target_type>(target, keys.numbers);
+    const auto value_out = target_array<float, target_type>(target, values.numbers);
+    REQUIRE(target.backend.template gather<element>(on.view, 1, on.slots(), keys.view(key_out.data()),
+                                                    values.view(value_out.data()), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    reference_gather(reference, 1, slots, keys, values);
+    REQUIRE(same_bits(key_out.values(), keys.numbers));
+    REQUIRE(same_bits(value_out.values(), values.numbers));
+  }
+}
+
+
+constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
+constexpr auto infinity = std::numeric_limits<float>::infinity();
+
+/// Rows of 64 with the inputs that quantisers and converters get wrong.
+std::vector<std::vector<float>> special_rows() {
+  auto rows = std::vector<std::vector<float>>(9, std::vector<float>(64, 0.0F));
+  rows[1][3] = 254.0F;
+  rows[1][9] = -254.0F;
+  for (auto i = std::size_t{0}; i < 64; ++i) {
+    rows[2][i] = static_cast<float>(i) - 0.5F;
+    rows[3][i] = std::numeric_limits<float>::denorm_min() * static_cast<float>(i);
+    rows[4][i] = 1e-3F * static_cast<float>(i % 7);
+    rows[5][i] = rows[6][i] = rows[7][i] = static_cast<float>(i) / 8;
+    rows[8][i] = i % 2 == 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::min();
+  }
+  rows[2][63] = 127.0F;
+  rows[4][40] = 1e4F;
+  rows[5][20] = nan;
+  rows[6][21] = infinity;
+  rows[7][22] = -infinity;
+  return rows;
+}
+
+TEMPLATE_PRODUCT_TEST_CASE("Special numbers survive as their element promises", "[append]",
+                           (on_host, on_waves_of_64, on_waves_of_32),
+                           ((float32, nhd_by_layer), (float16, nhd_by_layer), (bfloat16, nhd_by_layer),
+                            (int8, nhd_by_layer))) {
+  using target_type = typename TestType::target;
+  using element = typename TestType::element;
+  auto target = require_target<target_type>();
+  const auto special = special_rows();
+  const auto tokens = static_cast<std::int64_t>(special.size());
+  const auto config = make_config(16, 1, 1, 1, 64);
+  auto keys = rows_of<float32>(tokens, 1, 64, 0);
+  auto values = rows_of<float32>(tokens, 1, 64, 0);
+  for (auto token = std::int64_t{0}; token < tokens; ++token) {
+    std::ranges::copy(special[static_cast<std::size_t>(token)], keys.row(token, 0));
+    std::ranges::copy(special[static_cast<std::size_t>(tokens - 1 - token)], values.row(token, 0));
+  }
+  auto slots = std::vector<slot>(special.size());
+  std::generate(slots.begin(), slots.end(), [next = std::int64_t{0}]() mutable { return slot{next++}; });
+  const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(plan<element, nhd_by_layer>(config).bytes));
+  auto on = arrays<target_type, element, nhd_by_layer, float32>(target, config, bytes, slots, keys, values);
+  const float* const key_data = on.keys.data();
+  const float* const value_data = on.values.data();
+  REQUIRE(target.backend.template append<element>(on.view, 0, on.slots(), keys.view(key_data),
+                                                  values.view(value_data), target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  auto stored = on.storage.values();
+  const auto storage = reference_storage<element, nhd_by_layer>{config, stored.data()};
+  for (auto token = std::int64_t{0}; token < tokens; ++token) {
+    CAPTURE(token);
+    const auto& row = special[static_cast<std::size_t>(token)];
+    const auto key = storage.read_row(false, 0, 0, token, 0);
+    CHECK(same_bits(storage.read_row(true, 0, 0, tokens - 1 - token, 0), key));
+    const auto finite = std::ranges::all_of(row, [](float x) { return std::isfinite(x); });
+    if (element::scaled && !finite) {
+      CHECK(std::ranges::all_of(key, [](float x) { return std::isnan(x); }));
+      continue;
+    }
+    const auto scale = storage.read_scale(false, 0, 0, token, 0);
+    for (auto i = std::size_t{0}; i < row.size(); ++i) {
+      CAPTURE(i, row[i], key[i]);
+      if (element::scaled) {
+        CHECK(std::abs(double{key[i]} - double{row[i]}) <= double{scale} / 2 * (1 + 0x1p-14));
+      } else {
+        const auto right = element::decode(element::encode(row[i], 1.0F), 1.0F);
+        CHECK((std::isnan(row[i]) ? std::isnan(key[i]) : key[i] == right));
+      }
+    }
+  }
+  if constexpr (element::scaled) {
+    CHECK(storage.row(false, 0, 0, 1, 0)[3] == 127);
+    CHECK(storage.row(false, 0, 0, 1, 0)[9] == -127);
+    CHECK(storage.row(false, 0, 0, 0, 0)[0] == 0);
+  }
+}
+
+TEMPLATE_TEST_CASE("Slots that are all negative, or none, change nothing", "[append]", host_target, hip_target<0>,
+                   hip_target<1>) {
+  auto target = require_target<TestType>();
+  auto random = std::mt19937(3);
+  const auto config = make_config(16, 2, 1, 2, 64);
+  const auto bytes = random_bytes(static_cast<std::size_t>(plan<int8, nhd_by_layer>(config).bytes), random);
+  for (const auto count : {std::size_t{0}, std::size_t{9}}) {
+    const auto slots = std::vector<slot>(count, skip_slot);
+    const auto tokens = static_cast<std::int64_t>(count);
+    auto rows = rows_of<float32>(tokens, 2, 64, 0);
+    auto on = arrays<TestType, int8, nhd_by_layer, float32>(target, config, bytes, slots, rows, rows);
+    const float* const data = on.keys.data();
+    REQUIRE(target.backend.template append<int8>(on.view, 0, on.slots(), rows.view(data), rows.view(data),
+                                                 target.stream()));
+    REQUIRE(target.backend.template gather<int8>(on.view, 0, on.slots(), rows.view(on.keys.data()),
+                                                 rows.view(on.values.data()), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    CHECK(on.storage.values() == bytes);
+    CHECK(on.keys.values() == rows.numbers);
+    CHECK(on.values.values() == rows.numbers);
+  }
+}
+
+TEMPLATE_TEST_CASE("Long ragged runs are appended and gathered whole", "[append]", hip_target<0>, hip_target<1>) {
+  auto target = require_target<TestType>();
+  auto random = std::mt19937(4);
+  const auto config = make_config(16, 2160, 1, 1, 8);
+  for (const auto count : {std::size_t{999}, std::size_t{32789}}) {
+    auto slots = std::vector<slot>(count);
+    std::generate(slots.begin(), slots.end(), [next = std::int64_t{0}]() mutable { return slot{next++}; });
+    std::shuffle(slots.begin(), slots.end(), random);
+    const auto tokens = static_cast<std::int64_t>(count);
+    auto keys = rows_of<float32>(tokens, 1, 8, 0);
+    auto values = rows_of<float32>(tokens, 1, 8, 0);
+    keys.fill(tokens, 1, random, 1.0F);
+    values.fill(tokens, 1, random, 1.0F);
+    auto expected = random_bytes(static_cast<std::size_t>(plan<float16, nhd_by_layer>(config).bytes), random);
+    auto on = arrays<TestType, float16, nhd_by_layer, float32>(target, config, expected, slots, keys, values);
+    const float* const key_data = on.keys.data();
+    const float* const value_data = on.values.data();
+    REQUIRE(target.backend.template append<float16>(on.view, 0, on.slots(), keys.view(key_data),
+                                                    values.view(value_data), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    reference_append(reference_storage<float16, nhd_by_layer>{config, expected.data()}, 0, slots, keys, values);
+    CHECK(on.storage.values() == expected);
+  }
+}
+
+template <class Element, class Rows>
+struct element_and_rows {
+  using element = Element;
+  using rows = Rows;
+};
+
+TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gathered as any", "[append]",
+                   (element_and_rows<float32, float16>), (element_and_rows<float32, bfloat16>),
+                   (element_and_rows<float16, float16>), (element_and_rows<float16, bfloat16>),
+                   (element_and_rows<bfloat16, float16>), (element_and_rows<bfloat16, bfloat16>),
+                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>)) {
+  using element = typename TestType::element;
+  using rows = typename TestType::rows;
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(5);
+  for (const auto head_dim : {64, 80, 36, 7}) {
+    const auto config = make_config(16, 4, 1, 3, head_dim);
+    const auto slots = random_slots(config, 40, random);
+    auto keys = rows_of<rows>(40, 3, head_dim, 0);
+    auto values = rows_of<rows>(40, 3, head_dim, 0);
+    keys.fill(40, 3, random, 3.0F);
+    values.fill(40, 3, random, 3.0F);
+    auto expected = random_bytes(static_cast<std::size_t>(plan<element, hnd_by_layer>(config).bytes), random);
+    auto on = arrays<hip_target<0>, element, hnd_by_layer, rows>(target, config, expected, slots, keys, values);
+    const typename rows::storage* const key_data = on.keys.data();
+    const typename rows::storage* const value_data = on.values.data();
+    REQUIRE(hip::append<element, rows>(on.view, 0, on.slots(), keys.view(key_data), values.view(value_data),
+                                       target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    const auto reference = reference_storage<element, hnd_by_layer>{config, expected.data()};
+    reference_append(reference, 0, slots, keys, values);
+    CHECK(on.storage.values() == expected);
+    REQUIRE(hip::gather<element, rows>(on.view, 0, on.slots(), keys.view(on.keys.data()),
+                                       values.view(on.values.data()), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    reference_gather(reference, 0, slots, keys, values);
+    CHECK(same_bits(on.keys.values(), keys.numbers));
+    CHECK(same_bits(on.values.values(), values.numbers));
+  }
+}
+
+TEST_CASE("Equal elements are appended and gathered bit for bit, signalling NaN included", "[append]") {
+  auto target = require_target<hip_target<0>>();
+  const auto config = make_config(16, 4096, 1, 1, 1);
+  auto keys = rows_of<float16>(65536, 1, 1, 0);
+  std::iota(keys.numbers.begin(), keys.numbers.end(), std::uint16_t{0});
+  auto slots = std::vector<slot>(65536);
+  std::generate(slots.begin(), slots.end(), [next = std::int64_t{0}]() mutable { return slot{next++}; });
+  const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(plan<float16, nhd_by_layer>(config).bytes));
+  auto on = arrays<hip_target<0>, float16, nhd_by_layer, float16>(target, config, bytes, slots, keys, keys);
+  const std::uint16_t* const data = on.keys.data();
+  REQUIRE(hip::append<float16, float16>(on.view, 0, on.slots(), keys.view(data), keys.view(data), target.stream()));
+  const auto out = target_array<std::uint16_t, hip_target<0>>(target, std::vector<std::uint16_t>(65536));
+  REQUIRE(hip::gather<float16, float16>(on.view, 0, on.slots(), keys.view(out.data()), keys.view(on.values.data()),
+                                        target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  CHECK(out.values() == keys.numbers);
+  CHECK(on.values.values() == keys.numbers);
+}
+
+TEMPLATE_TEST_CASE("A layer outside the storage is refused", "[append]", host_target, hip_target<0>) {
+  auto target = require_target<TestType>();
+  const auto config = make_config(16, 2, 3, 2, 64);
+  const auto view = plan<float32, nhd_by_layer>(config).view;
+  for (const auto layer : {-1, 3}) {
+    const auto refused = target.backend.template append<float32>(view, layer, {}, {}, {}, target.stream());
+    REQUIRE(refused.has_error());
+    CHECK(refused.error().code == error_code::invalid_argument);
+    CHECK(refused.error().value == layer);
+    CHECK(target.backend.template gather<float32>(view, layer, {}, {}, {}, target.stream()).has_error());
+  }
+}
+
+}  // namespace append_gather_test

@@ -1,0 +1,297 @@
+#include "../support/printing.hpp"
+#include "reference.hpp"
+#include "target.hpp"
+
+#include <pagedkv/backend/hip/pinned_allocator.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+namespace blocks_test {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+template <class Target, class Layout>
+struct combination {
+  using target = Target;
+  using layout_type = Layout;
+};
+
+template <class Layout>
+using on_host = combination<host_target, Layout>;
+template <class Layout>
+using on_waves_of_64 = combination<hip_target<0>, Layout>;
+template <class Layout>
+using on_waves_of_32 = combination<hip_target<1>, Layout>;
+
+std::vector<block_pair> random_pairs(std::int32_t num_blocks, std::size_t count, bool fan_out, std::mt19937& random) {
+  auto destinations = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
+  std::iota(destinations.begin(), destinations.end(), 0);
+  auto sources = destinations;
+  std::shuffle(destinations.begin(), destinations.end(), random);
+  std::shuffle(sources.begin(), sources.end(), random);
+  auto pairs = std::vector<block_pair>();
+  for (auto i = std::size_t{0}; i < count; ++i) {
+    pairs.push_back({fan_out ? sources[random() % sources.size()] : sources[i], destinations[i]});
+  }
+  return pairs;
+}
+
+/// Runs `operation(view)` on random blocks and compares every byte with `pairs` copied as if all were read first.
+template <class Target, class Operation>
+void check_moved(const Target& target, const storage_plan& layout, const std::vector<block_pair>& pairs,
+                 std::mt19937& random, Operation operation) {
+  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  const auto storage = target_array<std::byte, Target>(target, expected);
+  REQUIRE(operation(at(layout.view, storage.data())));
+  reference_move(expected, expected, layout.view, layout.view, pairs);
+  REQUIRE(storage.values() == expected);
+}
+
+TEMPLATE_PRODUCT_TEST_CASE("Copied blocks are equal in every layer and every other byte stays", "[blocks]",
+                           (on_host, on_waves_of_64, on_waves_of_32),
+                           (nhd_by_layer, nhd_by_block, hnd_by_layer, hnd_by_block)) {
+  using target_type = typename TestType::target;
+  auto target = require_target<target_type>();
+  auto random = std::mt19937(11);
+  const auto layout = plan<int8, typename TestType::layout_type>(make_config(16, 12, 3, 2, 40));
+  for (const auto& pairs : {std::vector<block_pair>{}, {{3, 7}}, {{0, 11}, {0, 5}, {10, 1}, {4, 2}}}) {
+    check_moved(target, layout, pairs, random, [&](const block_storage_view& view) {
+      const auto copied = target.backend.copy_blocks(view, pairs, target.stream());
+      return copied ? target.backend.synchronize(target.stream()) : copied;
+    });
+  }
+}
+
+TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[blocks]", hip_target<0>, hip_target<1>) {
+  auto target = require_target<TestType>();
+  auto random = std::mt19937(12);
+  const auto layout = plan<float16, nhd_by_layer>(make_config(1, 1400, 2, 1, 16));
+  auto pairs = std::vector<block_pair>();
+  for (auto i = 0; i < 600; ++i) {
+    pairs.push_back({i, 700 + i});
+  }
+  check_moved(target, layout, pairs, random, [&](const block_storage_view& view) {
+    return target.backend.copy_blocks(view, pairs, target.stream());
+  });
+  auto chain = std::vector<block_pair>();
+  auto cycle = std::vector<block_pair>();
+  for (auto i = 0; i < 699; ++i) {
+    chain.push_back({i, i + 1});
+    cycle.push_back({i, i + 1});
+  }
+  cycle.push_back({699, 0});
+  const auto mixed = random_pairs(1400, 1400, true, random);
+  for (const auto& moves : {chain, cycle, mixed}) {
+    check_moved(target, layout, moves, random, [&](const block_storage_view& view) {
+      return target.backend.move_blocks(view, moves, target.stream());
+    });
+  }
+}
+
+TEMPLATE_PRODUCT_TEST_CASE("Moves behave as if all blocks were read first", "[blocks]",
+                           (on_host, on_waves_of_64, on_waves_of_32), (nhd_by_layer, nhd_by_block)) {
+  using target_type = typename TestType::target;
+  auto target = require_target<target_type>();
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  const auto move = [&](const std::vector<block_pair>& pairs) {
+    return [&target, &pairs](const block_storage_view& view) {
+      const auto moved = target.backend.move_blocks(view, pairs, target.stream());
+      return moved ? target.backend.synchronize(target.stream()) : moved;
+    };
+  };
+  const auto layout = plan<int8, typename TestType::layout_type>(make_config(5, 8, 2, 1, 7));
+  const auto cases = std::vector<std::vector<block_pair>>{
+      {},
+      {{2, 2}},                                          // itself
+      {{1, 0}, {2, 1}, {3, 2}},                          // a chain
+      {{3, 2}, {2, 1}, {1, 0}},                          // the same, in the order that loses blocks
+      {{0, 1}, {1, 0}},                                  // a swap
+      {{0, 1}, {1, 2}, {2, 0}, {5, 6}, {6, 5}, {7, 7}},  // disjoint cycles
+      {{0, 1}, {1, 2}, {2, 0}, {1, 3}, {3, 4}, {0, 5}},  // branches that leave a cycle
+      {{6, 0}, {6, 1}, {6, 2}, {0, 6}},                  // one source for several
+  };
+  for (const auto& pairs : cases) {
+    check_moved(target, layout, pairs, random, move(pairs));
+  }
+  for (auto round = 0; round < 40; ++round) {
+    CAPTURE(round);
+    const auto pairs = random_pairs(8, random() % 9, round % 2 == 0, random);
+    check_moved(target, layout, pairs, random, move(pairs));
+  }
+}
+
+TEMPLATE_TEST_CASE("Blocks outside the storage and ambiguous moves are refused before anything is written", "[blocks]",
+                   host_target, hip_target<0>) {
+  auto target = require_target<TestType>();
+  const auto layout = plan<float32, nhd_by_layer>(make_config(4, 4, 1, 1, 8));
+  const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(layout.bytes), std::byte{7});
+  const auto storage = target_array<std::byte, TestType>(target, bytes);
+  const auto view = at(layout.view, storage.data());
+  for (const auto wrong : {block_pair{4, 0}, block_pair{0, 4}, block_pair{-1, 0}, block_pair{0, -1}}) {
+    const auto pairs = std::vector<block_pair>{{0, 1}, wrong};
+    CHECK(target.backend.copy_blocks(view, pairs, target.stream()).error().code == error_code::invalid_argument);
+    CHECK(target.backend.move_blocks(view, pairs, target.stream()).error().code == error_code::invalid_argument);
+  }
+  const auto ambiguous = std::vector<block_pair>{{0, 2}, {1, 2}};
+  CHECK(target.backend.move_blocks(view, ambiguous, target.stream()).error().value == 2);
+  CHECK(storage.values() == bytes);
+}
+
+TEST_CASE("Blocks of foreign storage are copied and moved at any alignment", "[blocks]") {
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(13);
+  for (const auto& [start, layer_bytes] : {std::pair{0, 40}, {0, 16}, {0, 23}, {3, 64}, {8, 5}, {16, 1040}}) {
+    CAPTURE(start, layer_bytes);
+    auto view = block_storage_view{};
+    view.num_blocks = 6;
+    view.num_layers = 3;
+    view.block_stride = (layer_bytes + 15) / 16 * 16;
+    view.layer_stride = layer_bytes;
+    view.block_stride = view.layer_stride * view.num_layers + start;
+    const auto bytes = static_cast<std::size_t>(start + view.block_stride * view.num_blocks);
+    auto expected = random_bytes(bytes, random);
+    const auto storage = target_array<std::byte, hip_target<0>>(target, expected);
+    const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 5}};
+    REQUIRE(target.backend.move_blocks(at(view, storage.data() + start), pairs, target.stream()));
+    const auto before = expected;
+    for (const auto& [source, destination] : pairs) {
+      for (auto layer = 0; layer < view.num_layers; ++layer) {
+        const auto place = [&](std::int32_t block) { return start + block * view.block_stride + layer * view.layer_stride; };
+        std::memcpy(expected.data() + place(destination), before.data() + place(source),
+                    static_cast<std::size_t>(layer_bytes));
+      }
+    }
+    REQUIRE(storage.values() == expected);
+  }
+}
+
+/// Pinned host memory of a device target, with its contents.
+class pinned_bytes {
+ public:
+  explicit pinned_bytes(const std::vector<std::byte>& bytes)
+      : size_(bytes.size()), data_(allocator_.allocate(size_, block_alignment)) {
+    REQUIRE(data_ != nullptr);
+    std::ranges::copy(bytes, data_);
+  }
+  pinned_bytes(const pinned_bytes&) = delete;
+  pinned_bytes& operator=(const pinned_bytes&) = delete;
+  ~pinned_bytes() { allocator_.deallocate(data_, size_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::vector<std::byte> values() const { return {data_, data_ + size_}; }
+
+ private:
+  hip::pinned_allocator allocator_;
+  std::size_t size_;
+  std::byte* data_;
+};
+
+template <class Device, class Host>
+struct two_layouts {
+  using device = Device;
+  using host = Host;
+};
+
+TEMPLATE_TEST_CASE("Blocks swapped out and in again are bit-identical, whatever the storage orders", "[blocks]",
+                   (two_layouts<nhd_by_layer, nhd_by_layer>), (two_layouts<nhd_by_layer, nhd_by_block>),
+                   (two_layouts<nhd_by_block, nhd_by_block>), (two_layouts<hnd_by_block, hnd_by_layer>)) {
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(14);
+  // 4 KiB and 64 KiB to a block: below and above what makes a run a copy of its own.
+  for (const auto head_dim : {16, 256}) {
+    const auto device_layout = plan<int8, typename TestType::device>(make_config(16, 20, 2, 4, head_dim));
+    const auto host_layout = plan<int8, typename TestType::host>(make_config(16, 11, 2, 4, head_dim));
+    auto on_device = random_bytes(static_cast<std::size_t>(device_layout.bytes), random);
+    auto on_host = random_bytes(static_cast<std::size_t>(host_layout.bytes), random);
+    const auto device = target_array<std::byte, hip_target<0>>(target, on_device);
+    const auto host = pinned_bytes(on_host);
+    const auto device_view = at(device_layout.view, device.data());
+    const auto host_view = at(host_layout.view, host.data());
+
+    const auto out = std::vector<block_pair>{{3, 0}, {4, 1}, {5, 2}, {6, 3}, {7, 4}, {8, 5}, {1, 9}};
+    REQUIRE(hip::swap_blocks(device_view, host_view, out, hipMemcpyDeviceToHost, target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    reference_move(on_host, on_device, host_layout.view, device_layout.view, out);
+    CHECK(host.values() == on_host);
+    CHECK(device.values() == on_device);
+
+    const auto in = std::vector<block_pair>{{0, 13}, {1, 14}, {2, 15}, {9, 0}};
+    REQUIRE(hip::swap_blocks(host_view, device_view, in, hipMemcpyHostToDevice, target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    reference_move(on_device, on_host, device_layout.view, host_layout.view, in);
+    CHECK(device.values() == on_device);
+    CHECK(host.values() == on_host);
+  }
+}
+
+TEST_CASE("Swaps of storages that do not fit are refused", "[blocks]") {
+  auto target = require_target<hip_target<0>>();
+  const auto device = plan<int8, nhd_by_layer>(make_config(16, 4, 2, 4, 64)).view;
+  const auto pairs = std::vector<block_pair>{{0, 0}};
+  const auto swap = [&](const block_storage_view& host, const std::vector<block_pair>& which) {
+    return hip::swap_blocks(device, host, which, hipMemcpyDeviceToHost, target.stream());
+  };
+  CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 4, 3, 4, 64)).view, pairs).has_error());
+  CHECK(swap(plan<float16, nhd_by_layer>(make_config(16, 4, 2, 4, 64)).view, pairs).has_error());
+  CHECK(swap(plan<int8, hnd_by_layer>(make_config(16, 4, 2, 4, 64)).view, pairs).has_error());
+  CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 2, 2, 4, 64)).view, {{0, 2}}).has_error());
+  CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 9, 2, 4, 64)).view, {{4, 2}}).has_error());
+}
+
+template <class To, class From>
+struct conversion {
+  using to = To;
+  using from = From;
+};
+
+TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks]", (conversion<float32, float16>),
+                   (conversion<float32, bfloat16>), (conversion<float32, int8>), (conversion<float16, float32>),
+                   (conversion<float16, bfloat16>), (conversion<float16, int8>), (conversion<bfloat16, float32>),
+                   (conversion<bfloat16, float16>), (conversion<bfloat16, int8>), (conversion<int8, float32>),
+                   (conversion<int8, float16>), (conversion<int8, bfloat16>)) {
+  using to = typename TestType::to;
+  using from = typename TestType::from;
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(15);
+  for (const auto head_dim : {64, 33}) {
+    const auto from_config = make_config(5, 6, 2, 3, head_dim);
+    auto to_config = from_config;
+    to_config.num_blocks = 4;
+    const auto from_layout = plan<from, nhd_by_layer>(from_config);
+    const auto to_layout = plan<to, hnd_by_block>(to_config);
+    auto source = std::vector<std::byte>(static_cast<std::size_t>(from_layout.bytes));
+    auto expected = random_bytes(static_cast<std::size_t>(to_layout.bytes), random);
+    const auto from_reference = reference_storage<from, nhd_by_layer>{from_config, source.data()};
+    const auto to_reference = reference_storage<to, hnd_by_block>{to_config, expected.data()};
+    const auto to_bytes = expected;
+
+    const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
+    auto number = std::normal_distribution<float>(0.0F, 4.0F);
+    for (const auto& [from_block, to_block] : pairs) {
+      for (auto row = 0; row < 2 * 2 * 5 * 3; ++row) {
+        const auto value = row % 2 == 1;
+        const auto layer = row / 2 % 2;
+        const auto offset = row / 4 % 5;
+        const auto head = row / 20;
+        auto numbers = std::vector<float>(static_cast<std::size_t>(head_dim));
+        std::generate(numbers.begin(), numbers.end(), [&] { return number(random); });
+        from_reference.write_row(value, layer, from_block, offset, head, numbers);
+        to_reference.write_row(value, layer, to_block, offset, head,
+                               from_reference.read_row(value, layer, from_block, offset, head));
+      }
+    }
+    const auto from_array = target_array<std::byte, hip_target<0>>(target, source);
+    const auto to_array = target_array<std::byte, hip_target<0>>(target, to_bytes);
+    REQUIRE(hip::convert_blocks<to, from>(at(from_layout.view, from_array.data()), at(to_layout.view, to_array.data()),
+                                          pairs, target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    CHECK(to_array.values() == expected);
+    CHECK(from_array.values() == source);
+  }
+}
+
+}  // namespace blocks_test

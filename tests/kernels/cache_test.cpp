@@ -1,0 +1,123 @@
+// The cache on a device: what it hands to its backend runs on the caller's stream.
+
+#include "../support/printing.hpp"
+#include "reference.hpp"
+#include "target.hpp"
+
+#include <pagedkv/backend/hip/device_allocator.hpp>
+#include <pagedkv/backend/hip/event.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace cache_test {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+using device_cache = kv_cache<float16, single_thread, lru, hip::device_allocator, hip_backend>;
+
+std::vector<token> tokens_from(token first, std::size_t count) {
+  auto tokens = std::vector<token>(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// Writes rows whose numbers are `first`, `first` + 1, … to tokens [from, to) of a sequence, in every layer.
+class row_writer {
+ public:
+  row_writer(const hip_target<0>& target, device_cache& cache) : target_(target), cache_(cache) {}
+
+  void write(sequence_id id, std::int64_t from, std::int64_t to, float first) {
+    auto rows = make_rows(to - from);
+    std::iota(rows.numbers.begin(), rows.numbers.end(), first);
+    const auto data = target_array<float, hip_target<0>>(target_, rows.numbers);
+    const auto slots = target_array<slot, hip_target<0>>(target_, mapping(id, from, to));
+    const float* const numbers = data.data();
+    for (auto layer = 0; layer < cache_.config().num_layers; ++layer) {
+      REQUIRE(cache_.write(layer, {slots.data(), slots.size()}, rows.view(numbers), rows.view(numbers),
+                           target_.stream()));
+    }
+    REQUIRE(hipStreamSynchronize(target_.stream()) == hipSuccess);
+  }
+
+  [[nodiscard]] std::vector<float> read(sequence_id id, std::int64_t from, std::int64_t to) {
+    auto rows = make_rows(to - from);
+    const auto keys = target_array<float, hip_target<0>>(target_, rows.numbers);
+    const auto values = target_array<float, hip_target<0>>(target_, rows.numbers);
+    const auto slots = target_array<slot, hip_target<0>>(target_, mapping(id, from, to));
+    REQUIRE(cache_.read(cache_.config().num_layers - 1, {slots.data(), slots.size()}, rows.view(keys.data()),
+                        rows.view(values.data()), target_.stream()));
+    REQUIRE(hipStreamSynchronize(target_.stream()) == hipSuccess);
+    REQUIRE(keys.values() == values.values());
+    return keys.values();
+  }
+
+ private:
+  [[nodiscard]] rows_of<float32> make_rows(std::int64_t count) const {
+    return {count, cache_.config().num_kv_heads, cache_.config().head_dim, 0};
+  }
+
+  [[nodiscard]] std::vector<slot> mapping(sequence_id id, std::int64_t from, std::int64_t to) {
+    auto slots = std::vector<slot>(static_cast<std::size_t>(to - from));
+    REQUIRE(cache_.slot_mapping(id, from, slots));
+    return slots;
+  }
+
+  const hip_target<0>& target_;
+  device_cache& cache_;
+};
+
+std::vector<float> counted(float first, std::size_t count) {
+  auto numbers = std::vector<float>(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+TEST_CASE("A fork copies its block on the caller's stream, and the other sequence keeps its bits", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  auto cache = device_cache(make_config(4, 16, 2, 1, 8));
+  auto rows = row_writer(target, cache);
+  const auto first = cache.create_sequence(tokens_from(0, 6)).value().id;
+  rows.write(first, 0, 6, 0.0F);
+  REQUIRE(cache.commit(first, 6));
+  const auto second = cache.fork(first).value();
+  REQUIRE(cache.append(second, 77, target.stream()));
+  rows.write(second, 6, 7, 500.0F);
+  CHECK(rows.read(first, 0, 6) == counted(0.0F, 48));
+  CHECK(rows.read(second, 0, 6) == counted(0.0F, 48));
+  CHECK(rows.read(second, 6, 7) == counted(500.0F, 8));
+  CHECK(cache.check_invariants().empty());
+}
+
+TEST_CASE("Compaction moves blocks on the caller's stream", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  auto cache = device_cache(make_config(4, 16, 2, 1, 8));
+  auto rows = row_writer(target, cache);
+  const auto first = cache.create_sequence(tokens_from(0, 20)).value().id;
+  const auto second = cache.create_sequence(tokens_from(100, 20)).value().id;
+  rows.write(second, 0, 20, 9.0F);
+  REQUIRE(cache.release(first));
+  const auto moves = cache.compact(target.stream());
+  REQUIRE(moves);
+  CHECK_FALSE(moves->empty());
+  CHECK(rows.read(second, 0, 20) == counted(9.0F, 160));
+  CHECK(cache.check_invariants().empty());
+}
+
+TEST_CASE("A step retires when its event is reached, and its blocks are reused only then", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  auto cache = device_cache(make_config(4, 4, 1, 1, 8));
+  auto done = hip::event();
+  const auto id = cache.create_sequence(tokens_from(0, 16)).value().id;
+  const auto step = cache.begin_step().value();
+  REQUIRE(done.record(target.stream()));
+  REQUIRE(cache.release(id));
+  CHECK(cache.create_sequence(tokens_from(50, 16)).error().code == error_code::capacity_exhausted);
+  REQUIRE(done.synchronize());
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.create_sequence(tokens_from(50, 16)));
+  CHECK(cache.check_invariants().empty());
+}
+
+}  // namespace cache_test

@@ -1,0 +1,208 @@
+// What only the host executor can show: failures of the runtime at will, and kernels at fault.
+
+#include "../support/printing.hpp"
+#include "reference.hpp"
+#include "run_kernel.hpp"
+#include "target.hpp"
+
+#include <pagedkv/backend/hip/event.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <latch>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+/// Lets `num_calls` runtime calls succeed and fails all later ones until the end of the scope.
+class failing_runtime {
+ public:
+  failing_runtime(std::int64_t num_calls, hipError_t failure) { executor::failures().fail_after(num_calls, failure); }
+  failing_runtime(const failing_runtime&) = delete;
+  failing_runtime& operator=(const failing_runtime&) = delete;
+  ~failing_runtime() { executor::failures().clear(); }
+};
+
+TEST_CASE("Without a device the backend throws one clear sentence", "[hip]") {
+  const auto failing = failing_runtime(0, hipErrorNoDevice);
+  CHECK_THROWS_WITH(hip_backend(), "backend failure: the search for a device by hipGetDeviceCount answered 100 "
+                                   "(no device is detected)");
+}
+
+TEST_CASE("Every call that the runtime refuses becomes an error with the call and the runtime's words", "[hip]") {
+  auto target = hip_target<0>();
+  const auto layout = plan<int8, nhd_by_layer>(make_config(16, 4, 1, 1, 64));
+  const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(layout.bytes), std::byte{1});
+  const auto storage = target_array<std::byte, hip_target<0>>(target, bytes);
+  const auto mapping = target_array<slot, hip_target<0>>(target, {slot{0}});
+  const auto view = at(layout.view, storage.data());
+  const auto slots = std::span<const slot>(mapping.data(), 1);
+  const auto pairs = std::vector<block_pair>{{0, 1}};
+  const auto swaps = std::vector<block_pair>{{0, 1}, {1, 0}};
+  auto event = hip::event();
+  const auto refused = [](const result<void>& outcome, const char* call) {
+    REQUIRE(outcome.has_error());
+    CHECK(outcome.error().code == error_code::backend_failure);
+    CHECK(outcome.error().message() ==
+          std::string("backend failure: ") + call + " answered 9 (invalid configuration argument)");
+  };
+  {
+    const auto failing = failing_runtime(0, hipErrorInvalidConfiguration);
+    auto& backend = target.backend;
+    const auto stream = target.stream();
+    refused(backend.append<int8>(view, 0, slots, {}, {}, stream), "launch of append");
+    refused(backend.gather<int8>(view, 0, slots, {}, {}, stream), "launch of gather");
+    refused(backend.copy_blocks(view, pairs, stream), "launch of copy_blocks");
+    refused(backend.move_blocks(view, pairs, stream), "launch of move_blocks");
+    refused(backend.move_blocks(view, swaps, stream), "launch of move_blocks");
+    refused(backend.synchronize(stream), "hipStreamSynchronize");
+    refused(hip::swap_blocks(view, view, pairs, hipMemcpyDeviceToHost, stream), "swap_blocks");
+    refused(event.record(stream), "hipEventRecord");
+    refused(event.synchronize(), "hipEventSynchronize");
+    refused(event.hold(stream), "hipStreamWaitEvent");
+    CHECK(event.reached().has_error());
+    CHECK_THROWS_WITH(hip::stream(), Catch::Matchers::ContainsSubstring("hipStreamCreateWithFlags"));
+    CHECK_THROWS_WITH(hip::event(), Catch::Matchers::ContainsSubstring("hipEventCreateWithFlags"));
+  }
+  CHECK(storage.values() == bytes);
+}
+
+TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks by one launch", "[hip]") {
+  auto target = hip_target<0>();
+  const auto swap_within = [&](const storage_plan& layout, const std::vector<block_pair>& pairs, std::int64_t calls) {
+    const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(layout.bytes));
+    const auto from = target_array<std::byte, hip_target<0>>(target, bytes);
+    const auto to = target_array<std::byte, hip_target<0>>(target, bytes);
+    const auto failing = failing_runtime(calls, hipErrorOutOfMemory);
+    const auto swapped = hip::swap_blocks(at(layout.view, from.data()), at(layout.view, to.data()), pairs,
+                                          hipMemcpyDeviceToHost, target.stream());
+    executor::failures().clear();
+    REQUIRE(target.backend.synchronize(target.stream()));
+    return swapped.has_value();
+  };
+  auto run = std::vector<block_pair>();
+  auto scattered = std::vector<block_pair>();
+  for (auto i = 0; i < 40; ++i) {
+    run.push_back({i, i + 3});
+    scattered.push_back({i, 43 - i});
+  }
+  for (const auto& layout : {plan<float32, nhd_by_layer>(make_config(16, 44, 3, 1, 64)),
+                             plan<float32, nhd_by_block>(make_config(16, 44, 3, 1, 64))}) {
+    CHECK(swap_within(layout, run, 1));
+    CHECK_FALSE(swap_within(layout, run, 0));
+    CHECK(swap_within(layout, scattered, 1));
+  }
+}
+
+TEST_CASE("A slot or position outside its range is reported, and what came before it stays", "[hip]") {
+  auto target = hip_target<0>();
+  const auto config = make_config(16, 4, 1, 1, 64);
+  const auto layout = plan<float32, nhd_by_layer>(config);
+  const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(layout.bytes), std::byte{1});
+  const auto storage = target_array<std::byte, hip_target<0>>(target, bytes);
+  const auto view = at(layout.view, storage.data());
+  const auto rows = target_array<float, hip_target<0>>(target, std::vector<float>(64));
+  const auto in = token_rows<const float>{rows.data(), 64, 64};
+  for (const auto wrong : {std::int64_t{64}, std::int64_t{1} << 40}) {
+    const auto mapping = target_array<slot, hip_target<0>>(target, {slot{wrong}});
+    const auto slots = std::span<const slot>(mapping.data(), 1);
+    REQUIRE(target.backend.append<float32>(view, 0, slots, in, in, target.stream()));
+    const auto told = target.backend.synchronize(target.stream());
+    REQUIRE(told.has_error());
+    CHECK(told.error().detail == std::string("a kernel was at fault"));
+    const auto found = executor::faults().take();
+    REQUIRE(found);
+    CHECK(found->kind == executor::fault_kind::failed_check);
+    CHECK(found->detail == "block within the storage");
+    CHECK(found->kernel.find("append_kernel") != std::string::npos);
+  }
+  const auto mapping = target_array<slot, hip_target<0>>(target, {slot{5}});
+  const auto slots = std::span<const slot>(mapping.data(), 1);
+  const auto positions = target_array<std::int64_t, hip_target<0>>(target, {std::int64_t{8}});
+  REQUIRE(hip::rope_append<float32, float32, kernels::rope_pairing::halves>(
+      view, 0, slots, in, in, {positions.data(), 1}, {rows.data(), 8, 8}, target.stream()));
+  CHECK(target.backend.synchronize(target.stream()).has_error());
+  CHECK(executor::faults().take()->detail == "position within the table");
+  CHECK(storage.values() == bytes);
+}
+
+TEST_CASE("Rows that end too early are an access out of bounds", "[hip]") {
+  auto target = hip_target<0>();
+  const auto layout = plan<float32, nhd_by_layer>(make_config(16, 4, 1, 1, 64));
+  const auto storage =
+      target_array<std::byte, hip_target<0>>(target, std::vector<std::byte>(static_cast<std::size_t>(layout.bytes)));
+  const auto rows = target_array<float, hip_target<0>>(target, std::vector<float>(3 * 64 - 1));
+  const auto mapping = target_array<slot, hip_target<0>>(target, {slot{0}, slot{1}, slot{2}});
+  const auto in = token_rows<const float>{rows.data(), 64, 64};
+  REQUIRE(target.backend.append<float32>(at(layout.view, storage.data()), 0, {mapping.data(), 3}, in, in,
+                                         target.stream()));
+  CHECK(target.backend.synchronize(target.stream()).has_error());
+  const auto found = executor::faults().take();
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::global_out_of_bounds);
+  CHECK(found->lane == 2 * 16 + 15);
+}
+
+TEST_CASE("A small grid strides over all rows and words", "[hip]") {
+  auto target = hip_target<1>();
+  auto random = std::mt19937(31);
+  const auto config = make_config(16, 40, 2, 3, 64);
+  const auto layout = plan<int8, nhd_by_layer>(config);
+  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  const auto storage = target_array<std::byte, hip_target<1>>(target, expected);
+  const auto view = at(layout.view, storage.data());
+  const auto slots = random_slots(config, 500, random);
+  auto keys = rows_of<float32>(500, 3, 64, 0);
+  keys.fill(500, 3, random, 2.0F);
+  const auto mapping = target_array<slot, hip_target<1>>(target, slots);
+  const auto rows = target_array<float, hip_target<1>>(target, keys.numbers);
+  const float* const data = rows.data();
+  auto launch = kernels::plan_rows(500 * 3, 64, 4);
+  launch.shape.grid = dim3(3);
+  REQUIRE(kernels::launch<kernels::append_kernel<int8, float32, 4>>(
+              launch.shape, target.stream(), launch.spread, kernels::make_slot_rows(view, mapping.data()), view, 1,
+              keys.view(data), keys.view(data)) == hipSuccess);
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_append(reference_storage<int8, nhd_by_layer>{config, expected.data()}, 1, slots, keys, keys);
+  REQUIRE(storage.values() == expected);
+
+  auto batch = kernels::block_batch{};
+  const auto pairs = std::vector<block_pair>{{0, 39}, {1, 38}, {2, 37}};
+  std::ranges::copy(pairs, batch.pairs);
+  batch.num_pairs = 3;
+  REQUIRE(kernels::launch<kernels::copy_blocks_kernel<>>({{2}, {256}}, target.stream(), view, view,
+                                                         *kernels::make_block_words(view, true), batch) == hipSuccess);
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_move(expected, expected, layout.view, layout.view, pairs);
+  CHECK(storage.values() == expected);
+}
+
+TEST_CASE("What a call was given may go when it returns", "[hip]") {
+  auto target = hip_target<0>();
+  auto random = std::mt19937(32);
+  const auto layout = plan<float32, nhd_by_layer>(make_config(1, 8, 1, 1, 16));
+  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  const auto storage = target_array<std::byte, hip_target<0>>(target, expected);
+  auto gate = std::latch(1);
+  const auto wait = [](hipStream_t, hipError_t, void* latch) { static_cast<std::latch*>(latch)->wait(); };
+  REQUIRE(hipStreamAddCallback(target.stream(), wait, &gate, 0) == hipSuccess);
+  auto event = hip::event();
+  {
+    const auto moves = std::vector<block_pair>{{0, 1}, {1, 0}};
+    const auto copies = std::vector<block_pair>{{1, 5}, {2, 6}};
+    REQUIRE(target.backend.move_blocks(at(layout.view, storage.data()), moves, target.stream()));
+    REQUIRE(target.backend.copy_blocks(at(layout.view, storage.data()), copies, target.stream()));
+    REQUIRE(event.record(target.stream()));
+  }
+  CHECK_FALSE(event.reached().value());
+  gate.count_down();
+  REQUIRE(event.synchronize());
+  reference_move(expected, expected, layout.view, layout.view, {{0, 1}, {1, 0}});
+  reference_move(expected, expected, layout.view, layout.view, {{1, 5}, {2, 6}});
+  CHECK(storage.values() == expected);
+}
+
+}  // namespace

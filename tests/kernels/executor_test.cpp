@@ -1,0 +1,377 @@
+#include "run_kernel.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <numeric>
+
+namespace {
+
+using namespace pagedkv;
+using test::device_array;
+using test::run_kernel;
+using test::wave_size_scope;
+
+__global__ void reverse(const int* in, int* out) {
+  __shared__ kernels::shared_array<int, 256> values;
+  const auto size = blockDim.x;
+  values[threadIdx.x] = kernels::load(in + blockIdx.x * size + threadIdx.x);
+  __syncthreads();
+  kernels::store(out + blockIdx.x * size + threadIdx.x, values[size - 1 - threadIdx.x]);
+}
+
+__global__ void reverse_in_dynamic_memory(const int* in, int* out) {
+  const auto size = blockDim.x;
+  const auto padding = kernels::dynamic_shared<double>(0, 1);
+  const auto values = kernels::dynamic_shared<int>(sizeof(double), size);
+  if (threadIdx.x == 0) {
+    padding[0] = 1.5;
+  }
+  values[threadIdx.x] = kernels::load(in + threadIdx.x);
+  __syncthreads();
+  kernels::store(out + threadIdx.x, values[size - 1 - threadIdx.x] + static_cast<int>(padding[0] * 2));
+}
+
+__global__ void sum_groups(const float* in, float* out, int width) {
+  auto value = kernels::load(in + threadIdx.x);
+  for (auto distance = width / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor(value, distance, width);
+  }
+  kernels::store(out + threadIdx.x, value);
+}
+
+__global__ void shuffle_every_way(long long* out, int width) {
+  const auto own = 100LL + threadIdx.x;
+  auto* const results = out + threadIdx.x * 4;
+  kernels::store(results, __shfl(own, 1, width));
+  kernels::store(results + 1, __shfl_up(own, 3, width));
+  kernels::store(results + 2, __shfl_down(own, 3, width));
+  kernels::store(results + 3, __shfl_xor(own, 5, width));
+}
+
+__global__ void vote(unsigned long long* out) {
+  const auto odd = static_cast<int>(threadIdx.x % 2);
+  auto* const results = out + threadIdx.x * 4;
+  kernels::store(results, __ballot(odd));
+  kernels::store(results + 1, static_cast<unsigned long long>(__any(odd)));
+  kernels::store(results + 2, static_cast<unsigned long long>(__all(odd)));
+  kernels::store(results + 3, static_cast<unsigned long long>(warpSize));
+}
+
+__global__ void count(int* global, int* per_workgroup) {
+  __shared__ kernels::shared_array<int, 1> local;
+  if (threadIdx.x == 0) {
+    local[0] = 0;
+  }
+  __syncthreads();
+  atomicAdd(&local[0], 2);
+  atomicAdd(global, 1);
+  atomicMax(global + 1, static_cast<int>(blockIdx.x));
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    kernels::store(per_workgroup + blockIdx.x, local[0]);
+  }
+}
+
+__global__ void name_indices(int* out) {
+  const auto workgroup = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const auto lane = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const auto lanes = blockDim.x * blockDim.y * blockDim.z;
+  atomicAdd(out + workgroup * lanes + lane, static_cast<int>(workgroup * lanes + lane + 1));
+}
+
+// Planted faults.
+
+__global__ void forget_barrier(const int* in, int* out) {
+  __shared__ kernels::shared_array<int, 256> values;
+  values[threadIdx.x] = kernels::load(in + threadIdx.x);
+  kernels::store(out + threadIdx.x, values[threadIdx.x == 0 ? 0 : threadIdx.x - 1]);
+}
+
+__global__ void forget_barrier_before_later_lanes(const int* in, int* out) {
+  __shared__ kernels::shared_array<int, 256> values;
+  values[threadIdx.x] = kernels::load(in + threadIdx.x);
+  kernels::store(out + threadIdx.x, values[blockDim.x - 1 - threadIdx.x]);
+}
+
+__global__ void overwrite_what_is_read(int* out) {
+  __shared__ kernels::shared_array<int, 256> values;
+  values[threadIdx.x] = 1;
+  __syncthreads();
+  const auto next = int{values[(threadIdx.x + 1) % blockDim.x]};
+  values[threadIdx.x] = next;
+  kernels::store(out + threadIdx.x, next);
+}
+
+__global__ void read_what_nobody_wrote(int* out) {
+  __shared__ kernels::shared_array<int, 8> values;
+  if (threadIdx.x < 7) {
+    values[threadIdx.x] = 1;
+  }
+  __syncthreads();
+  kernels::store(out + blockIdx.x * 8 + threadIdx.x, values[threadIdx.x]);
+}
+
+__global__ void one_too_far(const int* in, int* out, int size) {
+  const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i <= size) {
+    kernels::store(out + i, kernels::load(in + i));
+  }
+}
+
+__global__ void one_too_far_in_shared_memory() {
+  __shared__ kernels::shared_array<int, 64> values;
+  values[threadIdx.x + 1] = 1;
+}
+
+__global__ void one_too_far_in_dynamic_memory(std::size_t size) {
+  kernels::dynamic_shared<int>(0, size)[threadIdx.x + 1] = 1;
+}
+
+__global__ void shuffle_in_half_the_wave(int* out) {
+  auto value = static_cast<int>(threadIdx.x);
+  if (threadIdx.x < 16) {
+    value += __shfl_xor(value, 1, 16);
+  }
+  kernels::store(out + threadIdx.x, value);
+}
+
+__global__ void barrier_in_one_branch(int* out) {
+  if (threadIdx.x != 5) {
+    __syncthreads();
+  }
+  kernels::store(out + threadIdx.x, 1);
+}
+
+__global__ void different_barriers(int* out) {
+  if (threadIdx.x < 64) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+  kernels::store(out + threadIdx.x, 1);
+}
+
+__global__ void return_before_barrier(int* out) {
+  if (threadIdx.x == 70) {
+    return;
+  }
+  __syncthreads();
+  kernels::store(out + threadIdx.x, 1);
+}
+
+__global__ void misaligned(const float* in, float* out) {
+  kernels::store_vector(out + 4 * threadIdx.x, kernels::load_vector<4>(in + 4 * threadIdx.x + 1));
+}
+
+__global__ void wrong_width(int* out) { kernels::store(out, __shfl(1, 0, 48)); }
+
+__global__ void absent_lane(int* out) { kernels::store(out + threadIdx.x, __shfl(1, 20, 32)); }
+
+__global__ void failed_check(int limit) { kernels::check(static_cast<int>(threadIdx.x) < limit, "lane below limit"); }
+
+std::vector<int> counted(std::size_t size) {
+  auto values = std::vector<int>(size);
+  std::iota(values.begin(), values.end(), 1);
+  return values;
+}
+
+TEST_CASE("Barriers order accesses to static shared memory in every workgroup") {
+  const auto wave = GENERATE(32, 64);
+  const auto device = wave_size_scope(wave);
+  const auto in = device_array<int>(counted(7 * 256));
+  const auto out = device_array<int>(in.size());
+  REQUIRE_FALSE(run_kernel<reverse>({{7}, {256}}, static_cast<const int*>(in.data()), out.data()));
+  for (auto i = std::size_t{0}; i < in.size(); ++i) {
+    REQUIRE(out[i] == in[i / 256 * 256 + 255 - i % 256]);
+  }
+}
+
+TEST_CASE("Dynamic shared memory holds spans of several types") {
+  const auto in = device_array<int>(counted(128));
+  const auto out = device_array<int>(128);
+  const auto shape = kernels::launch_shape{{1}, {128}, sizeof(double) + 128 * sizeof(int)};
+  REQUIRE_FALSE(run_kernel<reverse_in_dynamic_memory>(shape, static_cast<const int*>(in.data()), out.data()));
+  for (auto i = std::size_t{0}; i < 128; ++i) {
+    REQUIRE(out[i] == in[127 - i] + 3);
+  }
+}
+
+TEST_CASE("Shuffles exchange within groups of any width") {
+  const auto wave = GENERATE(32, 64);
+  const auto width = GENERATE(1, 2, 4, 8, 16, 32);
+  const auto device = wave_size_scope(wave);
+  const auto in = device_array<float>(128);
+  const auto sums = device_array<float>(128);
+  std::iota(in.data(), in.data() + 128, 0.0F);
+  REQUIRE_FALSE(run_kernel<sum_groups>({{1}, {128}}, static_cast<const float*>(in.data()), sums.data(), width));
+  const auto results = device_array<long long>(128 * 4);
+  REQUIRE_FALSE(run_kernel<shuffle_every_way>({{1}, {128}}, results.data(), width));
+  for (auto i = 0; i < 128; ++i) {
+    const auto first = i / width * width;
+    CHECK(sums[static_cast<std::size_t>(i)] == static_cast<float>(width * first + width * (width - 1) / 2));
+    const auto within = [&](int lane) { return lane >= first && lane < first + width ? 100 + lane : 100 + i; };
+    const auto* const got = results.data() + i * 4;
+    CHECK(got[0] == 100 + first + (1 & (width - 1)));
+    CHECK(got[1] == within(i - 3));
+    CHECK(got[2] == within(i + 3));
+    CHECK(got[3] == within(first + ((i - first) ^ 5)));
+  }
+}
+
+TEST_CASE("Ballots and votes see exactly the lanes of the wave") {
+  const auto wave = GENERATE(32, 64);
+  const auto device = wave_size_scope(wave);
+  const auto out = device_array<unsigned long long>(80 * 4);
+  REQUIRE_FALSE(run_kernel<vote>({{1}, {80}}, out.data()));
+  for (auto i = std::size_t{0}; i < 80; ++i) {
+    const auto whole = wave == 64 ? 0xAAAAAAAAAAAAAAAAULL : 0xAAAAAAAAULL;
+    const auto partial = i >= 64;
+    CHECK(out[i * 4] == (partial ? 0xAAAAULL : whole));
+    CHECK(out[i * 4 + 1] == 1);
+    CHECK(out[i * 4 + 2] == 0);
+    CHECK(out[i * 4 + 3] == static_cast<unsigned long long>(wave));
+  }
+}
+
+TEST_CASE("Atomics are atomic across lanes and workgroups") {
+  const auto global = device_array<int>(2);
+  const auto local = device_array<int>(40);
+  REQUIRE_FALSE(run_kernel<count>({{40}, {96}}, global.data(), local.data()));
+  CHECK(global[0] == 40 * 96);
+  CHECK(global[1] == 39);
+  CHECK(local.values() == std::vector<int>(40, 2 * 96));
+}
+
+TEST_CASE("Every lane of every workgroup runs once, in three dimensions") {
+  const auto out = device_array<int>(2 * 3 * 4 * 5 * 6 * 2);
+  REQUIRE_FALSE(run_kernel<name_indices>({{2, 3, 4}, {5, 6, 2}}, out.data()));
+  CHECK(out.values() == counted(out.size()));
+}
+
+TEST_CASE("A missing barrier is reported") {
+  const auto in = device_array<int>(counted(256));
+  const auto out = device_array<int>(256);
+  const auto found = run_kernel<forget_barrier>({{1}, {256}}, static_cast<const int*>(in.data()), out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::shared_race);
+  CHECK(found->kernel.find("forget_barrier") != std::string::npos);
+  CHECK(found->lane == 1);
+  CHECK(found->message().find("lane 0 wrote since the last barrier") != std::string::npos);
+  const auto shape = kernels::launch_shape{{1}, {256}};
+  const auto early = run_kernel<forget_barrier_before_later_lanes>(shape, static_cast<const int*>(in.data()), out.data());
+  REQUIRE(early);
+  CHECK(early->kind == executor::fault_kind::uninitialised_shared_read);
+}
+
+TEST_CASE("Writing shared memory that another lane still reads is reported") {
+  const auto out = device_array<int>(256);
+  const auto found = run_kernel<overwrite_what_is_read>({{1}, {256}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::shared_race);
+}
+
+TEST_CASE("Reading shared memory that nobody wrote is reported, also when an earlier workgroup wrote it") {
+  const auto out = device_array<int>(3 * 8);
+  REQUIRE_FALSE(run_kernel<read_what_nobody_wrote>({{3}, {7}}, out.data()));
+  const auto found = run_kernel<read_what_nobody_wrote>({{1}, {8}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::uninitialised_shared_read);
+  CHECK(found->lane == 7);
+}
+
+TEST_CASE("An access one past the end is reported with workgroup and lane") {
+  const auto in = device_array<int>(counted(200));
+  const auto out = device_array<int>(201);
+  const auto found = run_kernel<one_too_far>({{4}, {64}}, static_cast<const int*>(in.data()), out.data(), 200);
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::global_out_of_bounds);
+  CHECK(found->workgroup.x == 3);
+  CHECK(found->lane == 200 % 64);
+  CHECK(out[200] == 0);
+}
+
+TEST_CASE("An access one past the end of shared memory is reported") {
+  const auto found = run_kernel<one_too_far_in_shared_memory>({{1}, {64}});
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::shared_out_of_bounds);
+  CHECK(found->lane == 63);
+  const auto shape = kernels::launch_shape{{1}, {64}, 64 * sizeof(int)};
+  const auto in_span = run_kernel<one_too_far_in_dynamic_memory>(shape, std::size_t{64});
+  REQUIRE(in_span);
+  CHECK(in_span->kind == executor::fault_kind::shared_out_of_bounds);
+  const auto span_too_long = run_kernel<one_too_far_in_dynamic_memory>(shape, std::size_t{65});
+  REQUIRE(span_too_long);
+  CHECK(span_too_long->lane == 0);
+}
+
+TEST_CASE("A shuffle that part of the wave skips is reported") {
+  const auto wave = GENERATE(32, 64);
+  const auto device = wave_size_scope(wave);
+  const auto out = device_array<int>(64);
+  const auto found = run_kernel<shuffle_in_half_the_wave>({{1}, {64}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::divergent_wave_operation);
+  CHECK(found->lane == 16);
+}
+
+TEST_CASE("A barrier that a lane skips is reported, not run on") {
+  const auto out = device_array<int>(128);
+  const auto found = run_kernel<barrier_in_one_branch>({{1}, {128}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::divergent_barrier);
+  CHECK(found->lane == 5);
+  CHECK(std::accumulate(out.data(), out.data() + 128, 0) == 1);
+}
+
+TEST_CASE("Lanes at different barriers are reported") {
+  const auto out = device_array<int>(128);
+  const auto found = run_kernel<different_barriers>({{1}, {128}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::divergent_barrier);
+  CHECK(found->lane == 64);
+}
+
+TEST_CASE("A lane that returns before a barrier is reported") {
+  const auto out = device_array<int>(128);
+  const auto found = run_kernel<return_before_barrier>({{1}, {128}}, out.data());
+  REQUIRE(found);
+  CHECK(found->lane == 70);
+  CHECK(found->message().find("lane 70 has returned") != std::string::npos);
+}
+
+TEST_CASE("Misaligned vectors, wrong widths, absent lanes and failed checks are reported") {
+  const auto numbers = device_array<float>(256);
+  const auto first = run_kernel<misaligned>({{1}, {32}}, static_cast<const float*>(numbers.data()), numbers.data());
+  REQUIRE(first);
+  CHECK(first->kind == executor::fault_kind::misaligned_access);
+  const auto out = device_array<int>(64);
+  const auto width = run_kernel<wrong_width>({{1}, {64}}, out.data());
+  REQUIRE(width);
+  CHECK(width->kind == executor::fault_kind::invalid_wave_operation);
+  const auto absent = run_kernel<absent_lane>({{1}, {16}}, out.data());
+  REQUIRE(absent);
+  CHECK(absent->kind == executor::fault_kind::invalid_wave_operation);
+  const auto check = run_kernel<failed_check>({{2}, {64}}, 63);
+  REQUIRE(check);
+  CHECK(check->kind == executor::fault_kind::failed_check);
+  CHECK(check->lane == 63);
+  CHECK(check->detail == "lane below limit");
+}
+
+TEST_CASE("The executor runs on after a fault") {
+  const auto out = device_array<int>(128);
+  REQUIRE(run_kernel<barrier_in_one_branch>({{9}, {128}}, out.data()));
+  const auto global = device_array<int>(2);
+  const auto local = device_array<int>(40);
+  REQUIRE_FALSE(run_kernel<count>({{40}, {96}}, global.data(), local.data()));
+  CHECK(global[0] == 40 * 96);
+}
+
+TEST_CASE("Shapes that no device takes are refused") {
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{0}, {64}}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {1025}}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {64}, 65537}, nullptr) == hipErrorInvalidConfiguration);
+}
+
+}  // namespace

@@ -1,0 +1,165 @@
+#include "../support/printing.hpp"
+#include "reference.hpp"
+#include "target.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cmath>
+
+namespace rope_append_test {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+using kernels::rope_pairing;
+
+constexpr auto num_positions = std::int64_t{600};
+
+/// Angles as RoFormer defines them, base 10000.
+double angle(std::int64_t position, std::int32_t pair, std::int32_t rotary_dim) {
+  return static_cast<double>(position) * std::pow(10000.0, -2.0 * pair / rotary_dim);
+}
+
+std::vector<float> make_table(std::int32_t rotary_dim) {
+  auto table = std::vector<float>();
+  for (auto position = std::int64_t{0}; position < num_positions; ++position) {
+    for (auto pair = 0; pair < rotary_dim / 2; ++pair) {
+      table.push_back(static_cast<float>(std::cos(angle(position, pair, rotary_dim))));
+    }
+    for (auto pair = 0; pair < rotary_dim / 2; ++pair) {
+      table.push_back(static_cast<float>(std::sin(angle(position, pair, rotary_dim))));
+    }
+  }
+  return table;
+}
+
+/// In float64, pair by pair.
+std::vector<double> rotate(const std::vector<float>& row, std::int64_t position, std::int32_t rotary_dim,
+                           rope_pairing pairing) {
+  auto rotated = std::vector<double>(row.begin(), row.end());
+  for (auto pair = 0; pair < rotary_dim / 2; ++pair) {
+    const auto halves = pairing == rope_pairing::halves;
+    const auto first = static_cast<std::size_t>(halves ? pair : 2 * pair);
+    const auto second = static_cast<std::size_t>(halves ? pair + rotary_dim / 2 : 2 * pair + 1);
+    const auto cosine = std::cos(angle(position, pair, rotary_dim));
+    const auto sine = std::sin(angle(position, pair, rotary_dim));
+    rotated[first] = row[first] * cosine - row[second] * sine;
+    rotated[second] = row[first] * sine + row[second] * cosine;
+  }
+  return rotated;
+}
+
+/// What storing a row as `Element` may add to float32's own rounding.
+template <class Element>
+double tolerance(const std::vector<double>& row, double number) {
+  const auto largest = std::abs(*std::ranges::max_element(row, {}, [](double x) { return std::abs(x); }));
+  const auto arithmetic = largest * 1e-6;
+  if (Element::scaled) {
+    return largest / 127 / 2 * (1 + 1e-4) + arithmetic;
+  }
+  const auto step = sizeof(typename Element::storage) == 4 ? 0x1p-23 : Element::name == "float16" ? 0x1p-11 : 0x1p-8;
+  return std::abs(number) * step + arithmetic;
+}
+
+template <class Target, class Element, class Input, rope_pairing Pairing>
+struct combination {
+  using target = Target;
+  using element = Element;
+  using input = Input;
+  static constexpr auto pairing = Pairing;
+};
+
+TEMPLATE_TEST_CASE(
+    "Keys are rotated to their position and values are not", "[rope]",
+    (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
+    (combination<hip_target<1>, float32, float32, rope_pairing::neighbours>),
+    (combination<hip_target<0>, float16, float16, rope_pairing::halves>),
+    (combination<hip_target<1>, float16, bfloat16, rope_pairing::neighbours>),
+    (combination<hip_target<0>, bfloat16, float32, rope_pairing::neighbours>),
+    (combination<hip_target<1>, bfloat16, bfloat16, rope_pairing::halves>),
+    (combination<hip_target<0>, int8, float16, rope_pairing::neighbours>),
+    (combination<hip_target<1>, int8, float32, rope_pairing::halves>)) {
+  using element = typename TestType::element;
+  using input = typename TestType::input;
+  using target_type = typename TestType::target;
+  auto target = require_target<target_type>();
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  // Whole and partial rotation; dimensions that vectors divide and that they do not.
+  for (const auto& [head_dim, rotary_dim] : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
+    CAPTURE(head_dim, rotary_dim);
+    const auto config = make_config(16, 3, 2, 2, head_dim);
+    const auto slots = random_slots(config, 30, random);
+    auto keys = rows_of<input>(30, 2, head_dim, 0);
+    auto values = rows_of<input>(30, 2, head_dim, 0);
+    keys.fill(30, 2, random, 5.0F);
+    values.fill(30, 2, random, 5.0F);
+    auto positions = std::vector<std::int64_t>(30);
+    std::generate(positions.begin(), positions.end(), [&] { return static_cast<std::int64_t>(random() % num_positions); });
+    positions[0] = num_positions - 1;
+
+    const auto bytes = random_bytes(static_cast<std::size_t>(plan<element, nhd_by_layer>(config).bytes), random);
+    const auto storage = target_array<std::byte, target_type>(target, bytes);
+    const auto mapping = target_array<slot, target_type>(target, slots);
+    const auto key_array = target_array<typename input::storage, target_type>(target, keys.numbers);
+    const auto value_array = target_array<typename input::storage, target_type>(target, values.numbers);
+    const auto position_array = target_array<std::int64_t, target_type>(target, positions);
+    const auto table = target_array<float, target_type>(target, make_table(rotary_dim));
+    const typename input::storage* const key_data = key_array.data();
+    const typename input::storage* const value_data = value_array.data();
+    REQUIRE(hip::rope_append<element, input, TestType::pairing>(
+        at(plan<element, nhd_by_layer>(config).view, storage.data()), 1, {mapping.data(), mapping.size()},
+        keys.view(key_data), values.view(value_data), {position_array.data(), position_array.size()},
+        {table.data(), num_positions, rotary_dim}, target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+
+    auto got = storage.values();
+    const auto result = reference_storage<element, nhd_by_layer>{config, got.data()};
+    auto expected = got;
+    const auto reference = reference_storage<element, nhd_by_layer>{config, expected.data()};
+    for_each_mapped(config, slots, [&](auto token, auto block, auto offset, auto head) {
+      const auto rotated = rotate(keys.decoded(token, head), positions[static_cast<std::size_t>(token)], rotary_dim,
+                                  TestType::pairing);
+      const auto key = result.read_row(false, 1, block, offset, head);
+      for (auto i = std::size_t{0}; i < rotated.size(); ++i) {
+        if (std::abs(double{key[i]} - rotated[i]) > tolerance<element>(rotated, rotated[i])) {
+          CAPTURE(token, head, i, key[i], rotated[i]);
+          FAIL("rotated wrongly");
+        }
+      }
+      reference.write_row(true, 1, block, offset, head, values.decoded(token, head));
+    });
+    CHECK(got == expected);
+    for_each_mapped(config, slots, [&](auto, auto block, auto offset, auto head) {
+      const auto restore = [&](bool value) {
+        const auto original = reference_storage<element, nhd_by_layer>{config, const_cast<std::byte*>(bytes.data())};
+        const auto row_bytes = static_cast<std::size_t>(result.row_bytes());
+        std::memcpy(result.row(value, 1, block, offset, head), original.row(value, 1, block, offset, head), row_bytes);
+        if (element::scaled) {
+          *result.scale(value, 1, block, offset, head) = *original.scale(value, 1, block, offset, head);
+        }
+      };
+      restore(false);
+      restore(true);
+    });
+    CHECK(got == bytes);
+  }
+}
+
+TEST_CASE("Rotations that do not fit are refused", "[rope]") {
+  auto target = require_target<hip_target<0>>();
+  const auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 64)).view;
+  const auto append = [&](std::int32_t rotary_dim, std::span<const std::int64_t> positions) {
+    return hip::rope_append<float32, float32, rope_pairing::halves>(view, 0, {}, {}, {}, positions,
+                                                                    {nullptr, 10, rotary_dim}, target.stream());
+  };
+  CHECK(append(64, {}));
+  CHECK(append(66, {}).has_error());
+  CHECK(append(7, {}).has_error());
+  CHECK(append(-2, {}).has_error());
+  const auto positions = std::vector<std::int64_t>(3);
+  CHECK(append(64, positions).error().limit == 0);
+}
+
+}  // namespace rope_append_test

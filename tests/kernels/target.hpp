@@ -1,0 +1,115 @@
+#pragma once
+
+#include <pagedkv/backend/hip/backend.hpp>
+#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/backend/host/backend.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+// Tests that are built for devices too live in named namespaces: nvcc cannot tell an unnamed one from those that Catch2
+// puts inside it.
+
+namespace pagedkv::test {
+
+/// Where block operations are tested: the host's plain code.
+class host_target {
+ public:
+  static constexpr bool is_device = false;
+  static constexpr const char* name = "host";
+
+  [[nodiscard]] static std::string why_absent() { return ""; }
+
+  host_backend backend;
+
+  [[nodiscard]] host_backend::stream stream() const { return {}; }
+  [[nodiscard]] void* allocate(std::size_t bytes) const { return ::operator new(bytes, std::align_val_t{4096}); }
+  void release(void* memory) const { ::operator delete(memory, std::align_val_t{4096}); }
+  void upload(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+};
+
+/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and device 1 of 32.
+template <int Device>
+class hip_target {
+ public:
+  static constexpr bool is_device = true;
+  static constexpr const char* name = Device == 0 ? "hip device 0" : "hip device 1";
+
+  [[nodiscard]] static std::string why_absent() {
+    const auto found = hip::check_device(Device);
+    return found ? "" : found.error().message();
+  }
+
+  hip_backend backend = hip_backend(Device);
+
+  [[nodiscard]] hipStream_t stream() const { return stream_.get(); }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) const {
+    const auto scope = hip::device_scope(Device);
+    auto* memory = static_cast<void*>(nullptr);
+    hip::require(hipMalloc(&memory, bytes), "hipMalloc");
+    return memory;
+  }
+
+  void release(void* memory) const { static_cast<void>(hipFree(memory)); }
+
+  void upload(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, hipMemcpyHostToDevice); }
+  void download(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, hipMemcpyDeviceToHost); }
+
+ private:
+  void copy(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind) const {
+    hip::require(hipMemcpyAsync(to, from, bytes, kind, stream_.get()), "hipMemcpyAsync");
+    stream_.synchronize().value();
+  }
+
+  hip::stream stream_ = hip::stream(Device);
+};
+
+/// Values in memory that a target's operations can reach.
+template <class T, class Target>
+class target_array {
+ public:
+  target_array(const Target& target, const std::vector<T>& values) : target_(&target), size_(values.size()) {
+    data_ = static_cast<T*>(target.allocate(size_ == 0 ? 1 : size_ * sizeof(T)));
+    if (size_ > 0) {
+      target.upload(data_, values.data(), size_ * sizeof(T));
+    }
+  }
+
+  target_array(const target_array&) = delete;
+  target_array& operator=(const target_array&) = delete;
+  ~target_array() { target_->release(data_); }
+
+  [[nodiscard]] T* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+  [[nodiscard]] std::vector<T> values() const {
+    auto copy = std::vector<T>(size_);
+    if (size_ > 0) {
+      target_->download(copy.data(), data_, size_ * sizeof(T));
+    }
+    return copy;
+  }
+
+ private:
+  const Target* target_;
+  std::size_t size_;
+  T* data_;
+};
+
+/// The target, or a visible skip where it is absent.
+template <class Target>
+[[nodiscard]] Target require_target() {
+  if (const auto why = Target::why_absent(); !why.empty()) {
+    SKIP(Target::name << " is absent: " << why);
+  }
+  return Target();
+}
+
+}  // namespace pagedkv::test
