@@ -62,6 +62,12 @@ class chain_simulator {
     now_ = static_cast<timestamp>(request.arrival_ms * 1'000'000);
     share(request);
     const auto num_cached = chain_.size();
+    if constexpr (!evicts<Policy>) {
+      if (request.nodes.size() - num_cached + num_private_ > free_.size()) {
+        ++result_.refused_requests;
+        return;
+      }
+    }
     result_.hits += static_cast<std::int64_t>(num_cached);
     while (chain_.size() < request.nodes.size()) {
       extend(request.nodes[chain_.size()]);

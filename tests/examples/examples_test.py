@@ -2,38 +2,10 @@
 
 import itertools
 import json
-import os
-import pathlib
-import re
 import subprocess
-import tempfile
 import unittest
 
-SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
-EXAMPLES = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples"
-REPLAY = EXAMPLES / "replay" / "replay"
-TRACE = SOURCE_ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
-
-
-# What does not fit into memory is to be refused by the program, not by a sanitizer.
-REFUSE = "allocator_may_return_null=1"
-ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": REFUSE, "TSAN_OPTIONS": REFUSE}
-
-
-def run(*arguments):
-    return subprocess.run([REPLAY, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True)
-
-
-def replay(*arguments):
-    """The report of a run that must succeed."""
-    done = run(*arguments, "--json", "-")
-    if done.returncode:
-        raise AssertionError(f"{arguments}: status {done.returncode}: {done.stderr}")
-    return json.loads(done.stdout)
-
-
-def choices(option):
-    return re.search(rf"--{option} .*?\{{(.*?)\}}", run("--help").stdout, re.DOTALL).group(1).split(",")
+from replay_program import EXAMPLES, SOURCE_ROOT, TRACE, TemporaryFolder, choices, replay, run
 
 
 class QuickStart(unittest.TestCase):
@@ -46,18 +18,6 @@ class QuickStart(unittest.TestCase):
         program = (SOURCE_ROOT / "examples" / "quick_start.cpp").read_text()
         self.assertLessEqual(len(program.splitlines()), 25)
         self.assertIn(f"```cpp\n{program}```\n", (SOURCE_ROOT / "README.md").read_text())
-
-
-class TemporaryFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def trace(self, *lines):
-        path = self.folder / "trace.jsonl"
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
 
 
 class BadInput(TemporaryFolder):

@@ -35,12 +35,12 @@ struct shape {
   std::int64_t gap;  // numbers between the rows of the caller
 };
 
-// Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that keep
-// and that break alignment.
+// Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that
+// keep and that break alignment.
 constexpr shape shapes[] = {
-    {1, 40, 2, 64, 15, 0},   {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
-    {16, 4, 2, 128, 1, 3},   {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
-    {16, 4, 2, 5, 40, 1},    {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},
+    {1, 40, 2, 64, 15, 0}, {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
+    {16, 4, 2, 128, 1, 3}, {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
+    {16, 4, 2, 5, 40, 1},  {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},
 };
 
 /// Everything that a target keeps in its own memory for one test.
@@ -48,8 +48,11 @@ template <class Target, class Element, class Layout, class Rows>
 struct arrays {
   arrays(const Target& target, const cache_config& config, const std::vector<std::byte>& bytes,
          const std::vector<slot>& slots, const rows_of<Rows>& key_rows, const rows_of<Rows>& value_rows)
-      : storage(target, bytes), mapping(target, slots), keys(target, key_rows.numbers),
-        values(target, value_rows.numbers), view(at(plan<Element, Layout>(config).view, storage.data())) {}
+      : storage(target, bytes),
+        mapping(target, slots),
+        keys(target, key_rows.numbers),
+        values(target, value_rows.numbers),
+        view(at(plan<Element, Layout>(config).view, storage.data())) {}
 
   [[nodiscard]] std::span<const slot> slots() const { return {mapping.data(), mapping.size()}; }
 
@@ -110,7 +113,6 @@ TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing
   }
 }
 
-
 constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
 constexpr auto infinity = std::numeric_limits<float>::infinity();
 
@@ -156,8 +158,8 @@ TEMPLATE_PRODUCT_TEST_CASE("Special numbers survive as their element promises", 
   auto on = arrays<target_type, element, nhd_by_layer, float32>(target, config, bytes, slots, keys, values);
   const float* const key_data = on.keys.data();
   const float* const value_data = on.values.data();
-  REQUIRE(target.backend.template append<element>(on.view, 0, on.slots(), keys.view(key_data),
-                                                  values.view(value_data), target.stream()));
+  REQUIRE(target.backend.template append<element>(on.view, 0, on.slots(), keys.view(key_data), values.view(value_data),
+                                                  target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
   auto stored = on.storage.values();
   const auto storage = reference_storage<element, nhd_by_layer>{config, stored.data()};
@@ -269,8 +271,8 @@ TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gath
     const auto reference = reference_storage<element, hnd_by_layer>{config, expected.data()};
     reference_append(reference, 0, slots, keys, values);
     CHECK(on.storage.values() == expected);
-    REQUIRE(hip::gather<element, rows>(on.view, 0, on.slots(), keys.view(on.keys.data()),
-                                       values.view(on.values.data()), target.stream()));
+    REQUIRE(hip::gather<element, rows>(on.view, 0, on.slots(), keys.view(on.keys.data()), values.view(on.values.data()),
+                                       target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
     reference_gather(reference, 0, slots, keys, values);
     CHECK(same_bits(on.keys.values(), keys.numbers));

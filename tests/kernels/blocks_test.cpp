@@ -72,9 +72,8 @@ TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[bl
   for (auto i = 0; i < 600; ++i) {
     pairs.push_back({i, 700 + i});
   }
-  check_moved(target, layout, pairs, random, [&](const block_storage_view& view) {
-    return target.backend.copy_blocks(view, pairs, target.stream());
-  });
+  check_moved(target, layout, pairs, random,
+              [&](const block_storage_view& view) { return target.backend.copy_blocks(view, pairs, target.stream()); });
   auto chain = std::vector<block_pair>();
   auto cycle = std::vector<block_pair>();
   for (auto i = 0; i < 699; ++i) {
@@ -144,12 +143,13 @@ TEMPLATE_TEST_CASE("Blocks outside the storage and ambiguous moves are refused b
 TEST_CASE("Blocks of foreign storage are copied and moved at any alignment", "[blocks]") {
   auto target = require_target<hip_target<0>>();
   auto random = std::mt19937(13);
-  for (const auto& [start, layer_bytes] : {std::pair{0, 40}, {0, 16}, {0, 23}, {3, 64}, {8, 5}, {16, 1040}}) {
+  for (const auto& sizes : {std::pair{0, 40}, {0, 16}, {0, 23}, {3, 64}, {8, 5}, {16, 1040}}) {
+    const auto start = sizes.first;
+    const auto layer_bytes = sizes.second;
     CAPTURE(start, layer_bytes);
     auto view = block_storage_view{};
     view.num_blocks = 6;
     view.num_layers = 3;
-    view.block_stride = (layer_bytes + 15) / 16 * 16;
     view.layer_stride = layer_bytes;
     view.block_stride = view.layer_stride * view.num_layers + start;
     const auto bytes = static_cast<std::size_t>(start + view.block_stride * view.num_blocks);
@@ -160,7 +160,9 @@ TEST_CASE("Blocks of foreign storage are copied and moved at any alignment", "[b
     const auto before = expected;
     for (const auto& [source, destination] : pairs) {
       for (auto layer = 0; layer < view.num_layers; ++layer) {
-        const auto place = [&](std::int32_t block) { return start + block * view.block_stride + layer * view.layer_stride; };
+        const auto place = [&](std::int32_t block) {
+          return start + block * view.block_stride + layer * view.layer_stride;
+        };
         std::memcpy(expected.data() + place(destination), before.data() + place(source),
                     static_cast<std::size_t>(layer_bytes));
       }

@@ -35,8 +35,8 @@ class row_writer {
     const auto slots = target_array<slot, hip_target<0>>(target_, mapping(id, from, to));
     const float* const numbers = data.data();
     for (auto layer = 0; layer < cache_.config().num_layers; ++layer) {
-      REQUIRE(cache_.write(layer, {slots.data(), slots.size()}, rows.view(numbers), rows.view(numbers),
-                           target_.stream()));
+      REQUIRE(
+          cache_.write(layer, {slots.data(), slots.size()}, rows.view(numbers), rows.view(numbers), target_.stream()));
     }
     REQUIRE(hipStreamSynchronize(target_.stream()) == hipSuccess);
   }

@@ -28,8 +28,9 @@ class failing_runtime {
 
 TEST_CASE("Without a device the backend throws one clear sentence", "[hip]") {
   const auto failing = failing_runtime(0, hipErrorNoDevice);
-  CHECK_THROWS_WITH(hip_backend(), "backend failure: the search for a device by hipGetDeviceCount answered 100 "
-                                   "(no device is detected)");
+  CHECK_THROWS_WITH(hip_backend(),
+                    "backend failure: the search for a device by hipGetDeviceCount answered 100 "
+                    "(no device is detected)");
 }
 
 TEST_CASE("Every call that the runtime refuses becomes an error with the call and the runtime's words", "[hip]") {
@@ -137,8 +138,8 @@ TEST_CASE("Rows that end too early are an access out of bounds", "[hip]") {
   const auto rows = target_array<float, hip_target<0>>(target, std::vector<float>(3 * 64 - 1));
   const auto mapping = target_array<slot, hip_target<0>>(target, {slot{0}, slot{1}, slot{2}});
   const auto in = token_rows<const float>{rows.data(), 64, 64};
-  REQUIRE(target.backend.append<float32>(at(layout.view, storage.data()), 0, {mapping.data(), 3}, in, in,
-                                         target.stream()));
+  REQUIRE(
+      target.backend.append<float32>(at(layout.view, storage.data()), 0, {mapping.data(), 3}, in, in, target.stream()));
   CHECK(target.backend.synchronize(target.stream()).has_error());
   const auto found = executor::faults().take();
   REQUIRE(found);
@@ -162,9 +163,9 @@ TEST_CASE("A small grid strides over all rows and words", "[hip]") {
   const float* const data = rows.data();
   auto launch = kernels::plan_rows(500 * 3, 64, 4);
   launch.shape.grid = dim3(3);
-  REQUIRE(kernels::launch<kernels::append_kernel<int8, float32, 4>>(
-              launch.shape, target.stream(), launch.spread, kernels::make_slot_rows(view, mapping.data()), view, 1,
-              keys.view(data), keys.view(data)) == hipSuccess);
+  REQUIRE(kernels::launch<kernels::append_kernel<int8, float32, 4>>(launch.shape, target.stream(), launch.spread,
+                                                                    kernels::make_slot_rows(view, mapping.data()), view,
+                                                                    1, keys.view(data), keys.view(data)) == hipSuccess);
   REQUIRE(target.backend.synchronize(target.stream()));
   reference_append(reference_storage<int8, nhd_by_layer>{config, expected.data()}, 1, slots, keys, keys);
   REQUIRE(storage.values() == expected);

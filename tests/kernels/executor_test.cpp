@@ -259,7 +259,8 @@ TEST_CASE("A missing barrier is reported") {
   CHECK(found->lane == 1);
   CHECK(found->message().find("lane 0 wrote since the last barrier") != std::string::npos);
   const auto shape = kernels::launch_shape{{1}, {256}};
-  const auto early = run_kernel<forget_barrier_before_later_lanes>(shape, static_cast<const int*>(in.data()), out.data());
+  const auto early =
+      run_kernel<forget_barrier_before_later_lanes>(shape, static_cast<const int*>(in.data()), out.data());
   REQUIRE(early);
   CHECK(early->kind == executor::fault_kind::uninitialised_shared_read);
 }

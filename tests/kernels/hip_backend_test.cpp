@@ -74,8 +74,8 @@ TEST_CASE("A thousand caches made and released leave the memory accounts as they
   auto free_after = std::size_t{0};
   auto total = std::size_t{0};
   const auto cycle = [&] {
-    auto workspace = hip::accounted_allocator(hip::pool_allocator(target.stream()), ledger,
-                                              hip::memory_purpose::workspace);
+    auto workspace =
+        hip::accounted_allocator(hip::pool_allocator(target.stream()), ledger, hip::memory_purpose::workspace);
     auto* const slots = workspace.allocate(4096, 256);
     REQUIRE(slots != nullptr);
     auto on_device = block_storage<int8, nhd_by_layer, device_blocks>::create(

@@ -60,7 +60,9 @@ struct rows_of {
   using storage = typename Element::storage;
 
   rows_of(std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
-      : head_dim(dim), head_stride(dim + gap), token_stride(heads * (dim + gap) + gap),
+      : head_dim(dim),
+        head_stride(dim + gap),
+        token_stride(heads * (dim + gap) + gap),
         numbers(static_cast<std::size_t>(tokens * token_stride), canary()) {}
 
   [[nodiscard]] static storage canary() { return Element::encode(-12352.0F, 1.0F); }

@@ -69,16 +69,15 @@ struct combination {
   static constexpr auto pairing = Pairing;
 };
 
-TEMPLATE_TEST_CASE(
-    "Keys are rotated to their position and values are not", "[rope]",
-    (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
-    (combination<hip_target<1>, float32, float32, rope_pairing::neighbours>),
-    (combination<hip_target<0>, float16, float16, rope_pairing::halves>),
-    (combination<hip_target<1>, float16, bfloat16, rope_pairing::neighbours>),
-    (combination<hip_target<0>, bfloat16, float32, rope_pairing::neighbours>),
-    (combination<hip_target<1>, bfloat16, bfloat16, rope_pairing::halves>),
-    (combination<hip_target<0>, int8, float16, rope_pairing::neighbours>),
-    (combination<hip_target<1>, int8, float32, rope_pairing::halves>)) {
+TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[rope]",
+                   (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
+                   (combination<hip_target<1>, float32, float32, rope_pairing::neighbours>),
+                   (combination<hip_target<0>, float16, float16, rope_pairing::halves>),
+                   (combination<hip_target<1>, float16, bfloat16, rope_pairing::neighbours>),
+                   (combination<hip_target<0>, bfloat16, float32, rope_pairing::neighbours>),
+                   (combination<hip_target<1>, bfloat16, bfloat16, rope_pairing::halves>),
+                   (combination<hip_target<0>, int8, float16, rope_pairing::neighbours>),
+                   (combination<hip_target<1>, int8, float32, rope_pairing::halves>)) {
   using element = typename TestType::element;
   using input = typename TestType::input;
   using target_type = typename TestType::target;
@@ -87,7 +86,9 @@ TEMPLATE_TEST_CASE(
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   // Whole and partial rotation; dimensions that vectors divide and that they do not.
-  for (const auto& [head_dim, rotary_dim] : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
+  for (const auto& dims : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
+    const auto head_dim = dims.first;
+    const auto rotary_dim = dims.second;
     CAPTURE(head_dim, rotary_dim);
     const auto config = make_config(16, 3, 2, 2, head_dim);
     const auto slots = random_slots(config, 30, random);
@@ -96,7 +97,8 @@ TEMPLATE_TEST_CASE(
     keys.fill(30, 2, random, 5.0F);
     values.fill(30, 2, random, 5.0F);
     auto positions = std::vector<std::int64_t>(30);
-    std::generate(positions.begin(), positions.end(), [&] { return static_cast<std::int64_t>(random() % num_positions); });
+    std::generate(positions.begin(), positions.end(),
+                  [&] { return static_cast<std::int64_t>(random() % num_positions); });
     positions[0] = num_positions - 1;
 
     const auto bytes = random_bytes(static_cast<std::size_t>(plan<element, nhd_by_layer>(config).bytes), random);
@@ -119,8 +121,8 @@ TEMPLATE_TEST_CASE(
     auto expected = got;
     const auto reference = reference_storage<element, nhd_by_layer>{config, expected.data()};
     for_each_mapped(config, slots, [&](auto token, auto block, auto offset, auto head) {
-      const auto rotated = rotate(keys.decoded(token, head), positions[static_cast<std::size_t>(token)], rotary_dim,
-                                  TestType::pairing);
+      const auto rotated =
+          rotate(keys.decoded(token, head), positions[static_cast<std::size_t>(token)], rotary_dim, TestType::pairing);
       const auto key = result.read_row(false, 1, block, offset, head);
       for (auto i = std::size_t{0}; i < rotated.size(); ++i) {
         if (std::abs(double{key[i]} - rotated[i]) > tolerance<element>(rotated, rotated[i])) {

@@ -122,6 +122,19 @@ TEST_CASE("Copies outside an allocation are refused") {
   CHECK(hipFree(values.data() + 1) == hipErrorInvalidValue);
 }
 
+TEST_CASE("Freeing memory waits for every stream, as on a device") {
+  const auto stream = stream_owner();
+  auto* memory = static_cast<void*>(nullptr);
+  REQUIRE(hipMalloc(&memory, sizeof(int)) == hipSuccess);
+  REQUIRE(hipMemsetAsync(memory, 0, sizeof(int), stream.handle) == hipSuccess);
+  for (auto i = 0; i < 20; ++i) {
+    REQUIRE(kernels::launch<increment>({{50}, {64}}, stream.handle, static_cast<int*>(memory)) == hipSuccess);
+  }
+  REQUIRE(hipFree(memory) == hipSuccess);
+  CHECK(hipStreamQuery(stream.handle) == hipSuccess);
+  CHECK_FALSE(executor::faults().take());
+}
+
 TEST_CASE("Memory freed in a stream stays until the work before it is done") {
   const auto stream = stream_owner();
   auto gate = std::latch(1);

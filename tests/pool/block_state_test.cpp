@@ -29,10 +29,12 @@ TEST_CASE("fields of a word do not disturb each other", "[block_state]") {
   CHECK(flags.with_step(9).step() == 9);
 }
 
-TEST_CASE("a reference ends the wait for a step and keeps the flags", "[block_state]") {
+TEST_CASE("a reference ends the wait for a step and keeps everything else", "[block_state]") {
   constexpr auto retiring = block_state::fresh().with_published(true).unreferenced().with_step(3);
   CHECK(retiring.count() == 0);
   CHECK(retiring.referenced().count() == 1);
-  CHECK(retiring.referenced().step() == 0);
+  CHECK(retiring.retiring());
+  CHECK_FALSE(retiring.referenced().retiring());
+  CHECK(retiring.referenced().unreferenced().word() == retiring.word());
   CHECK(retiring.referenced().published());
 }

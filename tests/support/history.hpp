@@ -21,7 +21,8 @@
 /// - Twins: where several blocks with equal contents have been published, a look-up may miss what continues one of them, since
 ///   two that were published at the same moment have different identities.
 /// - Refusal: `capacity_exhausted` is right if the blocks needed, those in use, and those that operations which overlap the
-///   refused one may touch meanwhile, are more than the pool has.
+///   refused one may touch meanwhile, are more than the pool has. Where loads may be stale, if any operation overlaps it:
+///   the lock-free free list may then overlook an id that another thread moves.
 /// - Copies: two appends to one shared block that overlap may both copy it. Neither may write it while both hold it.
 namespace pagedkv::testing {
 
@@ -96,7 +97,8 @@ class cache_by_the_book {
 };
 
 /// Whether some order explains the operations, starting from an empty cache. At most 64 of them.
-[[nodiscard]] bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks);
+[[nodiscard]] bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks,
+                                bool stale_loads = false);
 
 /// A line for each operation, in the order of their calls.
 [[nodiscard]] std::string to_text(std::vector<operation> history);

@@ -63,8 +63,9 @@ __global__ void __launch_bounds__(row_workgroup_size)
   });
 }
 
-/// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped; slots past the
-/// storage are the caller's error, caught in debug builds; of equal slots either may win. `Input` is an unscaled element.
+/// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped; slots
+/// past the storage are the caller's error, caught in debug builds; of equal slots either may win. `Input` is an
+/// unscaled element.
 template <class Element, class Input>
 [[nodiscard]] hipError_t append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                 std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
@@ -75,11 +76,11 @@ template <class Element, class Input>
   const auto aligned = aligned_rows<typename Element::storage, most>(view) && aligned_rows<input, most>(keys) &&
                        aligned_rows<input, most>(values);
   const auto mapping = make_slot_rows(view, slots);
-  return launch_rows<most>(
-      aligned, num_tokens * view.num_kv_heads, view.head_dim, [&](auto width, const row_launch& plan) {
-        return launch<append_kernel<Element, Input, decltype(width)::value>>(plan.shape, stream, plan.spread, mapping, view,
-                                                                          layer, keys, values);
-      });
+  return launch_rows<most>(aligned, num_tokens * view.num_kv_heads, view.head_dim,
+                           [&](auto width, const row_launch& plan) {
+                             return launch<append_kernel<Element, Input, decltype(width)::value>>(
+                                 plan.shape, stream, plan.spread, mapping, view, layer, keys, values);
+                           });
 }
 
 }  // namespace pagedkv::kernels

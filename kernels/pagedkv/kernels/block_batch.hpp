@@ -8,8 +8,9 @@
 
 namespace pagedkv::kernels {
 
-/// Pairs of blocks as a kernel argument: a launch copies its arguments, so nothing on the caller's side has to outlive it and
-/// nothing is uploaded. More pairs than fit take one more launch each; by then a launch moves far more than it costs.
+/// Pairs of blocks as a kernel argument: a launch copies its arguments, so nothing on the caller's side has to outlive
+/// it and nothing is uploaded. More pairs than fit take one more launch each; by then a launch moves far more than it
+/// costs.
 struct block_batch {
   static constexpr auto capacity = 256;
 

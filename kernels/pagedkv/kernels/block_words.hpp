@@ -37,8 +37,8 @@ struct block_words {
     const auto [layer, in_layer] = words_per_layer.split(in_block);
     const auto vectors = layer_bytes / word_bytes;
     const auto whole = word_bytes > 1 && in_layer < vectors;
-    const auto byte = in_layer < vectors ? std::int64_t{in_layer} * word_bytes
-                                         : vectors * word_bytes + (in_layer - vectors);
+    const auto byte =
+        in_layer < vectors ? std::int64_t{in_layer} * word_bytes : vectors * word_bytes + (in_layer - vectors);
     return {static_cast<std::int32_t>(block), static_cast<std::int32_t>(layer), byte, whole};
   }
 };

@@ -41,17 +41,16 @@ template <class To, class From>
                                         std::span<const block_pair> pairs, hipStream_t stream) {
   static_assert(!std::is_same_v<To, From>, "blocks of equal elements are copied");
   constexpr auto most = numbers_per_lane<To, From>;
-  const auto aligned =
-      aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);
+  const auto aligned = aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);
   const auto rows = block_rows{divider(from.num_kv_heads), divider(from.block_size)};
   const auto rows_per_block = std::int64_t{from.block_size} * from.num_kv_heads;
   return launch_batches(pairs, [&](const block_batch& batch) {
-    return launch_rows<most>(
-        aligned, batch.num_pairs * rows_per_block, from.head_dim, [&](auto width, row_launch plan) {
-          plan.shape.grid.y = static_cast<std::uint32_t>(from.num_layers);
-          return launch<convert_blocks_kernel<To, From, decltype(width)::value>>(plan.shape, stream, plan.spread, rows,
-                                                                                 from, to, batch);
-        });
+    return launch_rows<most>(aligned, batch.num_pairs * rows_per_block, from.head_dim,
+                             [&](auto width, row_launch plan) {
+                               plan.shape.grid.y = static_cast<std::uint32_t>(from.num_layers);
+                               return launch<convert_blocks_kernel<To, From, decltype(width)::value>>(
+                                   plan.shape, stream, plan.spread, rows, from, to, batch);
+                             });
   });
 }
 

@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(block_words::workgroup_size)
   }
 }
 
-/// Enqueues the copy of blocks in every layer, scales and padding along, from `from` to `to`, which may be the same storage
-/// and otherwise differ in memory, strides and number of blocks only. No destination is also a source or the destination
-/// of two pairs. The pairs may go when the call returns.
+/// Enqueues the copy of blocks in every layer, scales and padding along, from `from` to `to`, which may be the same
+/// storage and otherwise differ in memory, strides and number of blocks only. No destination is also a source or the
+/// destination of two pairs. The pairs may go when the call returns.
 [[nodiscard]] inline hipError_t copy_blocks(const block_storage_view& from, const block_storage_view& to,
                                             std::span<const block_pair> pairs, hipStream_t stream) {
   const auto words = make_block_words(from, aligned_blocks(from) && aligned_blocks(to));

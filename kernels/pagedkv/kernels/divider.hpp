@@ -9,8 +9,8 @@ namespace pagedkv::kernels {
 
 __extension__ typedef unsigned __int128 uint128;
 
-/// Divides by a number that is only known at launch, without a device's slow 64-bit division: a multiplication and a shift,
-/// exact for every dividend that is not negative (Granlund and Montgomery, "Division by invariant integers using
+/// Divides by a number that is only known at launch, without a device's slow 64-bit division: a multiplication and a
+/// shift, exact for every dividend that is not negative (Granlund and Montgomery, "Division by invariant integers using
 /// multiplication", 1994).
 class divider {
  public:

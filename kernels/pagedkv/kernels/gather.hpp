@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(row_workgroup_size)
   });
 }
 
-/// Enqueues the gather. `slots` and the rows are memory that the device can reach. A negative slot leaves its token as it
-/// is; slots past the storage are the caller's error, caught in debug builds. `Output` is an unscaled element.
+/// Enqueues the gather. `slots` and the rows are memory that the device can reach. A negative slot leaves its token as
+/// it is; slots past the storage are the caller's error, caught in debug builds. `Output` is an unscaled element.
 template <class Element, class Output>
 [[nodiscard]] hipError_t gather(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                 std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
@@ -31,11 +31,11 @@ template <class Element, class Output>
   const auto aligned = aligned_rows<typename Element::storage, most>(view) && aligned_rows<output, most>(keys) &&
                        aligned_rows<output, most>(values);
   const auto mapping = make_slot_rows(view, slots);
-  return launch_rows<most>(
-      aligned, num_tokens * view.num_kv_heads, view.head_dim, [&](auto width, const row_launch& plan) {
-        return launch<gather_kernel<Element, Output, decltype(width)::value>>(plan.shape, stream, plan.spread, mapping, view,
-                                                                          layer, keys, values);
-      });
+  return launch_rows<most>(aligned, num_tokens * view.num_kv_heads, view.head_dim,
+                           [&](auto width, const row_launch& plan) {
+                             return launch<gather_kernel<Element, Output, decltype(width)::value>>(
+                                 plan.shape, stream, plan.spread, mapping, view, layer, keys, values);
+                           });
 }
 
 }  // namespace pagedkv::kernels

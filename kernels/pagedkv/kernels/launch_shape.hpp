@@ -1,6 +1,12 @@
 #pragma once
 
-// Included by the platform headers, after `dim3`.
+#if defined(__HIPCC__)
+  #include <hip/hip_runtime.h>
+#elif defined(__CUDACC__)
+  #include <cuda_runtime.h>
+#else
+  #include <pagedkv/kernels/executor/types.hpp>
+#endif
 
 #include <cstddef>
 

@@ -24,8 +24,8 @@ struct move_batch {
   void end_run() noexcept { run_ends[num_runs++] = static_cast<std::uint16_t>(num_steps); }
 };
 
-/// Every lane takes one word of the blocks and walks a whole run with it: words of different places never meet, so that the
-/// steps of a run need neither a barrier nor memory besides the blocks.
+/// Every lane takes one word of the blocks and walks a whole run with it: words of different places never meet, so that
+/// the steps of a run need neither a barrier nor memory besides the blocks.
 template <int WorkgroupSize = block_words::workgroup_size>
 __global__ void __launch_bounds__(WorkgroupSize)
     move_blocks_kernel(block_storage_view view, block_words words, move_batch batch) {
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(WorkgroupSize)
                                             const move_plan& plan, hipStream_t stream) {
   auto batch = move_batch{};
   const auto launch_batch = [&] {
-    const auto status = launch<move_blocks_kernel<>>(cover_words(words.num_words(batch.num_runs), 1), stream, view,
-                                                     words, batch);
+    const auto status =
+        launch<move_blocks_kernel<>>(cover_words(words.num_words(batch.num_runs), 1), stream, view, words, batch);
     batch = move_batch{};
     return status;
   };
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(WorkgroupSize)
   return batch.num_steps == 0 ? hipSuccess : launch_batch();
 }
 
-/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call was
-/// given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
+/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call
+/// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
 [[nodiscard]] inline hipError_t move_blocks(const block_storage_view& view, move_order& order, hipStream_t stream) {
   const auto plan = move_plan(order);
   const auto words = make_block_words(view, aligned_blocks(view));

@@ -14,8 +14,8 @@ struct move_step {
   bool swap = false;  // both blocks change places; otherwise the source is copied
 };
 
-/// Moves split into those that touch blocks of no other move, which may be copied in any order, and runs of steps: within
-/// a run the order counts, between runs it does not.
+/// Moves split into those that touch blocks of no other move, which may be copied in any order, and runs of steps:
+/// within a run the order counts, between runs it does not.
 class move_plan {
  public:
   /// Throws `std::bad_alloc`. O(n log n).

@@ -1,8 +1,11 @@
 #pragma once
 
-#include <hip/hip_runtime.h>
+// Empty for other compilers.
+#if defined(__HIPCC__)
 
-#include <pagedkv/kernels/platform_device.hpp>
+  #include <hip/hip_runtime.h>
+
+  #include <pagedkv/kernels/platform_device.hpp>
 
 namespace pagedkv::kernels {
 
@@ -21,3 +24,5 @@ template <auto Kernel, class... Arguments>
 }
 
 }  // namespace pagedkv::kernels
+
+#endif

@@ -1,12 +1,15 @@
 #pragma once
 
+// Empty for other compilers.
+#if defined(__HIPCC__) || defined(__CUDACC__)
+
 // The names that are pagedkv's own, the same on every real device. Included by the platform headers only.
 
-#include <pagedkv/kernels/launch_shape.hpp>
-#include <pagedkv/kernels/vector.hpp>
+  #include <pagedkv/kernels/launch_shape.hpp>
+  #include <pagedkv/kernels/vector.hpp>
 
-#include <cassert>
-#include <type_traits>
+  #include <cassert>
+  #include <type_traits>
 
 namespace pagedkv::kernels {
 
@@ -25,7 +28,8 @@ struct shared_span {
   [[nodiscard]] __device__ T& operator[](std::size_t i) const { return values[i]; }
 };
 
-/// `count` elements that start `byte_offset` bytes into the dynamic shared memory of this launch. Parts must not overlap.
+/// `count` elements that start `byte_offset` bytes into the dynamic shared memory of this launch. Parts must not
+/// overlap.
 template <class T>
 [[nodiscard]] __device__ shared_span<T> dynamic_shared(std::size_t byte_offset, std::size_t /*count*/) {
   extern __shared__ float4 pagedkv_dynamic_shared[];
@@ -57,3 +61,5 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 
 }  // namespace pagedkv::kernels
+
+#endif

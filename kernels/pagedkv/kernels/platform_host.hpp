@@ -41,8 +41,8 @@ template <auto Kernel, class... Arguments>
   return executor::attempt([&] {
     auto& queue = executor::resolve(stream);
     auto body = [arguments = std::tuple(std::move(arguments)...)] { std::apply(Kernel, arguments); };
-    auto work = executor::launch{executor::kernel_name<Kernel>(), shape.grid, shape.workgroup,
-                                 shape.dynamic_shared_bytes, queue.wave_size(), std::move(body)};
+    auto work = executor::launch{executor::kernel_name<Kernel>(), shape.grid,        shape.workgroup,
+                                 shape.dynamic_shared_bytes,      queue.wave_size(), std::move(body)};
     queue.enqueue([work = std::move(work)] {
       auto found = executor::workers().run(work);
       if (!found) {

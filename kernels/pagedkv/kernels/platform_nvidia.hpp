@@ -1,8 +1,11 @@
 #pragma once
 
+// Empty for other compilers.
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+
 // The HIP names that pagedkv uses, on CUDA: HIP's own headers for NVIDIA do not build with CUDA 13.
 
-#include <cuda_runtime.h>
+  #include <cuda_runtime.h>
 
 using hipError_t = cudaError_t;
 using hipStream_t = cudaStream_t;
@@ -80,8 +83,8 @@ inline hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hip
 
 namespace pagedkv::kernels {
 
-// CUDA still declares functions of these names for devices that are gone, so they are replaced, not overloaded. Every lane
-// of the wave takes part, as the executor demands.
+// CUDA still declares functions of these names for devices that are gone, so they are replaced, not overloaded. Every
+// lane of the wave takes part, as the executor demands.
 inline constexpr auto whole_wave = 0xFFFFFFFFU;
 
 template <class T>
@@ -106,15 +109,15 @@ __device__ inline int all(int predicate) { return __all_sync(whole_wave, predica
 
 }  // namespace pagedkv::kernels
 
-#define __shfl(...) ::pagedkv::kernels::shuffle(__VA_ARGS__)
-#define __shfl_up(...) ::pagedkv::kernels::shuffle_up(__VA_ARGS__)
-#define __shfl_down(...) ::pagedkv::kernels::shuffle_down(__VA_ARGS__)
-#define __shfl_xor(...) ::pagedkv::kernels::shuffle_xor(__VA_ARGS__)
-#define __ballot(...) ::pagedkv::kernels::ballot(__VA_ARGS__)
-#define __any(...) ::pagedkv::kernels::any(__VA_ARGS__)
-#define __all(...) ::pagedkv::kernels::all(__VA_ARGS__)
+  #define __shfl(...) ::pagedkv::kernels::shuffle(__VA_ARGS__)
+  #define __shfl_up(...) ::pagedkv::kernels::shuffle_up(__VA_ARGS__)
+  #define __shfl_down(...) ::pagedkv::kernels::shuffle_down(__VA_ARGS__)
+  #define __shfl_xor(...) ::pagedkv::kernels::shuffle_xor(__VA_ARGS__)
+  #define __ballot(...) ::pagedkv::kernels::ballot(__VA_ARGS__)
+  #define __any(...) ::pagedkv::kernels::any(__VA_ARGS__)
+  #define __all(...) ::pagedkv::kernels::all(__VA_ARGS__)
 
-#include <pagedkv/kernels/platform_device.hpp>
+  #include <pagedkv/kernels/platform_device.hpp>
 
 namespace pagedkv::kernels {
 
@@ -123,7 +126,7 @@ template <class... Parameters>
                                       std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {&parameters...};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.workgroup, pointers,
-                         shape.dynamic_shared_bytes, stream);
+                          shape.dynamic_shared_bytes, stream);
 }
 
 /// Enqueues the kernel; the arguments are copied now.
@@ -133,3 +136,5 @@ template <auto Kernel, class... Arguments>
 }
 
 }  // namespace pagedkv::kernels
+
+#endif

@@ -6,12 +6,13 @@ namespace pagedkv::kernels {
 
 /// Which two numbers of a key rotate together.
 enum class rope_pairing : std::uint8_t {
-  halves,       // i and i + rotary_dim / 2
-  neighbours,   // 2 i and 2 i + 1
+  halves,      // i and i + rotary_dim / 2
+  neighbours,  // 2 i and 2 i + 1
 };
 
-/// Cosines and sines of the rotary position embedding (Su et al., "RoFormer", 2021), computed by the caller: row p holds
-/// `rotary_dim / 2` cosines and then as many sines for position p. A table needs no range reduction on the device.
+/// Cosines and sines of the rotary position embedding (Su et al., "RoFormer", 2021), computed by the caller: row p
+/// holds `rotary_dim / 2` cosines and then as many sines for position p. A table needs no range reduction on the
+/// device.
 struct rope_table {
   const float* angles = nullptr;
   std::int64_t num_positions = 0;
@@ -88,9 +89,8 @@ struct rotating_source {
 template <class Element, class Input, rope_pairing Pairing, int N>
 __global__ void __launch_bounds__(row_workgroup_size)
     rope_append_kernel(row_spread spread, slot_rows mapping, block_storage_view view, std::int32_t layer,
-                       token_rows<const typename Input::storage> keys,
-                       token_rows<const typename Input::storage> values, const std::int64_t* positions,
-                       rope_table table) {
+                       token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
+                       const std::int64_t* positions, rope_table table) {
   for_each_row(spread, [&](std::int64_t row) {
     const auto place = mapping.find(row);
     const auto active = place.block >= 0;
@@ -121,11 +121,11 @@ template <class Element, class Input, rope_pairing Pairing>
                        table.rotary_dim % (2 * most) == 0 && aligned_rows<typename Element::storage, most>(view) &&
                        aligned_rows<input, most>(keys) && aligned_rows<input, most>(values);
   const auto mapping = make_slot_rows(view, slots);
-  return launch_rows<most>(
-      aligned, num_tokens * view.num_kv_heads, view.head_dim, [&](auto width, const row_launch& plan) {
-        return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
-            plan.shape, stream, plan.spread, mapping, view, layer, keys, values, positions, table);
-      });
+  return launch_rows<most>(aligned, num_tokens * view.num_kv_heads, view.head_dim,
+                           [&](auto width, const row_launch& plan) {
+                             return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
+                                 plan.shape, stream, plan.spread, mapping, view, layer, keys, values, positions, table);
+                           });
 }
 
 }  // namespace pagedkv::kernels

@@ -54,8 +54,8 @@ template <int Most, class Launch>
                  : launch_with(std::integral_constant<int, 1>{}, plan_rows(num_rows, head_dim, 1));
 }
 
-/// Calls `visit(row)` on every lane for each row of its group, and as often on the lanes of a group that has run out, with
-/// -1: shuffles need the whole wave.
+/// Calls `visit(row)` on every lane for each row of its group, and as often on the lanes of a group that has run out,
+/// with -1: shuffles need the whole wave.
 template <class Visit>
 __device__ void for_each_row(const row_spread& spread, Visit visit) {
   const auto in_workgroup = spread.first_row() - std::int64_t{blockIdx.x} * spread.rows_per_workgroup();

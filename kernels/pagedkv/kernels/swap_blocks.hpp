@@ -4,8 +4,8 @@
 
 namespace pagedkv::kernels {
 
-/// From so many bytes a run of neighbouring blocks is worth a copy of its own, done by the device's copy engine beside the
-/// kernels; below, one launch takes all blocks and reads or writes the pinned memory itself.
+/// From so many bytes a run of neighbouring blocks is worth a copy of its own, done by the device's copy engine beside
+/// the kernels; below, one launch takes all blocks and reads or writes the pinned memory itself.
 inline constexpr auto copied_run_bytes = std::int64_t{256} << 10;
 
 /// Blocks that are neighbours at both ends, in the same order.
@@ -59,11 +59,10 @@ template <class Visit>
 }
 
 /// Enqueues the copy of blocks in every layer between device memory and pinned host memory: `from` and `to` differ in
-/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. No copy is ever one block's
-/// unless it is worth one. The pairs may go when the call returns.
+/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. No copy is ever one
+/// block's unless it is worth one. The pairs may go when the call returns.
 [[nodiscard]] inline hipError_t swap_blocks(const block_storage_view& from, const block_storage_view& to,
-                                            std::span<const block_pair> pairs, hipMemcpyKind kind,
-                                            hipStream_t stream) {
+                                            std::span<const block_pair> pairs, hipMemcpyKind kind, hipStream_t stream) {
   auto num_runs = std::int64_t{0};
   static_cast<void>(for_each_run(pairs, [&](const block_run&) {
     ++num_runs;

@@ -4,8 +4,8 @@
 
 namespace pagedkv::kernels {
 
-/// Reads rows of `Element` from memory. A source names the element of what it reads, gives `N` numbers of the key and the
-/// value from a position on, and their scales (anything for unscaled elements).
+/// Reads rows of `Element` from memory. A source names the element of what it reads, gives `N` numbers of the key and
+/// the value from a position on, and their scales (anything for unscaled elements).
 template <class Element, int N>
 struct plain_source {
   using element = Element;
@@ -41,8 +41,8 @@ template <class To, class From, int N>
   }
 }
 
-/// Bits of the largest magnitude so far and in `numbers`. As integers magnitudes order like numbers, with infinity above
-/// every number and NaN above infinity.
+/// Bits of the largest magnitude so far and in `numbers`. As integers magnitudes order like numbers, with infinity
+/// above every number and NaN above infinity.
 template <int N>
 [[nodiscard]] __device__ std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
   for (auto i = 0; i < N; ++i) {

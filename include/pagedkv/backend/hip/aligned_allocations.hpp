@@ -12,8 +12,8 @@ namespace pagedkv::hip {
 /// What every device runtime aligns its allocations to.
 inline constexpr auto runtime_alignment = std::size_t{256};
 
-/// Alignment beyond what the runtime gives: takes more than asked for and remembers where each allocation really starts,
-/// since there is no room for a note in memory that the host may not touch. Not thread-safe.
+/// Alignment beyond what the runtime gives: takes more than asked for and remembers where each allocation really
+/// starts, since there is no room for a note in memory that the host may not touch. Not thread-safe.
 class aligned_allocations {
  public:
   /// `take(&pointer, bytes)` asks the runtime.

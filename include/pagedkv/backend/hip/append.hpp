@@ -16,9 +16,9 @@ namespace pagedkv::hip {
   return {};
 }
 
-/// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot skips
-/// its token; of equal slots either may win. Slots and rows are memory that the device can read; slots past the storage
-/// are caught by debug builds of the kernels only. Errors: `invalid_argument` for a layer outside the storage.
+/// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
+/// skips its token; of equal slots either may win. Slots and rows are memory that the device can read; slots past the
+/// storage are caught by debug builds of the kernels only. Errors: `invalid_argument` for a layer outside the storage.
 template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,

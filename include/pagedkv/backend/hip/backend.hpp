@@ -10,10 +10,10 @@
 
 namespace pagedkv {
 
-/// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on the
-/// host executor. Operations enqueue and return: an error of the work itself appears when its stream is waited for. Slots
-/// and rows are memory that the device can reach, block pairs are the host's. Stateless but for the device's number;
-/// thread-safe.
+/// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on
+/// the host executor. Operations enqueue and return: an error of the work itself appears when its stream is waited for.
+/// Slots and rows are memory that the device can reach, block pairs are the host's. Stateless but for the device's
+/// number; thread-safe.
 class hip_backend {
  public:
   using stream = hipStream_t;
@@ -31,8 +31,7 @@ class hip_backend {
 
   template <element Element>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                    token_rows<const float> keys, token_rows<const float> values,
-                                    stream in) noexcept {
+                                    token_rows<const float> keys, token_rows<const float> values, stream in) noexcept {
     return on_device([&] { return hip::append<Element, float32>(view, layer, slots, keys, values, in); });
   }
 

@@ -4,8 +4,8 @@
 
 namespace pagedkv::hip {
 
-/// Whether there is a device of this number. Errors: `backend_failure` with the runtime's words where there is none at all;
-/// `invalid_argument` for a number that is not one of its devices'.
+/// Whether there is a device of this number. Errors: `backend_failure` with the runtime's words where there is none at
+/// all; `invalid_argument` for a number that is not one of its devices'.
 [[nodiscard]] inline result<void> check_device(int device) noexcept {
   constexpr auto* search = "the search for a device by hipGetDeviceCount";
   auto count = 0;
@@ -21,8 +21,8 @@ namespace pagedkv::hip {
   return {};
 }
 
-/// Makes a device the calling thread's current one until the end of the scope. Streams, events, allocations and launches go
-/// to the current device.
+/// Makes a device the calling thread's current one until the end of the scope. Streams, events, allocations and
+/// launches go to the current device.
 class device_scope {
  public:
   explicit device_scope(int device) noexcept {

@@ -16,7 +16,8 @@ class device_allocator {
     if (scope.status() != hipSuccess) {
       return nullptr;
     }
-    return allocations_.allocate(bytes, alignment, [](void** start, std::size_t size) { return hipMalloc(start, size); });
+    return allocations_.allocate(bytes, alignment,
+                                 [](void** start, std::size_t size) { return hipMalloc(start, size); });
   }
 
   void deallocate(std::byte* pointer, std::size_t /*bytes*/) noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 
 #include <array>
 #include <atomic>
@@ -12,9 +12,9 @@ namespace pagedkv::hip {
 
 /// What memory is for.
 enum class memory_purpose : std::uint8_t {
-  blocks,       // block storage on the device
-  swap_space,   // blocks in pinned host memory
-  workspace,    // rows, tables and slot mappings on the device
+  blocks,      // block storage on the device
+  swap_space,  // blocks in pinned host memory
+  workspace,   // rows, tables and slot mappings on the device
 };
 
 inline constexpr auto num_memory_purposes = std::size_t{3};
@@ -99,5 +99,7 @@ class accounted_allocator {
   memory_ledger* ledger_;
   memory_purpose purpose_;
 };
+
+static_assert(allocator<accounted_allocator<host_allocator>>);
 
 }  // namespace pagedkv::hip

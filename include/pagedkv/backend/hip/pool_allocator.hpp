@@ -5,17 +5,16 @@
 
 namespace pagedkv::hip {
 
-/// Device memory from the runtime's pool, in the order of one stream: what it gives may be used by work enqueued in that
-/// stream from then on, and what is given back is free once the work enqueued before is done. Nothing waits. Not
+/// Device memory from the runtime's pool, in the order of one stream: what it gives may be used by work enqueued in
+/// that stream from then on, and what is given back is free once the work enqueued before is done. Nothing waits. Not
 /// initialised. The stream must outlive the allocator and its allocations.
 class pool_allocator {
  public:
   explicit pool_allocator(hipStream_t stream) noexcept : stream_(stream) {}
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-    return allocations_.allocate(bytes, alignment, [this](void** start, std::size_t size) {
-      return hipMallocAsync(start, size, stream_);
-    });
+    return allocations_.allocate(
+        bytes, alignment, [this](void** start, std::size_t size) { return hipMallocAsync(start, size, stream_); });
   }
 
   void deallocate(std::byte* pointer, std::size_t /*bytes*/) noexcept {

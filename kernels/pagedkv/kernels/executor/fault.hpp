@@ -2,7 +2,6 @@
 
 #include <pagedkv/kernels/executor/types.hpp>
 
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -52,11 +51,22 @@ struct fault {
   }
 };
 
-/// "file:line" of a place in a kernel, without the directories.
-[[nodiscard]] inline std::string describe(const std::source_location& where) {
-  auto file = std::string_view(where.file_name());
+/// A line of a kernel. As a default argument it is the caller's; std::source_location needs clang 15.
+struct call_site {
+  const char* file = "";
+  int line = 0;
+
+  [[nodiscard]] static constexpr call_site current(const char* file = __builtin_FILE(),
+                                                   int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+};
+
+/// "file:line", without the directories.
+[[nodiscard]] inline std::string describe(const call_site& where) {
+  auto file = std::string_view(where.file);
   file.remove_prefix(file.find_last_of('/') + 1);
-  return std::string(file) + ":" + std::to_string(where.line());
+  return std::string(file) + ":" + std::to_string(where.line);
 }
 
 }  // namespace pagedkv::executor

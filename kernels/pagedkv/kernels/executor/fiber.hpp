@@ -45,12 +45,11 @@ class fiber {
 #if defined(PAGEDKV_THREAD_SANITIZER)
     own_identity_ = __tsan_create_fiber(0);
 #endif
-    context_ = boost::context::fiber(
-        std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack), allocator,
-        [this](boost::context::fiber&& caller) {
-          enter(std::move(caller));
-          return std::move(caller_);
-        });
+    context_ = boost::context::fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack),
+                                     allocator, [this](boost::context::fiber&& caller) {
+                                       enter(std::move(caller));
+                                       return std::move(caller_);
+                                     });
   }
 
   fiber(const fiber&) = delete;

@@ -35,13 +35,11 @@ template <class T>
   return value;
 }
 
-[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept {
-  return here().current().index % here().work().wave_size;
-}
+[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept { return here().current().index % here().work().wave_size; }
 
 /// `choose(lane, width)` names the lane to read from, or any lane outside the own group of `width` for one's own value.
 template <class T, class Choose>
-[[nodiscard]] T shuffle(T value, int width, const std::source_location& where, Choose choose) {
+[[nodiscard]] T shuffle(T value, int width, const call_site& where, Choose choose) {
   here().meet_wave(to_bits(value), static_cast<std::uint32_t>(width), where);
   const auto own = static_cast<std::int64_t>(lane_in_wave());
   const auto first = own / width * width;
@@ -68,36 +66,36 @@ struct wave_size_of_lane {
 
 inline constexpr auto warpSize = pagedkv::executor::wave_size_of_lane{};
 
-inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
+inline void __syncthreads(const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   pagedkv::executor::here().barrier(where);
 }
 
 template <class T>
 [[nodiscard]] T __shfl(T value, int source, int width = warpSize,
-                       const std::source_location& where = std::source_location::current()) {
+                       const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t) { return source & (width - 1); });
 }
 
 template <class T>
 [[nodiscard]] T __shfl_up(T value, unsigned delta, int width = warpSize,
-                          const std::source_location& where = std::source_location::current()) {
+                          const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own - delta; });
 }
 
 template <class T>
 [[nodiscard]] T __shfl_down(T value, unsigned delta, int width = warpSize,
-                            const std::source_location& where = std::source_location::current()) {
+                            const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own + delta; });
 }
 
 template <class T>
 [[nodiscard]] T __shfl_xor(T value, int mask, int width = warpSize,
-                           const std::source_location& where = std::source_location::current()) {
+                           const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own ^ mask; });
 }
 
 [[nodiscard]] inline unsigned long long __ballot(
-    int predicate, const std::source_location& where = std::source_location::current()) {
+    int predicate, const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   auto& group = pagedkv::executor::here();
   group.meet_wave(predicate != 0, group.work().wave_size, where);
   auto ballot = 0ULL;
@@ -107,11 +105,13 @@ template <class T>
   return ballot;
 }
 
-[[nodiscard]] inline int __any(int predicate, const std::source_location& where = std::source_location::current()) {
+[[nodiscard]] inline int __any(int predicate,
+                               const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return __ballot(predicate, where) != 0;
 }
 
-[[nodiscard]] inline int __all(int predicate, const std::source_location& where = std::source_location::current()) {
+[[nodiscard]] inline int __all(int predicate,
+                               const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
   return __ballot(!predicate, where) == 0;
 }
 

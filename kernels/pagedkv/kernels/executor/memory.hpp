@@ -13,14 +13,14 @@
 
 namespace pagedkv::executor {
 
-/// The memory that kernels may touch. Every allocation has unmapped or foreign room on both sides, fresh memory holds no
-/// zeros (0xFF, so NaN as floating point), and large allocations are backed by pages only where they are touched.
+/// The memory that kernels may touch. Every allocation has unmapped or foreign room on both sides, fresh memory holds
+/// no zeros (0xFF, so NaN as floating point), and large allocations are backed by pages only where they are touched.
 /// Thread-safe.
 class memory_map {
  public:
-  static constexpr auto large = std::size_t{1} << 20;      // from here on pages of its own
-  static constexpr auto room = std::size_t{4096};          // on either side of an allocation
-  static constexpr auto capacity = std::size_t{1} << 40;   // of the pretended device; only touched pages cost memory
+  static constexpr auto large = std::size_t{1} << 20;     // from here on pages of its own
+  static constexpr auto room = std::size_t{4096};         // on either side of an allocation
+  static constexpr auto capacity = std::size_t{1} << 40;  // of the pretended device; only touched pages cost memory
 
   /// Null when the pretended device is full.
   [[nodiscard]] void* allocate(std::size_t bytes) noexcept {

@@ -138,13 +138,16 @@ inline hipError_t hipMalloc(void** pointer, std::size_t bytes) {
   return pagedkv::executor::allocate_into(pointer, bytes);
 }
 
-inline hipError_t hipFree(void* pointer) { return pagedkv::executor::release_from(pointer); }
+inline hipError_t hipFree(void* pointer) {
+  pagedkv::executor::streams().wait_idle();
+  return pagedkv::executor::release_from(pointer);
+}
 
 inline hipError_t hipHostMalloc(void** pointer, std::size_t bytes, unsigned) {
   return pagedkv::executor::allocate_into(pointer, bytes);
 }
 
-inline hipError_t hipHostFree(void* pointer) { return pagedkv::executor::release_from(pointer); }
+inline hipError_t hipHostFree(void* pointer) { return hipFree(pointer); }
 
 inline hipError_t hipMallocAsync(void** pointer, std::size_t bytes, hipStream_t) {
   return pagedkv::executor::allocate_into(pointer, bytes);
@@ -261,9 +264,8 @@ inline hipError_t hipEventSynchronize(hipEvent_t event) {
 }
 
 inline hipError_t hipEventQuery(hipEvent_t event) {
-  return pagedkv::executor::attempt([&] {
-    return event->marks()->reached(event->marks()->last_recording()) ? hipSuccess : hipErrorNotReady;
-  });
+  return pagedkv::executor::attempt(
+      [&] { return event->marks()->reached(event->marks()->last_recording()) ? hipSuccess : hipErrorNotReady; });
 }
 
 inline hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {

@@ -36,7 +36,8 @@ class shared_history {
   void check_atomic(workgroup& group) {
     begin(group);
     if (!written_) {
-      group.report(fault_kind::uninitialised_shared_read, "an atomic on what no lane of this workgroup has written yet");
+      group.report(fault_kind::uninitialised_shared_read,
+                   "an atomic on what no lane of this workgroup has written yet");
     }
     check_no_reader(group);
     if (write_epoch_ == group.epoch() && writer_ != group.current().index && writer_ != many) {
@@ -160,22 +161,23 @@ class shared_span {
   std::size_t size_;
 };
 
-/// `count` elements that start `byte_offset` bytes into the dynamic shared memory of this launch. Parts must not overlap.
+/// `count` elements that start `byte_offset` bytes into the dynamic shared memory of this launch. Parts must not
+/// overlap.
 template <class T>
 [[nodiscard]] shared_span<T> dynamic_shared(std::size_t byte_offset, std::size_t count) {
   static thread_local auto histories = std::vector<shared_history>();
   auto& group = *workgroup::running();
   const auto available = group.work().dynamic_shared_bytes;
   if (byte_offset > available || count > (available - byte_offset) / sizeof(T)) {
-    group.report(fault_kind::shared_out_of_bounds, std::to_string(count) + " elements of " +
-                                                       std::to_string(sizeof(T)) + " bytes from byte " +
-                                                       std::to_string(byte_offset) + " of " + std::to_string(available));
+    group.report(fault_kind::shared_out_of_bounds, std::to_string(count) + " elements of " + std::to_string(sizeof(T)) +
+                                                       " bytes from byte " + std::to_string(byte_offset) + " of " +
+                                                       std::to_string(available));
   }
   if (byte_offset % alignof(T) != 0) {
     group.report(fault_kind::misaligned_access, "dynamic shared memory from byte " + std::to_string(byte_offset));
   }
-  // Histories are by first byte: spans of one launch may have different types. They do not move while the workgroup runs,
-  // because its first span makes room for all.
+  // Histories are by first byte: spans of one launch may have different types. They do not move while the workgroup
+  // runs, because its first span makes room for all.
   if (histories.size() < available) {
     histories.resize(available);
   }

@@ -88,8 +88,35 @@ class event {
   std::shared_ptr<event_marks> marks_ = std::make_shared<event_marks>();
 };
 
-/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or at
-/// the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has told.
+/// Every stream there is. Thread-safe.
+class stream_registry {
+ public:
+  void add(stream& added) {
+    const auto lock = std::unique_lock(mutex_);
+    streams_.push_back(&added);
+  }
+
+  void remove(stream& removed) {
+    const auto lock = std::unique_lock(mutex_);
+    std::erase(streams_, &removed);
+  }
+
+  /// Waits until no stream has work, as releasing memory does on a device.
+  void wait_idle();
+
+ private:
+  std::mutex mutex_;
+  std::vector<stream*> streams_;
+};
+
+[[nodiscard]] inline stream_registry& streams() {
+  static auto registry = stream_registry();
+  return registry;
+}
+
+/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or
+/// at the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has
+/// told.
 class stream {
  public:
   explicit stream(std::uint32_t wave_size) : wave_size_(wave_size) {
@@ -97,6 +124,7 @@ class stream {
     static_cast<void>(workers());
     static_cast<void>(memory());
     static_cast<void>(faults());
+    streams().add(*this);
     thread_ = std::thread([this] { work(); });
   }
 
@@ -104,6 +132,7 @@ class stream {
   stream& operator=(const stream&) = delete;
 
   ~stream() {
+    streams().remove(*this);
     {
       const auto lock = std::unique_lock(mutex_);
       stopping_ = true;
@@ -119,6 +148,12 @@ class stream {
 
   /// Runs after a fault too: somebody may wait for it.
   void enqueue_always(std::function<hipError_t()> run) { push({std::move(run), true}); }
+
+  /// Waits until the stream is empty, and leaves its failure to be told.
+  void wait_idle() {
+    auto lock = std::unique_lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
+  }
 
   /// Waits until the stream is empty. The first failure since the last call.
   [[nodiscard]] hipError_t synchronize() {
@@ -176,5 +211,12 @@ class stream {
   hipError_t failure_ = hipSuccess;
   std::thread thread_;
 };
+
+inline void stream_registry::wait_idle() {
+  const auto lock = std::unique_lock(mutex_);
+  for (auto* const each : streams_) {
+    each->wait_idle();
+  }
+}
 
 }  // namespace pagedkv::executor

@@ -23,15 +23,15 @@ struct launch {
   std::function<void()> body;  // run once by every lane
 };
 
-/// Where a lane waits for others. Lanes meet only if they come from the same place in the source.
+/// Where a lane waits for others. Lanes meet only if they come from the same line of the source.
 struct meeting {
   enum class kind : std::uint8_t { barrier, wave } what{};
   std::uint32_t width = 0;
-  std::source_location where;
+  call_site where;
 
   [[nodiscard]] bool same_place(const meeting& other) const noexcept {
-    return what == other.what && width == other.width && where.line() == other.where.line() &&
-           where.column() == other.where.column() && std::strcmp(where.file_name(), other.where.file_name()) == 0;
+    return what == other.what && width == other.width && where.line == other.where.line &&
+           std::strcmp(where.file, other.where.file) == 0;
   }
 
   [[nodiscard]] std::string text() const {
@@ -56,9 +56,9 @@ struct lane {
 /// Thrown through a kernel to unwind its lanes once one of them is at fault.
 struct abandoned {};
 
-/// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order: every
-/// lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the lanes have
-/// diverged: that is reported and they are unwound, not run on.
+/// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order:
+/// every lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the
+/// lanes have diverged: that is reported and they are unwound, not run on.
 class workgroup {
  public:
   static constexpr auto stack_bytes = std::size_t{256} << 10;
@@ -84,10 +84,10 @@ class workgroup {
   }
 
   /// Waits for every lane of the workgroup.
-  void barrier(const std::source_location& where) { wait({meeting::kind::barrier, 0, where}); }
+  void barrier(const call_site& where) { wait({meeting::kind::barrier, 0, where}); }
 
   /// Waits for every lane of the wave; afterwards `exchanged` shows what each of them brought.
-  void meet_wave(std::uint64_t brought, std::uint32_t width, const std::source_location& where) {
+  void meet_wave(std::uint64_t brought, std::uint32_t width, const call_site& where) {
     auto& wave = waves_[wave_of(*current_)];
     if (width == 0 || width > work_->wave_size || (width & (width - 1)) != 0) {
       report(fault_kind::invalid_wave_operation, "width " + std::to_string(width) + " at " + describe(where));

@@ -1,6 +1,7 @@
 #pragma once
 
-// Names every kernel that the library instantiates for one element, so that compiling one file per element emits them all.
+// Names every kernel that the library instantiates for one element, so that compiling one file per element emits them
+// all.
 
 #include <pagedkv/kernels/append.hpp>
 #include <pagedkv/kernels/convert_blocks.hpp>
