@@ -17,8 +17,8 @@ namespace pagedkv::replay {
   return x ^ x >> 31;
 }
 
-/// The tokens of a workload's block, which depend on its id alone: an arithmetic sequence that starts at one half of the
-/// mixed id and proceeds by the other, so that a block costs little more than the stores.
+/// The tokens of a workload's block, which depend on its id alone: an arithmetic sequence that starts at one half of
+/// the mixed id and proceeds by the other, so that a block costs little more than the stores.
 inline void fill_tokens(std::uint64_t id, std::span<token> block) noexcept {
   constexpr auto largest = std::uint32_t{0x7fff'ffff};
   const auto start = static_cast<std::uint32_t>(mix(id));
@@ -42,7 +42,9 @@ struct key_value {
 
 [[nodiscard]] inline key_value rows_of(std::uint64_t id) noexcept {
   const auto digest = mix(~id);
-  const auto number = [&](int shift) { return static_cast<float>(static_cast<std::int32_t>(digest >> shift & 0xff) % 128); };
+  const auto number = [&](int shift) {
+    return static_cast<float>(static_cast<std::int32_t>(digest >> shift & 0xff) % 128);
+  };
   return {{127, number(0)}, {127, number(8)}};
 }
 

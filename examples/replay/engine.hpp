@@ -16,8 +16,8 @@ namespace pagedkv::replay {
 
 struct options;
 
-/// A cache with a request tracker over it, their policies hidden: an engine fixes them at compile time, this program lets its
-/// user choose. Operations are those of the same name there.
+/// A cache with a request tracker over it, their policies hidden: an engine fixes them at compile time, this program
+/// lets its user choose. Operations are those of the same name there.
 class engine {
  public:
   virtual ~engine() = default;
@@ -43,7 +43,8 @@ class engine {
   [[nodiscard]] virtual bool can_check_any_time() const = 0;
 };
 
-/// Throws `option_error` when the chosen policies do not go together, `exception` or `std::bad_alloc` as the cache does.
+/// Throws `option_error` when the chosen policies do not go together, `exception` or `std::bad_alloc` as the cache
+/// does.
 [[nodiscard]] std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config);
 
 }  // namespace pagedkv::replay

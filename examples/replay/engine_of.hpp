@@ -1,5 +1,6 @@
 #pragma once
 
+#include "chosen_eviction.hpp"
 #include "engine.hpp"
 #include "options.hpp"
 #include "policies.hpp"
@@ -35,45 +36,59 @@ class engine_of final : public engine {
   cache_statistics statistics() override { return cache_.statistics(); }
   memory_profile memory() override { return cache_.memory(); }
   std::vector<std::string> check_invariants() override { return cache_.check_invariants(); }
-  bool can_check_any_time() const override { return !Cache::locking_type::family::concurrent; }
+  bool can_check_any_time() const override {
+    return !std::is_same_v<typename Cache::locking_type::cache_mutex, no_mutex>;
+  }
 
  private:
   Cache cache_;
   request_tracker<Cache> tracker_;
 };
 
-template <locking Locking, eviction Eviction>
-void check_combination(const options& chosen) {
-  constexpr bool one_thread =
+template <locking Locking>
+void check_threads(const options& chosen) {
+  constexpr bool for_one_thread =
       !Locking::family::concurrent && std::is_same_v<typename Locking::cache_mutex, no_mutex>;
-  if (one_thread && chosen.num_threads > 1) {
+  if (for_one_thread && chosen.num_threads > 1) {
     throw option_error("--threads " + std::to_string(chosen.num_threads) + ": --locking " + chosen.locking +
-                       " is for one thread; use --locking rw_lock");
-  }
-  if (Locking::family::concurrent && !Eviction::concurrent) {
-    throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
-                       " cannot; use --eviction clock or none");
+                       " is for one thread; use rw_lock, sharded_mutex or lock_free");
   }
 }
 
-/// Every locking and eviction policy with one element. Instantiated in a file for each element, to be compiled side by side.
-template <element Element>
+/// One locking policy and element with every eviction policy.
+template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config) {
-  return with_policy(all_lockings{}, chosen.locking, [&]<class Locking>(std::type_identity<Locking>) {
-    return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
-      check_combination<Locking, Eviction>(chosen);
-      if constexpr (Eviction::concurrent || !Locking::family::concurrent) {
-        return std::unique_ptr<engine>(std::make_unique<engine_of<kv_cache<Element, Locking, Eviction>>>(config));
-      } else {
-        return std::unique_ptr<engine>();
-      }
-    });
+  const auto make = [&]<bool Concurrent>(std::bool_constant<Concurrent>, eviction_factory factory) {
+    using eviction_type = chosen_eviction<Concurrent>;
+    eviction_type::factory = factory;
+    return std::unique_ptr<engine>(std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type>>>(config));
+  };
+  return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
+    const auto factory = eviction_factory{any_eviction_of<Eviction>::make};
+    if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
+      return make(std::false_type{}, factory);
+    } else if constexpr (Eviction::concurrent) {
+      return make(std::true_type{}, factory);
+    } else {
+      throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
+                         " cannot; use --eviction clock or none, or --locking sharded_mutex");
+      return std::unique_ptr<engine>{};
+    }
   });
 }
 
-extern template std::unique_ptr<engine> make_engine_with<float16>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<bfloat16>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<float32>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<int8>(const options&, const cache_config&);
+/// Instantiated in a file for each locking policy, to be compiled side by side.
+template <locking Locking>
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config) {
+  check_threads<Locking>(chosen);
+  return with_policy(all_elements{}, chosen.element, [&]<class Element>(std::type_identity<Element>) {
+    return make_engine_with<Locking, Element>(chosen, config);
+  });
+}
+
+extern template std::unique_ptr<engine> make_engine_with<single_thread>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<rw_lock<>>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<sharded_mutex<>>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&);
 
 }  // namespace pagedkv::replay

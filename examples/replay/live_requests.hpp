@@ -10,8 +10,8 @@
 
 namespace pagedkv::replay {
 
-/// The requests alive, oldest first, at most so many at once. A worker takes a place before it submits a request, and then
-/// either enters the request or leaves the place.
+/// The requests alive, oldest first, at most so many at once. A worker takes a place before it submits a request, and
+/// then either enters the request or leaves the place.
 class live_requests {
  public:
   explicit live_requests(std::size_t capacity) : capacity_(capacity) {}

@@ -1,6 +1,9 @@
+#include "comparison.hpp"
+#include "comparison_report.hpp"
 #include "contents.hpp"
 #include "engine.hpp"
 #include "options.hpp"
+#include "plot.hpp"
 #include "progress.hpp"
 #include "replay.hpp"
 #include "report.hpp"
@@ -16,6 +19,9 @@ namespace pagedkv::replay {
 
 namespace {
 
+constexpr auto status_of_bad_input = 2;
+constexpr auto status_without_plot = 3;
+
 /// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a token.
 [[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
   const auto tenth = (work.num_distinct_blocks + 9) / 10;
@@ -25,7 +31,7 @@ namespace {
 [[nodiscard]] cache_config config_for(const workload& work, const options& chosen) {
   auto config = cache_config{};
   config.block_size = work.block_size;
-  config.num_blocks = *chosen.num_blocks;
+  config.num_blocks = chosen.blocks.front();
   config.head_dim = static_cast<std::int32_t>(row_dim);
   config.max_sequences = chosen.concurrency;
   return config;
@@ -48,17 +54,13 @@ void report(const outcome& found, const workload& work, const options& chosen, s
   }
 }
 
-[[nodiscard]] int run_main(options chosen) {
-  auto json = std::ofstream{};
-  if (!chosen.json.empty() && chosen.json != "-") {
-    json.open(chosen.json);
-    if (!json) {
-      throw option_error("--json " + chosen.json + ": cannot be written");
-    }
+[[nodiscard]] int run_replay(options chosen, std::ofstream& json) {
+  if (chosen.blocks.size() > 1) {
+    throw option_error("--blocks: a replay has one capacity; several are for --compare");
   }
   const auto work = make_workload(chosen);
-  if (!chosen.num_blocks) {
-    chosen.num_blocks = default_num_blocks(work);
+  if (chosen.blocks.empty()) {
+    chosen.blocks.push_back(default_num_blocks(work));
   }
   const auto served = make_engine(chosen, config_for(work, chosen));
   auto found = outcome{};
@@ -68,6 +70,38 @@ void report(const outcome& found, const workload& work, const options& chosen, s
   }
   report(found, work, chosen, json);
   return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+[[nodiscard]] int run_comparison(const options& chosen, std::ofstream& json) {
+  const auto made = compare(support::prefix_trace{make_workload(chosen).requests}, chosen);
+  if (chosen.json == "-") {
+    write_json(std::cout, made, chosen);
+  } else {
+    print_table(made, chosen);
+    if (json.is_open()) {
+      write_json(json, made, chosen);
+    }
+  }
+  if (!chosen.plot.empty()) {
+    try {
+      draw_plot(made, chosen.trace_name(), chosen.plot);
+    } catch (const plot_error& e) {
+      fmt::print(stderr, "replay: {}\n", e.what());
+      return status_without_plot;
+    }
+  }
+  return EXIT_SUCCESS;
+}
+
+[[nodiscard]] int run_main(const options& chosen) {
+  auto json = std::ofstream{};
+  if (!chosen.json.empty() && chosen.json != "-") {
+    json.open(chosen.json);
+    if (!json) {
+      throw option_error("--json " + chosen.json + ": cannot be written");
+    }
+  }
+  return chosen.compared.empty() ? run_replay(chosen, json) : run_comparison(chosen, json);
 }
 
 }  // namespace
@@ -83,6 +117,6 @@ int main(int argc, char** argv) {
     return pagedkv::replay::run_main(parsed.chosen);
   } catch (const std::exception& e) {
     fmt::print(stderr, "replay: {}\n", e.what());
-    return 2;
+    return pagedkv::replay::status_of_bad_input;
   }
 }

@@ -4,42 +4,92 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
 namespace pagedkv::replay {
+
+namespace {
+
+constexpr auto every_policy = "all";
+
+[[nodiscard]] std::vector<std::string> comparable_names() {
+  auto names = names_of(all_evictions{});
+  names.push_back(every_policy);
+  return names;
+}
+
+[[nodiscard]] std::int32_t num_cores() {
+  return static_cast<std::int32_t>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+/// Fills in what depends on other options.
+void complete(options& chosen, const std::optional<std::int32_t>& num_threads) {
+  if (std::ranges::find(chosen.compared, every_policy) != chosen.compared.end()) {
+    chosen.compared = names_of(all_evictions{});
+  }
+  chosen.num_threads = num_threads.value_or(chosen.compared.empty() ? 1 : num_cores());
+}
+
+}  // namespace
+
+std::string options::trace_name() const {
+  return trace.empty() ? "generated conversations" : std::filesystem::path{trace}.filename().string();
+}
 
 parsed_options parse_options(int argc, const char* const* argv) {
   auto parsed = parsed_options{};
   auto& chosen = parsed.chosen;
+  auto num_threads = std::optional<std::int32_t>{};
   auto app = CLI::App{"Replays requests through the paged key/value cache and reports what it did."};
   const auto positive = CLI::Range(1, std::numeric_limits<std::int32_t>::max());
 
   app.add_option("--trace", chosen.trace,
                  "JSON lines with timestamp (ms), input_length, output_length and hash_ids; without it, a workload of "
                  "conversations of several turns is generated");
-  app.add_option("--block-size", chosen.block_size, "tokens in a block; 512 for a trace, else 16")->check(positive);
-  app.add_option("--blocks", chosen.num_blocks, "blocks in the pool; a tenth of the workload's distinct ones")
+  app.add_option("--blocks", chosen.blocks,
+                 "blocks in the pool; a tenth of the workload's distinct ones. To compare, a list of capacities; twelve from "
+                 "0.5 % to 100 %")
+      ->delimiter(',')
       ->check(positive);
-  app.add_option("--eviction", chosen.eviction, "what is evicted first")
+  auto* const compare =
+      app.add_option("--compare", chosen.compared,
+                     "simulate these eviction policies side by side, and the optimum, instead of replaying with one")
+          ->expected(0, -1)
+          ->delimiter(',')
+          ->default_str(every_policy)
+          ->check(CLI::IsMember(comparable_names()));
+  app.add_option("--plot", chosen.plot, "draw the comparison: gnuplot makes PREFIX.svg and PREFIX.png of PREFIX.gnuplot")
+      ->type_name("PREFIX")
+      ->needs(compare);
+  auto* const block_size =
+      app.add_option("--block-size", chosen.block_size, "tokens in a block; 512 for a trace, else 16")->check(positive);
+  auto* const eviction = app.add_option("--eviction", chosen.eviction, "what is evicted first")
       ->check(CLI::IsMember(names_of(all_evictions{})))
       ->capture_default_str();
-  app.add_option("--locking", chosen.locking, "how threads are kept apart")
+  auto* const locking = app.add_option("--locking", chosen.locking, "how threads are kept apart")
       ->check(CLI::IsMember(names_of(all_lockings{})))
       ->capture_default_str();
-  app.add_option("--element", chosen.element, "how K and V are stored")
+  auto* const element = app.add_option("--element", chosen.element, "how K and V are stored")
       ->check(CLI::IsMember(names_of(all_elements{})))
       ->capture_default_str();
-  app.add_option("--threads", chosen.num_threads, "threads that serve requests")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--concurrency", chosen.concurrency,
+  app.add_option("--threads", num_threads, "threads that serve requests, 1; or that compare, one for each core")
+      ->check(CLI::Range(1, 1024));
+  auto* const concurrency = app.add_option("--concurrency", chosen.concurrency,
                  "requests alive at once; the oldest one is finished when one more arrives")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_flag("--decode", chosen.decode, "also append the output tokens, one by one");
+  auto* const decode = app.add_flag("--decode", chosen.decode, "also append the output tokens, one by one");
   app.add_option("--limit", chosen.limit, "replay only the first requests")->check(positive);
   app.add_option("--json", chosen.json, "write the report to this file, or to standard output if it is -");
+  for (auto* const of_one_replay : {block_size, eviction, locking, element, concurrency, decode}) {
+    of_one_replay->excludes(compare);
+  }
 
   try {
     app.parse(argc, argv);
+    complete(chosen, num_threads);
   } catch (const CLI::ParseError& e) {
     parsed.exit_status = app.exit(e) == 0 ? 0 : 2;
   }

@@ -6,13 +6,14 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace pagedkv::replay {
 
 struct options {
   std::string trace;  // empty: a generated workload
   std::optional<std::int32_t> block_size;
-  std::optional<std::int32_t> num_blocks;
+  std::vector<std::int32_t> blocks;  // capacities of the pool; one, or none yet, unless policies are compared
   std::string eviction = "lru";
   std::string locking = "single_thread";
   std::string element = "float16";
@@ -21,6 +22,10 @@ struct options {
   bool decode = false;
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   std::string json;  // empty: none; "-": standard output
+  std::vector<std::string> compared;  // eviction policies; empty: replay with one
+  std::string plot;                   // prefix of files; empty: none
+
+  [[nodiscard]] std::string trace_name() const;  // without folders
 };
 
 /// Options that are each valid but do not go together, or name what cannot be used.

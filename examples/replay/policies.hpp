@@ -7,6 +7,7 @@
 #include <pagedkv/policy/eviction/arc.hpp>
 #include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
@@ -15,7 +16,9 @@
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/eviction/slru.hpp>
 #include <pagedkv/policy/eviction/tiny_lfu.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <string>
@@ -28,11 +31,11 @@ namespace pagedkv::replay {
 template <class... Policies>
 struct policy_list {};
 
-// What can be chosen on the command line. An element also has its file `engine_<name>.cpp`.
+// What can be chosen on the command line. A locking policy also has its file `engine_<name>.cpp`.
 using all_elements = policy_list<float16, bfloat16, float32, int8>;
-using all_lockings = policy_list<single_thread, rw_lock<>>;
+using all_lockings = policy_list<single_thread, rw_lock<>, sharded_mutex<>, lock_free>;
 using all_evictions =
-    policy_list<lru, fifo, no_eviction, clock<>, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority>;
+    policy_list<lru, fifo, no_eviction, clock<>, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density>;
 
 template <class... Policies>
 [[nodiscard]] std::vector<std::string> names_of(policy_list<Policies...>) {

@@ -83,8 +83,8 @@ class collector {
 template <class Rows>
 [[nodiscard]] auto view_of(Rows& rows) {
   constexpr auto stride = static_cast<std::int64_t>(row_dim);
-  return token_rows<std::remove_pointer_t<decltype(rows.front().data())>>{
-      rows.empty() ? nullptr : rows.front().data(), stride, stride};
+  return token_rows<std::remove_pointer_t<decltype(rows.front().data())>>{rows.empty() ? nullptr : rows.front().data(),
+                                                                          stride, stride};
 }
 
 /// One thread's part: requests taken in order from the queue that all workers share.
@@ -129,9 +129,7 @@ class worker {
     }
   }
 
-  static void end(shared_state& shared, request_id id) {
-    expect(shared, shared.served.finish(id), "finish");
-  }
+  static void end(shared_state& shared, request_id id) { expect(shared, shared.served.finish(id), "finish"); }
 
  private:
   static constexpr auto check_interval = std::size_t{1000};
@@ -206,7 +204,8 @@ class worker {
       values_[i - num_cached] = value;
     }
     const auto computed = std::span{slots_}.first(num_blocks).subspan(num_cached);
-    expect(shared_, shared_.served.write(computed, view_of(std::as_const(keys_)), view_of(std::as_const(values_))), "write");
+    expect(shared_, shared_.served.write(computed, view_of(std::as_const(keys_)), view_of(std::as_const(values_))),
+           "write");
     expect(shared_, shared_.served.commit(submitted.sequence, num_tokens), "commit");
   }
 

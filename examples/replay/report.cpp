@@ -29,7 +29,7 @@ namespace {
 
 template <class Value>
 void print_row(const char* name, const Value& value, const std::string& remark = {}) {
-  fmt::print("{:<20}{:>14}  {}\n", name, value, remark);
+  fmt::print("{:<20}{:>14}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
 [[nodiscard]] std::string megabytes(std::int64_t bytes) {
@@ -37,10 +37,8 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 }
 
 [[nodiscard]] nlohmann::ordered_json by_state(const block_counts& counts) {
-  return {{"free", counts.free},
-          {"in_use", counts.in_use},
-          {"evictable", counts.evictable},
-          {"retiring", counts.retiring}};
+  return {
+      {"free", counts.free}, {"in_use", counts.in_use}, {"evictable", counts.evictable}, {"retiring", counts.retiring}};
 }
 
 }  // namespace
@@ -62,7 +60,7 @@ void print_table(const outcome& found, const workload& work, const options& chos
   print_row("memory", megabytes(found.memory.payload), "K and V");
   print_row("", megabytes(found.memory.metadata()),
             fmt::format("metadata: {:.0f} bytes a block",
-                        ratio(static_cast<double>(found.memory.metadata()), *chosen.num_blocks)));
+                        ratio(static_cast<double>(found.memory.metadata()), chosen.blocks.front())));
 
   const auto& peak = found.peak;
   const auto& last = at_end.blocks;
@@ -98,7 +96,7 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
       {"options",
        {{"trace", chosen.trace},
         {"block_size", work.block_size},
-        {"blocks", *chosen.num_blocks},
+        {"blocks", chosen.blocks.front()},
         {"eviction", chosen.eviction},
         {"locking", chosen.locking},
         {"element", chosen.element},

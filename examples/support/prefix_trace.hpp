@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trace.hpp"
+#include "trace_request.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -28,15 +28,24 @@ concept clairvoyant = eviction<P> && requires(P policy, block_id block, prefix_t
   policy.expect(block, next_use);
 };
 
+struct simulation_options {
+  /// Blocks that a request takes besides those of its prompt. `examples/replay` takes one, for the token of its own.
+  std::size_t num_private = 1;
+
+  /// Whether a block is kept as long as blocks which continue it, as the cache wants it. Otherwise policies may evict it, and
+  /// what continues it is found again as soon as it is back: caches that know nothing of chains.
+  bool leaves_first = true;
+};
+
 /// A cache of prefix chains reduced to its bookkeeping: requests one at a time, each of which shares the leading run of
-/// its blocks that are cached, takes blocks for the rest and `num_private` more for tokens of its own, and gives all back,
+/// its blocks that are cached, takes blocks for the rest and a few for tokens of its own, and gives all back,
 /// deepest first. Drives a policy exactly as `kv_cache` does, at millions of references a second.
 template <eviction Policy>
 class chain_simulator {
  public:
-  chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, std::size_t num_private)
+  chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, simulation_options options)
       : policy_(num_blocks),
-        num_private_(num_private),
+        options_(options),
         blocks_(static_cast<std::size_t>(num_blocks)),
         resident_(trace.num_nodes(), no_block) {
     for (auto i = num_blocks; i-- > 0;) {
@@ -46,13 +55,19 @@ class chain_simulator {
 
   void run(const prefix_trace::request& request) {
     result_.references += static_cast<std::int64_t>(request.nodes.size());
-    if (request.nodes.size() + num_private_ > blocks_.size()) {
+    if (request.nodes.size() + options_.num_private > blocks_.size()) {
       ++result_.refused_requests;
       return;
     }
     now_ = static_cast<timestamp>(request.arrival_ms * 1'000'000);
     share(request);
     const auto num_cached = chain_.size();
+    if constexpr (!evicts<Policy>) {
+      if (request.nodes.size() - num_cached + num_private_ > free_.size()) {
+        ++result_.refused_requests;
+        return;
+      }
+    }
     result_.hits += static_cast<std::int64_t>(num_cached);
     while (chain_.size() < request.nodes.size()) {
       extend(request.nodes[chain_.size()]);
@@ -82,7 +97,7 @@ class chain_simulator {
     auto residence = std::uint64_t{0};
     for (const auto node : request.nodes) {
       const auto block = resident_[node];
-      if (block == no_block || at(block).parent_residence != residence) {
+      if (block == no_block || (options_.leaves_first && at(block).parent_residence != residence)) {
         break;
       }
       policy_.remove(block);
@@ -92,6 +107,11 @@ class chain_simulator {
   }
 
   void extend(prefix_trace::node node) {
+    if (!options_.leaves_first && resident_[node] != no_block) {
+      policy_.remove(resident_[node]);
+      chain_.push_back(resident_[node]);
+      return;
+    }
     const auto block = take();
     auto& state = at(block);
     state = {++num_residences_, 0, no_block, node, 0};
@@ -117,7 +137,7 @@ class chain_simulator {
   }
 
   void take_private() {
-    for (auto i = std::size_t{0}; i < num_private_; ++i) {
+    for (auto i = std::size_t{0}; i < options_.num_private; ++i) {
       private_.push_back(take());
     }
     free_.insert(free_.end(), private_.rbegin(), private_.rend());
@@ -128,7 +148,8 @@ class chain_simulator {
     chain_simulator& simulator;
 
     eviction_answer operator()(block_id block) const noexcept {
-      return simulator.at(block).num_children == 0 ? (*this)(block, evict_anyway) : eviction_answer::has_children;
+      const auto leaf = simulator.at(block).num_children == 0 || !simulator.options_.leaves_first;
+      return leaf ? (*this)(block, evict_anyway) : eviction_answer::has_children;
     }
 
     eviction_answer operator()(block_id block, evict_anyway_t) const noexcept {
@@ -145,6 +166,7 @@ class chain_simulator {
 
   void release(const prefix_trace::request& request, std::size_t num_cached) {
     auto release = block_release{};
+    release.num_chain_blocks = static_cast<std::uint32_t>(request.nodes.size());
     release.num_prompt_tokens = request.num_prompt_tokens;
     release.num_output_tokens = request.num_output_tokens;
     release.num_cached_blocks = static_cast<std::uint32_t>(num_cached);
@@ -166,7 +188,7 @@ class chain_simulator {
   }
 
   Policy policy_;
-  std::size_t num_private_;
+  simulation_options options_;
   std::vector<block_state> blocks_;
   std::vector<block_id> resident_;
   std::vector<block_id> free_;
@@ -177,21 +199,18 @@ class chain_simulator {
   simulation_result result_;
 };
 
-/// Blocks that a request of `examples/replay` takes besides those of its prompt: one, for the token of its own.
-inline constexpr auto replay_private_blocks = std::size_t{1};
-
 template <eviction Policy>
 [[nodiscard]] simulation_result simulate(const prefix_trace& trace, std::int32_t num_blocks,
-                                         std::size_t num_private = replay_private_blocks) {
-  auto simulator = chain_simulator<Policy>{trace, num_blocks, num_private};
+                                         simulation_options options = {}) {
+  auto simulator = chain_simulator<Policy>{trace, num_blocks, options};
   for (const auto& request : trace.requests()) {
     simulator.run(request);
   }
   return simulator.result();
 }
 
-/// The same references as a flat stream of unrelated blocks, as textbooks define a cache: simulated with no private blocks,
-/// a hit is given back at once and a miss takes one block.
+/// The same references as a flat stream of unrelated blocks, as textbooks define a cache: simulated without
+/// private blocks, a hit is given back at once and a miss takes one block.
 [[nodiscard]] inline prefix_trace flatten(const prefix_trace& trace) {
   auto flat = std::vector<trace_request>{};
   flat.reserve(trace.num_references());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "trace_request.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -10,14 +12,6 @@
 #include <vector>
 
 namespace pagedkv::support {
-
-/// One request of a trace. Equal ids in `blocks` stand for blocks of equal tokens behind equal prefixes.
-struct trace_request {
-  std::int64_t arrival_ms = 0;
-  std::uint32_t num_prompt_tokens = 0;
-  std::uint32_t num_output_tokens = 0;
-  std::vector<std::uint64_t> blocks;
-};
 
 /// An unreadable file or a malformed line; the message names it.
 class trace_error : public std::runtime_error {
@@ -34,8 +28,9 @@ class trace_error : public std::runtime_error {
   return value.get<std::uint64_t>();
 }
 
-/// One line in the format of the Mooncake traces: an object with `timestamp` (ms), `input_length`, `output_length` (tokens)
-/// and `hash_ids`. The lengths and the time may be missing. Throws `trace_error`, or what the JSON library throws.
+/// One line in the format of the Mooncake traces: an object with `timestamp` (ms), `input_length`, `output_length`
+/// (tokens) and `hash_ids`. The lengths and the time may be missing. Throws `trace_error`, or what the JSON library
+/// throws.
 [[nodiscard]] inline trace_request parse_trace_line(const std::string& line) {
   constexpr auto latest_ms = std::uint64_t{9'000'000'000'000};  // fits an int64 also in nanoseconds
   constexpr auto most_tokens = std::uint64_t{std::numeric_limits<std::int32_t>::max()};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/core/sizing.hpp>
 #include <pagedkv/lifecycle/request_tracker.hpp>
@@ -20,7 +21,7 @@ namespace pagedkv {
 /// The cache with its default policies.
 template <element Element = float16, locking Locking = single_thread, eviction Eviction = lru,
           allocator Allocator = host_allocator, class Backend = host_backend, class Layout = memory_layout<>,
-          block_hash Hash = xxh3_hash>
-using kv_cache = basic_kv_cache<Element, Locking, Eviction, Allocator, Backend, Layout, Hash>;
+          block_hash Hash = xxh3_hash, events Events = no_events>
+using kv_cache = basic_kv_cache<Element, Locking, Eviction, Allocator, Backend, Layout, Hash, Events>;
 
 }  // namespace pagedkv

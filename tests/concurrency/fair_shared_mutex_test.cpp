@@ -114,7 +114,7 @@ TEST_CASE("no reader passes a waiting writer", "[fair_shared_mutex]") {
 }
 
 TEST_CASE("neither kind starves while the other never pauses", "[fair_shared_mutex]") {
-  constexpr auto grants = 50;
+  constexpr auto grants = 20;
   auto mutex = fair_shared_mutex{};
   auto done = std::atomic{0};
   auto sum = std::atomic<std::uint64_t>{0};

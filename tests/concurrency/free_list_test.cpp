@@ -1,15 +1,21 @@
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/boost_free_list.hpp>
+#include <pagedkv/pool/free_lists.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_adapters.hpp>
 #include <catch2/generators/catch_generators_random.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <random>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -17,7 +23,15 @@ namespace {
 
 using namespace pagedkv;
 
-using models = std::tuple<stack_free_list>;
+// The last ones reach the ends of magazines and caches sooner.
+struct no_thread_index {
+  static std::uint32_t current() noexcept { return index_registry<>::none; }
+  static std::uint32_t limit() noexcept { return 0; }
+};
+using small_magazines = lock_free_free_list<std::atomic, this_thread_index, 1>;
+using without_caches = lock_free_free_list<std::atomic, no_thread_index>;
+using models = std::tuple<stack_free_list, free_list_for<sharded_mutex<4>>, free_list_for<lock_free>, small_magazines,
+                          without_caches, boost_free_list>;
 
 static_assert(std::same_as<free_list_for<single_thread>, stack_free_list>);
 static_assert(std::same_as<free_list_for<rw_lock<>>, stack_free_list>);
@@ -38,7 +52,8 @@ TEMPLATE_LIST_TEST_CASE("a free list hands out every id once and then none", "[f
   CHECK(list.pop() == no_block);
 }
 
-TEMPLATE_LIST_TEST_CASE("a free list starts with ascending ids", "[free_list]", models) {
+TEMPLATE_TEST_CASE("a free list starts with ascending ids", "[free_list]", stack_free_list, free_list_for<lock_free>,
+                   small_magazines, boost_free_list) {
   auto list = TestType{200};
   for (auto id = 0; id < 200; ++id) {
     CHECK(list.pop() == block_id{id});
@@ -84,9 +99,15 @@ TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations",
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("a free list takes little memory per block", "[free_list]", models) {
+TEST_CASE("free lists take little memory per block", "[free_list]") {
   constexpr auto num_blocks = 1'000'000;
-  CHECK(TestType{num_blocks}.metadata_bytes() <= 8 * num_blocks);
+  CHECK(stack_free_list{num_blocks}.metadata_bytes() <= 4 * num_blocks);
+  CHECK(lock_free_free_list<>{num_blocks}.metadata_bytes() <= 9 * num_blocks);
+}
+
+TEST_CASE("a free list of Boost.Lockfree ends at 65,535 blocks", "[free_list]") {
+  CHECK(boost_free_list{65'535}.size() == 65'535);
+  CHECK_THROWS_AS(boost_free_list{65'536}, std::runtime_error);
 }
 
 }  // namespace

@@ -1,19 +1,28 @@
+#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 namespace {
 
 using namespace pagedkv;
 
 // Every policy, and one with a mutex that is not the library's.
-using policies = std::tuple<single_thread, rw_lock<>, rw_lock<std::shared_mutex>>;
+using policies = std::tuple<single_thread, rw_lock<>, rw_lock<std::shared_mutex>, sharded_mutex<>, lock_free>;
 
 TEMPLATE_LIST_TEST_CASE("a locking policy's atomic behaves like std::atomic on one thread", "[locking]", policies) {
   using atomic = typename TestType::template atomic<std::uint32_t>;
@@ -58,6 +67,68 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
   }
   const auto again = std::lock_guard{cache};
   CHECK_FALSE(TestType::name.empty());
+}
+
+TEST_CASE("under lock_free a second operation on one sequence is told so", "[locking]") {
+  auto busy = lock_free::sequence_mutex{};
+  CHECK(busy.try_lock());
+  CHECK_FALSE(busy.try_lock());
+  busy.unlock();
+  CHECK(busy.try_lock());
+  STATIC_CHECK_FALSE(lock_free::waits_for_sequence);
+}
+
+TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits are counted", "[locking]") {
+  struct this_test;
+  using metrics = count_contention<this_test>;
+  metrics::reset();
+  auto mutex = sharded_mutex<2, std::mutex, metrics>::sequence_mutex{};
+  auto total = std::uint64_t{0};
+  mutex.lock();
+  auto other = std::jthread{[&] {
+    const auto guard = exclusive_guard{mutex};
+    total = 2 * total + 1;
+  }};
+  while (metrics::counts().waits == 0) {
+    std::this_thread::yield();
+  }
+  total = 10;
+  mutex.unlock();
+  other.join();
+  CHECK(total == 21);
+  CHECK(metrics::counts() == contention_counts{.waits = 1});
+}
+
+TEST_CASE("a closed gate keeps all others out, an open one nobody", "[locking]") {
+  constexpr auto rounds = 300;
+  auto passage = gate{};
+  auto alone = std::uint64_t{0};
+  auto mismatches = std::atomic{0};
+  auto passed = std::atomic{0};
+  auto threads = std::vector<std::jthread>{};
+  for (auto t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (auto i = 0; i < rounds; ++i) {
+        const auto guard = shared_guard{passage};
+        const auto before = alone;
+        ++passed;
+        mismatches += alone != before;
+      }
+    });
+  }
+  for (auto i = 0; i < rounds; ++i) {
+    const auto guard = whole_guard{passage};
+    const auto before = passed.load();
+    ++alone;
+    mismatches += passed != before;
+  }
+  threads.clear();
+  CHECK(alone == rounds);
+  CHECK(passed == 3 * rounds);
+  CHECK(mismatches == 0);
+
+  const auto first = exclusive_guard{passage};
+  std::jthread{[&] { const auto second = exclusive_guard{passage}; }}.join();
 }
 
 template <class Mutex>

@@ -1,6 +1,7 @@
 #include <pagedkv/policy/eviction/arc.hpp>
 #include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
@@ -23,7 +24,8 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority
+#define EVICTING_POLICIES lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, \
+  hit_density
 
 namespace {
 

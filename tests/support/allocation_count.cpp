@@ -7,13 +7,18 @@
 namespace {
 
 auto count = std::atomic<long>{0};
+auto fail_at = std::atomic<long>{0};
 
 }  // namespace
 
 long pagedkv::test::allocation_count() noexcept { return count.load(); }
 
+void pagedkv::test::fail_allocation(long n) noexcept { fail_at.store(n == 0 ? 0 : count.load() + n); }
+
 void* operator new(std::size_t bytes) {
-  count.fetch_add(1);
+  if (count.fetch_add(1) + 1 == fail_at.load()) {
+    throw std::bad_alloc{};
+  }
   if (auto* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
     return memory;
   }

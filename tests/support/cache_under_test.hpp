@@ -111,7 +111,8 @@ class adapted_cache final : public cache_under_test {
 
 template <class Element, class Locking, class Eviction, class Layout = memory_layout<>>
 [[nodiscard]] cache_kind make_kind() {
-  using cache = basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash>;
+  using cache = basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash,
+                               no_events>;
   auto name = std::string{};
   for (const auto part : {Element::name, Locking::name, Eviction::name}) {
     name += std::string(part) + " ";

@@ -2,16 +2,16 @@
 
 #include "scheduler.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace pagedkv::testing {
 
-/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before what.
+/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before.
 ///
 /// A load may return any value that C++20 lets it (as far as coherence and happens-before decide; sequentially
 /// consistent loads and all read-modify-writes see the newest), if the bounds allow surprises. Fences are not modelled.
@@ -25,9 +25,9 @@ class scheduled {
 
   [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst) const noexcept {
     step();
-    auto index = history_.size() - 1;
+    auto index = size_ - 1;
     if (order != std::memory_order_seq_cst) {
-      index -= now().surprise(static_cast<std::uint32_t>(history_.size() - oldest_visible()));
+      index -= now().surprise(static_cast<std::uint32_t>(size_ - oldest_visible()));
     }
     return read(index, order);
   }
@@ -52,7 +52,7 @@ class scheduled {
 
   bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
     step();
-    if (history_.back().value == expected && now().surprise(2) != 0) {
+    if (newest().value == expected && now().surprise(2) != 0) {
       return false;
     }
     return replace(expected, desired, success, failure);
@@ -89,10 +89,10 @@ class scheduled {
 
  private:
   struct written {
-    T value;
-    std::size_t thread;
-    std::uint32_t step;     // of that thread
-    vector_clock released;  // what an acquiring reader learns
+    T value{};
+    std::size_t thread = 0;
+    std::uint32_t step = 0;  // of that thread
+    vector_clock released;   // what an acquiring reader learns
   };
 
   static constexpr auto remembered = std::size_t{6};
@@ -103,6 +103,8 @@ class scheduled {
   }
 
   static void step() { now().step(); }
+
+  [[nodiscard]] const written& newest() const { return history_[size_ - 1]; }
 
   [[nodiscard]] static bool acquires(std::memory_order order) {
     return order != std::memory_order_relaxed && order != std::memory_order_release;
@@ -122,7 +124,7 @@ class scheduled {
   // The oldest value this thread may still see: neither overwritten before the thread's past ends, nor older than what
   // the thread has seen here.
   [[nodiscard]] std::size_t oldest_visible() const {
-    auto index = history_.size() - 1;
+    auto index = size_ - 1;
     while (index > 0 && forgotten_ + index > seen_[now().current()] &&
            history_[index].step > now().clock()[history_[index].thread]) {
       --index;
@@ -144,12 +146,13 @@ class scheduled {
       released.join(now().clock());
     }
     const auto thread = now().current();
-    history_.push_back({value, thread, now().clock()[thread], released});
-    if (history_.size() > remembered) {
-      history_.erase(history_.begin());
+    if (size_ == remembered) {
+      std::move(history_.begin() + 1, history_.end(), history_.begin());
+      --size_;
       ++forgotten_;
     }
-    seen_[thread] = forgotten_ + history_.size() - 1;
+    history_[size_++] = {value, thread, now().clock()[thread], released};
+    seen_[thread] = forgotten_ + size_ - 1;
   }
 
   template <class Change>
@@ -160,14 +163,14 @@ class scheduled {
 
   template <class Change>
   T replace_newest(std::memory_order order, Change change) {
-    const auto before = read(history_.size() - 1, order);
-    append(change(before), order, history_.back().released);  // continues the release sequence
+    const auto before = read(size_ - 1, order);
+    append(change(before), order, newest().released);  // continues the release sequence
     return before;
   }
 
   bool replace(T& expected, T desired, std::memory_order success, std::memory_order failure) {
-    if (history_.back().value != expected) {
-      expected = read(history_.size() - 1, failure);
+    if (newest().value != expected) {
+      expected = read(size_ - 1, failure);
       return false;
     }
     replace_newest(success, [&](T) { return desired; });
@@ -179,7 +182,9 @@ class scheduled {
     now().wake(this, all);
   }
 
-  std::vector<written> history_;
+  // Not a vector: scenes are set up anew for every schedule, and most words are hardly written.
+  std::array<written, remembered> history_;
+  std::size_t size_ = 0;
   std::size_t forgotten_ = 0;
   mutable std::array<std::size_t, max_threads> seen_{};
 };

@@ -16,8 +16,13 @@ template <class State>
 struct block_hold {
   State& state;
 
-  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.hold(block); }
-  void drop(block_id block) const noexcept { state.pool.release(block, block_release{}); }
+  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.peek(block); }
+  void drop(block_id block) const noexcept {
+    auto how = block_release{};
+    how.hash = state.index.link(block).hash;
+    how.parent = state.index.parent(block);
+    state.pool.unpeek(block, how);
+  }
 };
 
 /// Where nobody can change a block meanwhile, a look needs no reference.
@@ -38,6 +43,14 @@ template <class State>
   }
 }
 
+/// Gives up the first `count` blocks of a table as if they had never been taken, deepest first.
+template <class State>
+void drop_prefix(State& state, const block_table& blocks, std::size_t count) noexcept {
+  for (auto i = count; i > 0; --i) {
+    block_hold<State>{state}.drop(blocks[i - 1]);
+  }
+}
+
 /// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, and a reference on each
 /// block. `num_more` blocks are going to be allocated on top: where that can be foreseen to fail, nothing is changed.
 template <class State>
@@ -53,13 +66,15 @@ template <class State>
   const auto num_available = state.pool.num_available() - num_taken;
   if (static_cast<std::int64_t>(num_more) > num_available) {
     if constexpr (State::locking_type::family::concurrent) {
-      release_blocks(state, blocks, 0, blocks.size(), block_release{});
+      drop_prefix(state, blocks, blocks.size());
     }
     blocks.clear();
     return state.refuse(num_more, num_available);
   }
-  if constexpr (!State::locking_type::family::concurrent) {
-    for (const auto block : blocks.all()) {
+  for (const auto block : blocks.all()) {
+    if constexpr (State::locking_type::family::concurrent) {
+      state.pool.keep(block);
+    } else {
       [[maybe_unused]] const auto held = state.pool.hold(block);
       assert(held);
     }
@@ -95,7 +110,7 @@ template <class State>
   }
   const auto num_hits = s.blocks.size();
   if (auto allocated = state.allocate(s.blocks.extend(num_blocks - num_hits)); !allocated) {
-    release_blocks(state, s.blocks, 0, num_hits, block_release{});
+    drop_prefix(state, s.blocks, num_hits);
     s.blocks.clear();
     return allocated;
   }

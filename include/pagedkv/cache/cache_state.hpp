@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/counters.hpp>
+#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/pool/block_pool.hpp>
@@ -20,9 +21,10 @@ struct pinned_prefix {
 
 /// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache` takes
 /// the locks and hands the bytes to the backend.
-template <locking Locking, eviction Eviction, block_hash Hash>
+template <locking Locking, eviction Eviction, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;
+  using events_type = Events;
 
   explicit cache_state(const cache_config& valid)
       : config(valid),
@@ -42,7 +44,8 @@ struct cache_state {
   /// All or nothing; counts evictions, refusals and the peak.
   [[nodiscard]] result<void> allocate(std::span<block_id> blocks) noexcept {
     auto num_evicted = std::int64_t{0};
-    const auto done = pool.allocate(blocks, index, time(), num_evicted);
+    auto watched = chains();
+    const auto done = pool.allocate(blocks, watched, time(), num_evicted);
     if (!done) {
       return refuse(blocks.size(), pool.num_available());
     }
@@ -59,6 +62,25 @@ struct cache_state {
     counts.add(counter::refusals, 1);
     return {error_code::capacity_exhausted, "number of blocks needed", static_cast<std::int64_t>(num_needed),
             num_available};
+  }
+
+  /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has other
+  /// contents.
+  [[nodiscard]] auto chains() noexcept {
+    struct watched_index {
+      cache_state& state;
+
+      [[nodiscard]] bool has_children(block_id block) const noexcept { return state.index.has_children(block); }
+      void detach(block_id block) noexcept { state.index.detach(block); }
+      void attach(block_id block) noexcept { state.index.attach(block); }
+      void erase(block_id block) noexcept {
+        if constexpr (Events::enabled) {
+          state.events.emit({.kind = event_kind::evicted, .block = block, .hash = state.index.link(block).hash});
+        }
+        state.index.erase(block);
+      }
+    };
+    return watched_index{*this};
   }
 
   /// Where threads share the counts, only as often as sequences are created.
@@ -78,6 +100,7 @@ struct cache_state {
   counters<Locking> counts;
   typename Locking::template atomic<std::int64_t> peak_in_use{0};
   typename Locking::template atomic<std::int64_t> now{0};
+  [[no_unique_address]] Events events;
 
  private:
   [[nodiscard]] static std::uint64_t random_seed() {

@@ -27,6 +27,9 @@ template <class State, class Copy>
   how.depth = static_cast<std::uint32_t>(index);
   state.pool.release(shared, how);
   state.counts.add(counter::copies, 1);
+  if constexpr (State::events_type::enabled) {
+    state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
+  }
   return {};
 }
 
@@ -68,7 +71,7 @@ template <class State, class Copy>
   if (must_copy) {
     const auto replacement = fresh.back();
     if (auto copied = copy_last_block(state, s, replacement, copy); !copied) {
-      release_blocks(state, s.blocks, size, s.blocks.size(), block_release{});
+      state.pool.discard(fresh);
       s.blocks.withdraw(num_fresh);
       return copied;
     }
@@ -96,6 +99,13 @@ template <class State>
     const auto block = s.blocks[s.num_published_blocks];
     if (!state.pool.state(block).published()) {
       const auto hash = state.index.hash(s.tail.hash, state.index.tokens(block));
+      if constexpr (State::events_type::enabled) {  // before anybody can find the block, and before it can be evicted
+        state.events.emit({.kind = event_kind::stored,
+                           .block = block,
+                           .origin = s.tail.block,
+                           .hash = hash,
+                           .parent_hash = s.tail.hash});
+      }
       state.index.publish(block, s.tail, hash, look(state));
       state.pool.publish(block);
     }

@@ -3,6 +3,7 @@
 #include <pagedkv/cache/admit.hpp>
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/compaction.hpp>
+#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/extend.hpp>
 #include <pagedkv/cache/gain.hpp>
 #include <pagedkv/cache/invariants.hpp>
@@ -36,7 +37,7 @@ namespace pagedkv {
 /// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
 /// nobody else can know the new one yet.
 template <element Element, locking Locking, eviction Eviction, allocator Allocator, class Backend, class Layout,
-          block_hash Hash>
+          block_hash Hash, events Events>
   requires backend_for<Backend, Element>
 class basic_kv_cache {
  public:
@@ -46,6 +47,7 @@ class basic_kv_cache {
   using allocator_type = Allocator;
   using backend_type = Backend;
   using layout_type = Layout;
+  using events_type = Events;
   using stream = typename Backend::stream;
 
   /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when the
@@ -259,6 +261,7 @@ class basic_kv_cache {
   /// For kernels. Valid as long as the cache.
   [[nodiscard]] const block_storage_view& view() const noexcept { return storage_.view(); }
   [[nodiscard]] Backend& backend() noexcept { return backend_; }
+  [[nodiscard]] Events& events() noexcept { return state_.events; }
 
   /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings; batches
   /// notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
@@ -289,7 +292,8 @@ class basic_kv_cache {
     if (counts.in_use != 0 || counts.retiring != 0) {
       return error{error_code::in_use, "number of blocks in use or retiring", counts.in_use + counts.retiring};
     }
-    return state_.pool.forget_evictable(state_.index);
+    auto chains = state_.chains();
+    return state_.pool.forget_evictable(chains);
   }
 
   /// Linear in the number of sequences.
@@ -313,7 +317,7 @@ class basic_kv_cache {
   }
 
  private:
-  using state_type = cache_state<Locking, Eviction, Hash>;
+  using state_type = cache_state<Locking, Eviction, Hash, Events>;
 
   /// Fills a vacant record by `fill` and makes it reachable, or leaves it vacant.
   template <class Map, class Fill>

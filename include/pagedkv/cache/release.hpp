@@ -20,6 +20,7 @@ namespace pagedkv::detail {
 [[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, bool ended,
                                               std::size_t block_size) noexcept {
   auto how = block_release{};
+  how.num_chain_blocks = static_cast<std::uint32_t>(from.num_published_blocks);
   how.num_prompt_tokens = static_cast<std::uint32_t>(from.num_prompt_tokens);
   how.num_output_tokens = static_cast<std::uint32_t>(from.num_tokens - from.num_prompt_tokens);
   how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);

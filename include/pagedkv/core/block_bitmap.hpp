@@ -11,6 +11,9 @@ namespace pagedkv {
 
 /// A set of block ids: one bit each, and one summary bit per 64, so that a sweep skips empty stretches. With an atomic
 /// `Atomic`, every member may be called from any thread; a sweep then sees each id that was in the set throughout.
+///
+/// Inserting and sweeping are sequentially consistent: of a thread that inserts and then reads a word, and one that writes that
+/// word and then sweeps, one sees what the other wrote.
 template <template <class> class Atomic>
 class block_bitmap {
  public:
@@ -22,8 +25,8 @@ class block_bitmap {
 
   void insert(block_id block) noexcept {
     const auto index = to_index(block);
-    words_[index / 64].fetch_or(bit(index), std::memory_order_acq_rel);
-    summaries_[index / 4096].fetch_or(bit(index / 64), std::memory_order_acq_rel);
+    words_[index / 64].fetch_or(bit(index), std::memory_order_seq_cst);
+    summaries_[index / 4096].fetch_or(bit(index / 64), std::memory_order_seq_cst);
   }
 
   void erase(block_id block) noexcept {
@@ -42,8 +45,8 @@ class block_bitmap {
   template <class Visit>
   void for_each(Visit&& visit) {
     for (std::size_t summary = 0; summary < num_summaries_; ++summary) {
-      for_each_bit(summaries_[summary].load(std::memory_order_acquire), summary * 64, [&](std::size_t index) {
-        for_each_bit(words_[index].load(std::memory_order_acquire), index * 64,
+      for_each_bit(summaries_[summary].load(std::memory_order_seq_cst), summary * 64, [&](std::size_t index) {
+        for_each_bit(words_[index].load(std::memory_order_seq_cst), index * 64,
                      [&](std::size_t block) { visit(to_block(block)); });
       });
     }

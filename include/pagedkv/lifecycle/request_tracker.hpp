@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/checked.hpp>
 #include <pagedkv/lifecycle/ended_queue.hpp>
@@ -130,6 +131,9 @@ class request_tracker {
       give_way(request);
     });
     if (preempted) {
+      if constexpr (Cache::events_type::enabled) {
+        cache_.events().emit({.kind = event_kind::preempted, .request = static_cast<std::uint64_t>(id)});
+      }
       release(sequence, false);
     }
     return preempted;

@@ -14,6 +14,7 @@ struct block_release {
   std::uint64_t hash = 0;                // chained hash: equal for equal contents, also after eviction; for ghost lists
   block_id parent = no_block;            // the block that it continues, while its sequence holds that one
   std::uint32_t depth = 0;               // place in its chain; the first block has 0
+  std::uint32_t num_chain_blocks = 0;    // published blocks of the sequence that releases it
   std::uint32_t num_prompt_tokens = 0;   // of the request that releases it
   std::uint32_t num_output_tokens = 0;   // appended after the prompt
   std::uint32_t num_cached_blocks = 0;   // prompt blocks that were prefix hits
@@ -52,7 +53,7 @@ struct eviction_offer {
 /// | `p.insert(id, release)` | a block became evictable                                                           |
 /// | `p.remove(id)`          | an evictable block was hit: it is in use again                                     |
 /// | `p.erase(id)`           | a tracked block lost its contents without being a victim                           |
-/// | `p.rename(from, to)`    | compaction moved a tracked block to an untracked id                                |
+/// | `p.rename(from, to)`    | compaction moved a block, tracked or not, to an untracked id                       |
 /// | `p.victim(offer, now)`  | calls `offer(id)` on candidates until one is `taken`; returns it, or `no_block`    |
 /// | `p.metadata_bytes()`    | memory held, ghosts included                                                       |
 /// | `P::name`               | for tables and options                                                             |

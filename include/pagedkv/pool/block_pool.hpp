@@ -4,7 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
-#include <pagedkv/pool/block_state.hpp>
+#include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
@@ -15,7 +15,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 
 namespace pagedkv {
@@ -39,16 +39,14 @@ class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
       : num_blocks_(num_blocks),
-        words_(std::make_unique<word[]>(static_cast<std::size_t>(num_blocks))),
+        words_(num_blocks),
         free_(num_blocks),
         order_(num_blocks),
         retiring_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
 
-  [[nodiscard]] block_state state(block_id block) const noexcept {
-    return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
-  }
+  [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
 
   /// Exact unless other threads are at work.
   [[nodiscard]] block_counts counts() const noexcept {
@@ -65,8 +63,7 @@ class block_pool {
 
   /// Whether this block is among those that are available though not free.
   [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
-    const auto seen = state(block);
-    return evicts<Eviction> && seen.count() == 0 && seen.published() && seen.step() == 0;
+    return evicts<Eviction> && state(block).evictable();
   }
 
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
@@ -93,7 +90,7 @@ class block_pool {
     }
     std::ranges::for_each(victims, [&](block_id block) { chains.erase(block); });
     for (const auto block : blocks) {
-      word_of(block).store(block_state::fresh().word(), std::memory_order_release);
+      words_.set(block, block_state::fresh());
     }
     num_evicted += static_cast<std::int64_t>(victims.size());
     return true;
@@ -105,44 +102,57 @@ class block_pool {
 
   /// One reference more on a published block.
   [[nodiscard]] bool hold(block_id block) noexcept {
-    auto seen = state(block);
-    do {
-      if (!holdable(seen)) {
-        return false;
-      }
-    } while (!swap(word_of(block), seen, seen.referenced()));
-    if (seen.count() == 0) {
-      count_unreferenced(seen, -1);
-      order_.remove(block);
+    const bool unreferenced = state(block).count() == 0;
+    const auto held = peek(block);
+    if (held && unreferenced) {
+      keep(block);
     }
-    return true;
+    return held;
+  }
+
+  /// The same for a look at the block, of which the eviction order hears nothing: `unpeek` leaves no trace, unless others
+  /// let go of the block meanwhile; `keep` makes it a reference like any other. Concurrent families only, but for `hold`.
+  [[nodiscard]] bool peek(block_id block) noexcept {
+    const auto before = words_.change(
+        block, [](block_state seen) { return holdable(seen) ? std::optional{seen.referenced()} : std::nullopt; });
+    if (before && before->count() == 0) {
+      count_unreferenced(*before, -1);
+    }
+    return before.has_value();
+  }
+  void keep(block_id block) noexcept { order_.remove(block); }
+  void unpeek(block_id block, const block_release& how) noexcept {
+    const auto step_before = [&](block_state seen) { return steps_.passed(seen.step()) ? 0 : seen.step(); };
+    if (unreference(block, step_before).count() == 0) {
+      list(block, how);
+    }
   }
 
   /// One reference more on a block that the caller holds. False when the count is full.
   [[nodiscard]] bool reference(block_id block) noexcept {
-    auto seen = state(block);
-    do {
+    const auto before = words_.change(block, [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
-      if (seen.count() == block_state::max_count) {
-        return false;
-      }
-    } while (!swap(word_of(block), seen, seen.referenced()));
-    return true;
+      return seen.count() < block_state::max_count ? std::optional{seen.referenced()} : std::nullopt;
+    });
+    return before.has_value();
   }
 
   /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once the
   /// steps in flight have retired. Chains are released deepest block first.
   void release(block_id block, const block_release& how) noexcept {
-    const auto after = unreference(block);
+    const auto after = unreference(block, [&](block_state) { return steps_.tag(); });
     if (after.count() == 0 && after.published()) {
       list(block, how);
     }
   }
 
+  /// Frees blocks that were allocated just now and never used.
+  void discard(std::span<const block_id> fresh) noexcept {
+    std::ranges::for_each(fresh, [&](block_id block) { set_free(block); });
+  }
+
   void publish(block_id block) noexcept {
-    auto seen = state(block);
-    while (!swap(word_of(block), seen, seen.with_published(true))) {
-    }
+    words_.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
   }
 
   /// Frees every evictable block, which `chains` forgets; returns how many.
@@ -150,11 +160,10 @@ class block_pool {
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains)) {
+      if (claim(block, chains) == eviction_answer::taken) {
         chains.erase(block);
         order_.erase(block);
-        word_of(block).store(0, std::memory_order_release);
-        free_.push(block);
+        set_free(block);
         ++num_forgotten;
       }
     }
@@ -205,7 +214,8 @@ class block_pool {
     while (free_.pop() != no_block) {
     }
     for (const auto& [from, to] : moves) {
-      word_of(block_id{to}).store(word_of(block_id{from}).exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+      words_.set(block_id{to}, state(block_id{from}));
+      words_.set(block_id{from}, block_state{});
       order_.rename(block_id{from}, block_id{to});
     }
     for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
@@ -217,28 +227,19 @@ class block_pool {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return static_cast<std::size_t>(num_blocks_) * sizeof(word) + free_.metadata_bytes() + order_.metadata_bytes() +
-           retiring_.metadata_bytes();
+    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + retiring_.metadata_bytes();
   }
 
  private:
-  using word = typename Locking::template atomic<std::uint64_t>;
-
   // What `unreferenced_` counts.
   static constexpr auto evictable = std::size_t{0};
   static constexpr auto retiring = std::size_t{1};
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
-  [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block)]; }
 
-  [[nodiscard]] static bool swap(word& word, block_state& seen, block_state next) noexcept {
-    auto expected = seen.word();
-    const auto swapped = word.compare_exchange_weak(expected, next.word(), std::memory_order_acq_rel,
-                                                    std::memory_order_acquire);
-    if (!swapped) {
-      seen = block_state{expected};
-    }
-    return swapped;
+  void set_free(block_id block) noexcept {
+    words_.set(block, block_state{});
+    free_.push(block);
   }
 
   void count_unreferenced(block_state state, std::int64_t amount) noexcept {
@@ -260,17 +261,15 @@ class block_pool {
     return state.published() && !state.claimed() && state.count() < block_state::max_count;
   }
 
-  /// Returns the state after. A block that is free afterwards is in the free list.
-  block_state unreference(block_id block) noexcept {
-    auto seen = state(block);
+  /// `step_of(state)` is what the block is to wait for. Returns the state after; if that is free, the block is in the free
+  /// list.
+  template <class StepOf>
+  block_state unreference(block_id block, StepOf&& step_of) noexcept {
     auto next = block_state{};
-    do {
+    words_.change(block, [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
-      next = seen.unreferenced();
-      if (next.count() == 0) {
-        next = next.with_step(steps_.tag());
-      }
-    } while (!swap(word_of(block), seen, next));
+      return std::optional{next = seen.unreferenced().with_step(step_of(seen))};
+    });
     if (next.count() != 0) {
       return next;
     }
@@ -288,48 +287,58 @@ class block_pool {
     return next;
   }
 
-  /// Ends the wait of a retiring block whose steps have retired.
+  /// Ends the wait of a retiring block whose steps have retired, and sees to it that the block is swept while it waits.
   void settle(block_id block) noexcept {
-    auto seen = state(block);
-    while (seen.count() == 0 && seen.step() != 0 && steps_.passed(seen.step())) {
-      const auto next = seen.with_step(0);
-      if (swap(word_of(block), seen, next)) {
-        unreferenced_.add(retiring, -1);
-        if (next.word() == 0) {
-          free_.push(block);
-        } else {
-          unreferenced_.add(evictable, 1);
-        }
+    end_wait(block);
+    while (!state(block).retiring()) {
+      retiring_.erase(block);
+      const auto seen = state(block);
+      if (!seen.retiring()) {
         break;
       }
+      retiring_.insert(block);  // released again in between
+      if (!steps_.passed(seen.step())) {
+        break;
+      }
+      end_wait(block);  // the sweep of its step may have come in between, too
     }
-    if (state(block).step() == 0) {
-      retiring_.erase(block);
-      if (state(block).step() != 0) {  // released again in between
-        retiring_.insert(block);
+  }
+
+  void end_wait(block_id block) noexcept {
+    const auto before = words_.change(block, [&](block_state seen) {
+      return seen.retiring() && steps_.passed(seen.step()) ? std::optional{seen.with_step(0)} : std::nullopt;
+    });
+    if (before) {
+      unreferenced_.add(retiring, -1);
+      if (before->published()) {
+        unreferenced_.add(evictable, 1);
+      } else {
+        free_.push(block);
       }
     }
   }
 
   /// Evictable to claimed: out of the reach of hits and of other evictors.
   template <class Chains>
-  [[nodiscard]] bool claim(block_id block, Chains& chains) noexcept {
-    auto seen = state(block);
-    do {
-      if (seen.count() != 0 || !seen.published() || seen.claimed() || seen.step() != 0) {
-        return false;
-      }
-    } while (!swap(word_of(block), seen, seen.with_claimed(true)));
+  [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
+    auto fenced = false;
+    const auto before = words_.change(block, [&](block_state seen) {
+      fenced = seen.retiring();
+      return seen.evictable() ? std::optional{seen.with_claimed(true)} : std::nullopt;
+    });
+    if (!before) {
+      return fenced ? eviction_answer::fenced : eviction_answer::in_use;
+    }
     unreferenced_.add(evictable, -1);
     chains.detach(block);
-    return true;
+    return eviction_answer::taken;
   }
 
   template <class Chains>
   void restore_victim(block_id block, Chains& chains) noexcept {
     chains.attach(block);
     unreferenced_.add(evictable, 1);
-    word_of(block).store(state(block).with_claimed(false).word(), std::memory_order_release);
+    words_.set(block, state(block).with_claimed(false));
     list(block, block_release{});
   }
 
@@ -341,12 +350,9 @@ class block_pool {
     bool refused = false;
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      if (pool.claim(block, chains)) {
-        return eviction_answer::taken;
-      }
-      refused = true;
-      const auto seen = pool.state(block);
-      return seen.count() == 0 && seen.step() != 0 ? eviction_answer::fenced : eviction_answer::in_use;
+      const auto answer = pool.claim(block, chains);
+      refused |= answer != eviction_answer::taken;
+      return answer;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
@@ -368,7 +374,7 @@ class block_pool {
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains)) {
+      if (claim(block, chains) == eviction_answer::taken) {
         order_.erase(block);
         return block;
       }
@@ -377,7 +383,7 @@ class block_pool {
   }
 
   std::int32_t num_blocks_;
-  std::unique_ptr<word[]> words_;
+  block_words<Locking> words_;
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
   tally_for<Locking, 2> unreferenced_;

@@ -10,7 +10,7 @@ namespace pagedkv {
 /// | state     | count | published | claimed | step                                     |
 /// |-----------|-------|-----------|---------|------------------------------------------|
 /// | free      | 0     | no        | no      | 0                                        |
-/// | in use    | ≥ 1   | either    | no      | 0                                        |
+/// | in use    | ≥ 1   | either    | no      | that of the last release, if any         |
 /// | evictable | 0     | yes       | no      | 0                                        |
 /// | claimed   | 0     | yes       | yes     | 0: evictable, and an evictor is taking it |
 /// | retiring  | 0     | either    | no      | the step that it waits for               |
@@ -27,12 +27,14 @@ class block_state {
   [[nodiscard]] constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(word_ & max_count); }
   [[nodiscard]] constexpr bool published() const noexcept { return (word_ & published_bit) != 0; }
   [[nodiscard]] constexpr bool claimed() const noexcept { return (word_ & claimed_bit) != 0; }
+  [[nodiscard]] constexpr bool retiring() const noexcept { return count() == 0 && step() != 0; }
+  [[nodiscard]] constexpr bool evictable() const noexcept {
+    return count() == 0 && published() && !claimed() && step() == 0;
+  }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
-  /// In use once more. The fencing step goes: whoever uses the block may go on using it.
-  [[nodiscard]] constexpr block_state referenced() const noexcept {
-    return block_state{(word_ & low_bits) + 1};
-  }
+  /// The step stays, so that taking a reference and giving it up unused changes nothing.
+  [[nodiscard]] constexpr block_state referenced() const noexcept { return block_state{word_ + 1}; }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
   [[nodiscard]] constexpr block_state with_published(bool on) const noexcept { return with(published_bit, on); }
   [[nodiscard]] constexpr block_state with_claimed(bool on) const noexcept { return with(claimed_bit, on); }

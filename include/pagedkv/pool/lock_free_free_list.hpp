@@ -1,13 +1,14 @@
 #pragma once
 
+#include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_list.hpp>
 #include <pagedkv/pool/tagged_index_stack.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -18,19 +19,20 @@ namespace pagedkv {
 /// Free blocks of many threads. Every operation is lock-free; while a thread finds what it needs in its own cache, it
 /// neither retries nor touches a line that others write.
 ///
-/// Ids lie in *magazines* of `MagazineSize` slots. Each thread has a cache of two; full magazines lie on one tagged stack,
-/// empty ones on another, and change hands whole (Bonwick and Adams, "Magazines and vmem", USENIX 2001). Capacity is exact:
+/// Ids lie in *magazines* of `MagazineSize` slots. Each thread has a cache of two, one to pop from and one to push to;
+/// full magazines lie on one tagged stack, empty ones on another, and change hands whole (after Bonwick and Adams,
+/// "Magazines and vmem", USENIX 2001). Capacity is exact:
 ///
-/// - An id never leaves its slot but to be handed out. Whoever takes it swaps `none` for it, owner or not, so an id can be
-///   taken out of any magazine, wherever that is just then. Only the owner of a magazine fills its slots, and only empty
-///   ones, so filling one is a plain store.
-/// - A magazine on its way from the stack into a cache is announced there first, so a thread stopped in between hides none.
+/// - An id never leaves its slot but to be handed out. Whoever takes it swaps "none" for it, owner or not, so an id can
+///   be taken out of any magazine, wherever that is just then. Only the owner of a magazine fills its slots, and only
+///   empty ones, so filling one is a plain store.
+/// - A magazine that changes its place is announced there first, so a thread stopped in between hides none.
 /// - `pop` gives up only after it found every place empty while nothing was pushed anywhere.
 ///
 /// Threads beyond the number of caches, and pushes that find no empty magazine, use a tagged stack of single ids.
-/// `ThreadIndex` has the interface of `this_thread_index`.
+/// `ThreadIndex` has the interface of `this_thread_index`; `MagazineSize` is best one less than a power of two.
 template <template <class> class Atomic = std::atomic, class ThreadIndex = this_thread_index,
-          std::uint32_t MagazineSize = 64>
+          std::uint32_t MagazineSize = 63, contention_metrics Metrics = no_contention_metrics>
 class lock_free_free_list {
  public:
   explicit lock_free_free_list(std::int32_t num_blocks)
@@ -42,17 +44,16 @@ class lock_free_free_list {
         num_caches_(num_caches),
         num_magazines_((num_blocks_ + MagazineSize - 1) / MagazineSize + magazines_per_cache * num_caches),
         caches_(std::make_unique<cache[]>(num_caches)),
-        magazines_(std::make_unique<magazine[]>(num_magazines_)),
+        slots_(std::make_unique<Atomic<std::int32_t>[]>(std::size_t{num_magazines_} * stride)),
         next_magazine_(std::make_unique<Atomic<std::uint32_t>[]>(num_magazines_)),
         next_single_(std::make_unique<Atomic<std::uint32_t>[]>(num_blocks_)) {
     assert(num_blocks >= 0);
-    for (auto index = num_magazines_; index-- > 0;) {
-      stock(index);
+    for (auto magazine = num_magazines_; magazine-- > 0;) {
+      stock(magazine);
     }
     for (auto i = std::uint32_t{0}; i < num_caches; ++i) {
-      for (auto& place : caches_[i].magazines) {
-        place.store(empties_.pop(next_magazine_), std::memory_order_relaxed);
-      }
+      caches_[i].popping.store(empties_.pop(next_magazine_) * stride, std::memory_order_relaxed);
+      caches_[i].pushing.store(empties_.pop(next_magazine_) * stride, std::memory_order_relaxed);
     }
   }
 
@@ -62,11 +63,10 @@ class lock_free_free_list {
       return pop_without_cache();
     }
     auto& own = caches_[thread];
-    auto now = levels{own.filled.load(std::memory_order_relaxed)};
-    if (now.in_use() > 0) [[likely]] {
-      now.lower();
-      const auto id = magazine_in_use(own, now)[now.in_use()].exchange(no_id, std::memory_order_acquire);
-      own.filled.store(now.word(), std::memory_order_release);
+    const auto popping = own.popping.load(std::memory_order_relaxed);
+    if (level_of(popping) > 0) [[likely]] {
+      const auto id = slots_[popping - 1].exchange(no_id, std::memory_order_acquire);
+      own.popping.store(popping - 1, std::memory_order_release);
       if (id != no_id) [[likely]] {
         return block_id{id};
       }
@@ -81,106 +81,97 @@ class lock_free_free_list {
       return push_without_cache(block);
     }
     auto& own = caches_[thread];
-    auto now = levels{own.filled.load(std::memory_order_relaxed)};
-    if (now.in_use() == MagazineSize) [[unlikely]] {
+    const auto pushing = own.pushing.load(std::memory_order_relaxed);
+    if (level_of(pushing) == MagazineSize) [[unlikely]] {
       return push_beyond(own, block);
     }
-    fill_slot(own, now, block);
+    fill_slot(own, pushing, block);
   }
 
   /// Takes time in the number of threads.
   [[nodiscard]] std::int32_t size() const noexcept {
     auto total = num_blocks_ - taken_without_cache_.load(std::memory_order_relaxed);
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
-      const auto now = levels{caches_[i].filled.load(std::memory_order_relaxed)};
-      total += now.in_use() + now.aside() + caches_[i].adjustment.load(std::memory_order_relaxed);
+      total += level_of(caches_[i].popping.load(std::memory_order_relaxed)) +
+               level_of(caches_[i].pushing.load(std::memory_order_relaxed)) +
+               caches_[i].adjustment.load(std::memory_order_relaxed);
     }
     // Read one after the other while threads are at work, they may come out too small or too large.
     return std::clamp(static_cast<std::int32_t>(total), 0, static_cast<std::int32_t>(num_blocks_));
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return num_caches_ * sizeof(cache) + num_magazines_ * (sizeof(magazine) + sizeof(std::uint32_t)) +
+    return num_caches_ * sizeof(cache) + std::size_t{num_magazines_} * (stride + 1) * sizeof(std::uint32_t) +
            num_blocks_ * sizeof(std::uint32_t);
   }
 
  private:
-  using stack = tagged_index_stack<Atomic>;
+  using stack = tagged_index_stack<Atomic, Metrics>;
 
   static constexpr auto no_id = static_cast<std::int32_t>(no_block);
-  static constexpr auto no_magazine = stack::none;
   static constexpr auto minus_one = ~std::uint32_t{0};
   static constexpr auto magazines_per_cache = std::uint32_t{3};  // two in it, one while they are exchanged
 
-  /// How high the two magazines of a cache are filled: the one in use and the one set aside; which is which; and the number
-  /// of pushes modulo 2^32. Slots from the level up are empty; others may have emptied some of those below.
-  class levels {
-   public:
-    explicit levels(std::uint64_t word) noexcept : word_(word) {}
+  // A magazine has more slots than it uses, so that its number and its level make one number: a position.
+  static constexpr auto stride = std::bit_ceil(MagazineSize + 1);
 
-    [[nodiscard]] std::uint64_t word() const noexcept { return word_; }
-    [[nodiscard]] std::uint32_t in_use() const noexcept { return word_ & level_mask; }
-    [[nodiscard]] std::uint32_t aside() const noexcept { return word_ >> 8 & level_mask; }
-    [[nodiscard]] std::uint32_t place_in_use() const noexcept { return word_ >> 16 & 1; }
-    [[nodiscard]] std::uint32_t pushes() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
-
-    void raise() noexcept { word_ += one_push + 1; }
-    void lower() noexcept { word_ -= 1; }
-    void count_push() noexcept { word_ += one_push; }
-    void set_in_use(std::uint32_t level) noexcept { word_ = (word_ & ~level_mask) | level; }
-    void swap() noexcept {
-      const auto both = word_ & 0xffff;
-      word_ = (word_ - both + (both >> 8 | (both & level_mask) << 8)) ^ std::uint64_t{1} << 16;
-    }
-
-   private:
-    static constexpr auto level_mask = std::uint64_t{0xff};
-    static constexpr auto one_push = std::uint64_t{1} << 32;
-
-    std::uint64_t word_;
-  };
-
-  static_assert(MagazineSize < 256, "a level is kept in 8 bits");
-
-  using magazine = std::array<Atomic<std::int32_t>, MagazineSize>;
-
-  /// Written by its owner only; on a line of its own.
+  /// A magazine is known by the position above its ids. Slots from there up are empty; of those below, other threads
+  /// may have emptied some. Only the owner writes, on a line of its own.
   struct alignas(64) cache {
-    Atomic<std::uint64_t> filled{0};  // as `levels`
-    std::array<Atomic<std::uint32_t>, 2> magazines{};
-    Atomic<std::uint32_t> announced{no_magazine};
-    Atomic<std::uint32_t> adjustment{0};  // what the levels count too little, modulo 2^32; see `size`
+    Atomic<std::uint64_t> pushing{0};     // a position, and above it how many slots were filled, modulo 2^32
+    Atomic<std::uint32_t> popping{0};     // a position
+    Atomic<std::uint32_t> announced{0};   // the full position of a magazine that is changing its place, or 0
+    Atomic<std::uint32_t> adjustment{0};  // what the levels of all caches count too little because of this thread
   };
 
-  /// The lowest ids lie uppermost in the first magazine, so they are popped first.
-  void stock(std::uint32_t index) noexcept {
-    const auto first = std::uint64_t{index} * MagazineSize;
-    for (auto i = std::uint32_t{0}; i < MagazineSize; ++i) {
-      const auto id = first + (MagazineSize - 1 - i);
-      magazines_[index][i].store(id < num_blocks_ ? static_cast<std::int32_t>(id) : no_id, std::memory_order_relaxed);
-    }
-    (first < num_blocks_ ? stocked_ : empties_).push(next_magazine_, index);
+  static constexpr auto one_fill = std::uint64_t{1} << 32;
+
+  [[nodiscard]] static std::uint32_t position_of(std::uint64_t pushing) noexcept {
+    return static_cast<std::uint32_t>(pushing);
+  }
+  [[nodiscard]] static std::uint32_t fills_of(std::uint64_t pushing) noexcept {
+    return static_cast<std::uint32_t>(pushing >> 32);
+  }
+  [[nodiscard]] static std::uint32_t level_of(std::uint64_t position) noexcept { return position % stride; }
+  [[nodiscard]] static std::uint32_t magazine_of(std::uint64_t position) noexcept {
+    return position_of(position) / stride;
+  }
+  [[nodiscard]] static std::uint32_t full_position(std::uint32_t magazine) noexcept {
+    return magazine * stride + MagazineSize;
+  }
+  [[nodiscard]] static std::uint64_t replaced(std::uint64_t pushing, std::uint32_t position) noexcept {
+    return pushing >> 32 << 32 | position;
   }
 
-  [[nodiscard]] magazine& magazine_in_use(const cache& own, levels now) noexcept {
-    return magazines_[own.magazines[now.place_in_use()].load(std::memory_order_relaxed)];
+  /// The lowest ids lie uppermost in the first magazine, so they are popped first.
+  void stock(std::uint32_t magazine) noexcept {
+    const auto first = std::uint64_t{magazine} * MagazineSize;
+    for (auto i = std::uint32_t{0}; i < MagazineSize; ++i) {
+      const auto id = first + (MagazineSize - 1 - i);
+      slots_[magazine * stride + i].store(id < num_blocks_ ? static_cast<std::int32_t>(id) : no_id,
+                                          std::memory_order_relaxed);
+    }
+    (first < num_blocks_ ? stocked_ : empties_).push(next_magazine_, magazine);
   }
 
   static void adjust(cache& own, std::uint32_t difference) noexcept {
     own.adjustment.store(own.adjustment.load(std::memory_order_relaxed) + difference, std::memory_order_relaxed);
   }
 
-  void fill_slot(cache& own, levels now, block_id block) noexcept {
-    magazine_in_use(own, now)[now.in_use()].store(static_cast<std::int32_t>(block), std::memory_order_release);
-    now.raise();
-    own.filled.store(now.word(), std::memory_order_release);
+  void fill_slot(cache& own, std::uint64_t pushing, block_id block) noexcept {
+    slots_[position_of(pushing)].store(static_cast<std::int32_t>(block), std::memory_order_release);
+    own.pushing.store(pushing + one_fill + 1, std::memory_order_release);
   }
 
   [[gnu::noinline]] block_id pop_beyond(cache& own) noexcept {
     for (;;) {
       auto stocked = typename stack::word{};
       do {
-        const auto id = pop_own(own);
+        auto id = pop_own(own);
+        if (id == no_id && level_of(own.pushing.load(std::memory_order_relaxed)) > 0) {
+          exchange_magazines(own);
+          id = pop_own(own);
+        }
         if (id != no_id) {
           return block_id{id};
         }
@@ -197,66 +188,65 @@ class lock_free_free_list {
   }
 
   [[nodiscard]] std::int32_t pop_own(cache& own) noexcept {
-    auto now = levels{own.filled.load(std::memory_order_relaxed)};
-    for (auto tries = 0; tries < 2; ++tries) {
-      auto& slots = magazine_in_use(own, now);
-      while (now.in_use() > 0) {
-        now.lower();
-        const auto id = slots[now.in_use()].exchange(no_id, std::memory_order_acquire);
-        if (id != no_id) {
-          own.filled.store(now.word(), std::memory_order_release);
-          return id;
-        }
-        adjust(own, 1);
+    auto popping = own.popping.load(std::memory_order_relaxed);
+    while (level_of(popping) > 0) {
+      const auto id = slots_[--popping].exchange(no_id, std::memory_order_acquire);
+      own.popping.store(popping, std::memory_order_release);
+      if (id != no_id) {
+        return id;
       }
-      now.swap();
+      adjust(own, 1);
     }
-    own.filled.store(now.word(), std::memory_order_release);
     return no_id;
   }
 
-  /// Changes the magazine in use, which is empty, for a stocked one. False when there was none, as `stocked` shows.
+  /// The magazine to pop from is empty. Whoever looks for ids reads `pushing`, `announced` and `popping`, in this
+  /// order, and so finds the other magazine in one of them.
+  void exchange_magazines(cache& own) noexcept {
+    const auto pushing = own.pushing.load(std::memory_order_relaxed);
+    const auto popping = own.popping.load(std::memory_order_relaxed);
+    own.announced.store(full_position(magazine_of(pushing)), std::memory_order_relaxed);
+    own.pushing.store(replaced(pushing, popping), std::memory_order_release);
+    own.popping.store(position_of(pushing), std::memory_order_release);
+    own.announced.store(0, std::memory_order_release);
+  }
+
+  /// Changes the magazine to pop from, which is empty, for a stocked one. False when there was none, as `stocked` then
+  /// shows.
   [[nodiscard]] bool restock(cache& own, typename stack::word& stocked) noexcept {
-    const auto index = stocked_.pop(next_magazine_, stocked, [&](std::uint32_t candidate) {
-      own.announced.store(candidate, std::memory_order_relaxed);
+    const auto magazine = stocked_.pop(next_magazine_, stocked, [&](std::uint32_t candidate) {
+      own.announced.store(full_position(candidate), std::memory_order_relaxed);
     });
-    if (index != no_magazine) {
-      auto now = levels{own.filled.load(std::memory_order_relaxed)};
-      auto& place = own.magazines[now.place_in_use()];
-      const auto empty = place.load(std::memory_order_relaxed);
-      place.store(index, std::memory_order_release);
-      now.set_in_use(MagazineSize);
-      own.filled.store(now.word(), std::memory_order_release);
+    if (magazine != stack::none) {
+      const auto empty = magazine_of(own.popping.load(std::memory_order_relaxed));
+      own.popping.store(full_position(magazine), std::memory_order_release);
       adjust(own, 0 - MagazineSize);
       empties_.push(next_magazine_, empty);
     }
-    own.announced.store(no_magazine, std::memory_order_release);
-    return index != no_magazine;
+    own.announced.store(0, std::memory_order_release);
+    return magazine != stack::none;
   }
 
+  /// The magazine to push to is full.
   [[gnu::noinline]] void push_beyond(cache& own, block_id block) noexcept {
-    auto now = levels{own.filled.load(std::memory_order_relaxed)};
-    now.swap();
-    if (now.in_use() < MagazineSize || exchange_full(own, now)) {
-      fill_slot(own, now, block);
-    } else {
+    if (level_of(own.popping.load(std::memory_order_relaxed)) == 0) {
+      exchange_magazines(own);
+    } else if (!exchange_full(own)) {
       singles_.push(next_single_, static_cast<std::uint32_t>(block));
-      adjust(own, 1);
-      now.count_push();
-      own.filled.store(now.word(), std::memory_order_release);
+      return adjust(own, 1);
     }
+    fill_slot(own, own.pushing.load(std::memory_order_relaxed), block);
   }
 
-  /// Changes the magazine in use, which is full, for an empty one. False when there is none.
-  [[nodiscard]] bool exchange_full(cache& own, levels& now) noexcept {
+  /// Changes the magazine to push to, which is full, for an empty one. False when there is none.
+  [[nodiscard]] bool exchange_full(cache& own) noexcept {
     const auto empty = empties_.pop(next_magazine_);
-    if (empty == no_magazine) {
+    if (empty == stack::none) {
       return false;
     }
-    auto& place = own.magazines[now.place_in_use()];
-    stocked_.push(next_magazine_, place.load(std::memory_order_relaxed));
-    place.store(empty, std::memory_order_release);
-    now.set_in_use(0);
+    const auto pushing = own.pushing.load(std::memory_order_relaxed);
+    stocked_.push(next_magazine_, magazine_of(pushing));
+    own.pushing.store(replaced(pushing, empty * stride), std::memory_order_release);
     adjust(own, MagazineSize);
     return true;
   }
@@ -279,14 +269,14 @@ class lock_free_free_list {
   }
 
   [[gnu::noinline]] void push_without_cache(block_id block) noexcept {
-    taken_without_cache_.fetch_sub(1, std::memory_order_relaxed);
     singles_.push(next_single_, static_cast<std::uint32_t>(block));
+    taken_without_cache_.fetch_sub(1, std::memory_order_relaxed);
   }
 
   /// An id of the topmost stocked magazine, which stays where it is unless it proves empty.
   [[nodiscard]] std::int32_t pop_stocked_in_place(typename stack::word& stocked) noexcept {
-    for (stocked = stocked_.top(); stack::index_of(stocked) != no_magazine; stocked = stocked_.top()) {
-      const auto id = steal(stack::index_of(stocked), MagazineSize);
+    for (stocked = stocked_.top(); stack::index_of(stocked) != stack::none; stocked = stocked_.top()) {
+      const auto id = steal(full_position(stack::index_of(stocked)));
       if (id != no_id) {
         return id;
       }
@@ -310,42 +300,38 @@ class lock_free_free_list {
       return {static_cast<std::int32_t>(single)};
     }
     const auto num_seen = num_caches_in_use();
-    auto pushes = std::uint64_t{0};
+    auto fills = std::uint64_t{0};
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
-      const auto id = steal(caches_[i], pushes);
+      const auto id = steal(caches_[i], fills);
       if (id != no_id) {
+        Metrics::stole();
         return {id};
       }
     }
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
-      pushes -= levels{caches_[i].filled.load(std::memory_order_acquire)}.pushes();
+      fills -= fills_of(caches_[i].pushing.load(std::memory_order_acquire));
     }
-    return {no_id, pushes == 0 && singles_.top() == singles && stocked_.top() == stocked &&
+    return {no_id, fills == 0 && singles_.top() == singles && stocked_.top() == stocked &&
                        num_caches_in_use() == num_seen};
   }
 
-  /// Adds to `pushes` how often the cache was pushed to before this look at it.
-  [[nodiscard]] std::int32_t steal(const cache& from, std::uint64_t& pushes) noexcept {
-    // Before the levels: a magazine that is no longer announced is counted in them.
-    auto id = steal(from.announced.load(std::memory_order_acquire), MagazineSize);
-    auto now = levels{from.filled.load(std::memory_order_acquire)};
-    pushes += now.pushes();
-    for (auto tries = 0; tries < 2 && id == no_id; ++tries) {
-      if (now.in_use() > 0) {
-        id = steal(from.magazines[now.place_in_use()].load(std::memory_order_acquire), now.in_use());
-      }
-      now.swap();
+  /// Adds to `fills` how many slots of the cache were filled before this look at it.
+  [[nodiscard]] std::int32_t steal(const cache& from, std::uint64_t& fills) noexcept {
+    const auto pushing = from.pushing.load(std::memory_order_acquire);
+    fills += fills_of(pushing);
+    auto id = steal(position_of(pushing));
+    if (id == no_id) {
+      id = steal(from.announced.load(std::memory_order_acquire));
     }
-    return id;
+    return id != no_id ? id : steal(from.popping.load(std::memory_order_acquire));
   }
 
-  /// From the bottom up, since the owner comes from the top.
-  [[nodiscard]] std::int32_t steal(std::uint32_t index, std::uint32_t level) noexcept {
+  /// An id of a magazine, from the bottom up, since the owner comes from the top.
+  [[nodiscard]] std::int32_t steal(std::uint32_t position) noexcept {
     auto id = no_id;
-    for (auto i = std::uint32_t{0}; index != no_magazine && id == no_id && i < level; ++i) {
-      auto& slot = magazines_[index][i];
-      if (slot.load(std::memory_order_relaxed) != no_id) {
-        id = slot.exchange(no_id, std::memory_order_acquire);
+    for (auto i = position / stride * stride; i < position && id == no_id; ++i) {
+      if (slots_[i].load(std::memory_order_relaxed) != no_id) {
+        id = slots_[i].exchange(no_id, std::memory_order_acquire);
       }
     }
     return id;
@@ -359,7 +345,7 @@ class lock_free_free_list {
   std::uint32_t num_caches_;
   std::uint32_t num_magazines_;
   std::unique_ptr<cache[]> caches_;
-  std::unique_ptr<magazine[]> magazines_;
+  std::unique_ptr<Atomic<std::int32_t>[]> slots_;
   typename stack::links next_magazine_;
   typename stack::links next_single_;
   alignas(64) stack stocked_;  // magazines with ids: full when they came here
@@ -372,7 +358,8 @@ static_assert(free_list<lock_free_free_list<>>);
 
 template <locking Locking>
 struct free_list_of<lock_free_family, Locking> {
-  using type = lock_free_free_list<Locking::template atomic>;
+  using type =
+      lock_free_free_list<Locking::template atomic, this_thread_index, 63, typename Locking::contention>;
 };
 
 }  // namespace pagedkv

@@ -3,7 +3,6 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -11,6 +10,10 @@ namespace pagedkv {
 
 /// Numbers steps and knows up to which one all have retired. Steps may retire in any order; the fence moves when the
 /// oldest does. At most `capacity` steps are in flight. Lock-free with an atomic `Atomic`.
+///
+/// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it looks
+/// at the first: two steps retired at once must not each take the other for open, nor may a block that is released while
+/// its step retires be missed by both (see `block_bitmap`).
 template <template <class> class Atomic>
 class step_fence {
  public:
@@ -20,9 +23,10 @@ class step_fence {
   [[nodiscard]] result<step_id> begin() noexcept {
     auto last = begun_.load(std::memory_order_acquire);
     do {
-      if (last - retired() >= capacity) {
-        return error{error_code::limit_reached, "steps in flight", static_cast<std::int64_t>(last - retired()),
-                     static_cast<std::int64_t>(capacity)};
+      // Negative when other threads have begun and retired steps since `last` was read: then the swap fails.
+      const auto num_in_flight = static_cast<std::int64_t>(last - retired());
+      if (num_in_flight >= static_cast<std::int64_t>(capacity)) {
+        return error{error_code::limit_reached, "steps in flight", num_in_flight, static_cast<std::int64_t>(capacity)};
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     return static_cast<step_id>(last + 1);
@@ -34,7 +38,7 @@ class step_fence {
     auto& done = done_[number % capacity];
     auto seen = done.load(std::memory_order_acquire);
     if (number <= retired() || number > begun() || seen == number ||
-        !done.compare_exchange_strong(seen, number, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        !done.compare_exchange_strong(seen, number, std::memory_order_seq_cst, std::memory_order_acquire)) {
       return error{error_code::unknown_step, "step", static_cast<std::int64_t>(number)};
     }
     advance();
@@ -46,27 +50,31 @@ class step_fence {
   /// What a block released now must wait for, as `passed` understands it; 0 when no step is in flight.
   [[nodiscard]] std::uint32_t tag() const noexcept {
     const auto newest = begun();
-    // A step whose low 32 bits are 0 is taken for the next one: waiting longer is safe.
-    return newest > retired() ? std::max(static_cast<std::uint32_t>(newest), std::uint32_t{1}) : 0;
+    return newest > retired() ? tag_of(newest) : 0;
   }
 
-  /// Whether the steps up to a tag have retired. The tag is not older than 2^31 steps.
+  /// Whether the steps up to a tag have retired. The tag is not older than 2^30 steps.
   [[nodiscard]] bool passed(std::uint32_t tag) const noexcept {
-    return static_cast<std::int32_t>(static_cast<std::uint32_t>(retired()) - tag) >= 0;
+    return static_cast<std::int32_t>(tag_of(retired()) - tag) >= 0;
   }
 
  private:
+  // Odd, so that no tag is 0, and in the order of the steps also where the upper bits are cut off.
+  [[nodiscard]] static std::uint32_t tag_of(std::uint64_t number) noexcept {
+    return static_cast<std::uint32_t>(number << 1 | 1);
+  }
+
   void advance() noexcept {
     auto last = retired();
-    while (last < begun() && done_[(last + 1) % capacity].load(std::memory_order_acquire) == last + 1) {
-      if (retired_.compare_exchange_strong(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    while (done_[(last + 1) % capacity].load(std::memory_order_seq_cst) == last + 1) {
+      if (retired_.compare_exchange_strong(last, last + 1, std::memory_order_seq_cst, std::memory_order_acquire)) {
         ++last;
       }
     }
   }
 
   [[nodiscard]] std::uint64_t begun() const noexcept { return begun_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t retired() const noexcept { return retired_.load(std::memory_order_seq_cst); }
 
   Atomic<std::uint64_t> begun_{0};
   Atomic<std::uint64_t> retired_{0};

@@ -1,14 +1,16 @@
 #pragma once
 
+#include <pagedkv/policy/locking/contention.hpp>
+
 #include <cstdint>
 #include <memory>
 
 namespace pagedkv {
 
-/// Stack of indices below 2^32 - 1, linked through an array (after Treiber, "Systems programming: coping with parallelism",
-/// 1986). A tag beside the index of the top counts pushes, so that a pop which slept while its index was popped and
-/// pushed again fails, until 2^32 pushes. Every member is lock-free.
-template <template <class> class Atomic>
+/// Stack of indices below 2^32 - 1, linked through an array (after Treiber, "Systems programming: coping with
+/// parallelism", 1986). A tag beside the index of the top counts pushes, so that a pop which slept while its index was
+/// popped and pushed again fails, until 2^32 pushes. Every member is lock-free.
+template <template <class> class Atomic, contention_metrics Metrics = no_contention_metrics>
 class tagged_index_stack {
  public:
   static constexpr std::uint32_t none = 0xffff'ffff;
@@ -25,14 +27,18 @@ class tagged_index_stack {
 
   void push(links& next, std::uint32_t index) noexcept {
     auto seen = top_.load(std::memory_order_relaxed);
-    do {
+    for (;;) {
       next[index].store(index_of(seen), std::memory_order_relaxed);
-    } while (!top_.compare_exchange_weak(seen, ((seen >> 32) + 1) << 32 | index, std::memory_order_release,
-                                         std::memory_order_relaxed));
+      if (top_.compare_exchange_weak(seen, ((seen >> 32) + 1) << 32 | index, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+        return;
+      }
+      Metrics::retried();
+    }
   }
 
-  /// Takes the top, or leaves `seen` as the word that showed the stack empty. Tells `announce` each index that it is about
-  /// to take; whoever then sees the stack without the index sees what `announce` did.
+  /// Takes the top, or leaves `seen` as the word that showed the stack empty. Tells `announce` each index that it is
+  /// about to take; whoever then sees the stack without the index sees what `announce` did.
   template <class Announce>
   [[nodiscard]] std::uint32_t pop(const links& next, word& seen, Announce&& announce) noexcept {
     seen = top();
@@ -44,6 +50,7 @@ class tagged_index_stack {
                                      std::memory_order_acquire)) {
         return index;
       }
+      Metrics::retried();
     }
     return none;
   }

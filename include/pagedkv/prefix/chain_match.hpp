@@ -23,6 +23,7 @@ std::size_t match_chain(const Index& index, chain_link before, std::span<const t
   constexpr auto look_ahead = std::size_t{1024};
   const auto group = std::clamp(look_ahead / block_size, std::size_t{1}, max_group);
   auto hashes = std::array<std::uint64_t, max_group>{};
+  auto candidates = std::array<block_id, max_group>{};
   auto last_hash = before.hash;
   for (auto first = std::size_t{0}; first < max_blocks; first += group) {
     const auto size = std::min(group, max_blocks - first);
@@ -31,10 +32,11 @@ std::size_t match_chain(const Index& index, chain_link before, std::span<const t
       index.prefetch_bucket(last_hash);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      index.prefetch_block(hashes[i]);
+      candidates[i] = index.prefetch_block(hashes[i]);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      const auto block = index.find(before, hashes[i], tokens.subspan((first + i) * block_size, block_size), hold);
+      const auto block = index.find_near(candidates[i], before, hashes[i],
+                                         tokens.subspan((first + i) * block_size, block_size), hold);
       if (block == no_block) {
         return first + i;
       }

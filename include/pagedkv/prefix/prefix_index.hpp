@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -52,26 +53,25 @@ class prefix_index {
   template <class Hold>
   [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, std::span<const token> tokens,
                               Hold&& hold) const noexcept {
-    return table_.find(hash, [&](block_id block) {
-      if (!hold.take(block)) {
-        return false;
-      }
-      if (matches(block, before, hash, tokens)) {
-        return true;
-      }
-      hold.drop(block);
-      return false;
-    });
+    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, hold); });
   }
 
-  /// First and second half of a look-up that is spread out to hide memory latency.
+  /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`, which
+  /// looks at what the second returned before it searches.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
-  void prefetch_block(std::uint64_t hash) const noexcept {
-    static_cast<void>(table_.find(hash, [&](block_id block) {
+  [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
+    return table_.find(hash, [&](block_id block) {
       __builtin_prefetch(&node_of(block));
       __builtin_prefetch(tokens_.block(block).data());
       return true;
-    }));
+    });
+  }
+  template <class Hold>
+  [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
+                                   std::span<const token> tokens, Hold&& hold) const noexcept {
+    return candidate != no_block && is_match(candidate, before, hash, tokens, hold)
+               ? candidate
+               : find(before, hash, tokens, hold);
   }
 
   /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards.
@@ -82,7 +82,6 @@ class prefix_index {
     here.hash = hash;
     here.before = before.identity;
     here.parent = before.block;
-    here.children.store(0, std::memory_order_relaxed);
     if (twin == no_block) {
       here.identity.store(next_identity_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
     } else {
@@ -93,7 +92,8 @@ class prefix_index {
     table_.insert(hash, block);
   }
 
-  /// Whether published blocks continue this one. Exact unless other threads are publishing or erasing.
+  /// Whether published blocks were published after one in this place. (Some may have continued earlier contents of it: they
+  /// are counted by place, since equal contents may return to it.) Exact unless other threads publish or erase.
   [[nodiscard]] bool has_children(block_id block) const noexcept {
     return node_of(block).children.load(std::memory_order_relaxed) != 0;
   }
@@ -107,16 +107,13 @@ class prefix_index {
 
   /// Stops, or starts again, counting a published block as a child of the one before it.
   void detach(block_id block) noexcept {
-    if (auto* children = children_of_parent(block)) {
-      auto count = children->load(std::memory_order_relaxed);
-      while (count > 0 && !children->compare_exchange_weak(count, count - 1, std::memory_order_relaxed,
-                                                           std::memory_order_relaxed)) {
-      }
+    if (const auto before = parent(block); before != no_block) {
+      node_of(before).children.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   void attach(block_id block) noexcept {
-    if (auto* children = children_of_parent(block)) {
-      children->fetch_add(1, std::memory_order_relaxed);
+    if (const auto before = parent(block); before != no_block) {
+      node_of(before).children.fetch_add(1, std::memory_order_relaxed);
     }
   }
 
@@ -130,7 +127,7 @@ class prefix_index {
     target.before = source.before;
     target.parent = source.parent;
     target.identity.store(source.identity.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-    target.children.store(source.children.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    target.children.fetch_add(source.children.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
     if (published) {
       table_.erase(target.hash, from);
       table_.insert(target.hash, to);
@@ -188,9 +185,8 @@ class prefix_index {
     std::uint64_t before = 0;           // identity of what precedes this block
     atomic<std::uint64_t> identity{0};  // 0 while not published
     block_id parent = no_block;         // the block it was published after, whether or not that is still there
-    atomic<std::uint32_t> children{0};  // published blocks whose parent this is
+    atomic<std::uint32_t> children{0};  // published blocks whose parent was in this place
   };
-
 
   [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
   [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
@@ -202,19 +198,22 @@ class prefix_index {
            (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), tokens);
   }
 
-  // Without a branch per token, so that the compiler compares whole vectors.
-  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
-    auto difference = token{0};
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      difference |= a[i] ^ b[i];
+  /// Leaves the block held if it is.
+  template <class Hold>
+  [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
+                              std::span<const token> tokens, Hold& hold) const noexcept {
+    if (!hold.take(block)) {
+      return false;
     }
-    return difference == 0;
+    if (matches(block, before, hash, tokens)) {
+      return true;
+    }
+    hold.drop(block);
+    return false;
   }
 
-  /// Null where there is no parent to count at.
-  [[nodiscard]] atomic<std::uint32_t>* children_of_parent(block_id block) noexcept {
-    const auto parent = parent_in_index(block);
-    return parent == no_block ? nullptr : &node_of(parent).children;
+  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
+    return std::memcmp(a.data(), b.data(), b.size_bytes()) == 0;
   }
 
   token_store tokens_;

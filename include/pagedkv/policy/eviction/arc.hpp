@@ -63,8 +63,6 @@ class arc {
   }
 
  private:
-  struct nothing {};
-
   static constexpr auto once = chain_lists::list_index{0};
   static constexpr auto again = chain_lists::list_index{1};
 
@@ -90,13 +88,13 @@ class arc {
     if (ghosts_.full()) {
       ghosts_.pop_oldest(ghosts_.size(again) != 0 ? again : once);
     }
-    ghosts_.push({hash, {}, list});
+    ghosts_.push({hash, list});
   }
 
   std::int32_t num_blocks_;
   std::int32_t target_ = 0;  // size of `once` that is aimed at
   chain_lists lists_;
-  ghost_list<nothing> ghosts_;
+  ghost_list ghosts_;
   std::vector<std::uint64_t> hashes_;
 };
 

@@ -9,7 +9,8 @@
 namespace pagedkv {
 
 /// A set of indices for many threads, with a summary of one bit for every 64 indices, so that a search passes 4,096 absent
-/// ones at a step. Every operation but the searches is a few atomic instructions without a loop.
+/// ones at a step. Every operation but the searches is a few atomic instructions without a loop. `set` and `reset` change one
+/// level and then look at the other, so they are sequentially consistent: of two that meet, one sees the other's change.
 template <template <class> class Atomic = std::atomic>
 class evictable_bitmap {
  public:
@@ -22,20 +23,20 @@ class evictable_bitmap {
 
   /// What the caller wrote before is seen by a thread that finds the index.
   void set(std::size_t i) noexcept {
-    words_[i / 64].fetch_or(bit(i), std::memory_order_acq_rel);
+    words_[i / 64].fetch_or(bit(i), std::memory_order_seq_cst);
     auto& above = summary_[i / 4096];
-    if ((above.load(std::memory_order_acquire) & bit(i / 64)) == 0) {
-      above.fetch_or(bit(i / 64), std::memory_order_acq_rel);
+    if ((above.load(std::memory_order_seq_cst) & bit(i / 64)) == 0) {
+      above.fetch_or(bit(i / 64), std::memory_order_seq_cst);
     }
   }
 
   void reset(std::size_t i) noexcept {
     auto& word = words_[i / 64];
-    if ((word.fetch_and(~bit(i), std::memory_order_acq_rel) & ~bit(i)) == 0) {
+    if ((word.fetch_and(~bit(i), std::memory_order_seq_cst) & ~bit(i)) == 0) {
       auto& above = summary_[i / 4096];
-      above.fetch_and(~bit(i / 64), std::memory_order_acq_rel);
-      if (word.load(std::memory_order_acquire) != 0) {
-        above.fetch_or(bit(i / 64), std::memory_order_acq_rel);
+      above.fetch_and(~bit(i / 64), std::memory_order_seq_cst);
+      if (word.load(std::memory_order_seq_cst) != 0) {
+        above.fetch_or(bit(i / 64), std::memory_order_seq_cst);
       }
     }
   }

@@ -81,8 +81,6 @@ class s3_fifo {
   }
 
  private:
-  struct nothing {};
-
   static constexpr auto small = chain_lists::list_index{0};
   static constexpr auto main = chain_lists::list_index{1};
   static constexpr auto max_hits = 3;
@@ -119,13 +117,13 @@ class s3_fifo {
       if (ghosts_.full()) {
         ghosts_.pop_oldest(0);
       }
-      ghosts_.push({hashes_[to_index(block)], {}, 0});
+      ghosts_.push({hashes_[to_index(block)], 0});
     }
   }
 
   std::int32_t small_limit_;
   chain_lists lists_;
-  ghost_list<nothing> ghosts_;
+  ghost_list ghosts_;
   std::vector<std::uint8_t> hits_;
   std::vector<std::uint64_t> hashes_;
 };

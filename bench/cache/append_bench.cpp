@@ -1,0 +1,87 @@
+#include "../support/best_of.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <vector>
+
+// Times are the best of many repetitions; each counter `ratio` is ours over the baseline's, both from this run.
+
+namespace {
+
+using namespace pagedkv;
+
+constexpr auto repetitions = 50;
+
+/// One token at a time inside a block, against a vector that has room. Both are kept in memory between tokens, where
+/// other sequences' tokens would come in between.
+template <class Locking>
+void append_inside_a_block(benchmark::State& state) {
+  constexpr auto num_tokens = std::int32_t{8192};
+  auto cache = kv_cache<float16, Locking>{{.block_size = num_tokens + 1, .num_blocks = 1, .head_dim = 1}};
+  auto id = sequence_id{};
+  auto tokens = std::vector<token>{};
+  benchmark::DoNotOptimize(&tokens);
+  auto ours = 0.0;
+  auto baseline = 0.0;
+  for (auto _ : state) {
+    ours = bench::best_seconds(
+        repetitions,
+        [&] {
+          static_cast<void>(cache.release(id));
+          id = cache.create_sequence(std::vector<token>{0})->id;
+        },
+        [&] {
+          for (auto i = token{0}; i < num_tokens; ++i) {
+            const auto done = cache.append(id, i);
+            if (!done) {
+              state.SkipWithError("a token did not fit");
+            }
+            benchmark::ClobberMemory();
+          }
+        });
+    baseline = bench::best_seconds(
+        repetitions, [&] { tokens = {}, tokens.reserve(num_tokens); },
+        [&] {
+          for (auto i = token{0}; i < num_tokens; ++i) {
+            tokens.push_back(i);
+            benchmark::ClobberMemory();
+          }
+        });
+  }
+  state.counters["ns"] = ours / num_tokens * 1e9;
+  state.counters["push_back_ns"] = baseline / num_tokens * 1e9;
+  state.counters["ratio"] = ours / baseline;
+}
+BENCHMARK(append_inside_a_block<single_thread>)->Iterations(1);
+BENCHMARK(append_inside_a_block<rw_lock<>>)->Iterations(1);
+
+/// A sequence of one block comes and goes, against a block of the C++ library's heap.
+void create_and_release(benchmark::State& state) {
+  constexpr auto num_sequences = 4096;
+  auto cache = kv_cache<>{{.block_size = 16, .num_blocks = 4096}};
+  const auto prompt = std::vector<token>{1, 2, 3};
+  auto ours = 0.0;
+  auto baseline = 0.0;
+  for (auto _ : state) {
+    ours = bench::best_seconds(repetitions, [&] {
+      for (auto i = 0; i < num_sequences; ++i) {
+        static_cast<void>(cache.release(cache.create_sequence(prompt)->id));
+      }
+    });
+    baseline = bench::best_seconds(repetitions, [&] {
+      for (auto i = 0; i < num_sequences; ++i) {
+        auto block = std::vector<token>(16);
+        benchmark::DoNotOptimize(block);
+      }
+    });
+  }
+  state.counters["ns"] = ours / num_sequences * 1e9;
+  state.counters["heap_ns"] = baseline / num_sequences * 1e9;
+  state.counters["ratio"] = ours / baseline;
+}
+BENCHMARK(create_and_release)->Iterations(1);
+
+}  // namespace

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace pagedkv::bench {
+
+/// The same eviction under every locking policy, so that only that differs.
+template <locking Locking>
+using cache_under = kv_cache<float32, Locking, clock<>>;
+
+inline constexpr auto block_size = 16;
+
+[[nodiscard]] inline cache_config config_of(std::int32_t num_blocks) {
+  auto config = cache_config{};
+  config.head_dim = 1;
+  config.block_size = block_size;
+  config.num_blocks = num_blocks;
+  config.max_sequences = 1024;
+  config.hash_seed = 1;
+  return config;
+}
+
+[[nodiscard]] inline std::vector<token> text(std::size_t num_tokens, token first) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+}  // namespace pagedkv::bench
+
+/// Registers a benchmark, a function template over the locking policy, for all of them. The order matters to comparisons.
+#define PAGEDKV_FOR_ALL_POLICIES(function)                                                                     \
+  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                  \
+  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                       \
+  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                 \
+  BENCHMARK(function<pagedkv::lock_free>)->Apply(pagedkv::bench::one_to_sixteen_threads)

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "../support/prefix_trace.hpp"
+#include "../support/simulate.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagedkv::replay {
+
+struct options;
+
+/// How eviction policies fare with the same requests, one at a time, in pools of several capacities.
+struct comparison {
+  struct row {
+    std::string policy;
+    std::vector<support::simulation_result> results;  // by capacity
+  };
+
+  std::size_t num_requests = 0;
+  std::size_t num_references = 0;
+  std::size_t num_distinct_blocks = 0;
+  std::vector<std::int32_t> capacities;  // blocks, ascending
+  std::vector<row> policies;
+  row optimum;
+  double seconds = 0;      // wall clock
+  double cpu_seconds = 0;  // of all threads
+};
+
+/// Simulates every policy chosen, and the optimum, at every capacity, side by side over the one trace, on as many threads
+/// as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % to 100 % of the distinct blocks. Shows progress
+/// on a terminal.
+[[nodiscard]] comparison compare(const support::prefix_trace& trace, const options& chosen);
+
+}  // namespace pagedkv::replay

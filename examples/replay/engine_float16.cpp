@@ -1,7 +1,0 @@
-#include "engine_of.hpp"
-
-namespace pagedkv::replay {
-
-template std::unique_ptr<engine> make_engine_with<float16>(const options&, const cache_config&);
-
-}  // namespace pagedkv::replay

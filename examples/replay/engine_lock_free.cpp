@@ -1,0 +1,7 @@
+#include "engine_of.hpp"
+
+namespace pagedkv::replay {
+
+template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&);
+
+}  // namespace pagedkv::replay

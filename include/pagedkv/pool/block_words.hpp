@@ -1,0 +1,61 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/block_state.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace pagedkv {
+
+/// The state words of all blocks.
+///
+/// Memory orders: a change releases what its thread wrote to the block before, and acquires what others wrote before theirs.
+/// So whoever takes a reference on a published block sees its tokens and links, and whoever gets a free block sees
+/// that its last user is done.
+template <locking Locking>
+class block_words {
+ public:
+  explicit block_words(std::int32_t num_blocks)
+      : num_blocks_(static_cast<std::size_t>(num_blocks)), words_(std::make_unique<word[]>(num_blocks_)) {}
+
+  [[nodiscard]] block_state operator[](block_id block) const noexcept {
+    return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
+  }
+
+  /// For the one thread that may change this block now.
+  void set(block_id block, block_state state) noexcept {
+    words_[to_index(block)].store(state.word(), std::memory_order_release);
+  }
+
+  /// Puts `next(state)` in the place of a block's state in one step. Returns the state before, or nothing when `next` did.
+  template <class Next>
+  std::optional<block_state> change(block_id block, Next&& next) noexcept {
+    auto& shared = words_[to_index(block)];
+    auto seen = shared.load(std::memory_order_acquire);
+    for (;;) {
+      const std::optional<block_state> wanted = next(block_state{seen});
+      if (!wanted) {
+        return std::nullopt;
+      }
+      if (shared.compare_exchange_weak(seen, wanted->word(), std::memory_order_acq_rel, std::memory_order_acquire)) {
+        return block_state{seen};
+      }
+      Locking::contention::retried();
+    }
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_blocks_ * sizeof(word); }
+
+ private:
+  using word = typename Locking::template atomic<std::uint64_t>;
+
+  std::size_t num_blocks_;
+  std::unique_ptr<word[]> words_;
+};
+
+}  // namespace pagedkv

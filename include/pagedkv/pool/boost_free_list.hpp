@@ -1,0 +1,50 @@
+#pragma once
+
+#include <pagedkv/pool/free_list.hpp>
+
+#include <boost/lockfree/policies.hpp>
+#include <boost/lockfree/stack.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// A free list made of Boost.Lockfree's fixed-size stack, to compare with. It holds 65,535 ids at most, and the
+/// constructor throws `std::runtime_error` for more; its tags have 16 bits; ThreadSanitizer takes its links for races.
+class boost_free_list {
+ public:
+  explicit boost_free_list(std::int32_t num_blocks)
+      : num_blocks_(num_blocks), ids_(static_cast<std::size_t>(num_blocks)), num_free_(num_blocks) {
+    for (auto id = num_blocks; id-- > 0;) {
+      ids_.bounded_push(id);
+    }
+  }
+
+  [[nodiscard]] block_id pop() noexcept {
+    auto id = static_cast<std::int32_t>(no_block);
+    if (ids_.pop(id)) {
+      num_free_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return block_id{id};
+  }
+
+  void push(block_id block) noexcept {
+    num_free_.fetch_add(1, std::memory_order_relaxed);
+    ids_.bounded_push(static_cast<std::int32_t>(block));
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return num_free_.load(std::memory_order_relaxed); }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return static_cast<std::size_t>(num_blocks_) * 8; }
+
+ private:
+  std::int32_t num_blocks_;
+  boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>> ids_;
+  std::atomic<std::int32_t> num_free_;
+};
+
+static_assert(free_list<boost_free_list>);
+
+}  // namespace pagedkv

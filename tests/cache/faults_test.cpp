@@ -1,0 +1,245 @@
+#include "../support/allocation_count.hpp"
+#include "../support/cache_fixture.hpp"
+#include "../support/failing_allocator.hpp"
+
+#include <limits>
+#include <new>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+/// The host backend, which fails on demand and notes on which stream block operations were asked for.
+struct recording_backend : host_backend {
+  using stream = int;
+
+  struct log {
+    bool fail = false;
+    std::vector<std::pair<std::string, stream>> calls;
+  };
+
+  static constexpr std::string_view name = "recording";
+
+  explicit recording_backend(log& to) : notes(&to) {}
+
+  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values, stream on) noexcept {
+    notes->calls.emplace_back("append", on);
+    return host::append<Element>(view, layer, slots, keys, values);
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream on) noexcept {
+    notes->calls.emplace_back("gather", on);
+    return host::gather<Element>(view, layer, slots, keys, values);
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    notes->calls.emplace_back("copy", on);
+    return notes->fail ? error{error_code::backend_failure, "copy"} : host::copy_blocks(view, pairs);
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    notes->calls.emplace_back("move", on);
+    return notes->fail ? error{error_code::backend_failure, "move"} : host::move_blocks(view, pairs);
+  }
+
+  log* notes;
+};
+
+using recorded_cache = kv_cache<float32, single_thread, lru, host_allocator, recording_backend>;
+
+/// What a caller can see of the cache and of one sequence.
+struct snapshot {
+  block_counts blocks;
+  std::int64_t copies;
+  std::int64_t evictions;
+  std::int64_t num_tokens;
+  std::int64_t num_computed_tokens;
+  timestamp last_access;
+  std::vector<block_id> table;
+
+  friend bool operator==(const snapshot&, const snapshot&) = default;
+};
+
+template <class Cache>
+[[nodiscard]] snapshot look_at(Cache& cache, sequence_id id) {
+  const auto statistics = cache.statistics();
+  const auto info = cache.describe(id).value();
+  return {statistics.blocks,        statistics.copies, statistics.evictions, info.num_tokens,
+          info.num_computed_tokens, info.last_access,  table_of(cache, id)};
+}
+
+}  // namespace
+
+TEST_CASE("copies on write and compaction run on the caller's stream", "[cache][faults]") {
+  auto log = recording_backend::log{};
+  auto cache = recorded_cache{small_cache(8), {}, recording_backend{log}};
+  const auto filler = cache.create_sequence(text(100, 4)).value().id;
+  const auto first = create_committed(cache, text(0, 6));
+  const auto second = cache.fork(first).value();
+  CHECK(log.calls.empty());
+  REQUIRE(cache.append(second, 7, 3));
+  CHECK(log.calls == std::vector{std::pair{std::string{"copy"}, 3}});
+  REQUIRE(cache.append(second, text(0, 9), 4));
+  CHECK(log.calls.size() == 1);
+  REQUIRE(cache.release(filler));
+  REQUIRE(cache.compact(5));
+  CHECK(log.calls.back() == std::pair{std::string{"move"}, 5});
+  auto number = std::vector<float>(2);
+  const auto slots = std::vector{skip_slot};
+  REQUIRE(cache.write(0, slots, {number.data(), 2, 2}, {number.data(), 2, 2}, 6));
+  CHECK(log.calls.back() == std::pair{std::string{"append"}, 6});
+  REQUIRE(cache.read(0, slots, {number.data(), 2, 2}, {number.data(), 2, 2}, 7));
+  CHECK(log.calls.back() == std::pair{std::string{"gather"}, 7});
+  release_all(cache, {first, second});
+}
+
+TEST_CASE("a copy on write that fails in the backend changes nothing", "[cache][faults]") {
+  auto log = recording_backend::log{};
+  auto cache = recorded_cache{small_cache(8), {}, recording_backend{log}};
+  const auto first = create_committed(cache, text(0, 6));
+  const auto second = cache.fork(first).value();
+  cache.advance_time(timestamp{5});
+  for (const auto size : {std::size_t{1}, std::size_t{2}, std::size_t{9}}) {
+    CAPTURE(size);
+    const auto before = look_at(cache, second);
+    log.fail = true;
+    const auto failed = cache.append(second, text(0, size));
+    REQUIRE_FALSE(failed);
+    CHECK(failed.error().code == error_code::backend_failure);
+    CHECK(look_at(cache, second) == before);
+    check_sound(cache);
+  }
+  log.fail = false;
+  CHECK(cache.append(second, text(0, 9)));
+  release_all(cache, {first, second});
+}
+
+TEST_CASE("a compaction that fails in the backend changes nothing", "[cache][faults]") {
+  auto log = recording_backend::log{};
+  log.fail = true;
+  auto cache = recorded_cache{small_cache(8), {}, recording_backend{log}};
+  const auto filler = cache.create_sequence(text(100, 4)).value().id;
+  const auto id = create_committed(cache, text(0, 6));
+  REQUIRE(cache.release(filler));
+  const auto before = look_at(cache, id);
+  CHECK(cache.compact().error().code == error_code::backend_failure);
+  CHECK(look_at(cache, id) == before);
+  CHECK(cache.find_prefix(text(0, 4)) == 4);
+  check_sound(cache);
+  release_all(cache, {id});
+}
+
+TEST_CASE("an allocator with nothing left makes the constructor throw", "[cache][faults]") {
+  using cache = kv_cache<float32, single_thread, lru, failing_allocator<>>;
+  auto log = allocation_log{.fail_at = 1};
+  try {
+    const auto made = cache{small_cache(8), failing_allocator<>{log}};
+    FAIL("made a cache without memory");
+  } catch (const exception& e) {
+    CHECK(e.reason().code == error_code::out_of_memory);
+  }
+  {
+    const auto made = cache{small_cache(8), failing_allocator<>{log}};
+    CHECK(log.live == 1);
+    CHECK(log.calls == 2);
+  }
+  CHECK(log.live == 0);
+}
+
+TEST_CASE("a constructor that runs out of memory at any point gives everything back", "[cache][faults]") {
+  using cache = kv_cache<float32, single_thread, fifo, failing_allocator<>>;
+  auto log = allocation_log{};
+  auto failures = 0;
+  for (auto n = 1;; ++n) {
+    fail_allocation(n);
+    try {
+      const auto made = cache{small_cache(64), failing_allocator<>{log}};
+      fail_allocation(0);
+      break;
+    } catch (const std::bad_alloc&) {
+      fail_allocation(0);
+      ++failures;
+    }
+    CHECK(log.live == 0);
+  }
+  CHECK(failures >= 5);
+  CHECK(log.live == 0);
+}
+
+TEST_CASE("operations that run out of memory at any point say so and change nothing", "[cache][faults]") {
+  auto failures = 0;
+  for (auto n = 1;; ++n) {
+    CAPTURE(n);
+    auto cache = kv_cache<>{small_cache(64)};
+    auto ids = std::vector<sequence_id>{};
+    auto pins = std::vector<pin_id>{};
+    ids.reserve(8);
+    pins.reserve(8);
+    const auto prompt = text(0, 20);
+    const auto run = text(100, 40);
+    const auto filler = create_committed(cache, text(500, 12));
+    const auto told = failures;
+    const auto note = [&](const auto& outcome) {
+      if (!outcome) {
+        ++failures;
+        CHECK((outcome.error().code == error_code::out_of_memory || outcome.error().code == error_code::limit_reached));
+      }
+      return outcome.has_value();
+    };
+    const auto before = cache.statistics().blocks;
+    fail_allocation(n);
+    if (const auto made = cache.create_sequence(prompt); note(made)) {
+      ids.push_back(made->id);
+      const auto tokens_before = cache.describe(made->id)->num_tokens;
+      if (!note(cache.append(made->id, run))) {
+        CHECK(cache.describe(made->id)->num_tokens == tokens_before);
+      }
+      REQUIRE(cache.commit(made->id, cache.describe(made->id)->num_tokens));
+      if (const auto fork = cache.fork(made->id); note(fork)) {
+        ids.push_back(*fork);
+        note(cache.append(*fork, 1));
+      }
+    } else {
+      CHECK(cache.statistics().blocks == before);
+    }
+    if (const auto pinned = cache.pin(prompt); note(pinned)) {
+      pins.push_back(pinned->id);
+    }
+    REQUIRE(cache.release(filler));
+    note(cache.compact());
+    const bool reached = failures != told;
+    fail_allocation(0);
+    check_sound(cache);
+    for (const auto id : pins) {
+      CHECK(cache.unpin(id));
+    }
+    release_all(cache, ids);
+    if (!reached) {
+      break;
+    }
+  }
+  CHECK(failures >= 5);
+}
+
+TEST_CASE("a bad configuration is thrown with its reason", "[cache][faults]") {
+  auto zero = small_cache(0);
+  CHECK_THROWS_AS(kv_cache<>{zero}, exception);
+  auto huge = small_cache(std::numeric_limits<std::int32_t>::max());
+  huge.num_layers = huge.num_kv_heads = 1'000'000;
+  huge.head_dim = 100;
+  try {
+    const auto made = kv_cache<>{huge};
+    FAIL("made a cache larger than any memory");
+  } catch (const exception& e) {
+    CHECK(e.reason().code == error_code::size_overflow);
+  }
+}

@@ -1,0 +1,104 @@
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include "../support/allocation_count.hpp"
+
+#include <set>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+using map = record_map<int, single_thread>;
+
+[[nodiscard]] std::uint64_t add(map& records, int value) {
+  auto* const place = records.reserve();
+  REQUIRE(place != nullptr);
+  place->record = value;
+  records.open(*place);
+  return map::id_of(*place);
+}
+
+[[nodiscard]] bool holds(map& records, std::uint64_t id) {
+  auto* const place = records.find(id);
+  return place != nullptr && map::is_open(*place, id);
+}
+
+void remove(map& records, std::uint64_t id) {
+  auto* const place = records.find(id);
+  REQUIRE(place != nullptr);
+  records.close(*place);
+  records.abandon(*place);
+}
+
+}  // namespace
+
+TEST_CASE("an id names its record until it is closed, and never again", "[record_map]") {
+  auto records = map{2};
+  auto gone = std::set<std::uint64_t>{};
+  for (auto i = 0; i < 1000; ++i) {
+    const auto id = add(records, i);
+    CHECK(records.find(id)->record == i);
+    CHECK(holds(records, id));
+    CHECK(records.size() == 1);
+    remove(records, id);
+    CHECK_FALSE(holds(records, id));
+    CHECK(gone.insert(id).second);
+  }
+  CHECK(records.size() == 0);
+  for (const auto id : gone) {
+    CHECK_FALSE(holds(records, id));
+  }
+}
+
+TEST_CASE("ids that never were name nothing", "[record_map]") {
+  auto records = map{100};
+  for (const auto id : {std::uint64_t{0}, std::uint64_t{99}, std::uint64_t{100}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
+    CHECK_FALSE(holds(records, id));
+  }
+  const auto id = add(records, 1);
+  CHECK_FALSE(holds(records, id + (std::uint64_t{1} << 32)));
+  CHECK_FALSE(holds(records, id + (std::uint64_t{2} << 32)));
+  CHECK_FALSE(holds(records, id & 0xffff'ffff));
+}
+
+TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
+  constexpr auto capacity = 130;  // more than two chunks
+  auto records = map{capacity};
+  auto ids = std::vector<std::uint64_t>{};
+  for (auto i = 0; i < capacity; ++i) {
+    ids.push_back(add(records, i));
+  }
+  CHECK(records.reserve() == nullptr);
+  CHECK(records.size() == capacity);
+  auto seen = std::set<int>{};
+  records.for_each([&](const auto& place) { seen.insert(place.record); });
+  CHECK(seen.size() == static_cast<std::size_t>(capacity));
+  remove(records, ids[70]);
+  const auto again = add(records, 1000);
+  CHECK(holds(records, again));
+  CHECK_FALSE(holds(records, ids[70]));
+  CHECK(records.reserve() == nullptr);
+}
+
+TEST_CASE("a place that was reserved and abandoned was never open", "[record_map]") {
+  auto records = map{1};
+  auto* const place = records.reserve();
+  REQUIRE(place != nullptr);
+  records.for_each([](const auto&) { FAIL("visits a place that is not open"); });
+  records.abandon(*place);
+  CHECK(records.size() == 0);
+  CHECK(records.reserve() == place);
+}
+
+TEST_CASE("a place for which there is no memory is null, and vacant again", "[record_map]") {
+  auto records = map{64};
+  test::fail_allocation(1);
+  CHECK(records.reserve() == nullptr);
+  test::fail_allocation(0);
+  CHECK(records.size() == 0);
+  CHECK(holds(records, add(records, 1)));
+}

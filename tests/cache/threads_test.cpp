@@ -1,0 +1,180 @@
+#include "../support/cache_fixture.hpp"
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+using shared_cache = kv_cache<float32, rw_lock<>, lru>;
+
+/// One thread's life: sequences of its own on prefixes that all threads share. Returns the first thing that was wrong.
+[[nodiscard]] std::string work(shared_cache& cache, unsigned seed, int rounds) {
+  auto random = std::mt19937{seed};
+  auto mine = std::vector<sequence_id>{};
+  auto pins = std::vector<pin_id>{};
+  const auto end = [&](std::size_t index) {
+    const auto released = cache.release(mine[index]).has_value();
+    mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(index));
+    return released;
+  };
+  for (auto round = 0; round < rounds; ++round) {
+    const auto prompt = text(static_cast<token>(random() % 3), random() % 30);
+    switch (random() % 10) {
+      case 0:
+      case 1:
+        if (const auto made = cache.create_sequence(prompt)) {
+          mine.push_back(made->id);
+        } else if (made.error().code != error_code::capacity_exhausted && made.error().code != error_code::limit_reached) {
+          return "create: " + made.error().message();
+        }
+        break;
+      case 2:
+        if (cache.find_prefix(prompt) > std::ssize(prompt)) {
+          return "a prefix longer than the prompt";
+        }
+        break;
+      case 3:
+        if (const auto pinned = cache.pin(prompt)) {
+          pins.push_back(pinned->id);
+        }
+        break;
+      case 4:
+        if (!pins.empty()) {
+          if (!cache.unpin(pins.back())) {
+            return "unpin failed";
+          }
+          pins.pop_back();
+        }
+        break;
+      case 5:
+        if (const auto step = cache.begin_step()) {
+          if (!cache.retire_step(*step)) {
+            return "retire failed";
+          }
+        }
+        break;
+      case 6:
+        static_cast<void>(cache.statistics());
+        cache.advance_time(timestamp{round});
+        break;
+      default: break;
+    }
+    if (mine.empty()) {
+      continue;
+    }
+    const auto index = random() % mine.size();
+    const auto id = mine[index];
+    const auto before = cache.describe(id);
+    if (!before) {
+      return "describe: " + before.error().message();
+    }
+    auto expected = before->num_tokens;
+    switch (random() % 6) {
+      case 0:
+        if (cache.append(id, 7)) {
+          ++expected;
+        }
+        break;
+      case 1:
+        if (!cache.commit(id, before->num_tokens)) {
+          return "commit failed";
+        }
+        break;
+      case 2:
+        if (const auto fork = cache.fork(id)) {
+          mine.push_back(*fork);
+        }
+        break;
+      case 3:
+        expected = before->num_tokens / 2;
+        if (!cache.truncate(id, expected)) {
+          return "truncate failed";
+        }
+        break;
+      case 4:
+        if (!end(index)) {
+          return "release failed";
+        }
+        continue;
+      default:
+        auto slots = std::vector<slot>(static_cast<std::size_t>(expected));
+        if (!cache.slot_mapping(id, 0, slots)) {
+          return "slot mapping failed";
+        }
+        break;
+    }
+    if (cache.describe(id)->num_tokens != expected) {
+      return "a length that nobody else may change has changed";
+    }
+  }
+  while (!mine.empty()) {
+    if (!end(0)) {
+      return "release failed";
+    }
+  }
+  for (const auto id : pins) {
+    if (!cache.unpin(id)) {
+      return "unpin failed";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("threads with sequences of their own share one cache under a reader-writer lock", "[cache][threads]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  constexpr auto num_threads = 4;
+  auto cache = shared_cache{small_cache(24)};
+  auto complaints = std::vector<std::string>(num_threads);
+  auto done = std::atomic<int>{0};
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto i = 0; i < num_threads; ++i) {
+      threads.emplace_back([&, i] {
+        complaints[static_cast<std::size_t>(i)] = work(cache, seed + static_cast<unsigned>(i), 3000);
+        ++done;
+      });
+    }
+    while (done < num_threads) {  // an observer, until all are done
+      static_cast<void>(cache.compact());
+      if (const auto broken = cache.check_invariants(); !broken.empty()) {
+        complaints.push_back(broken.front());
+        break;
+      }
+    }
+  }
+  for (const auto& complaint : complaints) {
+    CHECK(complaint == "");
+  }
+  const auto statistics = cache.statistics();
+  CHECK(statistics.blocks.in_use == 0);
+  CHECK(statistics.blocks.retiring == 0);
+  CHECK(statistics.hit_blocks > 0);
+  CHECK(statistics.evictions > 0);
+  check_sound(cache);
+}
+
+TEST_CASE("two threads on one sequence wait for each other", "[cache][threads]") {
+  auto cache = shared_cache{small_cache(300)};
+  const auto id = cache.create_sequence(text(0, 1)).value().id;
+  auto appended = std::atomic<int>{0};
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (auto j = 0; j < 250; ++j) {
+          appended += cache.append(id, j).has_value();
+        }
+      });
+    }
+  }
+  CHECK(appended == 1000);
+  CHECK(cache.describe(id)->num_tokens == 1001);
+  release_all(cache, {id});
+}

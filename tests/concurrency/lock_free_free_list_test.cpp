@@ -1,0 +1,253 @@
+#include "../support/mutants.hpp"
+#include "../support/scheduled.hpp"
+
+#include <pagedkv/pool/lock_free_free_list.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+// Magazines of one id, so that few operations reach every path.
+template <template <class> class Atomic, std::uint32_t MagazineSize = 1>
+using list_of = lock_free_free_list<Atomic, scheduled_thread_index, MagazineSize>;
+
+/// A list whose every answer is checked: an id belongs to one thread at a time, what its last owner wrote is seen by
+/// the next, and `no_block` is an answer only if, at some moment of the call, nothing was surely free.
+template <class List>
+class audited {
+ public:
+  audited(execution& e, std::int32_t num_blocks, std::uint32_t num_caches, bool exact = true)
+      : execution_(e),
+        list_(num_blocks, num_caches),
+        exact_(exact),
+        num_free_(num_blocks),
+        held_(static_cast<std::size_t>(num_blocks)),
+        contents_(static_cast<std::size_t>(num_blocks)) {}
+
+  block_id pop() {
+    begin();
+    auto call = call_in_progress{num_free_};
+    calls_.push_back(&call);
+    const auto block = list_.pop();
+    std::erase(calls_, &call);
+    if (block == no_block) {
+      execution_.expect(!exact_ || call.fewest_free < 0, "refused while a block was free");
+      ++num_free_;
+      return block;
+    }
+    execution_.expect(!held_[to_index(block)], "handed out twice");
+    held_[to_index(block)] = true;
+    contents_[to_index(block)].write(1);
+    return block;
+  }
+
+  void push(block_id block) {
+    if (block == no_block) {
+      return;
+    }
+    contents_[to_index(block)].write(2);
+    held_[to_index(block)] = false;
+    list_.push(block);
+    ++num_free_;
+  }
+
+  /// Runs the threads and pops what is left.
+  void run() {
+    execution_.run();
+    const auto num_held = static_cast<std::int32_t>(std::count(held_.begin(), held_.end(), true));
+    const auto num_blocks = static_cast<std::int32_t>(held_.size());
+    execution_.expect(list_.size() == num_blocks - num_held, "wrong size");
+    for (auto i = num_held; i < num_blocks; ++i) {
+      execution_.expect(pop() != no_block, "a block is lost");
+    }
+    execution_.expect(pop() == no_block, "a block too many");
+  }
+
+ private:
+  struct call_in_progress {
+    std::int32_t fewest_free;  // below zero when, with this call's claim, more were claimed than there are
+  };
+
+  // A pop in progress may have an id already, so it counts from its beginning. So does a push, until its end.
+  void begin() {
+    --num_free_;
+    for (auto* call : calls_) {
+      call->fewest_free = std::min(call->fewest_free, num_free_);
+    }
+  }
+
+  execution& execution_;
+  List list_;
+  bool exact_;
+  std::int32_t num_free_;
+  std::vector<call_in_progress*> calls_;
+  std::vector<bool> held_;
+  std::vector<scheduled_data<int>> contents_;
+};
+
+/// Two threads, each popping `depth` ids and pushing them back, twice.
+template <class List>
+scenario pairs(std::int32_t num_blocks, std::uint32_t num_caches, int depth, bool exact = true) {
+  return [=](execution& e) {
+    auto list = audited<List>{e, num_blocks, num_caches, exact};
+    for (auto thread = 0; thread < 2; ++thread) {
+      e.spawn([&] {
+        auto first = no_block;
+        auto second = no_block;
+        for (auto round = 0; round < 2; ++round) {
+          first = list.pop();
+          if (depth > 1) {
+            second = list.pop();
+          }
+          list.push(first);
+          if (depth > 1) {
+            list.push(second);
+          }
+        }
+      });
+    }
+    list.run();
+  };
+}
+
+/// One thread frees what another takes.
+template <class List>
+scenario handover(std::int32_t num_blocks, std::uint32_t num_caches, bool exact = true) {
+  return [=](execution& e) {
+    auto list = audited<List>{e, num_blocks, num_caches, exact};
+    const auto first = list.pop();
+    const auto second = list.pop();
+    e.spawn([&] {
+      list.push(first);
+      list.push(second);
+    });
+    e.spawn([&] {
+      list.pop();
+      list.pop();
+    });
+    list.run();
+  };
+}
+
+/// There is a free id all the time, but no longer where one thread has not looked yet.
+template <class List>
+scenario relay(std::uint32_t num_caches) {
+  return [=](execution& e) {
+    auto list = audited<List>{e, 2, num_caches};
+    const auto first = list.pop();
+    const auto second = list.pop();
+    e.spawn([&] { list.pop(); });
+    e.spawn([&] {
+      list.push(first);
+      list.pop();
+    });
+    e.spawn([&] { list.push(second); });
+    list.run();
+  };
+}
+
+/// More threads than a schedule can be exhausted for; the last ones have no cache.
+template <class List>
+scenario crowd(std::int32_t num_blocks, std::uint32_t num_caches, int num_threads, bool exact = true) {
+  return [=](execution& e) {
+    auto list = audited<List>{e, num_blocks, num_caches, exact};
+    for (auto thread = 0; thread < num_threads; ++thread) {
+      e.spawn([&] {
+        block_id held[3] = {};
+        for (auto round = 0; round < 3; ++round) {
+          for (auto& block : held) {
+            block = list.pop();
+          }
+          for (const auto block : held) {
+            list.push(block);
+          }
+        }
+      });
+    }
+    list.run();
+  };
+}
+
+void check_passes(const finding& found) {
+  INFO(found.failure << ", seed " << found.seed << ", schedule " << found.schedule << ", after " << found.schedules);
+  CHECK(found.failure.empty());
+}
+
+TEST_CASE("a lock-free free list is exact under every schedule of two threads", "[lock_free_free_list]") {
+  using list = list_of<scheduled>;
+  auto explored = explorer{{.preemptions = 2}};
+  for (const auto& body : {pairs<list>(1, 3, 1), pairs<list>(2, 3, 1), pairs<list>(3, 3, 2), handover<list>(2, 3),
+                           handover<list>(3, 3), pairs<list>(2, 2, 1), pairs<list>(2, 1, 1),
+                           pairs<list_of<scheduled, 3>>(3, 3, 1)}) {
+    const auto found = explored.exhaustive(body);
+    check_passes(found);
+    CHECK(found.complete);
+  }
+}
+
+TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_free_list]") {
+  auto explored = explorer{{.preemptions = 2}};
+  for (const auto num_caches : {1U, 2U, 3U, 4U}) {
+    const auto found = explored.exhaustive(relay<list_of<scheduled>>(num_caches));
+    check_passes(found);
+    CHECK(found.complete);
+  }
+}
+
+TEST_CASE("a lock-free free list stands loads as stale as their order allows", "[lock_free_free_list]") {
+  using list = list_of<scheduled>;
+  auto explored = explorer{{.preemptions = 1, .surprises = 1}};
+  for (const auto& body : {pairs<list>(1, 3, 1, false), handover<list>(2, 3, false), pairs<list>(2, 2, 1, false)}) {
+    const auto found = explored.exhaustive(body);
+    check_passes(found);
+    CHECK(found.complete);
+  }
+}
+
+TEST_CASE("a lock-free free list is exact under random schedules of many threads", "[lock_free_free_list]") {
+  const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
+  auto explored = explorer{{.preemptions = 1'000, .max_steps = 20'000}};
+  check_passes(explored.random(crowd<list_of<scheduled>>(5, 9, 3), seed, 2'000));
+  check_passes(explored.random(crowd<list_of<scheduled>>(7, 4, 4), seed, 2'000));
+  check_passes(explored.random(crowd<list_of<scheduled, 3>>(10, 9, 4), seed, 2'000));
+  auto stale = explorer{{.preemptions = 1'000, .surprises = 1'000, .max_steps = 20'000}};
+  check_passes(stale.random(crowd<list_of<scheduled>>(5, 9, 3, false), seed, 2'000));
+  check_passes(stale.random(crowd<list_of<scheduled, 3>>(10, 3, 4, false), seed, 2'000));
+}
+
+TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other", "[lock_free_free_list]") {
+  using list = list_of<scheduled>;
+  auto explored = explorer{{.preemptions = 3}};
+  const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
+  for (const auto& body : {pairs<list>(3, 3, 2), handover<list>(3, 3), pairs<list>(3, 1, 2), crowd<list>(5, 9, 3),
+                           pairs<list_of<scheduled, 3>>(3, 3, 1), pairs<list_of<scheduled, 3>>(4, 3, 2)}) {
+    for (const auto thread : {std::size_t{1}, std::size_t{2}}) {
+      const auto found = explored.stopped_anywhere(body, thread, seed);
+      check_passes(found);
+      CHECK(found.complete);
+    }
+  }
+}
+
+bool caught(const scenario& body) { return !explorer{}.exhaustive(body).failure.empty(); }
+
+TEST_CASE("bugs planted in a lock-free free list are caught", "[lock_free_free_list]") {
+  CHECK(caught(pairs<list_of<untagged>>(3, 1, 2)));
+  CHECK(caught(relay<list_of<load_then_store>>(1)));
+  CHECK(caught(pairs<list_of<load_then_store>>(2, 1, 1)));
+  CHECK(caught(pairs<list_of<load_then_store_exchange>>(1, 3, 1)));
+  CHECK(caught(pairs<list_of<unreleased>>(1, 3, 1)));
+}
+
+}  // namespace

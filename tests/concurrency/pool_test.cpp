@@ -1,0 +1,468 @@
+#include "../support/mutants.hpp"
+#include "../support/scheduled_policies.hpp"
+
+#include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/pool/block_pool.hpp>
+#include <pagedkv/pool/step_fence.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+/// Stands for the prefix index, of which the pool only asks that it forgets.
+struct no_chains {
+  [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
+  void detach(block_id) noexcept {}
+  void attach(block_id) noexcept {}
+  void erase(block_id) noexcept {}
+};
+
+/// A pool whose blocks have contents that tell when two threads use them with nothing ordering them.
+template <template <class> class Atomic>
+class audited_pool {
+ public:
+  audited_pool(execution& e, std::int32_t num_blocks)
+      : execution_(e), pool_(num_blocks), contents_(static_cast<std::size_t>(num_blocks)) {}
+
+  [[nodiscard]] auto& pool() { return pool_; }
+
+  [[nodiscard]] block_id allocate() {
+    auto block = std::array{no_block};
+    return allocate(block) ? block[0] : no_block;
+  }
+
+  [[nodiscard]] bool allocate(std::span<block_id> blocks) {
+    auto num_evicted = std::int64_t{0};
+    const auto done = pool_.allocate(blocks, chains_, timestamp{0}, num_evicted);
+    for (const auto block : blocks) {
+      if (done) {
+        contents_[to_index(block)].write(2);
+      }
+    }
+    return done;
+  }
+
+  /// In use once, published, with the contents that hits expect.
+  [[nodiscard]] block_id publish() {
+    const auto block = allocate();
+    contents_[to_index(block)].write(published_contents);
+    pool_.publish(block);
+    return block;
+  }
+
+  void release(block_id block) { pool_.release(block, block_release{}); }
+
+  /// A prefix hit: old bytes or a miss, nothing between.
+  void hit(block_id block) {
+    if (pool_.hold(block)) {
+      execution_.expect(contents_[to_index(block)].read() == published_contents, "a hit on other contents");
+      release(block);
+    }
+  }
+
+  /// Runs the threads. Afterwards nobody holds anything: every block is free or evictable, and can be allocated.
+  void run() {
+    execution_.run();
+    auto counted = block_counts{};
+    for (auto i = std::int32_t{0}; i < pool_.size(); ++i) {
+      const auto state = pool_.state(block_id{i});
+      execution_.expect(state.count() == 0, "a reference is left over");
+      execution_.expect(!state.claimed(), "a block is left claimed");
+      execution_.expect(state.step() == 0, "a block still waits for a step");
+      ++(state.published() ? counted.evictable : counted.free);
+    }
+    execution_.expect(pool_.counts() == counted, "the counts differ from the states");
+    auto all = std::vector<block_id>(static_cast<std::size_t>(pool_.size()));
+    execution_.expect(allocate(all), "a block is lost");
+    execution_.expect(std::set(all.begin(), all.end()).size() == all.size(), "a block is handed out twice");
+  }
+
+ private:
+  static constexpr auto published_contents = 1;
+
+  execution& execution_;
+  block_pool<stepwise_lock_free<Atomic>, pagedkv::clock<1, Atomic>> pool_;
+  no_chains chains_;
+  std::vector<scheduled_data<int>> contents_;
+};
+
+template <template <class> class Atomic>
+void hit_races_eviction(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  pool.release(block);
+  e.spawn([&] { pool.hit(block); });
+  e.spawn([&] {
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void hit_races_release(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  e.spawn([&] { pool.release(block); });
+  e.spawn([&] {
+    pool.hit(block);
+    pool.hit(block);
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void claim_races_claim(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  pool.release(blocks[1]);
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.spawn([&] {
+      const auto taken = pool.allocate();
+      e.expect(taken != no_block, "refused while a block was evictable");
+      if (taken != no_block) {
+        pool.release(taken);
+      }
+    });
+  }
+  pool.run();
+}
+
+/// One thread asks for more than there is and puts its victims back, while another needs one of them.
+template <template <class> class Atomic>
+void hit_races_restored_victims(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  pool.release(blocks[1]);
+  e.spawn([&] {
+    auto too_many = std::array{no_block, no_block, no_block};
+    e.expect(!pool.allocate(too_many), "more blocks than there are");
+  });
+  e.spawn([&] {
+    pool.hit(blocks[1]);
+    pool.hit(blocks[0]);
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic, bool Published>
+void retire_races_release(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = Published ? pool.publish() : pool.allocate();
+  const auto step = pool.pool().begin_step().value();
+  e.spawn([&] { pool.release(block); });
+  e.spawn([&] { e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired"); });
+  pool.run();
+}
+
+/// A block is hit, and released into a second step, while the first one's retirement looks at it.
+template <template <class> class Atomic>
+void retire_races_a_second_step(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  const auto first = pool.pool().begin_step().value();
+  pool.release(block);
+  e.spawn([&] { e.expect(pool.pool().retire_step(first).has_value(), "the first step cannot be retired"); });
+  e.spawn([&] {
+    const auto second = pool.pool().begin_step().value();
+    pool.hit(block);
+    e.expect(pool.pool().retire_step(second).has_value(), "the second step cannot be retired");
+  });
+  pool.run();
+}
+
+/// What a step in flight may touch is not handed out before it retires.
+template <template <class> class Atomic>
+void allocation_races_retirement(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  const auto step = pool.pool().begin_step().value();
+  auto retired = scheduled<bool>{false};
+  pool.release(block);
+  e.spawn([&] {
+    retired.store(true, std::memory_order_seq_cst);
+    e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+  });
+  e.spawn([&] {
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      e.expect(retired.load(std::memory_order_seq_cst), "a block was handed out that a step may touch");
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void references_race(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.expect(pool.pool().reference(block), "the count is full");
+    e.spawn([&] {
+      e.expect(pool.pool().reference(block), "the count is full");
+      pool.release(block);
+      pool.release(block);
+    });
+  }
+  pool.release(block);
+  pool.run();
+}
+
+template <template <class> class Atomic>
+std::vector<scenario> scenarios() {
+  return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
+          claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
+          retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
+          retire_races_a_second_step<Atomic>,  allocation_races_retirement<Atomic>,
+          references_race<Atomic>};
+}
+
+TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
+  for (auto which = std::size_t{0}; const auto& body : scenarios<scheduled>()) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(which, limits.preemptions, limits.surprises, found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+    ++which;
+  }
+}
+
+/// Three threads that hit, fill up, release into steps and retire them, and sometimes ask for too much.
+template <template <class> class Atomic>
+void everything_at_once(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 3};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  e.spawn([&] {
+    pool.hit(blocks[0]);
+    pool.release(blocks[1]);
+    pool.hit(blocks[1]);
+  });
+  e.spawn([&] {
+    auto pair = std::array{no_block, no_block};
+    if (pool.allocate(pair)) {
+      pool.release(pair[0]);
+      pool.release(pair[1]);
+    }
+    auto too_many = std::array{no_block, no_block, no_block, no_block};
+    e.expect(!pool.allocate(too_many), "more blocks than there are");
+  });
+  e.spawn([&] {
+    const auto step = pool.pool().begin_step().value();
+    pool.hit(blocks[1]);
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+    e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+  });
+  pool.run();
+}
+
+TEST_CASE("a block has one owner under random schedules of three threads", "[block_pool][scheduler]") {
+  const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
+  const auto surprises = GENERATE(0U, 2U);
+  const auto found = explorer{{.preemptions = 8, .surprises = surprises}}.random(everything_at_once<scheduled>, seed, 5'000);
+  CAPTURE(seed, found.failure, found.schedule);
+  CHECK(found.failure.empty());
+}
+
+/// The claimed flag does not exist for whoever looks at the word.
+template <class T>
+class blind_to_claims : public scheduled<T> {
+  using base = scheduled<T>;
+  static constexpr auto claimed = block_state{}.with_claimed(true).word();
+
+ public:
+  using base::base;
+
+  T load(std::memory_order order) const noexcept { return hide(base::load(order)); }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    auto seen = expected;
+    if (base::compare_exchange_weak(seen, desired, success, failure)) {
+      return true;
+    }
+    if (hide(seen) == expected && seen != expected) {
+      return base::compare_exchange_weak(seen, desired, success, failure);
+    }
+    expected = hide(seen);
+    return false;
+  }
+
+ private:
+  static T hide(T value) noexcept {
+    if constexpr (std::same_as<T, std::uint64_t>) {
+      return value & ~claimed;
+    } else {
+      return value;
+    }
+  }
+};
+
+template <template <class> class Mutant>
+bool caught() {
+  const auto all = scenarios<Mutant>();
+  return std::ranges::any_of(all, [](const scenario& body) {
+    return !explorer{{.preemptions = 2}}.exhaustive(body).failure.empty();
+  });
+}
+
+TEST_CASE("bugs planted in the words of a block pool are caught", "[block_pool][scheduler]") {
+  CHECK(caught<load_then_store>());
+  CHECK(caught<unreleased>());
+  CHECK(caught<blind_to_claims>());
+}
+
+template <template <class> class Atomic>
+void steps_race(execution& e) {
+  auto fence = step_fence<Atomic>{};
+  const auto before = fence.begin().value();
+  auto begun = std::array<step_id, 2>{};
+  e.spawn([&] {
+    const auto begin = fence.begin();
+    e.expect(begin.has_value(), "a step cannot begin");
+    if (!begin) {
+      return;
+    }
+    begun[0] = *begin;
+    e.expect(fence.retire(begun[0]).has_value(), "a step cannot be retired");
+  });
+  e.spawn([&] {
+    const auto tag = fence.tag();
+    e.expect(tag != 0 && !fence.passed(tag), "no step is in flight");
+    e.expect(fence.retire(before).has_value(), "a step cannot be retired");
+    const auto begin = fence.begin();
+    e.expect(begin.has_value(), "a step cannot begin");
+    if (!begin) {
+      return;
+    }
+    begun[1] = *begin;
+    e.expect(fence.retire(begun[1]).has_value(), "a step cannot be retired");
+  });
+  e.run();
+  e.expect(begun[0] != begun[1], "two steps have one number");
+  e.expect(!fence.in_flight(), "the fence stands though every step has retired");
+}
+
+template <template <class> class Atomic>
+void retirements_race(execution& e) {
+  auto fence = step_fence<Atomic>{};
+  const auto step = fence.begin().value();
+  auto times_retired = std::array<bool, 2>{};
+  for (auto thread = std::size_t{0}; thread < 2; ++thread) {
+    e.spawn([&, thread] { times_retired[thread] = fence.retire(step).has_value(); });
+  }
+  e.run();
+  e.expect(times_retired[0] != times_retired[1], "a step is retired once");
+  e.expect(!fence.in_flight(), "the fence stands though every step has retired");
+}
+
+TEST_CASE("a step fence falls with the last step under every schedule", "[step_fence][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 2});
+  for (const auto& body : {scenario{steps_race<scheduled>}, scenario{retirements_race<scheduled>}}) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, limits.surprises);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+  CHECK_FALSE(explorer{}.exhaustive(steps_race<load_then_store>).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(retirements_race<load_then_store>).failure.empty());
+}
+
+/// One id comes and goes while another, of the same word, comes to stay.
+template <class Set>
+void bits_race(execution& e) {
+  auto set = Set{128};
+  set.insert(block_id{70});
+  e.spawn([&] {
+    set.erase(block_id{70});
+    set.insert(block_id{70});
+    set.erase(block_id{70});
+  });
+  e.spawn([&] { set.insert(block_id{71}); });
+  e.run();
+  auto found = std::set<block_id>{};
+  set.for_each([&](block_id block) { found.insert(block); });
+  e.expect(found == std::set{block_id{71}}, "a sweep misses an id, or finds one that was erased");
+}
+
+/// The set that the clock keeps, under the names of the other one.
+class clock_bitmap {
+ public:
+  explicit clock_bitmap(std::int32_t num_blocks) : bits_(static_cast<std::size_t>(num_blocks)) {}
+
+  void insert(block_id block) noexcept { bits_.set(to_index(block)); }
+  void erase(block_id block) noexcept { bits_.reset(to_index(block)); }
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (auto at = bits_.find(0); at < 128; at = bits_.find(at + 1)) {
+      visit(to_block(at));
+    }
+  }
+
+ private:
+  evictable_bitmap<scheduled> bits_;
+};
+
+/// The set without the second look after a summary bit was cleared.
+class bitmap_without_second_look {
+ public:
+  explicit bitmap_without_second_look(std::int32_t) {}
+
+  void insert(block_id block) noexcept {
+    word_.fetch_or(bit(block), std::memory_order_acq_rel);
+    summary_.fetch_or(1, std::memory_order_acq_rel);
+  }
+  void erase(block_id block) noexcept {
+    if ((word_.fetch_and(~bit(block), std::memory_order_acq_rel) & ~bit(block)) == 0) {
+      summary_.fetch_and(0, std::memory_order_acq_rel);
+    }
+  }
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (auto i = std::size_t{64}; summary_.load(std::memory_order_acquire) != 0 && i < 128; ++i) {
+      if ((word_.load(std::memory_order_acquire) & bit(to_block(i))) != 0) {
+        visit(to_block(i));
+      }
+    }
+  }
+
+ private:
+  static std::uint64_t bit(block_id block) noexcept { return std::uint64_t{1} << to_index(block) % 64; }
+
+  scheduled<std::uint64_t> word_{0};
+  scheduled<std::uint64_t> summary_{0};
+};
+
+TEST_CASE("a bitmap loses no id under any schedule", "[block_bitmap][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 6}, bounds{.preemptions = 3, .surprises = 2});
+  for (const auto& body : {scenario{bits_race<block_bitmap<scheduled>>}, scenario{bits_race<clock_bitmap>}}) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+  CHECK_FALSE(explorer{}.exhaustive(bits_race<bitmap_without_second_look>).failure.empty());
+}
+
+}  // namespace

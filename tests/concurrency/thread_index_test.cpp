@@ -1,0 +1,110 @@
+#include "../support/mutants.hpp"
+#include "../support/scheduled.hpp"
+
+#include <pagedkv/policy/locking/thread_index.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+/// Two threads claim, use and release a number in turn.
+template <template <class> class Atomic>
+void claims(execution& e) {
+  auto registry = index_registry<Atomic>{};
+  scheduled_data<int> places[2];
+  bool held[2] = {};
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.spawn([&] {
+      for (auto round = 0; round < 2; ++round) {
+        const auto index = registry.claim();
+        e.expect(index < 2, "not the lowest");
+        e.expect(index < registry.limit(), "beyond the limit");
+        if (index < 2) {
+          e.expect(!held[index], "claimed twice");
+          held[index] = true;
+          places[index].write(round);
+          held[index] = false;
+          registry.release(index);
+        }
+      }
+    });
+  }
+  e.run();
+}
+
+TEST_CASE("an index belongs to one thread at a time under every schedule", "[thread_index]") {
+  const auto found = explorer{{.preemptions = 3, .surprises = 1}}.exhaustive(claims<scheduled>);
+  INFO(found.failure << ", schedule " << found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("a thread stopped anywhere in the index registry stops no other", "[thread_index]") {
+  const auto found = explorer{}.stopped_anywhere(claims<scheduled>, 1, 1);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("bugs planted in the index registry are caught", "[thread_index]") {
+  CHECK_FALSE(explorer{}.exhaustive(claims<load_then_store_or>).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(claims<unreleased>).failure.empty());
+}
+
+TEST_CASE("indices run out and come back", "[thread_index]") {
+  auto registry = index_registry<>{};
+  for (auto i = std::uint32_t{0}; i < registry.capacity; ++i) {
+    CHECK(registry.claim() == i);
+  }
+  CHECK(registry.claim() == registry.none);
+  registry.release(700);
+  registry.release(70);
+  CHECK(registry.claim() == 70);
+  CHECK(registry.claim() == 700);
+  CHECK(registry.claim() == registry.none);
+  CHECK(registry.limit() == registry.capacity);
+}
+
+TEST_CASE("a thread keeps its index, and the next one takes it over", "[thread_index]") {
+  const auto own = this_thread_index::current();
+  auto next = std::uint32_t{};
+  for (auto i = 0; i < 100; ++i) {
+    std::jthread{[&] {
+      next = this_thread_index::current();
+      CHECK(this_thread_index::current() == next);
+    }}.join();
+    CHECK(next != own);
+    CHECK(next < 2 + own);
+  }
+  CHECK(this_thread_index::current() == own);
+}
+
+TEST_CASE("threads that live together have different indices below the limit", "[thread_index]") {
+  constexpr auto count = std::size_t{50};
+  auto indices = std::vector<std::uint32_t>(count);
+  auto arrived = std::atomic<std::size_t>{0};
+  auto threads = std::vector<std::jthread>{};
+  for (auto& index : indices) {
+    threads.emplace_back([&] {
+      index = this_thread_index::current();
+      ++arrived;
+      while (arrived < count) {
+        std::this_thread::yield();
+      }
+    });
+  }
+  threads.clear();
+  std::sort(indices.begin(), indices.end());
+  CHECK(std::adjacent_find(indices.begin(), indices.end()) == indices.end());
+  CHECK(indices.back() < this_thread_index::limit());
+}
+
+}  // namespace

@@ -1,0 +1,161 @@
+#include <pagedkv/policy/eviction/arc.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/hit_density.hpp>
+#include <pagedkv/policy/eviction/lfu.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/eviction/s3_fifo.hpp>
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/eviction/slru.hpp>
+#include <pagedkv/policy/eviction/tiny_lfu.hpp>
+
+#include "../../examples/support/optimum.hpp"
+#include "../../examples/support/simulate.hpp"
+#include "../../examples/support/trace.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <type_traits>
+
+using namespace pagedkv;
+using Catch::Matchers::WithinAbs;
+
+namespace {
+
+/// Mooncake's conversation trace (Apache-2.0), which is not part of the tree: PAGEDKV_CONVERSATION_TRACE names it.
+std::string trace_path() {
+  if (const auto* path = std::getenv("PAGEDKV_CONVERSATION_TRACE")) {
+    return path;
+  }
+  return (std::filesystem::path{__FILE__}.parent_path() / "../../../shared/traces/conversation_trace.jsonl").string();
+}
+
+void require_trace() {
+  if (!std::filesystem::exists(trace_path())) {
+    SKIP("no conversation trace: set PAGEDKV_CONVERSATION_TRACE");
+  }
+}
+
+const support::prefix_trace& conversation() {
+  require_trace();
+  static const auto trace = support::prefix_trace{support::read_trace(trace_path())};
+  return trace;
+}
+
+const support::prefix_trace& conversation_as_blocks() {
+  static const auto trace = support::flatten(conversation());
+  return trace;
+}
+
+template <eviction Policy>
+double hit_ratio(std::int32_t num_blocks) {
+  return support::simulate<Policy>(conversation(), num_blocks).hit_ratio();
+}
+
+template <eviction Policy>
+std::int64_t misses(std::int32_t num_blocks) {
+  const auto result = support::simulate<Policy>(conversation_as_blocks(), num_blocks, {.num_private = 0});
+  return result.references - result.hits;
+}
+
+using counts = std::map<std::int32_t, std::int64_t>;
+
+template <eviction Policy>
+counts misses_at(const counts& capacities) {
+  auto found = counts{};
+  for (const auto& [num_blocks, expected] : capacities) {
+    found[num_blocks] = misses<Policy>(num_blocks);
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("policies miss exactly what their textbooks say on a flat stream of blocks", "[eviction][trace]") {
+  const auto lru_misses = counts{{1000, 275'669}, {5000, 256'660}, {20'000, 205'561}, {50'000, 186'210}};
+  const auto fifo_misses = counts{{1000, 275'941}, {5000, 257'720}, {20'000, 211'782}, {50'000, 190'404}};
+  const auto clock_misses = counts{{1000, 275'616}, {5000, 255'996}, {20'000, 204'131}, {50'000, 186'310}};
+  const auto sieve_misses = counts{{1000, 274'629}, {5000, 261'874}, {20'000, 227'947}, {50'000, 189'311}};
+  const auto least_misses = counts{{1000, 233'506}, {5000, 190'056}, {20'000, 182'790}, {50'000, 182'790}};
+  CHECK(misses_at<lru>(lru_misses) == lru_misses);
+  CHECK(misses_at<priority>(lru_misses) == lru_misses);
+  CHECK(misses_at<fifo>(fifo_misses) == fifo_misses);
+  CHECK(misses_at<pagedkv::clock<1>>(clock_misses) == clock_misses);
+  CHECK(misses_at<sieve>(sieve_misses) == sieve_misses);
+  CHECK(misses_at<support::optimum>(least_misses) == least_misses);
+}
+
+TEST_CASE("lfu with ageing misses less than lru on a flat stream of blocks", "[eviction][trace]") {
+  for (const auto num_blocks : {1000, 5000, 20'000, 50'000}) {
+    CHECK(misses<lfu>(num_blocks) < misses<lru>(num_blocks));
+  }
+}
+
+TEST_CASE("policies hit the published share of prefix blocks", "[eviction][trace]") {
+  CHECK_THAT(hit_ratio<lru>(9139), WithinAbs(.1958, .0005));
+  CHECK_THAT(hit_ratio<lru>(18'279), WithinAbs(.2789, .0005));
+  CHECK_THAT(hit_ratio<lru>(50'000), WithinAbs(.3546, .0005));
+  CHECK_THAT(hit_ratio<pagedkv::clock<3>>(9139), WithinAbs(.203, .003));
+  CHECK_THAT(hit_ratio<pagedkv::clock<3>>(18'279), WithinAbs(.287, .003));
+  CHECK_THAT(hit_ratio<arc>(9139), WithinAbs(.210, .003));
+  CHECK_THAT(hit_ratio<arc>(18'279), WithinAbs(.284, .003));
+  CHECK_THAT(hit_ratio<lfu>(9139), WithinAbs(.207, .003));
+  CHECK_THAT(hit_ratio<lfu>(18'279), WithinAbs(.288, .003));
+  CHECK_THAT(hit_ratio<sieve>(9139), WithinAbs(.127, .003));
+  CHECK_THAT(hit_ratio<sieve>(18'279), WithinAbs(.195, .003));
+  CHECK_THAT(hit_ratio<support::optimum>(9139), WithinAbs(.366, .0005));
+  CHECK_THAT(hit_ratio<support::optimum>(18'279), WithinAbs(.366, .0005));
+}
+
+TEST_CASE("taking leaves first makes up for what fifo and s3_fifo lose on chains", "[eviction][trace]") {
+  // Without that rule ancestors go while what continues them stays, of no use until they return: the published figures.
+  const auto ignoring_chains = support::simulation_options{.leaves_first = false};
+  const auto published = [&]<class Policy>(std::type_identity<Policy>, std::int32_t num_blocks) {
+    return support::simulate<Policy>(conversation(), num_blocks, ignoring_chains).hit_ratio();
+  };
+  CHECK_THAT(published(std::type_identity<fifo>{}, 9139), WithinAbs(.175, .001));
+  CHECK_THAT(published(std::type_identity<fifo>{}, 18'279), WithinAbs(.248, .001));
+  CHECK_THAT(published(std::type_identity<s3_fifo>{}, 9139), WithinAbs(.186, .001));
+  CHECK_THAT(published(std::type_identity<s3_fifo>{}, 18'279), WithinAbs(.245, .001));
+  CHECK(hit_ratio<fifo>(9139) > .19);
+  CHECK(hit_ratio<fifo>(18'279) > .27);
+  CHECK(hit_ratio<s3_fifo>(9139) > .186);
+  CHECK(hit_ratio<s3_fifo>(18'279) > .245);
+}
+
+TEST_CASE("hit_density hits more than lru, and never much less", "[eviction][trace]") {
+  CHECK(hit_ratio<hit_density>(5000) >= .160);
+  CHECK(hit_ratio<hit_density>(9139) >= .225);
+  CHECK(hit_ratio<hit_density>(18'279) >= .292);
+  for (const auto num_blocks : {1000, 31'774, 50'000}) {
+    CAPTURE(num_blocks);
+    CHECK(hit_ratio<hit_density>(num_blocks) > hit_ratio<lru>(num_blocks) - .002);
+  }
+}
+
+TEST_CASE("hit_density is lru while it has nothing to learn from", "[eviction][trace]") {
+  require_trace();
+  const auto requests = support::read_trace(trace_path(), 1000);
+  const auto beginning = support::prefix_trace{requests};
+  const auto of_lru = support::simulate<lru>(beginning, 5000).hit_ratio();
+  CHECK(support::simulate<hit_density>(beginning, 5000).hit_ratio() > of_lru - .005);
+}
+
+TEMPLATE_TEST_CASE("no policy beats the optimum, or refuses a request that fits", "[eviction][trace]", lru, fifo,
+                   pagedkv::clock<>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density) {
+  for (const auto num_blocks : {1000, 9139}) {
+    const auto result = support::simulate<TestType>(conversation(), num_blocks);
+    const auto best = support::simulate<support::optimum>(conversation(), num_blocks);
+    CHECK(result.hits > 0);
+    CHECK(result.hits <= best.hits);
+    CHECK(result.refused_requests == best.refused_requests);
+  }
+}

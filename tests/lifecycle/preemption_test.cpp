@@ -1,0 +1,137 @@
+#include "tracked_cache.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+/// Eight blocks, all held by four requests of two blocks each.
+template <class Cache>
+struct full_pool : tracked_cache<Cache> {
+  full_pool() : tracked_cache<Cache>{8} {}
+
+  request_id middle = this->running(2, with_priority(50));
+  request_id low_early = this->running(2, with_priority(10));
+  request_id low_late = this->running(2, with_priority(10));
+  request_id high = this->running(2, with_priority(90));
+
+  [[nodiscard]] std::vector<request_id> preempted() {
+    auto found = std::vector<request_id>{};
+    for (const auto id : {middle, low_early, low_late, high}) {
+      if (this->state(id) == request_state::preempted) {
+        found.push_back(id);
+      }
+    }
+    return found;
+  }
+};
+
+TEMPLATE_LIST_TEST_CASE("the lowest priority gives way first, of equals the latest", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(50, true)));
+  CHECK(pool.preempted() == std::vector{pool.low_late});
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("as many give way as it takes, and no more", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  CHECK(pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(50, true)));
+  CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
+  CHECK(pool.tracker.statistics().preemptions == 2);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none gives way", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  const auto before = pool.cache.statistics().blocks;
+  // The other request of priority 50 arrived before this one.
+  const auto refused = pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(50, true));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(pool.preempted().empty());
+  CHECK(pool.cache.statistics().blocks == before);
+
+  CHECK(pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(51, true)));
+  CHECK(pool.preempted() == std::vector{pool.middle, pool.low_early, pool.low_late});
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("without leave to preempt, nobody gives way", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));
+  CHECK(pool.preempted().empty());
+}
+
+TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before anybody gives way", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  REQUIRE(pool.tracker.finish(pool.high));
+  CHECK(pool.cache.statistics().blocks.evictable == 2);
+  CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
+  CHECK(pool.preempted().empty());
+  CHECK(pool.cache.statistics().evictions == 2);
+}
+
+TEMPLATE_LIST_TEST_CASE("a growing request takes the place of lower ones, never its own", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  const auto grows = pool.running(2, with_priority(20, true));  // in place of the later low one
+  REQUIRE(pool.preempted() == std::vector{pool.low_late});
+  CHECK(pool.tracker.append(grows, pool.fresh_tokens(2 * block_size)));
+  CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
+
+  const auto refused = pool.tracker.append(grows, pool.fresh_tokens(1));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(pool.state(grows) == request_state::running);
+  CHECK(pool.cache.describe(pool.tracker.describe(grows)->sequence)->num_tokens == 4 * block_size);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("a resumed request keeps the rank of its arrival", "[lifecycle]", caches) {
+  auto pool = tracked_cache<TestType>{4};
+  const auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto first = pool.running_on(tokens, with_priority(50, true));
+  REQUIRE(pool.tracker.preempt(first));
+  const auto second = pool.running(2);
+  const auto third = pool.running(2);
+
+  REQUIRE(pool.tracker.resume(first, tokens));
+  CHECK(pool.state(second) == request_state::running);
+  CHECK(pool.state(third) == request_state::preempted);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("blocks that a survivor shares are no gain", "[lifecycle]", caches) {
+  auto pool = tracked_cache<TestType>{5};
+  auto tokens = pool.fresh_tokens(2 * block_size + 1);
+  const auto survivor = pool.running_on(tokens, with_priority(90));
+  tokens.back() += 1000;
+  const auto sharer = pool.running_on(tokens, with_priority(10));  // two shared blocks and one of its own
+  const auto other = pool.running(1, with_priority(20));
+  CHECK(pool.in_use() == 5);
+
+  const auto refused = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(50, true));
+  CHECK_FALSE(refused);
+  CHECK(pool.state(sharer) == request_state::running);
+  CHECK(pool.state(other) == request_state::running);
+
+  CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(50, true)));
+  CHECK(pool.state(survivor) == request_state::running);
+  CHECK(pool.state(sharer) == request_state::preempted);
+  CHECK(pool.state(other) == request_state::preempted);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("nobody gives way while a step could keep the blocks", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  const auto step = pool.cache.begin_step();
+  REQUIRE(step);
+  CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100, true)));
+  CHECK(pool.preempted().empty());
+  REQUIRE(pool.cache.retire_step(*step));
+  CHECK(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100, true)));
+  CHECK(pool.preempted() == std::vector{pool.low_late});
+}
+
+}  // namespace

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "../support/printing.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstdint>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::test {
+
+inline constexpr auto block_size = std::int32_t{4};
+
+using threaded_caches =
+    std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>, kv_cache<float16, lock_free, clock<>>>;
+using caches = decltype(std::tuple_cat(std::declval<std::tuple<kv_cache<>>>(), std::declval<threaded_caches>()));
+
+/// A small cache and a tracker over it.
+template <class Cache>
+struct tracked_cache {
+  explicit tracked_cache(std::int32_t num_blocks, tracker_limits limits = {})
+      : cache({.block_size = block_size, .num_blocks = num_blocks, .head_dim = 2, .max_sequences = 64}),
+        tracker(cache, limits) {}
+
+  /// A running request on so many blocks of its own, all committed.
+  [[nodiscard]] request_id running(std::int64_t num_blocks, const request_options& options = {}) {
+    return running_on(fresh_tokens(num_blocks * block_size), options);
+  }
+  [[nodiscard]] request_id running_on(const std::vector<token>& tokens, const request_options& options = {}) {
+    const auto submitted = tracker.submit(tokens, options);
+    REQUIRE(submitted);
+    REQUIRE(cache.commit(submitted->sequence, static_cast<std::int64_t>(tokens.size())));
+    return submitted->id;
+  }
+
+  /// Tokens that no other request has.
+  [[nodiscard]] std::vector<token> fresh_tokens(std::int64_t num_tokens) {
+    auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
+    std::iota(tokens.begin(), tokens.end(), next_token);
+    next_token += static_cast<token>(num_tokens);
+    return tokens;
+  }
+
+  [[nodiscard]] request_state state(request_id id) { return tracker.describe(id).value().state; }
+  [[nodiscard]] std::int64_t in_use() { return cache.statistics().blocks.in_use; }
+
+  void check_invariants() { CHECK(cache.check_invariants() == std::vector<std::string>{}); }
+
+  Cache cache;
+  request_tracker<Cache> tracker;
+  token next_token = 0;
+};
+
+[[nodiscard]] inline request_options with_priority(std::uint8_t priority, bool may_preempt = false) {
+  auto options = request_options{};
+  options.sequence.priority = priority;
+  options.may_preempt = may_preempt;
+  return options;
+}
+
+inline constexpr auto some_failure = error{error_code::backend_failure, "device", 7};
+
+}  // namespace pagedkv::test

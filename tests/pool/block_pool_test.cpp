@@ -1,0 +1,262 @@
+#include "../support/policy_matrix.hpp"
+#include "../support/printing.hpp"
+
+#include <pagedkv/pool/block_pool.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <set>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+/// Stands in for the prefix index: which blocks were forgotten, and which have children.
+struct chains {
+  std::set<block_id> with_children;
+  std::vector<block_id> erased;
+  int detached = 0;
+
+  [[nodiscard]] bool has_children(block_id block) const { return with_children.contains(block); }
+  void detach(block_id) { ++detached; }
+  void attach(block_id) { --detached; }
+  void erase(block_id block) { erased.push_back(block); }
+};
+
+template <class Eviction>
+struct pool_under_test {
+  explicit pool_under_test(std::int32_t num_blocks) : pool(num_blocks) {}
+
+  [[nodiscard]] std::vector<block_id> allocate(std::size_t count) {
+    auto blocks = std::vector<block_id>(count, no_block);
+    return pool.allocate(blocks, index, timestamp{}, num_evicted) ? blocks : std::vector<block_id>{};
+  }
+  [[nodiscard]] block_id make_evictable() {
+    const auto block = allocate(1).at(0);
+    pool.publish(block);
+    pool.release(block, {});
+    return block;
+  }
+  void check(block_counts wanted) const {
+    const auto counts = pool.counts();
+    CHECK(counts.free == wanted.free);
+    CHECK(counts.in_use == wanted.in_use);
+    CHECK(counts.evictable == wanted.evictable);
+    CHECK(counts.retiring == wanted.retiring);
+  }
+
+  block_pool<single_thread, Eviction> pool;
+  chains index;
+  std::int64_t num_evicted = 0;
+};
+
+using evicting_pool = pool_under_test<lru>;
+
+}  // namespace
+
+TEST_CASE("an unpublished block goes from free to in use and back", "[block_pool]") {
+  auto test = evicting_pool{3};
+  test.check({3, 0, 0, 0});
+  const auto blocks = test.allocate(2);
+  REQUIRE(blocks.size() == 2);
+  CHECK(blocks[0] != blocks[1]);
+  test.check({1, 2, 0, 0});
+  CHECK(test.pool.writable(blocks[0]));
+  REQUIRE(test.pool.reference(blocks[0]));
+  CHECK_FALSE(test.pool.writable(blocks[0]));
+  CHECK_FALSE(test.pool.hold(blocks[0]));  // a hit finds published blocks only
+  test.pool.release(blocks[0], {});
+  test.check({1, 2, 0, 0});
+  test.pool.release(blocks[0], {});
+  test.check({2, 1, 0, 0});
+  test.pool.release(blocks[1], {});
+  test.check({3, 0, 0, 0});
+  CHECK_FALSE(test.pool.can_hold(blocks[0]));
+}
+
+TEST_CASE("a published block goes from in use to evictable and is revived by a hit", "[block_pool]") {
+  auto test = evicting_pool{2};
+  const auto block = test.make_evictable();
+  test.check({1, 0, 1, 0});
+  CHECK(test.pool.could_be_evicted(block));
+  REQUIRE(test.pool.can_hold(block));
+  REQUIRE(test.pool.hold(block));
+  test.check({1, 1, 0, 0});
+  CHECK_FALSE(test.pool.could_be_evicted(block));
+  CHECK_FALSE(test.pool.writable(block));
+  CHECK(test.allocate(2).empty());  // a revived block is no victim
+  test.pool.release(block, {});
+  CHECK(test.allocate(2).size() == 2);
+  CHECK(test.num_evicted == 1);
+  CHECK(test.index.erased == std::vector{block});
+  CHECK(test.index.detached == 1);
+  test.check({0, 2, 0, 0});
+  CHECK_FALSE(test.pool.can_hold(block));
+}
+
+TEMPLATE_TEST_CASE("allocation is all or nothing", "[block_pool]", lru, fifo, no_eviction) {
+  auto test = pool_under_test<TestType>{6};
+  for (auto i = 0; i < 3; ++i) {
+    static_cast<void>(test.make_evictable());
+  }
+  const auto held = test.allocate(1);
+  const auto before = test.pool.counts();
+  auto blocks = std::vector<block_id>(6);
+  CHECK_FALSE(test.pool.allocate(blocks, test.index, timestamp{}, test.num_evicted));
+  CHECK(test.pool.counts() == before);
+  CHECK(test.num_evicted == 0);
+  CHECK(test.index.erased.empty());
+  CHECK(test.index.detached == 0);
+  const auto possible = static_cast<std::size_t>(test.pool.num_available());
+  CHECK(possible == (evicts<TestType> ? 5 : 5 - static_cast<std::size_t>(before.evictable)));
+  CHECK(test.allocate(possible + 1).empty());
+  CHECK(test.allocate(possible).size() == possible);
+  CHECK(test.pool.num_available() == 0);
+}
+
+TEST_CASE("allocating nothing succeeds in a full pool", "[block_pool]") {
+  auto test = evicting_pool{1};
+  const auto blocks = test.allocate(1);
+  CHECK(test.pool.allocate({}, test.index, timestamp{}, test.num_evicted));
+  test.pool.release(blocks[0], {});
+}
+
+TEST_CASE("what is released during a step is handed out only after it", "[block_pool]") {
+  auto test = evicting_pool{3};
+  const auto blocks = test.allocate(3);
+  test.pool.publish(blocks[0]);
+  const auto first = test.pool.begin_step().value();
+  const auto second = test.pool.begin_step().value();
+  test.pool.release(blocks[0], {});
+  test.pool.release(blocks[1], {});
+  test.check({0, 1, 0, 2});
+  CHECK(test.pool.num_available() == 0);
+  CHECK(test.allocate(1).empty());
+  REQUIRE(test.pool.retire_step(second));
+  test.check({0, 1, 0, 2});
+  REQUIRE(test.pool.retire_step(first));
+  test.check({1, 1, 1, 0});
+  CHECK(test.allocate(2).size() == 2);
+}
+
+TEST_CASE("a hit takes a block out of its wait, and a later release starts a new one", "[block_pool]") {
+  auto test = evicting_pool{1};
+  const auto block = test.allocate(1)[0];
+  test.pool.publish(block);
+  const auto first = test.pool.begin_step().value();
+  test.pool.release(block, {});
+  test.check({0, 0, 0, 1});
+  REQUIRE(test.pool.hold(block));
+  test.check({0, 1, 0, 0});
+  const auto second = test.pool.begin_step().value();
+  test.pool.release(block, {});
+  REQUIRE(test.pool.retire_step(first));
+  test.check({0, 0, 0, 1});
+  REQUIRE(test.pool.retire_step(second));
+  test.check({0, 0, 1, 0});
+
+  REQUIRE(test.pool.hold(block));
+  const auto third = test.pool.begin_step().value();
+  test.pool.release(block, {});
+  REQUIRE(test.pool.hold(block));
+  REQUIRE(test.pool.retire_step(third));
+  test.check({0, 1, 0, 0});
+  test.pool.release(block, {});
+  test.check({0, 0, 1, 0});
+}
+
+TEMPLATE_TEST_CASE("an evictable block is found behind many that are fenced or have children", "[block_pool]", lru,
+                   fifo) {
+  constexpr auto num_blocks = 200;
+  auto test = pool_under_test<TestType>{num_blocks};
+  auto blocks = test.allocate(num_blocks);
+  for (const auto block : blocks) {
+    test.pool.publish(block);
+  }
+  test.index.with_children.insert(blocks.begin(), blocks.end());
+  for (const auto block : blocks) {
+    test.pool.release(block, {});
+  }
+  CHECK(test.allocate(1).size() == 1);  // with children, when there is nothing else
+
+  auto fenced = pool_under_test<TestType>{num_blocks};
+  blocks = fenced.allocate(num_blocks);
+  for (const auto block : blocks) {
+    fenced.pool.publish(block);
+  }
+  const auto free_of_steps = blocks.back();
+  blocks.pop_back();
+  REQUIRE(fenced.pool.begin_step());
+  for (const auto block : blocks) {
+    fenced.pool.release(block, {});
+  }
+  CHECK(fenced.allocate(1).empty());
+  REQUIRE(fenced.pool.retire_step(step_id{1}));
+  REQUIRE(fenced.pool.hold(blocks[0]));
+  fenced.pool.release(free_of_steps, {});
+  REQUIRE(fenced.pool.begin_step());
+  for (auto i = std::size_t{1}; i < blocks.size(); ++i) {
+    REQUIRE(fenced.pool.hold(blocks[i]));
+    fenced.pool.release(blocks[i], {});
+  }
+  fenced.check({0, 1, 1, num_blocks - 2});
+  CHECK(fenced.allocate(1) == std::vector{free_of_steps});
+  CHECK(fenced.allocate(1).empty());
+}
+
+TEST_CASE("a count that is full refuses one more", "[block_pool]") {
+  auto test = evicting_pool{1};
+  const auto block = test.allocate(1)[0];
+  test.pool.publish(block);
+  for (auto count = std::uint32_t{1}; count < block_state::max_count; ++count) {
+    if (!(count % 2 == 0 ? test.pool.reference(block) : test.pool.hold(block))) {
+      FAIL("refused at " << count);
+    }
+  }
+  CHECK_FALSE(test.pool.reference(block));
+  CHECK_FALSE(test.pool.hold(block));
+  CHECK_FALSE(test.pool.can_hold(block));
+  CHECK(test.pool.state(block).count() == block_state::max_count);
+  CHECK(test.pool.state(block).published());
+  test.pool.release(block, {});
+  CHECK(test.pool.reference(block));
+}
+
+TEST_CASE("forgetting frees evictable blocks and no others", "[block_pool]") {
+  auto test = evicting_pool{4};
+  const auto gone = test.make_evictable();
+  const auto held = test.allocate(1)[0];
+  test.pool.publish(held);
+  CHECK(test.pool.forget_evictable(test.index) == 1);
+  CHECK(test.index.erased == std::vector{gone});
+  test.check({3, 1, 0, 0});
+  CHECK(test.pool.forget_evictable(test.index) == 0);
+  CHECK(test.allocate(3).size() == 3);
+  CHECK(test.num_evicted == 0);
+}
+
+TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
+  auto test = evicting_pool{8};
+  const auto blocks = test.allocate(8);
+  test.pool.publish(block_id{7});
+  for (const auto block : {0, 2, 3, 5, 7}) {
+    test.pool.release(block_id{block}, {});
+  }
+  // In use: 1, 4, 6; evictable: 7.
+  auto moves = std::vector<block_pair>{};
+  test.pool.plan_compaction([&](block_id from, block_id to) {
+    moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+  });
+  CHECK(moves == std::vector<block_pair>{{7, 0}, {6, 2}, {4, 3}});
+  test.pool.apply_moves(moves);
+  test.check({4, 3, 1, 0});
+  CHECK(test.pool.could_be_evicted(block_id{0}));
+  CHECK(test.pool.state(block_id{2}).count() == 1);
+  moves.clear();
+  test.pool.plan_compaction([&](block_id, block_id) { FAIL("a second compaction moves blocks"); });
+  CHECK(test.allocate(4) == std::vector{block_id{4}, block_id{5}, block_id{6}, block_id{7}});
+  CHECK(test.allocate(1) == std::vector{block_id{0}});  // the victim, under its new name
+  CHECK(test.index.erased == std::vector{block_id{0}});
+}

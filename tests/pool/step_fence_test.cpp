@@ -1,0 +1,129 @@
+#include "../support/printing.hpp"
+
+#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/pool/step_fence.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+using fence = step_fence<unsynchronized>;
+
+}  // namespace
+
+TEST_CASE("steps are numbered from 1 and a tag waits for all of them", "[step_fence]") {
+  auto steps = fence{};
+  CHECK_FALSE(steps.in_flight());
+  CHECK(steps.tag() == 0);
+  const auto first = steps.begin().value();
+  const auto second = steps.begin().value();
+  CHECK(first == step_id{1});
+  CHECK(second == step_id{2});
+  const auto tag = steps.tag();
+  CHECK_FALSE(steps.passed(tag));
+  REQUIRE(steps.retire(second));
+  CHECK_FALSE(steps.passed(tag));
+  CHECK(steps.in_flight());
+  REQUIRE(steps.retire(first));
+  CHECK(steps.passed(tag));
+  CHECK_FALSE(steps.in_flight());
+}
+
+TEST_CASE("a step retires once, and only when it was begun", "[step_fence]") {
+  auto steps = fence{};
+  CHECK(steps.retire(step_id{0}).error().code == error_code::unknown_step);
+  CHECK(steps.retire(step_id{1}).error().code == error_code::unknown_step);
+  const auto first = steps.begin().value();
+  const auto second = steps.begin().value();
+  REQUIRE(steps.retire(second));
+  CHECK(steps.retire(second).error().code == error_code::unknown_step);
+  REQUIRE(steps.retire(first));
+  CHECK(steps.retire(first).error().code == error_code::unknown_step);
+  CHECK(steps.retire(second).error().code == error_code::unknown_step);
+  CHECK(steps.retire(step_id{2 + fence::capacity}).error().code == error_code::unknown_step);
+}
+
+TEST_CASE("a 65th step waits until the oldest has retired", "[step_fence]") {
+  auto steps = fence{};
+  for (auto i = std::uint64_t{0}; i < fence::capacity; ++i) {
+    REQUIRE(steps.begin());
+  }
+  const auto refused = steps.begin();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::limit_reached);
+  CHECK(refused.error().limit == static_cast<std::int64_t>(fence::capacity));
+  REQUIRE(steps.retire(step_id{2}));
+  CHECK_FALSE(steps.begin());
+  REQUIRE(steps.retire(step_id{1}));
+  CHECK(steps.begin().value() == step_id{65});
+  CHECK(steps.begin().value() == step_id{66});
+  CHECK_FALSE(steps.begin());
+}
+
+TEST_CASE("steps retire in any order, and tags pass in the order of their steps", "[step_fence]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto steps = fence{};
+  auto alive = std::vector<step_id>{};
+  auto tags = std::vector<std::pair<step_id, std::uint32_t>>{};
+  for (auto i = 0; i < 20'000; ++i) {
+    if (random() % 2 == 0) {
+      if (const auto begun = steps.begin()) {
+        alive.push_back(*begun);
+        tags.emplace_back(*begun, steps.tag());
+      }
+    } else if (!alive.empty()) {
+      const auto which = alive.begin() + static_cast<std::ptrdiff_t>(random() % alive.size());
+      REQUIRE(steps.retire(*which));
+      alive.erase(which);
+    }
+    const auto oldest = alive.empty() ? step_id{~std::uint64_t{0}} : *std::ranges::min_element(alive);
+    REQUIRE(steps.in_flight() == !alive.empty());
+    std::erase_if(tags, [&](const auto& tag) {
+      REQUIRE(steps.passed(tag.second) == (tag.first < oldest));
+      return tag.first < oldest;
+    });
+  }
+}
+
+namespace {
+
+/// Begins at a chosen number instead of 0, so that lower bits of it wrap while a test looks on.
+template <std::uint64_t First>
+struct counting_from {
+  template <class T>
+  struct number : unsynchronized<T> {
+    number() noexcept = default;
+    number(T) noexcept : unsynchronized<T>(T{First}) {}
+  };
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("tags hold across the wrap of their 32 bits", "[step_fence]", counting_from<0x3fff'fff0>,
+                   counting_from<0x7fff'fff0>, counting_from<0xffff'fff0>) {
+  auto steps = step_fence<TestType::template number>{};
+  for (auto i = 0; i < 100; ++i) {
+    const auto first = steps.begin().value();
+    const auto early = steps.tag();
+    const auto second = steps.begin().value();
+    const auto late = steps.tag();
+    REQUIRE(early != 0);
+    REQUIRE(late != 0);
+    REQUIRE_FALSE(steps.passed(early));
+    REQUIRE(steps.retire(first));
+    REQUIRE_FALSE(steps.passed(late));
+    REQUIRE(steps.retire(second));
+    REQUIRE(steps.passed(early));
+    REQUIRE(steps.passed(late));
+  }
+}

@@ -1,0 +1,109 @@
+#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/prefix/bucket_table.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+using table = bucket_table<unsynchronized>;
+
+/// Every id that a look-up offers.
+[[nodiscard]] std::vector<block_id> offered(const table& t, std::uint64_t hash) {
+  auto found = std::vector<block_id>{};
+  static_cast<void>(t.find(hash, [&](block_id block) {
+    found.push_back(block);
+    return false;
+  }));
+  return found;
+}
+
+[[nodiscard]] bool finds(const table& t, std::uint64_t hash, block_id wanted) {
+  return t.find(hash, [&](block_id block) { return block == wanted; }) == wanted;
+}
+
+}  // namespace
+
+TEST_CASE("an empty table finds nothing", "[bucket_table]") {
+  const auto empty = table{1};
+  CHECK(offered(empty, 0).empty());
+  CHECK(offered(empty, ~std::uint64_t{0}).empty());
+}
+
+TEST_CASE("a look-up ends at the first id that is accepted", "[bucket_table]") {
+  auto t = table{4};
+  t.insert(7, block_id{0});
+  t.insert(7, block_id{1});
+  auto calls = 0;
+  CHECK(t.find(7, [&](block_id) { return ++calls == 1; }) != no_block);
+  CHECK(calls == 1);
+  CHECK(offered(t, 7).size() == 2);
+}
+
+TEST_CASE("a full table of any hashes finds all, and forgets exactly what is erased", "[bucket_table]") {
+  const auto num_blocks = GENERATE(1, 6, 7, 8, 29, 500);
+  const auto num_hashes = GENERATE(std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0});
+  const auto seed = std::random_device{}();
+  CAPTURE(num_blocks, num_hashes, seed);
+  auto random = std::mt19937_64{seed};
+  auto t = table{num_blocks};
+  auto hashes = std::map<block_id, std::uint64_t>{};
+  for (auto i = 0; i < num_blocks; ++i) {
+    // With few hashes, also few buckets: long runs of buckets that pass entries on.
+    hashes[block_id{i}] = random() % num_hashes * 0x1'0000'0001;
+  }
+  for (auto round = 0; round < 3; ++round) {
+    for (const auto& [block, hash] : hashes) {
+      t.insert(hash, block);
+    }
+    auto order = std::vector<block_id>{};
+    for (const auto& [block, hash] : hashes) {
+      CHECK(finds(t, hash, block));
+      order.push_back(block);
+    }
+    std::ranges::shuffle(order, random);
+    for (auto i = std::size_t{0}; i < order.size(); ++i) {
+      t.erase(hashes[order[i]], order[i]);
+      CHECK_FALSE(finds(t, hashes[order[i]], order[i]));
+      if (i % 16 == 0) {
+        CHECK(std::all_of(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(),
+                          [&](block_id block) { return finds(t, hashes[block], block); }));
+      }
+    }
+    for (const auto& [block, hash] : hashes) {
+      CHECK(offered(t, hash).empty());
+    }
+  }
+}
+
+TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937_64{seed};
+  constexpr auto num_blocks = 60;
+  auto t = table{num_blocks};
+  auto model = std::map<block_id, std::uint64_t>{};
+  for (auto i = 0; i < 20'000; ++i) {
+    const auto block = block_id{static_cast<std::int32_t>(random() % num_blocks)};
+    if (const auto there = model.find(block); there != model.end()) {
+      t.erase(there->second, block);
+      model.erase(there);
+    } else {
+      model[block] = random() % 5 << (random() % 2 * 32);
+      t.insert(model[block], block);
+    }
+    const auto asked = random() % 5 << (random() % 2 * 32);
+    const auto found = offered(t, asked);
+    for (const auto& [id, hash] : model) {
+      REQUIRE((hash != asked || std::ranges::count(found, id) == 1));
+    }
+    REQUIRE(std::ranges::all_of(found, [&](block_id id) { return model.contains(id); }));
+  }
+}

@@ -1,0 +1,279 @@
+#include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/prefix/chain_match.hpp>
+#include <pagedkv/prefix/prefix_index.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+/// Every look is granted, and counted against the looks that were ended.
+struct open_hold {
+  std::set<block_id> refused;
+  int held = 0;
+
+  [[nodiscard]] bool take(block_id block) {
+    if (refused.contains(block)) {
+      return false;
+    }
+    ++held;
+    return true;
+  }
+  void drop(block_id) { --held; }
+};
+
+/// So few hashes that nearly every look-up meets strangers.
+struct byte_hash {
+  static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
+    return xxh3_hash::hash(previous, tokens) & 0xff;
+  }
+};
+
+/// Everything collides in all 64 bits.
+struct constant_hash {
+  static std::uint64_t hash(std::uint64_t, std::span<const token>) noexcept { return 42; }
+};
+
+static_assert(block_hash<byte_hash> && block_hash<constant_hash>);
+
+constexpr auto block_size = 2;
+
+template <class Hash>
+struct index_under_test {
+  explicit index_under_test(std::int32_t num_blocks) : index(num_blocks, block_size, 99) {}
+
+  void publish(block_id block, const chain_link& before, std::array<token, 2> tokens) {
+    std::ranges::copy(tokens, index.tokens(block).begin());
+    index.publish(block, before, index.hash(before.hash, tokens), hold);
+    CHECK(hold.held == 0);
+  }
+  void erase(block_id block) {
+    index.detach(block);
+    index.erase(block);
+  }
+  [[nodiscard]] block_id find(const chain_link& before, std::array<token, 2> tokens) {
+    const auto found = index.find(before, index.hash(before.hash, tokens), tokens, hold);
+    CHECK(hold.held == (found == no_block ? 0 : 1));
+    hold.held = 0;
+    return found;
+  }
+
+  prefix_index<single_thread, Hash> index;
+  open_hold hold;
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("tokens, salt and ancestors must all agree", "[prefix_index]", xxh3_hash, byte_hash, constant_hash) {
+  auto test = index_under_test<TestType>{4};
+  const auto root = test.index.root(salt{1});
+  const auto other_root = test.index.root(salt{2});
+  test.publish(block_id{0}, root, {5, 6});
+  test.publish(block_id{1}, test.index.link(block_id{0}), {7, 8});
+  test.publish(block_id{2}, other_root, {5, 6});
+
+  CHECK(test.find(root, {5, 6}) == block_id{0});
+  CHECK(test.find(root, {5, 7}) == no_block);
+  CHECK(test.find(root, {6, 5}) == no_block);
+  CHECK(test.find(root, {7, 8}) == no_block);  // there, but not at the start
+  CHECK(test.find(test.index.link(block_id{0}), {7, 8}) == block_id{1});
+  CHECK(test.find(test.index.link(block_id{1}), {7, 8}) == no_block);
+  CHECK(test.find(other_root, {5, 6}) == block_id{2});
+  CHECK(test.find(test.index.link(block_id{2}), {7, 8}) == no_block);  // under the other salt
+  CHECK(test.find(test.index.root(salt::none), {5, 6}) == no_block);
+}
+
+TEMPLATE_TEST_CASE("a root's salt is no identity of a block", "[prefix_index]", xxh3_hash, constant_hash) {
+  auto test = index_under_test<TestType>{3};
+  test.publish(block_id{0}, test.index.root(salt::none), {1, 1});
+  const auto identity = test.index.link(block_id{0}).identity;
+  test.publish(block_id{1}, test.index.link(block_id{0}), {2, 2});
+  CHECK(test.find(test.index.root(static_cast<salt>(identity)), {2, 2}) == no_block);
+  test.publish(block_id{2}, test.index.root(static_cast<salt>(identity)), {3, 3});
+  CHECK(test.find(test.index.link(block_id{0}), {3, 3}) == no_block);
+}
+
+TEMPLATE_TEST_CASE("of two blocks with equal contents either keeps the chain findable", "[prefix_index]", xxh3_hash,
+                   byte_hash, constant_hash) {
+  auto test = index_under_test<TestType>{3};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  test.publish(block_id{1}, root, {1, 2});
+  test.publish(block_id{2}, test.index.link(block_id{0}), {3, 4});
+  CHECK(test.find(test.index.link(block_id{1}), {3, 4}) == block_id{2});
+  test.erase(block_id{0});
+  CHECK(test.find(root, {1, 2}) == block_id{1});
+  CHECK(test.find(test.index.link(block_id{1}), {3, 4}) == block_id{2});
+  test.publish(block_id{0}, root, {1, 2});
+  test.erase(block_id{1});
+  CHECK(test.find(root, {1, 2}) == block_id{0});
+  CHECK(test.find(test.index.link(block_id{0}), {3, 4}) == block_id{2});
+}
+
+TEMPLATE_TEST_CASE("contents that were all forgotten and return are not what they were", "[prefix_index]", xxh3_hash,
+                   constant_hash) {
+  auto test = index_under_test<TestType>{2};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  const auto before = test.index.link(block_id{0});
+  test.publish(block_id{1}, before, {3, 4});
+  CHECK(test.index.has_children(block_id{0}));
+  CHECK(test.index.parent_in_index(block_id{1}) == block_id{0});
+  test.erase(block_id{0});
+  CHECK(test.find(root, {1, 2}) == no_block);
+  CHECK(test.index.parent(block_id{1}) == block_id{0});
+  CHECK(test.index.parent_in_index(block_id{1}) == no_block);
+
+  // Other contents in the same place adopt no children.
+  test.publish(block_id{0}, root, {9, 9});
+  CHECK(test.index.parent_in_index(block_id{1}) == no_block);
+  CHECK(test.find(test.index.link(block_id{0}), {3, 4}) == no_block);
+  CHECK(test.find(before, {3, 4}) == block_id{1});  // for a sequence that went on from there
+  test.erase(block_id{1});
+  CHECK_FALSE(test.index.has_children(block_id{0}));
+}
+
+TEST_CASE("children are counted from publication to detachment", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{3};
+  test.publish(block_id{0}, test.index.root(salt::none), {1, 2});
+  const auto before = test.index.link(block_id{0});
+  CHECK_FALSE(test.index.has_children(block_id{0}));
+  test.publish(block_id{1}, before, {3, 4});
+  test.publish(block_id{2}, before, {5, 6});
+  test.erase(block_id{1});
+  CHECK(test.index.has_children(block_id{0}));
+  test.index.detach(block_id{2});
+  CHECK_FALSE(test.index.has_children(block_id{0}));
+  test.index.attach(block_id{2});
+  CHECK(test.index.has_children(block_id{0}));
+}
+
+TEST_CASE("a block that may not be looked at is no hit", "[prefix_index]") {
+  auto test = index_under_test<constant_hash>{2};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  test.hold.refused = {block_id{0}};
+  CHECK(test.find(root, {1, 2}) == no_block);
+  test.publish(block_id{1}, root, {1, 2});
+  CHECK(test.find(root, {1, 2}) == block_id{1});
+}
+
+TEST_CASE("a renamed block keeps its chain", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{6};
+  const auto root = test.index.root(salt{3});
+  test.publish(block_id{4}, root, {1, 2});
+  test.publish(block_id{5}, test.index.link(block_id{4}), {3, 4});
+  test.index.rename(block_id{5}, block_id{0}, true);
+  test.index.rename(block_id{4}, block_id{1}, true);
+  test.index.rename_parents([](block_id block) {
+    return block == block_id{4} ? block_id{1} : block == block_id{5} ? block_id{0} : block;
+  });
+  CHECK(test.find(root, {1, 2}) == block_id{1});
+  CHECK(test.find(test.index.link(block_id{1}), {3, 4}) == block_id{0});
+  CHECK(test.index.parent_in_index(block_id{0}) == block_id{1});
+  CHECK(test.index.has_children(block_id{1}));
+  for (const auto block : {block_id{0}, block_id{1}}) {
+    CHECK(test.index.reaches(block));
+    CHECK(test.index.contents_agree(block));
+  }
+}
+
+TEST_CASE("changed tokens and lost entries are noticed", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{2};
+  test.publish(block_id{0}, test.index.root(salt::none), {1, 2});
+  test.publish(block_id{1}, test.index.link(block_id{0}), {3, 4});
+  CHECK(test.index.contents_agree(block_id{1}));
+  test.index.tokens(block_id{1})[1] = 5;
+  CHECK_FALSE(test.index.contents_agree(block_id{1}));
+  test.erase(block_id{1});
+  CHECK_FALSE(test.index.reaches(block_id{1}));
+}
+
+namespace {
+
+/// Random publications, erasures and look-ups of chains against a map from whole prefixes to blocks.
+template <class Hash>
+void look_up_many(int num_lookups, unsigned seed) {
+  constexpr auto num_blocks = 300;
+  auto random = std::mt19937{seed};
+  auto test = index_under_test<Hash>{num_blocks};
+  using prefix = std::vector<token>;  // the salt, then tokens
+  auto contents = std::map<block_id, prefix>{};
+  auto hits = 0;
+  for (auto i = 0; i < num_lookups; ++i) {
+    const auto tag = salt{random() % 3};
+    auto before = test.index.root(tag);
+    auto so_far = prefix{static_cast<token>(tag)};
+    for (auto depth = random() % 4 + 1; depth > 0; --depth) {
+      const auto tokens = std::array{static_cast<token>(random() % 3), static_cast<token>(random() % 3)};
+      so_far.insert(so_far.end(), tokens.begin(), tokens.end());
+      auto found = test.index.find(before, test.index.hash(before.hash, tokens), tokens, test.hold);
+      if (found != no_block) {
+        ++hits;
+        if (contents.at(found) != so_far) {
+          FAIL("a wrong hit on block " << static_cast<int>(found));
+        }
+      } else {
+        found = to_block(random() % num_blocks);
+        if (found == before.block) {
+          break;
+        }
+        if (contents.erase(found) != 0) {
+          test.erase(found);
+        }
+        std::ranges::copy(tokens, test.index.tokens(found).begin());
+        test.index.publish(found, before, test.index.hash(before.hash, tokens), test.hold);
+        contents[found] = so_far;
+      }
+      before = test.index.link(found);
+    }
+  }
+  CHECK(hits > num_lookups / 10);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("colliding hashes never give a wrong hit", "[prefix_index]", byte_hash, constant_hash) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  look_up_many<TestType>(std::getenv("PAGEDKV_TEST_FULL") != nullptr ? 1'000'000 : 30'000, seed);
+}
+
+TEST_CASE("a chain is followed as far as it agrees, however long", "[chain_match]") {
+  constexpr auto num_blocks = 100;
+  auto test = index_under_test<xxh3_hash>{num_blocks};
+  auto tokens = std::vector<token>{};
+  auto before = test.index.root(salt::none);
+  for (auto i = 0; i < num_blocks; ++i) {
+    test.publish(block_id{i}, before, {i, -i});
+    before = test.index.link(block_id{i});
+    tokens.insert(tokens.end(), {i, -i});
+  }
+  const auto match = [&](std::span<const token> asked, std::size_t max_blocks) {
+    auto expected = 0;
+    auto in_order = true;
+    const auto count = match_chain(test.index, test.index.root(salt::none), asked, block_size, max_blocks, test.hold,
+                                   [&](block_id block) { in_order &= block == block_id{expected++}; });
+    CHECK(in_order);
+    CHECK(static_cast<std::size_t>(expected) == count);
+    return count;
+  };
+  for (const auto length : {0, 1, 15, 16, 17, 63, 99, 100}) {
+    CHECK(match(tokens, static_cast<std::size_t>(length)) == static_cast<std::size_t>(length));
+    auto parted = tokens;
+    parted.push_back(0);
+    parted[static_cast<std::size_t>(2 * length)] ^= 1;
+    CHECK(match(std::span{parted}.first(2 * num_blocks), num_blocks) == static_cast<std::size_t>(length));
+  }
+  test.erase(block_id{40});
+  CHECK(match(tokens, num_blocks) == 40);
+}

@@ -1,0 +1,135 @@
+#pragma once
+
+#include "scheduled.hpp"
+
+#include <cstdint>
+
+/// Planted bugs: atomics that take one thing away from every component built from them. A test of a component is worth
+/// something only if it fails with these.
+namespace pagedkv::testing {
+
+/// Words of 64 bits keep only some bits of their upper half, where components have tags and counts.
+template <class T, unsigned TagBits>
+class short_tagged : public scheduled<T> {
+  using base = scheduled<T>;
+
+  static T shortened(T value) noexcept {
+    if constexpr (sizeof(T) == 8) {
+      return static_cast<T>(value & ((std::uint64_t{1} << (32 + TagBits)) - 1));
+    } else {
+      return value;
+    }
+  }
+
+ public:
+  short_tagged() noexcept = default;
+  short_tagged(T value) noexcept : base(shortened(value)) {}
+
+  void store(T value, std::memory_order order) noexcept { base::store(shortened(value), order); }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return base::compare_exchange_weak(expected, shortened(desired), success, failure);
+  }
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return base::compare_exchange_strong(expected, shortened(desired), success, failure);
+  }
+};
+
+template <class T>
+class untagged : public short_tagged<T, 0> {
+ public:
+  using short_tagged<T, 0>::short_tagged;
+};
+
+/// As many bits as Boost.Lockfree has.
+template <class T>
+class tagged_16 : public short_tagged<T, 16> {
+ public:
+  using short_tagged<T, 16>::short_tagged;
+};
+
+/// A compare-and-swap is a load and then a store.
+template <class T>
+class load_then_store : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    const auto seen = base::load(failure);
+    if (seen != expected) {
+      expected = seen;
+      return false;
+    }
+    base::store(desired, success);
+    return true;
+  }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return compare_exchange_strong(expected, desired, success, failure);
+  }
+};
+
+/// An exchange is a load and then a store.
+template <class T>
+class load_then_store_exchange : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  T exchange(T value, std::memory_order order) noexcept {
+    const auto before = base::load(order);
+    base::store(value, order);
+    return before;
+  }
+};
+
+/// So is a fetch-or.
+template <class T>
+class load_then_store_or : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  T fetch_or(T value, std::memory_order order) noexcept {
+    const auto before = base::load(order);
+    base::store(before | value, order);
+    return before;
+  }
+};
+
+/// Nothing is released.
+template <class T>
+class unreleased : public scheduled<T> {
+  using base = scheduled<T>;
+
+  static std::memory_order weaker(std::memory_order order) noexcept {
+    return order == std::memory_order_release   ? std::memory_order_relaxed
+           : order == std::memory_order_acq_rel ? std::memory_order_acquire
+                                                : order;
+  }
+
+ public:
+  using base::base;
+
+  void store(T value, std::memory_order order) noexcept { base::store(value, weaker(order)); }
+  T exchange(T value, std::memory_order order) noexcept { return base::exchange(value, weaker(order)); }
+  T fetch_or(T value, std::memory_order order) noexcept { return base::fetch_or(value, weaker(order)); }
+  T fetch_and(T value, std::memory_order order) noexcept { return base::fetch_and(value, weaker(order)); }
+  T fetch_add(T value, std::memory_order order) noexcept { return base::fetch_add(value, weaker(order)); }
+  T fetch_sub(T value, std::memory_order order) noexcept { return base::fetch_sub(value, weaker(order)); }
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return base::compare_exchange_weak(expected, desired, weaker(success), failure);
+  }
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return base::compare_exchange_strong(expected, desired, weaker(success), failure);
+  }
+};
+
+}  // namespace pagedkv::testing

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "scheduled.hpp"
+
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/pool/free_lists.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv::testing {
+
+/// A free list in which every operation is one step, so that a schedule has room for those of the component under test.
+class one_step_free_list {
+ public:
+  explicit one_step_free_list(std::int32_t num_blocks) : blocks_(num_blocks) {}
+
+  [[nodiscard]] block_id pop() noexcept {
+    operations_.fetch_add(1, std::memory_order_acq_rel);
+    return blocks_.pop();
+  }
+  void push(block_id block) noexcept {
+    operations_.fetch_add(1, std::memory_order_acq_rel);
+    blocks_.push(block);
+  }
+
+  [[nodiscard]] std::int32_t size() const noexcept { return blocks_.size(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.metadata_bytes(); }
+
+ private:
+  scheduled<std::uint32_t> operations_;
+  stack_free_list blocks_;
+};
+
+/// `lock_free` over `Atomic`, with a free list of one step an operation.
+template <template <class> class Atomic = scheduled>
+struct stepwise_lock_free : basic_lock_free<Atomic> {};
+
+/// `lock_free` over `Atomic`, with its own free list, in which a thread is one of the scheduler's.
+template <template <class> class Atomic = scheduled>
+struct scheduled_lock_free : basic_lock_free<Atomic> {};
+
+/// A mutex of the scheduler's threads.
+class scheduled_mutex {
+ public:
+  void lock() noexcept {
+    while (!try_lock()) {
+      locked_.wait(true, std::memory_order_seq_cst);
+    }
+  }
+  [[nodiscard]] bool try_lock() noexcept { return !locked_.exchange(true, std::memory_order_acquire); }
+  void unlock() noexcept {
+    locked_.store(false, std::memory_order_release);
+    locked_.notify_one();
+  }
+
+ private:
+  scheduled<bool> locked_;
+};
+
+/// `sharded_mutex` with mutexes and words of the scheduler's.
+struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
+  template <class T>
+  using atomic = scheduled<T>;
+};
+
+}  // namespace pagedkv::testing
+
+/// Without the check of the lock order: it goes by threads of the system, of which the scheduler has one.
+template <pagedkv::lock_rank Rank, class Metrics>
+class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics> : public pagedkv::testing::scheduled_mutex {};
+
+template <template <class> class Atomic>
+struct pagedkv::free_list_of<pagedkv::lock_free_family, pagedkv::testing::stepwise_lock_free<Atomic>> {
+  using type = testing::one_step_free_list;
+};
+
+template <template <class> class Atomic>
+struct pagedkv::free_list_of<pagedkv::lock_free_family, pagedkv::testing::scheduled_lock_free<Atomic>> {
+  using type = lock_free_free_list<Atomic, testing::scheduled_thread_index, 2>;
+};
