@@ -1,5 +1,6 @@
 // Bandwidth of every kernel as a share of the device's own copy, measured in the same run. Built for a device by
-// scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs.
+// scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs,
+// and reports in TAP.
 
 #include <pagedkv/backend/hip/backend.hpp>
 #include <pagedkv/backend/hip/device_allocator.hpp>
@@ -77,6 +78,7 @@ class bench {
 
   [[nodiscard]] hipStream_t stream() const { return stream_.get(); }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] int num_reports() const { return num_reports_; }
 
   /// Median bytes per second over samples of several operations each. On the host one run, to see that it works.
   template <class Operation>
@@ -110,7 +112,7 @@ class bench {
       std::printf("| %-34s | %6.0f | %8.1f | %6.3f |\n", name.c_str(), static_cast<double>(bytes_) / 0x1p20, rate / 1e9,
                   rate / baseline);
     } else {
-      std::printf("%s runs\n", name.c_str());
+      std::printf("ok %d - %s at %lld bytes\n", ++num_reports_, name.c_str(), static_cast<long long>(bytes_));
     }
     std::fflush(stdout);
   }
@@ -122,6 +124,7 @@ class bench {
   }
 
   std::int64_t bytes_;
+  int num_reports_ = 0;
   hip::stream stream_;
   timer start_;
   timer stop_;
@@ -307,6 +310,9 @@ void report_all(std::int64_t bytes) {
   report_conversion<int8, float16>(b, copy_rate);
   report_conversion<float16, int8>(b, copy_rate);
   report_swaps(b);
+  if (!on_device) {
+    std::printf("1..%d\n", b.num_reports());
+  }
 }
 
 }  // namespace
@@ -320,7 +326,7 @@ int main() {
     auto properties = hipDeviceProp_t{};
     hip::require(hipGetDeviceProperties(&properties, 0), "hipGetDeviceProperties");
     if (!on_device) {
-      std::printf("built for the host: no bandwidth, only whether every operation runs\n");
+      std::printf("# built for the host: no bandwidth, only whether every operation runs\n");
       report_all(std::int64_t{1} << 18);
       return 0;
     }

@@ -91,7 +91,8 @@ TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks
     scattered.push_back({i, 43 - i});
   }
   for (const auto& layout : {plan<float32, nhd_by_layer>(make_config(16, 44, 3, 1, 64)),
-                             plan<float32, nhd_by_block>(make_config(16, 44, 3, 1, 64))}) {
+                             plan<float32, nhd_by_block>(make_config(16, 44, 3, 1, 64)),
+                             plan<float32, nhd_by_layer>(make_config(16, 44, 1, 16, 256))}) {
     CHECK(swap_within(layout, run, 1));
     CHECK_FALSE(swap_within(layout, run, 0));
     CHECK(swap_within(layout, scattered, 1));

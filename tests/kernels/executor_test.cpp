@@ -140,7 +140,7 @@ __global__ void barrier_in_one_branch(int* out) {
   if (threadIdx.x != 5) {
     __syncthreads();
   }
-  kernels::store(out + threadIdx.x, 1);
+  kernels::store(out + blockIdx.x * blockDim.x + threadIdx.x, 1);
 }
 
 __global__ void different_barriers(int* out) {
@@ -361,7 +361,7 @@ TEST_CASE("Misaligned vectors, wrong widths, absent lanes and failed checks are 
 }
 
 TEST_CASE("The executor runs on after a fault") {
-  const auto out = device_array<int>(128);
+  const auto out = device_array<int>(9 * 128);
   REQUIRE(run_kernel<barrier_in_one_branch>({{9}, {128}}, out.data()));
   const auto global = device_array<int>(2);
   const auto local = device_array<int>(40);

@@ -2,11 +2,14 @@
 
 #include <pagedkv/kernels/copy_blocks.hpp>
 
+#include <limits>
+
 namespace pagedkv::kernels {
 
-/// From so many bytes a run of neighbouring blocks is worth a copy of its own, done by the device's copy engine beside
-/// the kernels; below, one launch takes all blocks and reads or writes the pinned memory itself.
+/// From so many bytes and so many blocks on average, runs of neighbouring blocks are worth a copy each, done by the
+/// device's copy engine beside the kernels; below, one launch takes all blocks and touches the pinned memory itself.
 inline constexpr auto copied_run_bytes = std::int64_t{256} << 10;
+inline constexpr auto copied_run_blocks = std::int64_t{2};
 
 /// Blocks that are neighbours at both ends, in the same order.
 struct block_run {
@@ -34,13 +37,20 @@ template <class Visit>
   return status;
 }
 
-/// Whether both ends keep a run together, so that one copy takes it, strided by layer if need be.
-[[nodiscard]] inline bool one_copy_per_run(const block_storage_view& from, const block_storage_view& to) noexcept {
+/// Whether a run is contiguous in both storages.
+[[nodiscard]] inline bool contiguous_runs(const block_storage_view& from, const block_storage_view& to) noexcept {
   const auto bytes = from.layer_bytes();
-  const auto by_layer = from.block_stride == bytes && to.block_stride == bytes;
-  const auto by_block = from.layer_stride == bytes && to.layer_stride == bytes &&
-                        from.block_stride == bytes * from.num_layers && to.block_stride == bytes * to.num_layers;
-  return by_layer || by_block;
+  const auto block_bytes = bytes * from.num_layers;
+  return from.block_stride == block_bytes && to.block_stride == block_bytes &&
+         (from.num_layers == 1 || (from.layer_stride == bytes && to.layer_stride == bytes));
+}
+
+/// Whether a run is contiguous in each layer of both storages, and the layers not too far apart for a strided copy.
+[[nodiscard]] inline bool strided_runs(const block_storage_view& from, const block_storage_view& to) noexcept {
+  constexpr auto max_pitch = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  const auto bytes = from.layer_bytes();
+  return from.block_stride == bytes && to.block_stride == bytes && from.layer_stride <= max_pitch &&
+         to.layer_stride <= max_pitch;
 }
 
 [[nodiscard]] inline hipError_t copy_run(const block_storage_view& from, const block_storage_view& to,
@@ -49,7 +59,7 @@ template <class Visit>
   const auto blocks = static_cast<std::size_t>(run.num_blocks);
   const auto* const source = from.block(0, run.first.source);
   auto* const destination = to.block(0, run.first.destination);
-  if (from.block_stride != from.layer_bytes() || to.block_stride != to.layer_bytes()) {
+  if (contiguous_runs(from, to)) {
     return hipMemcpyAsync(destination, source, bytes * blocks * static_cast<std::size_t>(from.num_layers), kind,
                           stream);
   }
@@ -59,8 +69,8 @@ template <class Visit>
 }
 
 /// Enqueues the copy of blocks in every layer between device memory and pinned host memory: `from` and `to` differ in
-/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. No copy is ever one
-/// block's unless it is worth one. The pairs may go when the call returns.
+/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. There is never a copy
+/// for each block. The pairs may go when the call returns.
 [[nodiscard]] inline hipError_t swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                             std::span<const block_pair> pairs, hipMemcpyKind kind, hipStream_t stream) {
   auto num_runs = std::int64_t{0};
@@ -68,8 +78,10 @@ template <class Visit>
     ++num_runs;
     return hipSuccess;
   }));
-  const auto bytes = static_cast<std::int64_t>(pairs.size()) * from.layer_bytes() * from.num_layers;
-  if (!one_copy_per_run(from, to) || bytes < num_runs * copied_run_bytes) {
+  const auto num_pairs = static_cast<std::int64_t>(pairs.size());
+  const auto bytes = num_pairs * from.layer_bytes() * from.num_layers;
+  const auto long_runs = bytes >= num_runs * copied_run_bytes && num_pairs >= num_runs * copied_run_blocks;
+  if (!long_runs || !(contiguous_runs(from, to) || strided_runs(from, to))) {
     return copy_blocks(from, to, pairs, stream);
   }
   return for_each_run(pairs, [&](const block_run& run) { return copy_run(from, to, run, kind, stream); });
