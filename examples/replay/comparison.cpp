@@ -62,8 +62,7 @@ template <eviction Policy>
 
 void sort_and_deduplicate(std::vector<std::int32_t>& capacities) {
   std::ranges::sort(capacities);
-  const auto repeated = std::ranges::unique(capacities);
-  capacities.erase(repeated.begin(), repeated.end());
+  capacities.erase(std::unique(capacities.begin(), capacities.end()), capacities.end());
 }
 
 struct job {
