@@ -486,6 +486,34 @@ TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]"
   CHECK(num_hits > 0);
 }
 
+TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[cases]", caches) {
+  auto cache = TestType{config_of(64, 2)};
+  auto done = std::atomic{0};
+  auto wrong = std::atomic{0};
+  on_threads(3, [&](int thread) {
+    if (thread == 2) {
+      while (done < 2) {
+        const auto statistics = cache.statistics();
+        wrong += statistics.num_tokens < 0 || statistics.num_tokens > 2 * 40;
+        wrong += cache.memory().sequences <= 0;
+      }
+      return;
+    }
+    for (auto round = 0; round < (full() ? 50'000 : 500); ++round) {
+      const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
+      for (auto i = 0; i < 30; ++i) {
+        const auto appended = cache.append(id, token{i});
+        wrong += !appended && appended.error().code != error_code::sequence_busy;
+      }
+      while (!cache.release(id)) {
+      }
+    }
+    ++done;
+  });
+  CHECK(wrong == 0);
+  check_idle(cache);
+}
+
 /// Copies of blocks stop in the middle, inside an operation on a sequence, until they are let go.
 struct stopping_backend : host_backend {
   struct gate {
