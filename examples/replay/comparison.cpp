@@ -20,7 +20,7 @@ using simulation = support::simulation_result (*)(const support::prefix_trace&, 
 
 /// More blocks than the trace can fill would change nothing but the memory taken.
 [[nodiscard]] std::int32_t usable_blocks(const support::prefix_trace& trace, std::int32_t num_blocks) {
-  const auto most = trace.num_nodes() + support::replay_private_blocks;
+  const auto most = trace.num_nodes() + support::simulation_options{}.num_private;
   return static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
 }
 
@@ -28,7 +28,7 @@ template <eviction Policy>
 [[nodiscard]] support::simulation_result simulate_shown(const support::prefix_trace& trace, std::int32_t num_blocks,
                                                         progress& shown) {
   const auto usable = usable_blocks(trace, num_blocks);
-  auto simulator = support::chain_simulator<Policy>{trace, usable, support::replay_private_blocks};
+  auto simulator = support::chain_simulator<Policy>{trace, usable, {}};
   for (const auto& request : trace.requests()) {
     simulator.run(request);
     shown.advance();
@@ -51,7 +51,7 @@ template <eviction Policy>
   }
   const auto largest = static_cast<double>(std::max<std::size_t>(1, trace.num_nodes()));
   const auto smallest =
-      std::min(largest, std::max(largest * 0.005, static_cast<double>(longest + support::replay_private_blocks)));
+      std::min(largest, std::max(largest * 0.005, static_cast<double>(longest + support::simulation_options{}.num_private)));
   auto capacities = std::vector<std::int32_t>{};
   for (auto i = 0; i < num_capacities; ++i) {
     const auto blocks = smallest * std::pow(largest / smallest, static_cast<double>(i) / (num_capacities - 1));

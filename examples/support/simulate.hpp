@@ -63,7 +63,7 @@ class chain_simulator {
     share(request);
     const auto num_cached = chain_.size();
     if constexpr (!evicts<Policy>) {
-      if (request.nodes.size() - num_cached + num_private_ > free_.size()) {
+      if (request.nodes.size() - num_cached + options_.num_private > free_.size()) {
         ++result_.refused_requests;
         return;
       }
