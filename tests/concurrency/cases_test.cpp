@@ -241,8 +241,9 @@ TEMPLATE_LIST_TEST_CASE("case 4: what is freed twice is freed once, and the seco
       gather.arrive_and_wait();
       const auto released = cache.release(ids[0]);
       num_released += released.has_value();
-      wrong_answers += !released && released.error().code != error_code::unknown_sequence &&
-                       (TestType::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
+      wrong_answers +=
+          !released && released.error().code != error_code::unknown_sequence &&
+          (TestType::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
       gather.arrive_and_wait();
     }
   });
@@ -294,7 +295,8 @@ TEMPLATE_LIST_TEST_CASE("case 5: a pool has 4,000,000 blocks", "[cases]", pools)
   CHECK(pool.counts() == block_counts{.free = num_blocks});
 }
 
-TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is get all or nothing", "[cases]", caches) {
+TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is get all or nothing", "[cases]",
+                        caches) {
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 160;
   constexpr auto share = num_blocks / num_threads + 1;
@@ -436,7 +438,8 @@ struct hash_of_8_bits {
 };
 
 template <locking Locking, eviction Eviction>
-using colliding_cache = kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
+using colliding_cache =
+    kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
 
 using colliding_caches = std::tuple<colliding_cache<lock_free, pagedkv::clock<>>, colliding_cache<sharded_mutex<>, lru>,
                                     colliding_cache<rw_lock<>, lru>>;
@@ -539,8 +542,8 @@ static_assert(backend_for<stopping_backend, float32>);
 using stopping_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>, host_allocator, stopping_backend>,
                                    kv_cache<float32, sharded_mutex<>, lru, host_allocator, stopping_backend>>;
 
-TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing", "[cases]",
-                        stopping_caches) {
+TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing",
+                        "[cases]", stopping_caches) {
   auto gate = stopping_backend::gate{};
   auto backend = stopping_backend{};
   backend.stop = &gate;
