@@ -16,6 +16,8 @@ namespace pagedkv {
 template <class Record, locking Locking>
 class record_map {
  public:
+  using locking_type = Locking;
+
   struct place {
     [[no_unique_address]] mutable typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
