@@ -51,8 +51,9 @@ void drop_prefix(State& state, const block_table& blocks, std::size_t count) noe
   }
 }
 
-/// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, and a reference on each
-/// block. `num_more` blocks are going to be allocated on top: where that can be foreseen to fail, nothing is changed.
+/// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, and takes a
+/// reference on each block. The table is going to be filled up to `num_total` blocks: where that can be foreseen to
+/// fail, nothing is changed.
 template <class State>
 [[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
                                        std::size_t max_blocks, std::size_t num_total) noexcept {
@@ -64,7 +65,8 @@ template <class State>
               });
   const auto num_more = num_total - std::min(num_total, blocks.size());
   const auto num_available = state.pool.num_available() - num_taken;
-  if (static_cast<std::int64_t>(num_more) > num_available) {
+  // The count of what is available may be below zero while other threads are at work.
+  if (num_more != 0 && static_cast<std::int64_t>(num_more) > num_available) {
     if constexpr (State::locking_type::family::concurrent) {
       drop_prefix(state, blocks, blocks.size());
     }
@@ -98,7 +100,7 @@ template <class State>
                  std::min(options.retention, options.expected_tokens)};
   }
   if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
-    return state.refuse(num_blocks, state.config.num_blocks);
+    return state.refuse(num_blocks, state.pool.num_available());
   }
   if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_for(options.expected_tokens)))) {
     return error{error_code::out_of_memory, "number of tokens in the block table",
@@ -165,9 +167,9 @@ template <class State>
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
                  from.num_tokens - from.num_computed_tokens};
   }
-  if (!to.blocks.try_reserve(from.blocks.size())) {
-    return error{error_code::out_of_memory, "number of blocks to fork",
-                 static_cast<std::int64_t>(from.blocks.size())};
+  const auto num_reserved = std::max(from.blocks.size(), state.blocks_for(from.options.expected_tokens));
+  if (!to.blocks.try_reserve(num_reserved)) {
+    return error{error_code::out_of_memory, "number of blocks to fork", static_cast<std::int64_t>(num_reserved)};
   }
   const auto held = from.blocks.held();
   for (std::size_t i = 0; i < held.size(); ++i) {

@@ -41,7 +41,7 @@ template <class State, class VisitTables>
     for (auto run = blocks.begin(); run != blocks.end();) {
       const auto end = std::find_if(run, blocks.end(), [&](block_id block) { return block != *run; });
       const bool last_references = end - run == static_cast<std::ptrdiff_t>(state.pool.state(*run).count());
-      gain += last_references && !std::ranges::binary_search(shared, *run);
+      gain += last_references && state.pool.could_be_released(*run) && !std::ranges::binary_search(shared, *run);
       run = end;
     }
     return gain;

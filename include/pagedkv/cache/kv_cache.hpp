@@ -18,6 +18,7 @@
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/sequence/slot_mapping.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -66,10 +67,8 @@ class basic_kv_cache {
   [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto made = detail::make_record(state_.sequences, "number of sequences", [&](sequence& s) {
-      s.options = options;
-      return detail::admit(state_, s, tokens, options);
-    });
+    auto made = detail::make_record(state_.sequences, "number of sequences",
+                     [&](sequence& s) { return detail::admit(state_, s, tokens, options); });
     if (!made) {
       return made.error();
     }

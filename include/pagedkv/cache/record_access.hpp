@@ -15,7 +15,8 @@ template <class Map, class Fill>
 [[nodiscard]] result<typename Map::place*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
   auto* place = map.reserve();
   if (place == nullptr) {
-    return error{error_code::limit_reached, what, map.size(), map.capacity()};
+    const bool full = map.size() >= map.capacity();
+    return error{full ? error_code::limit_reached : error_code::out_of_memory, what, map.size(), map.capacity()};
   }
   if (const result<void> filled = fill(place->record); !filled) {
     map.abandon(*place);

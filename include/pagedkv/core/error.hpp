@@ -18,7 +18,6 @@ enum class error_code : std::uint8_t {
   unknown_step,        // never begun, or already retired
   unknown_request,     // never submitted, or purged
   already_ended,       // the request finished, was cancelled or failed before
-  not_held,            // releasing what is not held
   in_use,              // refused while blocks or steps are in use
   limit_reached,       // a bounded table or counter is full
   backend_failure,     // the device runtime refused a call
@@ -64,7 +63,6 @@ class exception : public std::runtime_error {
     case error_code::unknown_step: return "unknown step";
     case error_code::unknown_request: return "unknown request";
     case error_code::already_ended: return "already ended";
-    case error_code::not_held: return "not held";
     case error_code::in_use: return "in use";
     case error_code::limit_reached: return "limit reached";
     case error_code::backend_failure: return "backend failure";

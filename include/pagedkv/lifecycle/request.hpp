@@ -37,6 +37,20 @@ struct request_info {
   std::optional<error> failure;
 };
 
+/// A request outranks those of lower priority, and of the same priority those that arrived later.
+struct request_rank {
+  std::uint8_t priority = 0;
+  std::uint64_t arrival = 0;
+
+  [[nodiscard]] bool outranks(const request_rank& other) const noexcept {
+    return priority != other.priority ? priority > other.priority : arrival < other.arrival;
+  }
+};
+
+[[nodiscard]] inline request_rank rank_of(const request_info& request) noexcept {
+  return {request.options.sequence.priority, request.arrival};
+}
+
 /// What `submit` and `resume` return: the first `num_cached_tokens` need no computing.
 struct submission {
   request_id id{};

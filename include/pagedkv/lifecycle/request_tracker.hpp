@@ -46,7 +46,7 @@ class request_tracker {
   ~request_tracker() {
     records_.for_each([&](const auto& place) {
       if (place.record.state == request_state::running) {
-        release(place.record.sequence, true);
+        release(place.record.sequence, false);
       }
     });
   }
@@ -56,7 +56,7 @@ class request_tracker {
   [[nodiscard]] result<submission> submit(std::span<const token> tokens, const request_options& options = {}) noexcept {
     const auto arrival = next_arrival();
     auto admitted = with_preemption(
-        rank{options.sequence.priority, arrival}, options.may_preempt, tokens, options.sequence.salt,
+        request_rank{options.sequence.priority, arrival}, options.may_preempt, tokens, options.sequence.salt,
         [&] { return cache_.create_sequence(tokens, options.sequence); });
     if (!admitted) {
       const auto guard = exclusive_guard{mutex_};
@@ -70,7 +70,7 @@ class request_tracker {
     request.submitted = cache_.time();
     const auto id = enter(request);
     if (!id) {
-      release(admitted->id, true);
+      release(admitted->id, false);
       return id.error();
     }
     return submission{*id, admitted->id, admitted->num_cached_tokens};
@@ -93,7 +93,7 @@ class request_tracker {
       request.sequence = admitted->id;
     });
     if (!resumed) {
-      release(admitted->id, true);
+      release(admitted->id, false);
       return resumed.error();
     }
     return submission{id, admitted->id, admitted->num_cached_tokens};
@@ -108,7 +108,9 @@ class request_tracker {
     auto appended = with_preemption(rank_of(*running), running->options.may_preempt, {}, salt::none,
                                     [&] { return cache_.append(running->sequence, tokens); });
     if (!appended && appended.error().code == error_code::unknown_sequence) {
-      return error{error_code::already_ended, "request id", static_cast<std::int64_t>(id)};
+      // Another thread has ended or preempted the request meanwhile: say which.
+      const auto now = info_in(id, request_state::running);
+      return now ? appended : now.error();
     }
     return appended;
   }
@@ -167,19 +169,6 @@ class request_tracker {
   static constexpr bool one_thread =
       !locking_type::family::concurrent && std::is_same_v<typename locking_type::cache_mutex, no_mutex>;
   using mutex_type = std::conditional_t<one_thread, no_mutex, std::mutex>;
-
-  /// Greater outranks.
-  struct rank {
-    std::uint8_t priority;
-    std::uint64_t arrival;
-
-    [[nodiscard]] bool outranks(const rank& other) const noexcept {
-      return priority != other.priority ? priority > other.priority : arrival < other.arrival;
-    }
-  };
-  [[nodiscard]] static rank rank_of(const request_info& request) noexcept {
-    return {request.options.sequence.priority, request.arrival};
-  }
 
   [[nodiscard]] static tracker_limits valid(tracker_limits limits) {
     if (limits.max_ended < 0 || limits.max_age < 0) {
@@ -327,7 +316,7 @@ class request_tracker {
   }
 
   template <class Operation>
-  [[nodiscard]] auto with_preemption(const rank& beneficiary, bool allowed, std::span<const token> tokens, salt tag,
+  [[nodiscard]] auto with_preemption(const request_rank& beneficiary, bool allowed, std::span<const token> tokens, salt tag,
                                      Operation&& operation) noexcept {
     auto done = operation();
     while (!done && allowed && done.error().code == error_code::capacity_exhausted &&
@@ -339,24 +328,32 @@ class request_tracker {
 
   /// Preempts the lowest-ranking requests that the beneficiary outranks, until their blocks are `num_missing`. False, and
   /// nothing is changed, when they would not be.
-  [[nodiscard]] bool make_room(const rank& beneficiary, std::int64_t num_missing, std::span<const token> tokens,
+  [[nodiscard]] bool make_room(const request_rank& beneficiary, std::int64_t num_missing, std::span<const token> tokens,
                                salt tag) noexcept {
     try {
-      auto outranked = running_below(beneficiary);
-      auto given_way = std::vector<sequence_id>{};
+      const auto outranked = running_below(beneficiary);
+      auto sequences = std::vector<sequence_id>{};
       for (const auto& [id, request] : outranked) {
-        given_way.push_back(request.sequence);
-        const auto gain = cache_.gain_of_releasing(given_way, tokens, tag);
-        if (!gain) {
-          return false;
-        }
-        if (*gain >= num_missing) {
-          for (std::size_t i = 0; i < given_way.size(); ++i) {
-            static_cast<void>(preempt(outranked[i].id));  // fails only where another thread has ended it meanwhile
-          }
-          return true;
-        }
+        sequences.push_back(request.sequence);
       }
+      const auto enough = [&](std::size_t count) {
+        const auto gain = cache_.gain_of_releasing(std::span{sequences}.first(count), tokens, tag);
+        return gain && *gain >= num_missing;
+      };
+      if (outranked.empty() || !enough(outranked.size())) {
+        return false;
+      }
+      // The more give way, the more is gained: the fewest that are enough lie between these.
+      auto too_few = std::size_t{0};
+      auto count = outranked.size();
+      while (count - too_few > 1) {
+        const auto middle = too_few + (count - too_few) / 2;
+        (enough(middle) ? count : too_few) = middle;
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        static_cast<void>(preempt(outranked[i].id));  // fails only where another thread has ended it meanwhile
+      }
+      return true;
     } catch (const std::bad_alloc&) {
     }
     return false;
@@ -368,7 +365,7 @@ class request_tracker {
   };
 
   /// Lowest rank first.
-  [[nodiscard]] std::vector<candidate> running_below(const rank& beneficiary) {
+  [[nodiscard]] std::vector<candidate> running_below(const request_rank& beneficiary) {
     auto below = std::vector<candidate>{};
     {
       const auto guard = exclusive_guard{mutex_};

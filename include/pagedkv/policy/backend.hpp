@@ -12,7 +12,8 @@
 namespace pagedkv {
 
 /// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
-/// caller unless stated; spans must outlive them. `Element` is the element of the storage.
+/// caller unless stated; rows and slots must outlive them, pairs may go when the call returns. `Element` is the element
+/// of the storage.
 ///
 /// | requirement                                              | meaning                                             |
 /// |----------------------------------------------------------|-----------------------------------------------------|

@@ -66,6 +66,11 @@ class block_pool {
     return evicts<Eviction> && state(block).evictable();
   }
 
+  /// Whether this block, which is in use, would be available without references.
+  [[nodiscard]] bool could_be_released(block_id block) const noexcept {
+    return evicts<Eviction> || !state(block).published();
+  }
+
   /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
   /// the number of those to `num_evicted`. All or nothing: false when there are not enough.
   template <class Chains>
@@ -254,7 +259,7 @@ class block_pool {
   }
 
   void list(block_id block, const block_release& how) noexcept {
-    order_.insert(block, how, [&] { return state(block).count() == 0 && state(block).published(); });
+    order_.insert(block, how, [&] { return state(block).listed(); });
   }
 
   [[nodiscard]] static bool holdable(block_state state) noexcept {

@@ -31,6 +31,8 @@ class block_state {
   [[nodiscard]] constexpr bool evictable() const noexcept {
     return count() == 0 && published() && !claimed() && step() == 0;
   }
+  /// Whether the eviction order lists it: evictable, now or once its step has retired.
+  [[nodiscard]] constexpr bool listed() const noexcept { return count() == 0 && published() && !claimed(); }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
   /// The step stays, so that taking a reference and giving it up unused changes nothing.

@@ -10,8 +10,8 @@
 namespace pagedkv {
 
 /// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of components
-/// lets in. The members are those of the policy; in addition `insert` and `remove` are told by `unreferenced()` whether the
-/// block is (still) without references, since other threads may have overtaken the caller.
+/// lets in. The members are those of the policy; in addition `insert` is told by `unreferenced()` whether the block is
+/// (still) without references, since other threads may have overtaken the caller.
 template <class Family, eviction Eviction>
 class eviction_order;
 

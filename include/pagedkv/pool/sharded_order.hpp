@@ -2,10 +2,9 @@
 
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 
-#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,7 +22,7 @@ template <std::size_t NumShards, class Mutex, class Metrics, eviction Eviction>
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:
   explicit eviction_order(std::int32_t num_blocks) {
-    const auto size = (num_blocks + std::int32_t{NumShards} - 1) / std::int32_t{NumShards};
+    const auto size = (num_blocks - 1) / std::int32_t{NumShards} + 1;
     for (std::size_t i = 0; i < NumShards; ++i) {
       shards_.push_back(std::make_unique<shard>(size));
     }

@@ -62,11 +62,14 @@ class clock {
       return due;
     }
     auto at = static_cast<std::size_t>(hand_.load(std::memory_order_relaxed));
-    for (auto laps = 0; laps <= num_laps; ++laps, at = 0) {
+    auto counted_down = true;
+    for (auto laps = 0; laps <= num_laps && (counted_down || laps <= 1); ++laps, at = 0) {
+      counted_down = false;
       for (at = evictable_.find(at); at < counters_.size(); at = evictable_.find(at + 1)) {
         const auto block = to_block(at);
         if (const auto count = load(block) & max_count; count != 0) {
           store(block, count - 1);
+          counted_down = true;
         } else if (try_take(block, offer)) {
           hand_.store(static_cast<std::uint32_t>(at + 1), std::memory_order_relaxed);
           return block;
