@@ -24,7 +24,7 @@ template <eviction Policy>
   // More blocks than the trace can fill would change nothing but the memory taken.
   const auto most = trace.num_nodes() + support::replay_private_blocks;
   const auto usable = static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
-  auto simulator = support::chain_simulator<Policy>{trace, usable, support::replay_private_blocks};
+  auto simulator = support::chain_simulator<Policy>{trace, usable};
   for (const auto& request : trace.requests()) {
     simulator.run(request);
     shown.advance();
