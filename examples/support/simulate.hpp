@@ -28,9 +28,12 @@ concept clairvoyant = eviction<P> && requires(P policy, block_id block, prefix_t
   policy.expect(block, next_use);
 };
 
+/// Blocks that a request of `examples/replay` takes besides those of its prompt: one, for the token of its own.
+inline constexpr auto replay_private_blocks = std::size_t{1};
+
 struct simulation_options {
-  /// Blocks that a request takes besides those of its prompt. `examples/replay` takes one, for the token of its own.
-  std::size_t num_private = 1;
+  /// Blocks that a request takes besides those of its prompt.
+  std::size_t num_private = replay_private_blocks;
 
   /// Whether a block is kept as long as blocks which continue it, as the cache wants it. Otherwise policies may evict
   /// it, and what continues it is found again as soon as it is back: caches that know nothing of chains.
@@ -43,7 +46,7 @@ struct simulation_options {
 template <eviction Policy>
 class chain_simulator {
  public:
-  chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, simulation_options options)
+  chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, simulation_options options = {})
       : policy_(num_blocks),
         options_(options),
         blocks_(static_cast<std::size_t>(num_blocks)),

@@ -58,6 +58,21 @@ TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none give
   pool.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives way", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  const auto refused = pool.tracker.submit(pool.fresh_tokens(9 * block_size), with_priority(100, true));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(pool.preempted().empty());
+  CHECK(pool.tracker.statistics().refused == 1);
+}
+
+TEST_CASE("where cached blocks are never evicted, preemption that would only cache more is no gain", "[lifecycle]") {
+  auto pool = full_pool<kv_cache<float16, single_thread, no_eviction>>{};
+  CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
+  CHECK(pool.preempted().empty());
+}
+
 TEMPLATE_LIST_TEST_CASE("without leave to preempt, nobody gives way", "[lifecycle]", caches) {
   auto pool = full_pool<TestType>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));
