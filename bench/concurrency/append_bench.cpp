@@ -45,8 +45,8 @@ void append(benchmark::State& state) {
   score.finish(1);
 }
 
-/// What an append is when written by hand for one thread: find the sequence by an id that can be stale, store, count. Blocks
-/// come from a stack and go back to it.
+/// What an append is when written by hand for one thread: find the sequence by an id that can be stale, store, count.
+/// Blocks come from a stack and go back to it.
 class by_hand {
  public:
   by_hand() : tokens_(std::size_t{num_blocks} * block_size), sequences_(64) {

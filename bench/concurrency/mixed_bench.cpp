@@ -15,14 +15,14 @@ using namespace pagedkv;
 using namespace pagedkv::bench;
 
 constexpr auto num_blocks = 8'192;
-constexpr auto prompts_per_thread = std::size_t{256};
+constexpr auto num_prompts = std::size_t{2'048};  // many times what the pool holds
 constexpr auto num_answer_tokens = 64;
 
-/// Prompts as conversations make them: a system prompt that many share, often the history of a conversation, and something
-/// new. A third of their blocks repeats, as in the production traces.
-std::vector<std::vector<token>> prompts_of(int thread) {
-  auto random = std::mt19937{static_cast<unsigned>(thread) + 1};
-  auto prompts = std::vector<std::vector<token>>(prompts_per_thread);
+/// Prompts as conversations make them: a system prompt that many share, often the history of a conversation, and
+/// something new. A third of their blocks repeats, as in the production traces.
+std::vector<std::vector<token>> make_prompts() {
+  auto random = std::mt19937{1};
+  auto prompts = std::vector<std::vector<token>>(num_prompts);
   for (auto& prompt : prompts) {
     prompt = text(128, static_cast<token>(10'000'000 + 1'000 * (random() % 4)));
     if (random() % 2 == 0) {
@@ -35,16 +35,16 @@ std::vector<std::vector<token>> prompts_of(int thread) {
   return prompts;
 }
 
-/// Each thread admits a prompt, commits it, decodes an answer, and releases the sequence. The pool is full most of the time,
-/// so blocks are evicted. An item is a request.
+/// Each thread admits a prompt, commits it, decodes an answer, and releases the sequence. Threads go through the same
+/// prompts, far apart. The pool is full most of the time, so blocks are evicted. An item is a request.
 template <locking Locking>
 void serve(benchmark::State& state) {
+  static const auto prompts = make_prompts();
   static auto cache = std::unique_ptr<cache_under<Locking>>{};
   if (state.thread_index() == 0) {
     cache = std::make_unique<cache_under<Locking>>(config_of(num_blocks));
   }
-  const auto prompts = prompts_of(state.thread_index());
-  auto next = std::size_t{0};
+  auto next = num_prompts / 16 * static_cast<std::size_t>(state.thread_index());
   auto score = scoreboard{state, "serve", Locking::name};
   for (auto _ : state) {
     const auto& prompt = prompts[next++ % prompts.size()];

@@ -38,7 +38,8 @@ inline constexpr auto block_size = 16;
 
 }  // namespace pagedkv::bench
 
-/// Registers a benchmark, a function template over the locking policy, for all of them. The order matters to comparisons.
+/// Registers a benchmark, a function template over the locking policy, for all of them. The order matters to
+/// comparisons.
 #define PAGEDKV_FOR_ALL_POLICIES(function)                                                                     \
   BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                  \
   BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                       \

@@ -10,8 +10,8 @@
 
 namespace pagedkv::bench {
 
-/// Measures one benchmark and compares it with those before it in the same run. Counters: `scaling`, the rate of all threads
-/// together over that of one thread; `vs_X`, the rate over that of policy X with as many threads.
+/// Measures one benchmark and compares it with those before it in the same run. Counters: `scaling`, the rate of all
+/// threads together over that of one thread; `vs_X`, the rate over that of policy X with as many threads.
 class scoreboard {
  public:
   /// To be made by each thread right before its loop, which begins and ends for all threads together.

@@ -28,9 +28,12 @@ struct comparison {
   double cpu_seconds = 0;  // of all threads
 };
 
-/// Simulates every policy chosen, and the optimum, at every capacity, side by side over the one trace, on as many threads
-/// as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % to 100 % of the distinct blocks. Shows progress
-/// on a terminal.
+/// Simulates every policy chosen, and the optimum, at every capacity, side by side over the one trace, on as many
+/// threads as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % of the distinct blocks, or the size
+/// that the longest request needs, to 100 %. Shows progress on a terminal.
 [[nodiscard]] comparison compare(const support::prefix_trace& trace, const options& chosen);
+
+/// What an eviction policy that knew the future would find cached of these requests, one at a time.
+[[nodiscard]] support::simulation_result optimum_of(const support::prefix_trace& trace, std::int32_t num_blocks);
 
 }  // namespace pagedkv::replay

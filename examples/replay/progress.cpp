@@ -18,11 +18,19 @@ progress::~progress() {
 }
 
 void progress::advance() {
-  constexpr auto width = std::size_t{50};
   const auto done = done_.fetch_add(1, std::memory_order_relaxed) + 1;
   const auto percent = done * 100 / total_;
   if (shown_ && percent != (done - 1) * 100 / total_) {
-    fmt::print(stderr, "\r[{:<{}}] {:3} %", fmt::format("{:#<{}}", "", done * width / total_), width, percent);
+    show(percent);
+  }
+}
+
+void progress::show(std::size_t percent) {
+  constexpr auto width = std::size_t{50};
+  const auto lock = std::lock_guard{mutex_};
+  if (percent > shown_percent_) {  // another thread may have been faster
+    shown_percent_ = percent;
+    fmt::print(stderr, "\r[{:<{}}] {:3} %", fmt::format("{:#<{}}", "", percent * width / 100), width, percent);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 
 namespace pagedkv::replay {
 
@@ -17,9 +18,13 @@ class progress {
   void advance();
 
  private:
+  void show(std::size_t percent);
+
   std::size_t total_;
   bool shown_;
   std::atomic<std::size_t> done_{0};
+  std::mutex mutex_;
+  std::size_t shown_percent_ = 0;
 };
 
 }  // namespace pagedkv::replay

@@ -11,8 +11,8 @@
 
 namespace pagedkv::support {
 
-/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number, and every reference knows
-/// when its block is referenced next.
+/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number, and every reference
+/// knows when its block is referenced next.
 class prefix_trace {
  public:
   using node = std::uint32_t;

@@ -32,8 +32,8 @@ struct simulation_options {
   /// Blocks that a request takes besides those of its prompt. `examples/replay` takes one, for the token of its own.
   std::size_t num_private = 1;
 
-  /// Whether a block is kept as long as blocks which continue it, as the cache wants it. Otherwise policies may evict it, and
-  /// what continues it is found again as soon as it is back: caches that know nothing of chains.
+  /// Whether a block is kept as long as blocks which continue it, as the cache wants it. Otherwise policies may evict
+  /// it, and what continues it is found again as soon as it is back: caches that know nothing of chains.
   bool leaves_first = true;
 };
 
@@ -63,7 +63,7 @@ class chain_simulator {
     share(request);
     const auto num_cached = chain_.size();
     if constexpr (!evicts<Policy>) {
-      if (request.nodes.size() - num_cached + num_private_ > free_.size()) {
+      if (request.nodes.size() - num_cached + options_.num_private > free_.size()) {
         ++result_.refused_requests;
         return;
       }
@@ -80,8 +80,8 @@ class chain_simulator {
   [[nodiscard]] const Policy& policy() const noexcept { return policy_; }
 
  private:
-  // A residence is one stay of one node in one block. Children are found through the residence of their parent, so those
-  // of an evicted parent are lost even when it comes back.
+  // A residence is one stay of one node in one block. Children are found through the residence of their parent, so
+  // those of an evicted parent are lost even when it comes back.
   struct block_state {
     std::uint64_t residence = 0;
     std::uint64_t parent_residence = 0;

@@ -139,7 +139,8 @@ class workload_generator {
       clock_ms_ += static_cast<std::int64_t>(below(600));
       request.arrival_ms = clock_ms_;
       request.blocks = make();
-      request.num_prompt_tokens = static_cast<std::uint32_t>(request.blocks.size() * tokens_per_block - below(tokens_per_block));
+      const auto num_tokens = request.blocks.size() * tokens_per_block - below(tokens_per_block);
+      request.num_prompt_tokens = static_cast<std::uint32_t>(num_tokens);
       request.num_output_tokens = static_cast<std::uint32_t>(1 + below(600));
     }
     return requests;

@@ -241,8 +241,9 @@ TEMPLATE_LIST_TEST_CASE("case 4: what is freed twice is freed once, and the seco
       gather.arrive_and_wait();
       const auto released = cache.release(ids[0]);
       num_released += released.has_value();
-      wrong_answers += !released && released.error().code != error_code::unknown_sequence &&
-                       (TestType::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
+      wrong_answers +=
+          !released && released.error().code != error_code::unknown_sequence &&
+          (TestType::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
       gather.arrive_and_wait();
     }
   });
@@ -294,7 +295,8 @@ TEMPLATE_LIST_TEST_CASE("case 5: a pool has 4,000,000 blocks", "[cases]", pools)
   CHECK(pool.counts() == block_counts{.free = num_blocks});
 }
 
-TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is get all or nothing", "[cases]", caches) {
+TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is get all or nothing", "[cases]",
+                        caches) {
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 160;
   constexpr auto share = num_blocks / num_threads + 1;
@@ -436,7 +438,8 @@ struct hash_of_8_bits {
 };
 
 template <locking Locking, eviction Eviction>
-using colliding_cache = kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
+using colliding_cache =
+    kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
 
 using colliding_caches = std::tuple<colliding_cache<lock_free, pagedkv::clock<>>, colliding_cache<sharded_mutex<>, lru>,
                                     colliding_cache<rw_lock<>, lru>>;
@@ -486,6 +489,34 @@ TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]"
   CHECK(num_hits > 0);
 }
 
+TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[cases]", caches) {
+  auto cache = TestType{config_of(64, 2)};
+  auto done = std::atomic{0};
+  auto wrong = std::atomic{0};
+  on_threads(3, [&](int thread) {
+    if (thread == 2) {
+      while (done < 2) {
+        const auto statistics = cache.statistics();
+        wrong += statistics.num_tokens < 0 || statistics.num_tokens > 2 * 40;
+        wrong += cache.memory().sequences <= 0;
+      }
+      return;
+    }
+    for (auto round = 0; round < (full() ? 50'000 : 500); ++round) {
+      const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
+      for (auto i = 0; i < 30; ++i) {
+        const auto appended = cache.append(id, token{i});
+        wrong += !appended && appended.error().code != error_code::sequence_busy;
+      }
+      while (!cache.release(id)) {
+      }
+    }
+    ++done;
+  });
+  CHECK(wrong == 0);
+  check_idle(cache);
+}
+
 /// Copies of blocks stop in the middle, inside an operation on a sequence, until they are let go.
 struct stopping_backend : host_backend {
   struct gate {
@@ -511,8 +542,8 @@ static_assert(backend_for<stopping_backend, float32>);
 using stopping_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>, host_allocator, stopping_backend>,
                                    kv_cache<float32, sharded_mutex<>, lru, host_allocator, stopping_backend>>;
 
-TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing", "[cases]",
-                        stopping_caches) {
+TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing",
+                        "[cases]", stopping_caches) {
   auto gate = stopping_backend::gate{};
   auto backend = stopping_backend{};
   backend.stop = &gate;

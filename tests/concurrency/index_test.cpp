@@ -135,8 +135,8 @@ struct no_hash {
   [[nodiscard]] static std::uint64_t hash(std::uint64_t, std::span<const token>) noexcept { return first_bucket(1); }
 };
 
-/// Pool and prefix index as the cache joins them. Contents stand beside the tokens, and tell when a look at those is not
-/// ordered after their writing.
+/// Pool and prefix index as the cache joins them. Contents stand beside the tokens, and tell when a look at those is
+/// not ordered after their writing.
 template <template <class> class Atomic>
 class audited_index {
   using locking = stepwise_lock_free<Atomic>;

@@ -96,7 +96,8 @@ TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[l
   auto explored = explorer{{.preemptions = 20, .surprises = surprises, .max_steps = 50'000}};
   const auto programs = (slow_fibers ? 5 : 200) * scale();
   for (auto program = std::uint64_t{seed}; program < seed + programs; ++program) {
-    const auto found = explored.random(random_history<TestType>(program, num_threads, 4, surprises > 0), seed, slow_fibers ? 4 : 20);
+    const auto found =
+        explored.random(random_history<TestType>(program, num_threads, 4, surprises > 0), seed, slow_fibers ? 4 : 20);
     INFO(found.failure);
     CAPTURE(program, num_threads, found.seed, found.schedule);
     REQUIRE(found.failure.empty());
@@ -107,13 +108,14 @@ TEST_CASE("a cache on words without compare-and-swap is not linearisable", "[lin
   auto explored = explorer{{.preemptions = 20, .max_steps = 50'000}};
   auto caught = false;
   for (auto program = std::uint64_t{0}; program < 200 && !caught; ++program) {
-    caught = !explored.random(random_history<scheduled_cache<load_then_store>>(program, 3, 4), program, 10).failure.empty();
+    caught =
+        !explored.random(random_history<scheduled_cache<load_then_store>>(program, 3, 4), program, 10).failure.empty();
   }
   CHECK(caught);
 }
 
-using threaded_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>>, kv_cache<float32, sharded_mutex<2>, lru>,
-                                   kv_cache<float32, rw_lock<>, lru>>;
+using threaded_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>>,
+                                   kv_cache<float32, sharded_mutex<2>, lru>, kv_cache<float32, rw_lock<>, lru>>;
 
 TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability]", threaded_caches) {
   constexpr auto num_threads = std::size_t{3};
@@ -208,7 +210,8 @@ TEST_CASE("a history is linearisable only if an order explains it", "[linearizab
   CHECK_FALSE(explained({first, committed(5, 6, first), made(3, 4, 2, {1, 2, 4}, 2, {a, c})}));
   CHECK(explained({first, committed(3, 6, first), made(4, 5, 2, {1, 2, 4}, 2, {a, c})}));
   // A miss of what is held.
-  CHECK_FALSE(explained({first, committed(3, 4, first), made(5, 6, 2, {1, 2}, 0, {c}), made(7, 8, 3, {1, 2, 4}, 0, {c, b})}));
+  CHECK_FALSE(
+      explained({first, committed(3, 4, first), made(5, 6, 2, {1, 2}, 0, {c}), made(7, 8, 3, {1, 2, 4}, 0, {c, b})}));
   // A refusal while there is room, unless another operation may have had it.
   CHECK_FALSE(explained({first, refused(3, 4, {9})}));
   CHECK(explained({first, refused(3, 4, {9, 9, 9})}));

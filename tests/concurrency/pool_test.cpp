@@ -281,7 +281,8 @@ void everything_at_once(execution& e) {
 TEST_CASE("a block has one owner under random schedules of three threads", "[block_pool][scheduler]") {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   const auto surprises = GENERATE(0U, 2U);
-  const auto found = explorer{{.preemptions = 8, .surprises = surprises}}.random(everything_at_once<scheduled>, seed, 5'000);
+  const auto found =
+      explorer{{.preemptions = 8, .surprises = surprises}}.random(everything_at_once<scheduled>, seed, 5'000);
   CAPTURE(seed, found.failure, found.schedule);
   CHECK(found.failure.empty());
 }

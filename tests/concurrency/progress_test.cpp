@@ -37,7 +37,8 @@ std::vector<token> text(std::size_t num_tokens, token first = 0) {
   return tokens;
 }
 
-/// What the thread that is going to be stopped does, on a sequence of its own with five tokens, two blocks of them shared.
+/// What the thread that is going to be stopped does, on a sequence of its own with five tokens, two blocks of them
+/// shared.
 struct stopped_operation {
   const char* name;
   std::function<void(cache_under_test&, sequence_id)> run;
@@ -48,7 +49,8 @@ std::vector<stopped_operation> operations() {
   return {
       {"create", [=](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(5))); }},
       {"create that evicts", [=](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(4, 50))); }},
-      {"create that is refused", [=](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(12, 70))); }},
+      {"create that is refused",
+       [=](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(12, 70))); }},
       {"append", [=](cache_under_test& cache, sequence_id id) { ignore(cache.append(id, text(3))); }},
       {"commit",
        [=](cache_under_test& cache, sequence_id id) {

@@ -24,8 +24,8 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, \
-  hit_density
+#define EVICTING_POLICIES                                                                                      \
+  lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density
 
 namespace {
 

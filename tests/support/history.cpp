@@ -172,7 +172,8 @@ namespace {
 /// `num_hidden` free blocks may be out of sight while two operations overlap.
 class search {
  public:
-  search(std::span<const operation> history, std::size_t num_hidden) : history_(history), num_elsewhere_(history.size()) {
+  search(std::span<const operation> history, std::size_t num_hidden)
+      : history_(history), num_elsewhere_(history.size()) {
     for (auto i = std::size_t{0}; i < history.size(); ++i) {
       for (auto j = std::size_t{0}; j < history.size(); ++j) {
         const auto overlaps = history[j].called < history[i].returned && history[i].called < history[j].returned;

@@ -11,18 +11,22 @@
 #include <string>
 #include <vector>
 
-/// Histories of concurrent operations on a cache, and whether one order of them, each at one moment between its call and its
-/// return, explains every answer (Herlihy and Wing, "Linearizability", TOPLAS 1990; the search is Wing and Gong's, 1993).
+/// Histories of concurrent operations on a cache, and whether one order of them, each at one moment between its call
+/// and its return, explains every answer (Herlihy and Wing, "Linearizability", TOPLAS 1990; the search is Wing and
+/// Gong's, 1993).
 ///
 /// Where the cache promises less than one moment for everything, the model lets through exactly this:
 ///
-/// - Look-ups, also those of `create_sequence`, which allocates at a later moment: one may miss what nobody holds, since that
+/// - Look-ups, also those of `create_sequence`, which allocates at a later moment: one may miss what nobody holds,
+/// since that
 ///   may be evicted at any time, and what was published after its call. What it finds is there.
-/// - Twins: where several blocks with equal contents have been published, a look-up may miss what continues one of them, since
+/// - Twins: where several blocks with equal contents have been published, a look-up may miss what continues one of
+/// them, since
 ///   two that were published at the same moment have different identities.
-/// - Refusal: `capacity_exhausted` is right if the blocks needed, those in use, and those that operations which overlap the
-///   refused one may touch meanwhile, are more than the pool has. Where loads may be stale, if any operation overlaps it:
-///   the lock-free free list may then overlook an id that another thread moves.
+/// - Refusal: `capacity_exhausted` is right if the blocks needed, those in use, and those that operations which overlap
+/// the
+///   refused one may touch meanwhile, are more than the pool has. Where loads may be stale, if any operation overlaps
+///   it: the lock-free free list may then overlook an id that another thread moves.
 /// - Copies: two appends to one shared block that overlap may both copy it. Neither may write it while both hold it.
 namespace pagedkv::testing {
 
@@ -47,8 +51,8 @@ class cache_by_the_book {
  public:
   cache_by_the_book(std::size_t block_size, std::size_t num_blocks) : block_size_(block_size), blocks_(num_blocks) {}
 
-  /// Whether the operation may have had its outcome now, while others that overlap it touch up to `num_elsewhere` blocks.
-  /// If so, it has happened.
+  /// Whether the operation may have had its outcome now, while others that overlap it touch up to `num_elsewhere`
+  /// blocks. If so, it has happened.
   [[nodiscard]] bool apply(const operation& o, std::size_t num_elsewhere);
 
   friend auto operator<=>(const cache_by_the_book&, const cache_by_the_book&) = default;
@@ -81,7 +85,9 @@ class cache_by_the_book {
 
   [[nodiscard]] block& at(block_id id) { return blocks_[to_index(id)]; }
   [[nodiscard]] const block& at(block_id id) const { return blocks_[to_index(id)]; }
-  [[nodiscard]] std::size_t blocks_for(std::size_t num_tokens) const { return (num_tokens + block_size_ - 1) / block_size_; }
+  [[nodiscard]] std::size_t blocks_for(std::size_t num_tokens) const {
+    return (num_tokens + block_size_ - 1) / block_size_;
+  }
   [[nodiscard]] text prefix(const text& tokens, std::size_t num_blocks) const;
   [[nodiscard]] bool must_be_found(const operation& o, std::size_t num_blocks) const;
   [[nodiscard]] bool may_miss_the_rest(const operation& o, std::size_t num_found, std::size_t num_sought) const;

@@ -21,7 +21,9 @@ template <class Cache>
 class recorded_thread {
  public:
   recorded_thread(Cache& cache, std::function<std::uint64_t()> tell_time)
-      : cache_(&cache), tell_time_(std::move(tell_time)), block_size_(static_cast<std::size_t>(cache.config().block_size)) {}
+      : cache_(&cache),
+        tell_time_(std::move(tell_time)),
+        block_size_(static_cast<std::size_t>(cache.config().block_size)) {}
 
   [[nodiscard]] const std::vector<operation>& history() const { return history_; }
 
@@ -94,7 +96,9 @@ class recorded_thread {
     return tokens;
   }
 
-  [[nodiscard]] std::size_t blocks_for(std::size_t num_tokens) const { return (num_tokens + block_size_ - 1) / block_size_; }
+  [[nodiscard]] std::size_t blocks_for(std::size_t num_tokens) const {
+    return (num_tokens + block_size_ - 1) / block_size_;
+  }
 
   [[nodiscard]] operation start(action kind, std::vector<token> tokens = {}) {
     auto o = operation{};

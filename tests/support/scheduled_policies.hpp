@@ -70,7 +70,8 @@ struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
 
 /// Without the check of the lock order: it goes by threads of the system, of which the scheduler has one.
 template <pagedkv::lock_rank Rank, class Metrics>
-class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics> : public pagedkv::testing::scheduled_mutex {};
+class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics>
+    : public pagedkv::testing::scheduled_mutex {};
 
 template <template <class> class Atomic>
 struct pagedkv::free_list_of<pagedkv::lock_free_family, pagedkv::testing::stepwise_lock_free<Atomic>> {

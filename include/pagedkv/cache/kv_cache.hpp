@@ -8,6 +8,7 @@
 #include <pagedkv/cache/gain.hpp>
 #include <pagedkv/cache/invariants.hpp>
 #include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/cache/release.hpp>
 #include <pagedkv/cache/statistics.hpp>
 #include <pagedkv/policy/backend.hpp>
@@ -65,7 +66,7 @@ class basic_kv_cache {
   [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto made = make(state_.sequences, "number of sequences", [&](sequence& s) {
+    auto made = detail::make_record(state_.sequences, "number of sequences", [&](sequence& s) {
       s.options = options;
       return detail::admit(state_, s, tokens, options);
     });
@@ -106,7 +107,7 @@ class basic_kv_cache {
   [[nodiscard]] result<sequence_id> fork(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& from) -> result<sequence_id> {
-      const auto made = make(state_.sequences, "number of sequences",
+      const auto made = detail::make_record(state_.sequences, "number of sequences",
                              [&](sequence& to) { return detail::fork(state_, from, to); });
       if (!made) {
         return made.error();
@@ -131,14 +132,14 @@ class basic_kv_cache {
   /// the eviction policy that the session will not return.
   result<void> release(sequence_id id, bool ended = false) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return end(state_.sequences, static_cast<std::uint64_t>(id),
+    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id),
                [&](sequence& s) { detail::release_all(state_, s, ended); });
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
   [[nodiscard]] result<pinning> pin(std::span<const token> tokens, salt tag = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto made = make(state_.pins, "number of pins",
+    const auto made = detail::make_record(state_.pins, "number of pins",
                            [&](pinned_prefix& p) { return detail::pin(state_, p, tokens, tag); });
     if (!made) {
       return made.error();
@@ -149,7 +150,7 @@ class basic_kv_cache {
 
   result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return end(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
+    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
       detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{});
       p.blocks.clear();
     });
@@ -296,7 +297,7 @@ class basic_kv_cache {
     return state_.pool.forget_evictable(chains);
   }
 
-  /// Linear in the number of sequences.
+  /// Linear in the number of sequences, each of which it looks at for a moment: see `cache_statistics`.
   [[nodiscard]] cache_statistics statistics() noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::take_statistics(state_);
@@ -319,62 +320,10 @@ class basic_kv_cache {
  private:
   using state_type = cache_state<Locking, Eviction, Hash, Events>;
 
-  /// Fills a vacant record by `fill` and makes it reachable, or leaves it vacant.
-  template <class Map, class Fill>
-  [[nodiscard]] result<typename Map::place*> make(Map& map, const char* what, Fill&& fill) noexcept {
-    auto* place = map.reserve();
-    if (place == nullptr) {
-      return error{error_code::limit_reached, what, map.size(), map.capacity()};
-    }
-    if (const result<void> filled = fill(place->record); !filled) {
-      map.abandon(*place);
-      return filled.error();
-    }
-    map.open(*place);
-    return place;
-  }
-
   /// Calls `body(record)` inside the sequence's mutex.
   template <class Body>
   [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, sequence&> {
-    return visit(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
-  }
-
-  template <class Map, class Body>
-  [[nodiscard]] auto visit(Map& map, std::uint64_t id, Body&& body) noexcept
-      -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
-    auto* place = map.find(id);
-    if (place == nullptr) {
-      return unknown(id);
-    }
-    if constexpr (Locking::waits_for_sequence) {
-      place->mutex.lock();
-    } else if (!place->mutex.try_lock()) {
-      return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(id)};
-    }
-    const auto guard = adopted_guard{place->mutex};
-    if (!Map::is_open(*place, id)) {
-      return unknown(id);
-    }
-    return std::forward<Body>(body)(place->record);
-  }
-
-  /// Empties a record by `empty`, closes it, and lets its place be taken again.
-  template <class Map, class Empty>
-  [[nodiscard]] result<void> end(Map& map, std::uint64_t id, Empty&& empty) noexcept {
-    auto closed = visit(map, id, [&](auto& record) -> result<void> {
-      empty(record);
-      map.close(*map.find(id));
-      return {};
-    });
-    if (closed) {
-      map.abandon(*map.find(id));
-    }
-    return closed;
-  }
-
-  [[nodiscard]] static error unknown(std::uint64_t id) noexcept {
-    return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
+    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
   }
 
   [[gnu::noinline]] result<void> extend(sequence& s, std::span<const token> tokens, stream on) noexcept {

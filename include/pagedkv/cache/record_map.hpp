@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <cstddef>
@@ -15,8 +16,10 @@ namespace pagedkv {
 template <class Record, locking Locking>
 class record_map {
  public:
+  using locking_type = Locking;
+
   struct place {
-    [[no_unique_address]] typename Locking::sequence_mutex mutex;
+    [[no_unique_address]] mutable typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
     std::uint32_t index = 0;
     Record record;
@@ -97,6 +100,23 @@ class record_map {
         }
       }
     }
+  }
+
+  /// Calls `visit(record)` for every open place, inside its mutex. Under a policy that waits for nobody, places in which
+  /// another thread is at work are left out.
+  template <class Visit>
+  void for_each_inside(Visit&& visit) const {
+    for_each([&](const place& open) {
+      if constexpr (Locking::waits_for_sequence) {
+        open.mutex.lock();
+      } else if (!open.mutex.try_lock()) {
+        return;
+      }
+      const auto guard = adopted_guard{open.mutex};
+      if (open.generation.load(std::memory_order_acquire) % 2 == 1) {
+        visit(open.record);
+      }
+    });
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }

@@ -6,7 +6,7 @@
 
 namespace pagedkv {
 
-/// A snapshot. Exact unless other threads are at work.
+/// A snapshot. Exact unless other threads are at work; sequences in which one is may be left out.
 struct cache_statistics {
   block_counts blocks;
   std::int64_t peak_in_use = 0;     // blocks
@@ -42,8 +42,7 @@ template <class State>
   taken.peak_in_use = state.peak_in_use.load(std::memory_order_relaxed);
   taken.num_sequences = state.sequences.size();
   taken.num_pins = state.pins.size();
-  state.sequences.for_each([&](const auto& place) {
-    const auto& s = place.record;
+  state.sequences.for_each_inside([&](const auto& s) {
     taken.num_tokens += s.num_tokens;
     taken.unfilled_slots += static_cast<std::int64_t>(s.blocks.size() * state.block_size()) - s.num_tokens;
   });
@@ -63,8 +62,8 @@ template <class State>
   profile.pool = static_cast<std::int64_t>(state.pool.metadata_bytes());
   profile.index = static_cast<std::int64_t>(state.index.metadata_bytes());
   auto tables = state.sequences.metadata_bytes() + state.pins.metadata_bytes();
-  state.sequences.for_each([&](const auto& place) { tables += place.record.blocks.bytes(); });
-  state.pins.for_each([&](const auto& place) { tables += place.record.blocks.bytes(); });
+  state.sequences.for_each_inside([&](const auto& s) { tables += s.blocks.bytes(); });
+  state.pins.for_each_inside([&](const auto& p) { tables += p.blocks.bytes(); });
   profile.sequences = static_cast<std::int64_t>(tables);
   return profile;
 }

@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// Doubly linked lists, from oldest to newest, of block ids that share one array of links: an id is in one list at most.
-/// Every operation is constant time; 8 bytes per block.
+/// Doubly linked lists, from oldest to newest, of block ids that share one array of links: an id is in one list at
+/// most. Every operation is constant time; 8 bytes per block.
 class block_lists {
  public:
   using list_index = std::uint32_t;

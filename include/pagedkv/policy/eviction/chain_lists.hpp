@@ -8,12 +8,12 @@
 
 namespace pagedkv {
 
-/// Lists of tracked blocks from which leaves are taken: what most eviction policies are made of. 14 bytes per block; every
-/// operation is amortised constant time.
+/// Lists of tracked blocks from which leaves are taken: what most eviction policies are made of. 14 bytes per block;
+/// every operation is amortised constant time.
 ///
-/// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those is
-/// gone, and *due* from then on. A block that is in use may be *held*: it keeps its place, unless a search meets it there.
-/// Then it is detached, so that no later search passes it, and comes back as the oldest.
+/// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those
+/// is gone, and *due* from then on. A block that is in use may be *held*: it keeps its place, unless a search meets
+/// it there. Then it is detached, so that no later search passes it, and comes back as the oldest.
 class chain_lists {
  public:
   using list_index = std::uint8_t;
@@ -121,8 +121,8 @@ class chain_lists {
     return false;
   }
 
-  /// Takes a block whose turn had come before. One parked block a call is offered again, each in turn, as children that go
-  /// may still name their parent by an id from before it was renamed.
+  /// Takes a block whose turn had come before. One parked block a call is offered again, each in turn, as children
+  /// that go may still name their parent by an id from before it was renamed.
   template <class Offer>
   [[nodiscard]] block_id take_due(Offer& offer) noexcept {
     for (auto block = lists_.oldest(due_list_); block != no_block; block = lists_.oldest(due_list_)) {

@@ -9,8 +9,9 @@
 
 namespace pagedkv {
 
-/// CLOCK with counters of `Bits` bits: a hand goes round the blocks in the order of their ids, takes one from the counter of
-/// each evictable block that it passes, and evicts the first leaf whose counter is 0. A hit adds one. 5 bytes per block.
+/// CLOCK with counters of `Bits` bits: a hand goes round the blocks in the order of their ids, takes one from the
+/// counter of each evictable block that it passes, and evicts the first leaf whose counter is 0. A hit adds one. 5
+/// bytes per block.
 ///
 /// All calls may come from several threads at once, without locks. Blocks in use cost a search no more than their share
 /// of a bitmap. A counter may miss a hit that races another; but no block is lost or taken twice, because the offer

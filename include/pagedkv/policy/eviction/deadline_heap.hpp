@@ -9,7 +9,8 @@
 
 namespace pagedkv {
 
-/// Block ids by deadline, earliest first: a binary heap that knows where each id is. Logarithmic time; 24 bytes per block.
+/// Block ids by deadline, earliest first: a binary heap that knows where each id is. Logarithmic time; 24 bytes per
+/// block.
 class deadline_heap {
  public:
   explicit deadline_heap(std::int32_t num_blocks)

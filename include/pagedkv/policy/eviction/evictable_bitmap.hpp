@@ -8,9 +8,10 @@
 
 namespace pagedkv {
 
-/// A set of indices for many threads, with a summary of one bit for every 64 indices, so that a search passes 4,096 absent
-/// ones at a step. Every operation but the searches is a few atomic instructions without a loop. `set` and `reset` change one
-/// level and then look at the other, so they are sequentially consistent: of two that meet, one sees the other's change.
+/// A set of indices for many threads, with a summary of one bit for every 64 indices, so that a search passes 4,096
+/// absent ones at a step. Every operation but the searches is a few atomic instructions without a loop. `set` and
+/// `reset` change one level and then look at the other, so they are sequentially consistent: of two that meet, one
+/// sees the other's change.
 template <template <class> class Atomic = std::atomic>
 class evictable_bitmap {
  public:
@@ -41,8 +42,8 @@ class evictable_bitmap {
     }
   }
 
-  /// The first index at or after `from`, or the size. Follows the summary, which lags behind while a thread is inside `set`
-  /// or `reset`: for as long as that thread is stopped there, an index may be missed.
+  /// The first index at or after `from`, or the size. Follows the summary, which lags behind while a thread is inside
+  /// `set` or `reset`: for as long as that thread is stopped there, an index may be missed.
   [[nodiscard]] std::size_t find(std::size_t from) const noexcept {
     if (from >= size_) {
       return size_;
@@ -69,8 +70,8 @@ class evictable_bitmap {
   /// The same without the summary: misses nothing that was set before the call and stays set.
   [[nodiscard]] std::size_t find_exhaustively(std::size_t from) const noexcept {
     for (auto word = from / 64; word < words_.size(); ++word) {
-      const auto found = words_[word].load(std::memory_order_acquire) & (word == from / 64 ? ~std::uint64_t{0} << from % 64
-                                                                                          : ~std::uint64_t{0});
+      const auto wanted = ~std::uint64_t{0} << (word == from / 64 ? from % 64 : 0);
+      const auto found = words_[word].load(std::memory_order_acquire) & wanted;
       if (found != 0) {
         return word * 64 + lowest(found);
       }

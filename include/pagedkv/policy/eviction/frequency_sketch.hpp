@@ -9,8 +9,8 @@
 
 namespace pagedkv {
 
-/// Estimates how often a hash was seen lately: a count-min sketch of 4-bit counters in four rows, 8 to 16 bytes per block.
-/// Every counter is halved once in ten records per block, a few at a time.
+/// Estimates how often a hash was seen lately: a count-min sketch of 4-bit counters in four rows, 8 to 16 bytes per
+/// block. Every counter is halved once in ten records per block, a few at a time.
 class frequency_sketch {
  public:
   explicit frequency_sketch(std::int32_t num_blocks)

@@ -11,15 +11,16 @@
 
 namespace pagedkv {
 
-/// Least frequently used, with dynamic ageing (Arlitt et al., 2000): a block ranks by its uses plus the rank of the last
-/// victim at the time of its last release, so that old fame fades as the cache turns over. Least recently released
-/// first within a rank.
+/// Least frequently used, with dynamic ageing (Arlitt et al., 2000): a block ranks by its uses plus the rank of the
+/// last victim at the time of its last release, so that old fame fades as the cache turns over. Least recently
+/// released first within a rank.
 class lfu {
  public:
   static constexpr std::string_view name = "lfu";
   static constexpr bool concurrent = false;
 
-  explicit lfu(std::int32_t num_blocks) : lists_(num_blocks, num_ranks), hits_(static_cast<std::size_t>(num_blocks), 0) {}
+  explicit lfu(std::int32_t num_blocks)
+      : lists_(num_blocks, num_ranks), hits_(static_cast<std::size_t>(num_blocks), 0) {}
 
   void insert(block_id block, const block_release& release) noexcept {
     auto& hits = hits_[to_index(block)];

@@ -5,8 +5,8 @@
 
 namespace pagedkv {
 
-/// Evicts the block that was released longest ago. Chains are released deepest block first, so that their tails go before
-/// their heads. 8 bytes per block; every call is constant time.
+/// Evicts the block that was released longest ago. Chains are released deepest block first, so that their tails go
+/// before their heads. 8 bytes per block; every call is constant time.
 class lru {
  public:
   static constexpr std::string_view name = "lru";
@@ -34,7 +34,8 @@ class lru {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return order_.bytes(); }
 
  private:
-  // The oldest block is a leaf, unless a sequence dropped the head of its chain and went on: that is worth a short look.
+  // The oldest block is a leaf, unless a sequence dropped the head of its chain and went on: that is worth a short
+  // look.
   static constexpr auto max_tries = 32;
 
   [[nodiscard]] block_id take(block_id block) noexcept {

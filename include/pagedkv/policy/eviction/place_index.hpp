@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// Finds places in an array of the owner's by hash: open addressing with linear probing, constant time, 8 to 16 bytes per
-/// place. The index stores no hashes: `hash_of(place)` is called for those that it meets.
+/// Finds places in an array of the owner's by hash: open addressing with linear probing, constant time, 8 to 16 bytes
+/// per place. The index stores no hashes: `hash_of(place)` is called for those that it meets.
 class place_index {
  public:
   using place = std::uint32_t;

@@ -55,7 +55,8 @@ class priority {
     for (auto word = std::size_t{0}; word < occupied_.size() && block == no_block; ++word) {
       while (occupied_[word] != 0 && block == no_block) {
         const auto bit = std::countr_zero(occupied_[word]);
-        block = lists_.take_oldest(static_cast<chain_lists::list_index>(word * 64 + static_cast<std::size_t>(bit)), offer);
+        const auto list = word * 64 + static_cast<std::size_t>(bit);
+        block = lists_.take_oldest(static_cast<chain_lists::list_index>(list), offer);
         if (block == no_block) {
           occupied_[word] &= ~(std::uint64_t{1} << bit);
         }

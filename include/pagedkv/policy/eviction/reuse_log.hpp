@@ -4,7 +4,6 @@
 #include <pagedkv/policy/eviction/reuse_model.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -13,135 +12,116 @@
 
 namespace pagedkv {
 
-/// Follows a sample of released blocks for eight releases per block of the pool, or 65,536 if that is more, whether they
-/// stay in the cache or are evicted meanwhile: what is learned is not only what the cache happened to keep. Blocks are
-/// drawn by their hashes, so that one that returns is recognised. 21 bytes per sample; one to two samples per block, at
-/// least 65,536.
+/// Follows every released block for a while, whether it stays in the cache or is evicted meanwhile: what is learned
+/// from it is not only what the cache happened to keep. Time is counted in releases. The log goes back two to four
+/// releases per block of the pool, or 65,536 if that is more; 14 bytes each.
 class reuse_log {
  public:
-  using sample_id = std::uint32_t;  // counts up, and wraps; stale ids are recognised for as long as that takes
+  using time = std::uint32_t;  // wraps
 
-  static constexpr auto no_sample = sample_id{UINT32_MAX};
+  static constexpr auto stride = time{4};
 
-  struct sample {
-    std::uint32_t hash = 0;
-    std::uint32_t time = 0;
+  struct use {
     std::uint8_t block_class = 0;
-    std::uint8_t num_hits = 0;
+    time age = 0;
   };
 
   explicit reuse_log(std::int32_t num_blocks)
-      : samples_(std::max(min_samples, std::bit_ceil(static_cast<std::size_t>(num_blocks)))),
-        states_(samples_.size(), state::over),
-        index_(samples_.size() - 1),
-        drawn_mask_(static_cast<std::uint32_t>(
-            std::bit_floor(std::max<std::size_t>(1, 8 * static_cast<std::size_t>(num_blocks) / samples_.size())) - 1)) {
-    const auto horizon = samples_.size() * (drawn_mask_ + std::size_t{1});
-    while (num_bins_ < age_bins::count && age_bins::start(num_bins_) < horizon) {
+      : hashes_(std::max(min_length, std::bit_ceil(2 * static_cast<std::size_t>(num_blocks)))),
+        records_(hashes_.size()),
+        index_(hashes_.size() - 1) {
+    while (num_bins_ < age_bins::count && age_bins::start(num_bins_) < hashes_.size()) {
       ++num_bins_;
     }
   }
 
-  [[nodiscard]] bool drawn(std::uint64_t hash) const noexcept {
-    return (static_cast<std::uint32_t>(hash) & drawn_mask_) == 0;
-  }
+  [[nodiscard]] time now() const noexcept { return now_; }
 
-  /// Begins to follow a block that is released now; the oldest sample is forgotten. Of every sample that reached a new age
-  /// unused since the last call, `reached(class, bin)` is told.
+  /// Notes a release, at the time `now()`, which then moves on; the oldest is forgotten. Of one in `stride` of the
+  /// releases that reach a new bin of ages with their block unused, `reached(class, bin)` is told: neighbours are of
+  /// one chain and much alike.
   template <class Reached>
-  sample_id add(std::uint64_t hash, std::uint8_t block_class, std::uint8_t num_hits, std::uint32_t now,
-                Reached reached) noexcept {
-    const auto at = place(next_);
-    if (states_[at] == state::evicted) {
+  void add(std::uint64_t hash, std::uint8_t block_class, Reached reached) noexcept {
+    const auto at = place(now_);
+    if (records_[at].where == block_place::evicted) {
       index_.erase(at, hash_of());
     }
-    samples_[at] = {short_hash(hash), now, block_class, num_hits};
-    states_[at] = state::resident;
-    reached(block_class, std::size_t{0});
-    for (auto bin = std::size_t{1}; bin < num_bins_; ++bin) {
-      advance(bin, now, reached);
+    hashes_[at] = short_hash(hash);
+    records_[at] = {block_class, block_place::resident};
+    for (auto bin = std::size_t{now_ % stride}; bin < num_bins_; bin += stride) {
+      if (const auto& r = records_[place(now_ - age_bins::start(bin))]; r.where != block_place::used_again) {
+        reached(r.block_class, bin);
+      }
     }
-    return next_++;
+    ++now_;
   }
 
-  /// The block was used again. Returns the sample, unless it is over or forgotten.
-  std::optional<sample> use(sample_id id) noexcept {
-    if (!current(id)) {
-      return std::nullopt;
-    }
-    states_[place(id)] = state::over;
-    return samples_[place(id)];
+  /// A block released then was used again. Nothing if that is forgotten.
+  std::optional<use> use_resident(time released) noexcept {
+    return current(released) ? std::optional{end(place(released))} : std::nullopt;
   }
 
-  /// The block was evicted: from now on it is found by its hash.
-  void evict(sample_id id) noexcept {
-    if (current(id)) {
-      states_[place(id)] = state::evicted;
-      index_.insert(place(id), hash_of());
+  /// A block released then was evicted: from now on it is found by its hash.
+  void evict(time released) noexcept {
+    if (current(released)) {
+      records_[place(released)].where = block_place::evicted;
+      index_.insert(place(released), hash_of());
     }
   }
 
-  /// Ends the sample of an evicted block that has returned, if there is one, and returns it.
-  std::optional<sample> use_evicted(std::uint64_t hash) noexcept {
+  /// A block that may have been evicted is needed again. Nothing if it was not, or that is forgotten.
+  std::optional<use> use_evicted(std::uint64_t hash) noexcept {
     const auto at = index_.find(short_hash(hash), hash_of());
     if (!at) {
       return std::nullopt;
     }
     index_.erase(*at, hash_of());
-    states_[*at] = state::over;
-    return samples_[*at];
+    return end(*at);
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return samples_.capacity() * sizeof(sample) + states_.capacity() * sizeof(state) + index_.bytes();
+    return hashes_.capacity() * sizeof(std::uint32_t) + records_.capacity() * sizeof(record) + index_.bytes();
   }
 
  private:
-  struct hash_reader {
-    const std::vector<sample>& samples;
+  static constexpr auto min_length = std::size_t{65536};
 
-    std::uint64_t operator()(place_index::place at) const noexcept { return samples[at].hash; }
+  enum class block_place : std::uint8_t { used_again, resident, evicted };
+
+  struct record {
+    std::uint8_t block_class = 0;
+    block_place where = block_place::used_again;
   };
 
-  enum class state : std::uint8_t { resident, evicted, over };
+  struct hash_reader {
+    const std::vector<std::uint32_t>& hashes;
 
-  static constexpr auto min_samples = std::size_t{65536};
+    std::uint64_t operator()(place_index::place at) const noexcept { return hashes[at]; }
+  };
 
   [[nodiscard]] static std::uint32_t short_hash(std::uint64_t hash) noexcept {
     return static_cast<std::uint32_t>(hash >> 32);
   }
 
-  [[nodiscard]] hash_reader hash_of() const noexcept { return {samples_}; }
+  [[nodiscard]] hash_reader hash_of() const noexcept { return {hashes_}; }
+  [[nodiscard]] std::uint32_t mask() const noexcept { return static_cast<std::uint32_t>(hashes_.size() - 1); }
+  [[nodiscard]] place_index::place place(time t) const noexcept { return t & mask(); }
 
-  [[nodiscard]] std::uint32_t place(sample_id id) const noexcept {
-    return id & static_cast<std::uint32_t>(samples_.size() - 1);
+  [[nodiscard]] bool current(time released) const noexcept {
+    return now_ - released <= hashes_.size() && records_[place(released)].where == block_place::resident;
   }
 
-  [[nodiscard]] bool current(sample_id id) const noexcept {
-    return id != no_sample && next_ - id <= samples_.size() && states_[place(id)] == state::resident;
+  use end(place_index::place at) noexcept {
+    records_[at].where = block_place::used_again;
+    return {records_[at].block_class, ((now_ - 1 - at) & mask()) + 1};
   }
 
-  /// Samples are in order of time: those that reach a bin next follow those that reached it last.
-  template <class Reached>
-  void advance(std::size_t bin, std::uint32_t now, Reached reached) noexcept {
-    auto& id = reached_[bin];
-    if (next_ - id >= samples_.size()) {
-      id = next_ - static_cast<sample_id>(samples_.size()) + 1;
-    }
-    for (; id != next_ && now - samples_[place(id)].time >= age_bins::start(bin); ++id) {
-      if (states_[place(id)] != state::over) {
-        reached(samples_[place(id)].block_class, bin);
-      }
-    }
-  }
-
-  std::vector<sample> samples_;  // a ring, of a power of two so that ids may wrap
-  std::vector<state> states_;    // of the samples
-  place_index index_;
-  std::uint32_t drawn_mask_;
+  // Rings of the same length, a power of two.
+  std::vector<std::uint32_t> hashes_;
+  std::vector<record> records_;
+  place_index index_;  // of evicted blocks
   std::size_t num_bins_ = 1;
-  sample_id next_ = 0;
-  std::array<sample_id, age_bins::count> reached_{};  // by bin: the first sample that has not reached it
+  time now_ = 0;
 };
 
 }  // namespace pagedkv

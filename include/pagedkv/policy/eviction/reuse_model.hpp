@@ -28,14 +28,14 @@ struct age_bins {
   }
 };
 
-/// Learns, for classes of blocks, how likely a block of a given age is to be used again soon: at each age, how many reached
-/// it unused and how many of those were used before the next. Sparse classes lean on their group (those of equal index modulo
-/// `NumGroups`), groups on all, and all on a prior under which old blocks are worth less: with no evidence at all the order
-/// is that of LRU.
+/// Learns, for classes of blocks, how likely a block of a given age is to be used again soon: at each age, how many
+/// reached it unused and how many of those were used before the next. Sparse classes lean on their group (those of
+/// equal index modulo `NumGroups`), groups on all, and all on a prior under which old blocks are worth less: with no
+/// evidence at all the order is that of LRU.
 ///
-/// Density is the chance of a use per unit of time that the block is kept, for the length of keeping at which that is best
-/// (the index of Gittins; after the hit density of Beckmann et al., NSDI 2018, which takes the lifetimes under the policy
-/// in force instead). Old evidence fades by a fixed factor at each call of `fade`.
+/// Density is the chance of a use per unit of time that the block is kept, for the length of keeping at which that is
+/// best (the index of Gittins; after the hit density of Beckmann et al., NSDI 2018, which takes the lifetimes under
+/// the policy in force instead). Old evidence fades by a fixed factor at each call of `fade`.
 template <std::size_t NumClasses, std::size_t NumGroups>
 class reuse_model {
  public:
@@ -45,9 +45,9 @@ class reuse_model {
     }
   }
 
-  /// A block of the class reached the bin unused. Every observed block reaches bin 0.
-  void record_reached(std::size_t c, std::size_t bin) noexcept {
-    classes_[c].reached[bin] += 1.0F;
+  /// That many blocks of the class reached the bin unused. Every observed block reaches bin 0.
+  void record_reached(std::size_t c, std::size_t bin, float num_blocks) noexcept {
+    classes_[c].reached[bin] += num_blocks;
   }
 
   /// A block of the class was used again.
@@ -55,7 +55,9 @@ class reuse_model {
     classes_[c].used[age_bins::of(age)] += 1.0F;
   }
 
-  [[nodiscard]] float density(std::size_t c, std::uint32_t age) const noexcept { return densities_[c][age_bins::of(age)]; }
+  [[nodiscard]] float density(std::size_t c, std::uint32_t age) const noexcept {
+    return densities_[c][age_bins::of(age)];
+  }
 
   void fade() noexcept {
     for (auto& level : classes_) {
@@ -66,8 +68,8 @@ class reuse_model {
 
   /// Computes the densities of a class anew: about a microsecond.
   void refresh(std::size_t c) noexcept {
-    // The parts of the curve of expected uses over expected time kept; each slope of its concave hull is the density at the
-    // age where that part starts.
+    // The parts of the curve of expected uses over expected time kept; each slope of its concave hull is the density
+    // at the age where that part starts.
     groups_[c % NumGroups] = sum(classes_, c % NumGroups, NumGroups);
     auto hull = std::array<part, age_bins::count>{};
     auto parts = curve(c);
@@ -102,7 +104,7 @@ class reuse_model {
   static constexpr auto weight_of_group = 20.0F;
   static constexpr auto weight_of_all = 60.0F;
   static constexpr auto weight_of_prior = 100.0F;
-  static constexpr auto prior_chance = 0.02F;  // to be used before the next bin: the same in each, so falling per unit of time
+  static constexpr auto prior_chance = 0.02F;  // of a use before the next bin: the same in each, so it falls with age
   static constexpr auto kept_by_fading = 0.7F;
 
   [[nodiscard]] static float blend(const counts& evidence, std::size_t bin, float chance, float weight) noexcept {

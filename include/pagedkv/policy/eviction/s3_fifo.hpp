@@ -11,9 +11,9 @@
 
 namespace pagedkv {
 
-/// S3-FIFO (Yang et al., SOSP 2023): new blocks pass through a small queue of a tenth of the pool; those hit there more than
-/// once, and those that return soon after leaving it, go on to the main queue, which gives a further round for each hit
-/// up to three.
+/// S3-FIFO (Yang et al., SOSP 2023): new blocks pass through a small queue of a tenth of the pool; those hit there
+/// more than once, and those that return soon after leaving it, go on to the main queue, which gives a further round
+/// for each hit up to three.
 class s3_fifo {
  public:
   static constexpr std::string_view name = "s3_fifo";

@@ -5,9 +5,9 @@
 
 namespace pagedkv {
 
-/// Segmented LRU (Karedla, Love and Wherry, 1994): blocks that have been hit live in a protected segment of four fifths of
-/// the pool; its overflow returns to the probationary one, from which victims are taken. Blocks that are used once pass
-/// through without disturbing the others.
+/// Segmented LRU (Karedla, Love and Wherry, 1994): blocks that have been hit live in a protected segment of four
+/// fifths of the pool; its overflow returns to the probationary one, from which victims are taken. Blocks that are
+/// used once pass through without disturbing the others.
 class slru {
  public:
   static constexpr std::string_view name = "slru";

@@ -1,0 +1,118 @@
+#include <pagedkv/policy/eviction/arc.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/fifo.hpp>
+#include <pagedkv/policy/eviction/hit_density.hpp>
+#include <pagedkv/policy/eviction/lfu.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/eviction/s3_fifo.hpp>
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/eviction/slru.hpp>
+#include <pagedkv/policy/eviction/tiny_lfu.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+constexpr auto take = [](block_id, auto...) { return eviction_answer::taken; };
+
+constexpr auto num_choices = std::size_t{1} << 16;
+
+block_release release_of(std::uint64_t content) {
+  const auto hash = content * 0x9e3779b97f4a7c15U;
+  return {.hash = hash ^ hash >> 32, .depth = static_cast<std::uint32_t>(content % 16), .num_chain_blocks = 16,
+          .num_prompt_tokens = 256};
+}
+
+/// Every block of the pool is published and evictable.
+template <eviction Policy>
+void fill(Policy& policy, std::int32_t num_blocks) {
+  for (auto i = 0; i < num_blocks; ++i) {
+    policy.insert(block_id{i}, release_of(static_cast<std::uint64_t>(i)));
+  }
+}
+
+std::vector<block_id> choices_below(std::int32_t num_blocks) {
+  auto random = std::mt19937_64{1};
+  auto choices = std::vector<block_id>(num_choices);
+  for (auto& choice : choices) {
+    choice = to_block(random() % static_cast<std::uint64_t>(num_blocks));
+  }
+  return choices;
+}
+
+/// A block is hit and released again.
+template <eviction Policy>
+void hit(benchmark::State& state) {
+  const auto num_blocks = static_cast<std::int32_t>(state.range(0));
+  auto policy = Policy{num_blocks};
+  fill(policy, num_blocks);
+  const auto choices = choices_below(num_blocks);
+  auto i = std::size_t{0};
+  for (auto _ : state) {
+    const auto block = choices[i++ % num_choices];
+    policy.remove(block);
+    policy.insert(block, release_of(to_index(block)));
+  }
+}
+
+/// A block is evicted and its successor published.
+template <eviction Policy>
+void turn_over(benchmark::State& state, Policy& policy) {
+  auto content = std::uint64_t{1} << 32;
+  for (auto _ : state) {
+    const auto block = policy.victim(take, timestamp{});
+    policy.insert(block, release_of(content++));
+  }
+  state.counters["bytes_per_block"] =
+      static_cast<double>(policy.metadata_bytes()) / static_cast<double>(state.range(0));
+}
+
+template <eviction Policy>
+void victim(benchmark::State& state) {
+  const auto num_blocks = static_cast<std::int32_t>(state.range(0));
+  auto policy = Policy{num_blocks};
+  fill(policy, num_blocks);
+  turn_over(state, policy);
+}
+
+/// The same while 99 of 100 blocks are in use.
+template <eviction Policy>
+void victim_among_pinned(benchmark::State& state) {
+  const auto num_blocks = static_cast<std::int32_t>(state.range(0));
+  auto policy = Policy{num_blocks};
+  fill(policy, num_blocks);
+  for (auto i = 0; i < num_blocks; ++i) {
+    if (i % 100 != 0) {
+      policy.remove(block_id{i});
+    }
+  }
+  turn_over(state, policy);
+}
+
+void sizes(benchmark::internal::Benchmark* benchmark) { benchmark->Arg(10'000)->Arg(100'000)->Arg(1'000'000); }
+
+}  // namespace
+
+#define MEASURE(Policy)                             \
+  BENCHMARK_TEMPLATE(hit, Policy)->Apply(sizes);    \
+  BENCHMARK_TEMPLATE(victim, Policy)->Apply(sizes); \
+  BENCHMARK_TEMPLATE(victim_among_pinned, Policy)->Apply(sizes)
+
+MEASURE(lru);
+MEASURE(fifo);
+MEASURE(pagedkv::clock<>);
+MEASURE(sieve);
+MEASURE(slru);
+MEASURE(arc);
+MEASURE(lfu);
+MEASURE(s3_fifo);
+MEASURE(tiny_lfu);
+MEASURE(priority);
+MEASURE(hit_density);

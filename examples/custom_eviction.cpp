@@ -1,0 +1,68 @@
+// An eviction policy of one's own, in a cache: blocks of long prompts go before blocks of short ones.
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/chain_lists.hpp>
+
+#include <bit>
+#include <cstdio>
+#include <vector>
+
+/// Evicts the blocks of the longest prompts first, by powers of two; the least recently released within one power.
+class longest_prompt_first {
+ public:
+  static constexpr std::string_view name = "longest_prompt_first";
+  static constexpr bool concurrent = false;
+
+  explicit longest_prompt_first(std::int32_t num_blocks) : lists_(num_blocks, num_sizes) {}
+
+  void insert(pagedkv::block_id block, const pagedkv::block_release& release) noexcept {
+    const auto size = std::bit_width(release.num_prompt_tokens);
+    lists_.insert(block, release.parent, static_cast<pagedkv::chain_lists::list_index>(size));
+  }
+
+  void remove(pagedkv::block_id block) noexcept { lists_.hold(block); }
+  void erase(pagedkv::block_id block) noexcept { lists_.erase(block); }
+  void rename(pagedkv::block_id from, pagedkv::block_id to) noexcept { lists_.rename(from, to); }
+
+  template <class Offer>
+  [[nodiscard]] pagedkv::block_id victim(Offer&& offer, pagedkv::timestamp) noexcept {
+    auto block = lists_.take_due(offer);
+    for (auto size = num_sizes; size-- > 0 && block == pagedkv::no_block;) {
+      block = lists_.take_oldest(size, offer);
+    }
+    return block != pagedkv::no_block ? block : lists_.take_any(offer);
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return lists_.bytes(); }
+
+ private:
+  static constexpr auto num_sizes = pagedkv::chain_lists::list_index{33};
+
+  pagedkv::chain_lists lists_;
+};
+
+static_assert(pagedkv::eviction<longest_prompt_first>);
+
+using cache = pagedkv::kv_cache<pagedkv::float16, pagedkv::single_thread, longest_prompt_first>;
+
+namespace {
+
+/// Runs a prompt of equal tokens through the cache; returns how many tokens were there already.
+std::int64_t run(cache& blocks, pagedkv::token word, std::size_t length) {
+  const auto prompt = std::vector<pagedkv::token>(length, word);
+  const auto sequence = blocks.create_sequence(prompt).value();
+  blocks.commit(sequence.id, static_cast<std::int64_t>(length)).value();
+  blocks.release(sequence.id).value();
+  return sequence.num_cached_tokens;
+}
+
+}  // namespace
+
+int main() {
+  auto blocks = cache{{.block_size = 16, .num_blocks = 16}};
+  run(blocks, 1, 64);    // a short prompt of 4 blocks, then a long one of 11
+  run(blocks, 2, 176);
+  run(blocks, 3, 64);    // room for this comes from the long prompt, though the short one is older
+  std::printf("short prompt: %lld of 64 tokens cached\n", static_cast<long long>(run(blocks, 1, 64)));
+  std::printf("long prompt: %lld of 176 tokens cached\n", static_cast<long long>(run(blocks, 2, 176)));
+}

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/policy/locking/guards.hpp>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace pagedkv::detail {
+
+/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what` are many, for the message.
+template <class Map, class Fill>
+[[nodiscard]] result<typename Map::place*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
+  auto* place = map.reserve();
+  if (place == nullptr) {
+    return error{error_code::limit_reached, what, map.size(), map.capacity()};
+  }
+  if (const result<void> filled = fill(place->record); !filled) {
+    map.abandon(*place);
+    return filled.error();
+  }
+  map.open(*place);
+  return place;
+}
+
+[[nodiscard]] inline error unknown_record(std::uint64_t id) noexcept {
+  return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
+}
+
+/// Calls `body(record)` inside the record's mutex; waits for that, or says `sequence_busy`, as the locking policy wants.
+template <class Map, class Body>
+[[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
+    -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+  auto* place = map.find(id);
+  if (place == nullptr) {
+    return unknown_record(id);
+  }
+  if constexpr (Map::locking_type::waits_for_sequence) {
+    place->mutex.lock();
+  } else if (!place->mutex.try_lock()) {
+    return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(id)};
+  }
+  const auto guard = adopted_guard{place->mutex};
+  if (!Map::is_open(*place, id)) {
+    return unknown_record(id);
+  }
+  return std::forward<Body>(body)(place->record);
+}
+
+/// Empties a record by `empty(record)`, closes it, and lets its place be taken again.
+template <class Map, class Empty>
+[[nodiscard]] result<void> end_record(Map& map, std::uint64_t id, Empty&& empty) noexcept {
+  auto closed = visit_record(map, id, [&](auto& record) -> result<void> {
+    empty(record);
+    map.close(*map.find(id));
+    return {};
+  });
+  if (closed) {
+    map.abandon(*map.find(id));
+  }
+  return closed;
+}
+
+}  // namespace pagedkv::detail
