@@ -45,9 +45,9 @@ template <eviction Policy>
   for (const auto& request : trace.requests()) {
     longest = std::max(longest, request.nodes.size());
   }
+  const auto needed = static_cast<double>(longest + support::simulation_options{}.num_private);
   const auto largest = static_cast<double>(std::max<std::size_t>(1, trace.num_nodes()));
-  const auto smallest =
-      std::min(largest, std::max(largest * 0.005, static_cast<double>(longest + support::replay_private_blocks)));
+  const auto smallest = std::min(largest, std::max(largest * 0.005, needed));
   auto capacities = std::vector<std::int32_t>{};
   for (auto i = 0; i < num_capacities; ++i) {
     const auto blocks = smallest * std::pow(largest / smallest, static_cast<double>(i) / (num_capacities - 1));

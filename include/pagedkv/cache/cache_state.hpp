@@ -17,6 +17,8 @@ namespace pagedkv {
 /// A pinned prefix: references that keep its blocks in use.
 struct pinned_prefix {
   block_table blocks;
+
+  [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }
 };
 
 /// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache` takes
