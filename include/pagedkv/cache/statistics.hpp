@@ -21,6 +21,7 @@ struct cache_statistics {
   std::int64_t evictions = 0;  // blocks
   std::int64_t copies = 0;     // blocks copied on write
   std::int64_t refusals = 0;   // operations that failed for want of blocks
+  contention_counts contention;  // of all caches with the same locking policy; zero unless that counts
 };
 
 /// Bytes by purpose.
@@ -53,6 +54,7 @@ template <class State>
   taken.evictions = state.counts.get(counter::evictions);
   taken.copies = state.counts.get(counter::copies);
   taken.refusals = state.counts.get(counter::refusals);
+  taken.contention = State::locking_type::contention::counts();
   return taken;
 }
 
