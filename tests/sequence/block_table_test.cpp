@@ -70,7 +70,7 @@ TEST_CASE("more room than there is memory for is refused", "[block_table]") {
   CHECK(std::ranges::equal(table.all(), std::array{block_id{1}, block_id{2}}));
   REQUIRE(table.try_reserve(100));
   const auto bytes = table.usage(0).bytes;
-  CHECK(bytes >= 100 * sizeof(block_id));
+  CHECK(bytes >= 100 * static_cast<std::int64_t>(sizeof(block_id)));
   static_cast<void>(table.extend(98));
   CHECK(table.usage(0).bytes == bytes);
 }

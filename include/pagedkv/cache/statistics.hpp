@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/cache_state.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pagedkv {
@@ -40,7 +41,7 @@ template <class State>
 [[nodiscard]] cache_statistics take_statistics(const State& state) {
   auto taken = cache_statistics{};
   taken.blocks = state.pool.counts();
-  taken.peak_in_use = state.peak_in_use.load(std::memory_order_relaxed);
+  taken.peak_in_use = std::max(state.peak_in_use.load(std::memory_order_relaxed), taken.blocks.in_use);
   taken.num_sequences = state.sequences.size();
   taken.num_pins = state.pins.size();
   state.sequences.for_each_usage([&](const table_usage& used) {
