@@ -44,10 +44,12 @@ parsed_options parse_options(int argc, const char* const* argv) {
   auto num_threads = std::optional<std::int32_t>{};
   auto app = CLI::App{"Replays requests through the paged key/value cache and reports what it did."};
   const auto positive = CLI::Range(1, std::numeric_limits<std::int32_t>::max());
+  const auto not_empty = [](const std::string& name) { return std::string(name.empty() ? "no file name" : ""); };
 
   app.add_option("--trace", chosen.trace,
                  "JSON lines with timestamp (ms), input_length, output_length and hash_ids; without it, a workload of "
-                 "conversations of several turns is generated");
+                 "conversations of several turns is generated")
+      ->check(not_empty);
   app.add_option("--blocks", chosen.blocks,
                  "blocks in the pool; a tenth of the workload's distinct ones. To compare, a list of capacities; twelve from "
                  "0.5 % to 100 %")
@@ -82,7 +84,8 @@ parsed_options parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   auto* const decode = app.add_flag("--decode", chosen.decode, "also append the output tokens, one by one");
   app.add_option("--limit", chosen.limit, "replay only the first requests")->check(positive);
-  app.add_option("--json", chosen.json, "write the report to this file, or to standard output if it is -");
+  app.add_option("--json", chosen.json, "write the report to this file, or to standard output if it is -")
+      ->check(not_empty);
   for (auto* const of_one_replay : {block_size, eviction, locking, element, concurrency, decode}) {
     of_one_replay->excludes(compare);
   }

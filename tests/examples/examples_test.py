@@ -41,6 +41,8 @@ class BadInput(TemporaryFolder):
             ("--eviction", "random"),
             ("--locking", "none"),
             ("--element", "float8"),
+            ("--trace", ""),
+            ("--json", ""),
         ]:
             with self.subTest(option=option, value=value):
                 self.check(option, value, names=[option, str(value)])

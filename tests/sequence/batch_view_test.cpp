@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 using namespace pagedkv;
@@ -146,6 +147,11 @@ TEMPLATE_TEST_CASE("an updated batch equals one built anew", "[batch_view]", pad
     CAPTURE(round, kind);
     REQUIRE(equal(batch, anew));
   }
+}
+
+TEST_CASE("a batch of more entries than a size can count is refused", "[batch_view]") {
+  constexpr auto half = std::size_t{1} << 63;
+  CHECK_THROWS_AS(padded_batch(2, half), std::length_error);
 }
 
 TEST_CASE("an update of a padded batch writes only what changed", "[batch_view]") {

@@ -234,7 +234,8 @@ class basic_kv_cache {
     });
   }
 
-  /// Brings a `padded_batch` or `compressed_batch` up to date with these sequences, one row each. Errors: see there.
+  /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row each.
+  /// Errors: see there.
   template <class Batch>
   result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};

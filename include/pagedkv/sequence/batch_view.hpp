@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,9 @@ namespace pagedkv {
 /// window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
 class padded_batch {
  public:
-  /// Takes all memory that `update` will need.
+  /// Takes all memory that `update` will need. Throws `std::bad_alloc` or `std::length_error` when that is not to be had.
   padded_batch(std::size_t max_rows, std::size_t max_blocks)
-      : max_blocks_(max_blocks), rows_(max_rows), tables_(max_rows * max_blocks, no_block), lengths_(max_rows) {}
+      : max_blocks_(max_blocks), rows_(max_rows), tables_(product(max_rows, max_blocks), no_block), lengths_(max_rows) {}
 
   [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
@@ -55,6 +56,12 @@ class padded_batch {
   }
 
  private:
+  /// Saturates, so that a vector of that size is refused.
+  [[nodiscard]] static std::size_t product(std::size_t a, std::size_t b) noexcept {
+    auto exact = std::size_t{0};
+    return __builtin_mul_overflow(a, b, &exact) ? std::numeric_limits<std::size_t>::max() : exact;
+  }
+
   template <class VisitRow>
   [[nodiscard]] result<void> update_row(std::size_t i, VisitRow& visit_row) noexcept {
     const auto before = i < rows_.size() ? rows_.current(i).num_blocks : 0;
@@ -81,8 +88,8 @@ class padded_batch {
 };
 
 /// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and its
-/// length is `block_size * (blocks - 1) + last_block_len[i]`; all int32. Updating writes only entries that changed, and
-/// shifts those behind a row that grew.
+/// length is `block_size * (blocks - 1) + last_block_len[i]`; all int32, with `no_block` where a sliding window dropped
+/// blocks. Updating writes only entries that changed, and shifts those behind a row that grew.
 class compressed_batch {
  public:
   /// Takes all memory that `update` will need. `max_indices` counts the blocks of all rows together.
