@@ -18,13 +18,17 @@ namespace {
 
 using simulation = support::simulation_result (*)(const support::prefix_trace&, std::int32_t num_blocks, progress&);
 
+/// More blocks than the trace can fill would change nothing but the memory taken.
+[[nodiscard]] std::int32_t usable_blocks(const support::prefix_trace& trace, std::int32_t num_blocks) {
+  const auto most = trace.num_nodes() + support::simulation_options{}.num_private;
+  return static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
+}
+
 template <eviction Policy>
 [[nodiscard]] support::simulation_result simulate_shown(const support::prefix_trace& trace, std::int32_t num_blocks,
                                                         progress& shown) {
-  // More blocks than the trace can fill would change nothing but the memory taken.
-  const auto most = trace.num_nodes() + support::replay_private_blocks;
-  const auto usable = static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
-  auto simulator = support::chain_simulator<Policy>{trace, usable};
+  const auto usable = usable_blocks(trace, num_blocks);
+  auto simulator = support::chain_simulator<Policy>{trace, usable, {}};
   for (const auto& request : trace.requests()) {
     simulator.run(request);
     shown.advance();
@@ -45,9 +49,9 @@ template <eviction Policy>
   for (const auto& request : trace.requests()) {
     longest = std::max(longest, request.nodes.size());
   }
+  const auto needed = static_cast<double>(longest + support::simulation_options{}.num_private);
   const auto largest = static_cast<double>(std::max<std::size_t>(1, trace.num_nodes()));
-  const auto smallest =
-      std::min(largest, std::max(largest * 0.005, static_cast<double>(longest + support::replay_private_blocks)));
+  const auto smallest = std::min(largest, std::max(largest * 0.005, needed));
   auto capacities = std::vector<std::int32_t>{};
   for (auto i = 0; i < num_capacities; ++i) {
     const auto blocks = smallest * std::pow(largest / smallest, static_cast<double>(i) / (num_capacities - 1));
@@ -58,8 +62,7 @@ template <eviction Policy>
 
 void sort_and_deduplicate(std::vector<std::int32_t>& capacities) {
   std::ranges::sort(capacities);
-  const auto repeated = std::ranges::unique(capacities);
-  capacities.erase(repeated.begin(), repeated.end());
+  capacities.erase(std::unique(capacities.begin(), capacities.end()), capacities.end());
 }
 
 struct job {
@@ -124,6 +127,10 @@ comparison compare(const support::prefix_trace& trace, const options& chosen) {
   made.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   made.cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   return made;
+}
+
+support::simulation_result optimum_of(const support::prefix_trace& trace, std::int32_t num_blocks) {
+  return support::simulate<support::optimum>(trace, usable_blocks(trace, num_blocks));
 }
 
 }  // namespace pagedkv::replay

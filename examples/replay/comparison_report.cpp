@@ -22,7 +22,7 @@ namespace {
 
 template <class Mark>
 void print_row(const comparison::row& row, Mark&& is_best) {
-  fmt::print("{:<9}", row.policy);
+  fmt::print("{:<11}", row.policy);
   for (auto i = std::size_t{0}; i < row.results.size(); ++i) {
     fmt::print("{:>8.4f}{}", row.results[i].hit_ratio(), is_best(i, row.results[i]) ? '*' : ' ');
   }
@@ -51,11 +51,11 @@ void print_row(const comparison::row& row, Mark&& is_best) {
 void print_table(const comparison& made, const options& chosen) {
   fmt::print("hit ratio of {}: {} requests, {} block references, {} distinct blocks\n\n", chosen.trace_name(),
              made.num_requests, made.num_references, made.num_distinct_blocks);
-  fmt::print("{:<9}", "blocks");
+  fmt::print("{:<11}", "blocks");
   for (const auto capacity : made.capacities) {
     fmt::print("{:>8} ", capacity);
   }
-  fmt::print("\n{:<9}", "  share");
+  fmt::print("\n{:<11}", "  share");
   for (const auto capacity : made.capacities) {
     fmt::print("{:>6.1f} % ", percentage(made, capacity));
   }

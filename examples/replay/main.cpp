@@ -37,13 +37,22 @@ constexpr auto status_without_plot = 3;
   return config;
 }
 
+/// A full disk shows only once everything is written.
+void check_written(std::ostream& json, const options& chosen) {
+  if (!json.flush()) {
+    throw option_error("--json " + chosen.json + ": cannot be written");
+  }
+}
+
 void report(const outcome& found, const workload& work, const options& chosen, std::ofstream& json) {
   if (chosen.json == "-") {
     write_json(std::cout, found, work, chosen);
+    check_written(std::cout, chosen);
   } else {
     print_table(found, work, chosen);
     if (json.is_open()) {
       write_json(json, found, work, chosen);
+      check_written(json, chosen);
     }
   }
   for (const auto& sentence : found.violations) {
@@ -77,10 +86,12 @@ void report(const outcome& found, const workload& work, const options& chosen, s
   const auto made = compare(support::prefix_trace{make_workload(chosen).requests}, chosen);
   if (chosen.json == "-") {
     write_json(std::cout, made, chosen);
+    check_written(std::cout, chosen);
   } else {
     print_table(made, chosen);
     if (json.is_open()) {
       write_json(json, made, chosen);
+      check_written(json, chosen);
     }
   }
   if (!chosen.plot.empty()) {

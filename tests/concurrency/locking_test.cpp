@@ -99,9 +99,27 @@ TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits ar
   CHECK(metrics::counts() == contention_counts{.waits = 1});
 }
 
+TEST_CASE("under rw_lock waits are counted if the mutex does, and the policy passes them on", "[locking]") {
+  struct this_test;
+  using metrics = count_contention<this_test>;
+  using policy = rw_lock<basic_fair_shared_mutex<std::atomic, metrics>>;
+  STATIC_CHECK(std::is_same_v<policy::contention, metrics>);
+  STATIC_CHECK(std::is_same_v<rw_lock<std::shared_mutex>::contention, no_contention_metrics>);
+  metrics::reset();
+  auto mutex = policy::cache_mutex{};
+  mutex.lock();
+  auto reader = std::jthread{[&] { const auto guard = shared_guard{mutex}; }};
+  while (policy::contention::counts().waits == 0) {
+    std::this_thread::yield();
+  }
+  mutex.unlock();
+  reader.join();
+  CHECK(metrics::counts() == contention_counts{.waits = 1});
+}
+
 TEST_CASE("a closed gate keeps all others out, an open one nobody", "[locking]") {
   constexpr auto rounds = 300;
-  auto passage = gate{};
+  auto passage = gate<>{};
   auto alone = std::uint64_t{0};
   auto mismatches = std::atomic{0};
   auto passed = std::atomic{0};

@@ -12,13 +12,18 @@ TEST_CASE("a message names the kind, the subject, the value and the limit", "[er
   CHECK(e.message() == "capacity exhausted: blocks needed is 9, limit 4");
 }
 
+TEST_CASE("a limit of nothing is a limit", "[error]") {
+  CHECK(error{error_code::capacity_exhausted, "blocks needed", 9, 0}.message() ==
+        "capacity exhausted: blocks needed is 9, limit 0");
+}
+
 TEST_CASE("a message without a limit names none", "[error]") {
   const auto e = error{error_code::invalid_argument, "cache_config.block_size", -3};
   CHECK(e.message() == "invalid argument: cache_config.block_size is -3");
 }
 
 TEST_CASE("a message ends with a device runtime's own words", "[error]") {
-  const auto e = error{error_code::backend_failure, "hipMalloc", 2, 0, "out of memory"};
+  const auto e = error{error_code::backend_failure, "hipMalloc", 2, error::no_limit, "out of memory"};
   CHECK(e.message() == "backend failure: hipMalloc answered 2 (out of memory)");
 }
 

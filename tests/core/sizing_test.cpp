@@ -72,6 +72,11 @@ TEST_CASE("a budget that cannot be used is refused", "[sizing]") {
     CHECK(config.error().code == error_code::invalid_argument);
     CHECK(config.error().value == bytes);
   }
+  for (const auto element : {element_size{}, element_size{-2, 0}, element_size{1, -4}}) {
+    const auto config = config_for_memory_budget(small_model, element, 1'000'000);
+    REQUIRE_FALSE(config);
+    CHECK(config.error().code == error_code::invalid_argument);
+  }
   const auto tiny = model_shape{1, 1, 1};
   CHECK(config_for_memory_budget(tiny, {1, 4}, 256 * largest, 1)->num_blocks == largest);
   const auto too_many = config_for_memory_budget(tiny, {1, 4}, 256 * (largest + 1), 1);

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pathlib
 import subprocess
 import unittest
 
@@ -56,6 +57,12 @@ class BadInput(TemporaryFolder):
     def test_unreadable_trace(self):
         self.check("--trace", self.folder / "missing.jsonl", names=["missing.jsonl"])
         self.check("--trace", self.folder, names=[str(self.folder)])
+
+    @unittest.skipUnless(pathlib.Path("/dev/full").exists(), "no /dev/full here")
+    def test_report_on_a_full_disk(self):
+        done = run("--limit", 5, "--json", "/dev/full")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--json /dev/full: cannot be written", done.stderr)
 
     def test_unwritable_report(self):
         self.check("--json", self.folder / "no" / "report.json", names=["--json", "report.json"])

@@ -73,6 +73,34 @@ TEST_CASE("where cached blocks are never evicted, preemption that would only cac
   CHECK(pool.preempted().empty());
 }
 
+TEST_CASE("a request for which there is no record makes nobody give way", "[lifecycle]") {
+  auto cache = kv_cache<>{{.block_size = block_size, .num_blocks = 4, .head_dim = 2, .max_sequences = 2}};
+  auto tracker = request_tracker{cache, {.max_ended = 0}};
+  auto last = submission{};
+  for (auto i = 0; i < 4; ++i) {
+    if (i != 0) {
+      REQUIRE(tracker.preempt(last.id));
+    }
+    last = tracker.submit(std::vector<token>(4 * block_size, i), with_priority(10)).value();
+  }
+  const auto refused = tracker.submit(std::vector<token>(block_size, 9), with_priority(90, true));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::limit_reached);
+  CHECK(tracker.describe(last.id)->state == request_state::running);
+  CHECK(tracker.statistics().refused == 1);
+}
+
+TEMPLATE_LIST_TEST_CASE("a block that is shared but for the last token of a prompt is a gain", "[lifecycle]", caches) {
+  auto pool = tracked_cache<TestType>{4};
+  const auto tokens = pool.fresh_tokens(4 * block_size);
+  const auto low = pool.running_on(tokens, with_priority(10));
+  const auto same = pool.tracker.submit(tokens, with_priority(90, true));
+  REQUIRE(same);
+  CHECK(same->num_cached_tokens == 3 * block_size);
+  CHECK(pool.state(low) == request_state::preempted);
+  pool.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("without leave to preempt, nobody gives way", "[lifecycle]", caches) {
   auto pool = full_pool<TestType>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));

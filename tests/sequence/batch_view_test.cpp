@@ -56,7 +56,7 @@ compressed_batch make_batch() {
 
 template <class Batch>
 [[nodiscard]] result<void> update(Batch& batch, const rows& wanted) {
-  return batch.update(wanted.size(), block_size, [&](std::size_t i) { return wanted[i]->row(); });
+  return batch.update(wanted.size(), block_size, [&](std::size_t i, auto&& use) { return use(wanted[i]->row()); });
 }
 
 [[nodiscard]] bool equal(const padded_batch& a, const padded_batch& b) {

@@ -17,6 +17,8 @@ namespace pagedkv {
 /// A pinned prefix: references that keep its blocks in use.
 struct pinned_prefix {
   block_table blocks;
+
+  [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }
 };
 
 /// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache` takes
@@ -83,7 +85,7 @@ struct cache_state {
     return watched_index{*this};
   }
 
-  /// Where threads share the counts, only as often as sequences are created.
+  /// Where threads share the counts, only at creation and before releases, so that appending need not sum them up.
   void note_peak() noexcept {
     const auto in_use = pool.counts().in_use;
     auto highest = peak_in_use.load(std::memory_order_relaxed);

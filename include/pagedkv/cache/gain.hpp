@@ -27,14 +27,15 @@ template <class State, class VisitTables>
     });
     std::ranges::sort(blocks);
 
+    // As in `admit`, the last token is left to compute.
+    const auto max_shared = tokens.empty() ? 0 : (tokens.size() - 1) / state.block_size();
     auto shared = std::vector<block_id>{};
-    shared.reserve(tokens.size() / state.block_size());
+    shared.reserve(max_shared);
     const auto hold = look(state);
-    match_chain(state.index, state.index.root(tag), tokens, state.block_size(), tokens.size() / state.block_size(), hold,
-                [&](block_id block) {
-                  shared.push_back(block);
-                  hold.drop(block);
-                });
+    match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_shared, hold, [&](block_id block) {
+      shared.push_back(block);
+      hold.drop(block);
+    });
     std::ranges::sort(shared);
 
     auto gain = std::int64_t{0};

@@ -22,6 +22,7 @@ template <class Map, class Fill>
     map.abandon(*place);
     return filled.error();
   }
+  map.note_usage(*place);
   map.open(*place);
   return place;
 }
@@ -47,7 +48,9 @@ template <class Map, class Body>
   if (!Map::is_open(*place, id)) {
     return unknown_record(id);
   }
-  return std::forward<Body>(body)(place->record);
+  auto outcome = std::forward<Body>(body)(place->record);
+  map.note_usage(*place);
+  return outcome;
 }
 
 /// Empties a record by `empty(record)`, closes it, and lets its place be taken again.

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/sequence/block_table.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 namespace pagedkv {
 
@@ -18,10 +19,34 @@ class record_map {
  public:
   using locking_type = Locking;
 
+ private:
+  /// A copy of a record's usage for readers from outside: each number is right, together they may be of different times.
+  class shared_usage {
+   public:
+    void write(const table_usage& now) noexcept {
+      num_tokens_.store(now.num_tokens, std::memory_order_relaxed);
+      num_blocks_.store(now.num_blocks, std::memory_order_relaxed);
+      bytes_.store(now.bytes, std::memory_order_relaxed);
+    }
+    [[nodiscard]] table_usage read() const noexcept {
+      return {num_tokens_.load(std::memory_order_relaxed), num_blocks_.load(std::memory_order_relaxed),
+              bytes_.load(std::memory_order_relaxed)};
+    }
+
+   private:
+    typename Locking::template atomic<std::int64_t> num_tokens_{0};
+    typename Locking::template atomic<std::int64_t> num_blocks_{0};
+    typename Locking::template atomic<std::int64_t> bytes_{0};
+  };
+  struct no_usage {};
+  using noted_usage = std::conditional_t<Locking::family::concurrent, shared_usage, no_usage>;
+
+ public:
   struct place {
-    [[no_unique_address]] mutable typename Locking::sequence_mutex mutex;
+    [[no_unique_address]] typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
     std::uint32_t index = 0;
+    [[no_unique_address]] noted_usage usage;
     Record record;
   };
 
@@ -102,21 +127,23 @@ class record_map {
     }
   }
 
-  /// Calls `visit(record)` for every open place, inside its mutex. Under a policy that waits for nobody, places in which
-  /// another thread is at work are left out.
+  /// Calls `visit(usage)` for every open place, without entering it: threads at work there are not disturbed.
   template <class Visit>
-  void for_each_inside(Visit&& visit) const {
+  void for_each_usage(Visit&& visit) const {
     for_each([&](const place& open) {
-      if constexpr (Locking::waits_for_sequence) {
-        open.mutex.lock();
-      } else if (!open.mutex.try_lock()) {
-        return;
-      }
-      const auto guard = adopted_guard{open.mutex};
-      if (open.generation.load(std::memory_order_acquire) % 2 == 1) {
-        visit(open.record);
+      if constexpr (Locking::family::concurrent) {
+        visit(open.usage.read());
+      } else {
+        visit(open.record.usage());
       }
     });
+  }
+
+  /// Makes the usage of a record readable to others; called by whoever has changed it, still inside.
+  static void note_usage([[maybe_unused]] place& inside) noexcept {
+    if constexpr (Locking::family::concurrent && requires { inside.record.usage(); }) {
+      inside.usage.write(inside.record.usage());
+    }
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }

@@ -34,6 +34,9 @@ namespace pagedkv::detail {
 template <class State>
 void release_blocks(State& state, const block_table& blocks, std::size_t first, std::size_t last,
                     block_release how) noexcept {
+  if constexpr (State::locking_type::family::concurrent) {
+    state.note_peak();  // allocations did not, since threads share the counts; but only releases lower them
+  }
   for (auto i = last; i > first; --i) {
     const auto block = blocks[i - 1];
     how.hash = state.index.link(block).hash;

@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/cache_state.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pagedkv {
@@ -21,6 +22,7 @@ struct cache_statistics {
   std::int64_t evictions = 0;  // blocks
   std::int64_t copies = 0;     // blocks copied on write
   std::int64_t refusals = 0;   // operations that failed for want of blocks
+  contention_counts contention;  // of all caches with the same locking policy; zero unless that counts
 };
 
 /// Bytes by purpose.
@@ -39,12 +41,12 @@ template <class State>
 [[nodiscard]] cache_statistics take_statistics(const State& state) {
   auto taken = cache_statistics{};
   taken.blocks = state.pool.counts();
-  taken.peak_in_use = state.peak_in_use.load(std::memory_order_relaxed);
+  taken.peak_in_use = std::max(state.peak_in_use.load(std::memory_order_relaxed), taken.blocks.in_use);
   taken.num_sequences = state.sequences.size();
   taken.num_pins = state.pins.size();
-  state.sequences.for_each_inside([&](const auto& s) {
-    taken.num_tokens += s.num_tokens;
-    taken.unfilled_slots += static_cast<std::int64_t>(s.blocks.size() * state.block_size()) - s.num_tokens;
+  state.sequences.for_each_usage([&](const table_usage& used) {
+    taken.num_tokens += used.num_tokens;
+    taken.unfilled_slots += used.num_blocks * state.config.block_size - used.num_tokens;
   });
   taken.prompts = state.counts.get(counter::prompts);
   taken.prompt_blocks = state.counts.get(counter::prompt_blocks);
@@ -53,6 +55,7 @@ template <class State>
   taken.evictions = state.counts.get(counter::evictions);
   taken.copies = state.counts.get(counter::copies);
   taken.refusals = state.counts.get(counter::refusals);
+  taken.contention = State::locking_type::contention::counts();
   return taken;
 }
 
@@ -61,10 +64,10 @@ template <class State>
   auto profile = memory_profile{};
   profile.pool = static_cast<std::int64_t>(state.pool.metadata_bytes());
   profile.index = static_cast<std::int64_t>(state.index.metadata_bytes());
-  auto tables = state.sequences.metadata_bytes() + state.pins.metadata_bytes();
-  state.sequences.for_each_inside([&](const auto& s) { tables += s.blocks.bytes(); });
-  state.pins.for_each_inside([&](const auto& p) { tables += p.blocks.bytes(); });
-  profile.sequences = static_cast<std::int64_t>(tables);
+  profile.sequences = static_cast<std::int64_t>(state.sequences.metadata_bytes() + state.pins.metadata_bytes());
+  const auto add_table = [&](const table_usage& used) { profile.sequences += used.bytes; };
+  state.sequences.for_each_usage(add_table);
+  state.pins.for_each_usage(add_table);
   return profile;
 }
 

@@ -3,6 +3,7 @@
 #include <boost/system/result.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -25,10 +26,12 @@ enum class error_code : std::uint8_t {
 
 /// What was wrong and with which value. Cheap to make and to copy: text is composed only when asked for.
 struct error {
+  static constexpr auto no_limit = std::numeric_limits<std::int64_t>::min();
+
   error_code code{};
   const char* subject = "";  // static storage: what the value is, e.g. "cache_config.block_size"
   std::int64_t value = 0;    // the offending value
-  std::int64_t limit = 0;    // what it was held against; 0 where nothing applies
+  std::int64_t limit = no_limit;  // what it was held against
   const char* detail = "";   // static storage: a device runtime's own words; empty elsewhere
 
   [[nodiscard]] std::string message() const;
@@ -73,7 +76,7 @@ class exception : public std::runtime_error {
 inline std::string error::message() const {
   const auto* const verb = *detail == '\0' ? " is " : " answered ";
   auto text = std::string(describe(code)) + ": " + subject + verb + std::to_string(value);
-  if (limit != 0) {
+  if (limit != no_limit) {
     text += ", limit " + std::to_string(limit);
   }
   if (*detail != '\0') {

@@ -48,14 +48,20 @@ namespace detail {
 
 /// The most blocks whose storage, padding and scales included, fits into `bytes`. Metadata comes on top of it.
 ///
-/// Errors: those of `validate`; `invalid_argument` when not even one block fits, with the bytes of one as the limit;
-/// `size_overflow` when more blocks fit than an int32 numbers.
+/// Errors: those of `validate`; `invalid_argument` for an element without bytes, and when not even one block fits, with the
+/// bytes of one as the limit; `size_overflow` when more blocks fit than an int32 numbers.
 [[nodiscard]] inline result<cache_config> config_for_memory_budget(
     const model_shape& shape, element_size element, std::int64_t bytes,
     std::int32_t block_size = cache_config{}.block_size) noexcept {
   const auto config = detail::one_block(shape, block_size);
   if (!config) {
     return config;
+  }
+  if (element.bytes < 1) {
+    return error{error_code::invalid_argument, "element_size.bytes", element.bytes, 1};
+  }
+  if (element.scale_bytes < 0) {
+    return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes};
   }
   // The order of dimensions and layers does not change the size, and the size is proportional to the blocks.
   const auto plan = plan_storage<memory_layout<>>(*config, element);

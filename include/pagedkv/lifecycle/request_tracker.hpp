@@ -54,13 +54,18 @@ class request_tracker {
   /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable blocks
   /// and (if allowed) preemption.
   [[nodiscard]] result<submission> submit(std::span<const token> tokens, const request_options& options = {}) noexcept {
-    const auto arrival = next_arrival();
+    const auto place = reserve_record();  // before anybody gives way
+    if (!place) {
+      return place.error();
+    }
+    const auto arrival = (*place)->record.arrival;
     auto admitted = with_preemption(
         request_rank{options.sequence.priority, arrival}, options.may_preempt, tokens, options.sequence.salt,
         [&] { return cache_.create_sequence(tokens, options.sequence); });
     if (!admitted) {
       const auto guard = exclusive_guard{mutex_};
       ++statistics_.refused;
+      records_.abandon(**place);
       return admitted.error();
     }
     auto request = request_info{};
@@ -68,12 +73,7 @@ class request_tracker {
     request.options = options;
     request.arrival = arrival;
     request.submitted = cache_.time();
-    const auto id = enter(request);
-    if (!id) {
-      release(admitted->id, false);
-      return id.error();
-    }
-    return submission{*id, admitted->id, admitted->num_cached_tokens};
+    return submission{enter(**place, request), admitted->id, admitted->num_cached_tokens};
   }
 
   /// Restarts a preempted request on all its tokens so far.
@@ -166,6 +166,7 @@ class request_tracker {
 
  private:
   using locking_type = typename Cache::locking_type;
+  using record_place = typename record_map<request_info, single_thread>::place;
   static constexpr bool one_thread =
       !locking_type::family::concurrent && std::is_same_v<typename locking_type::cache_mutex, no_mutex>;
   using mutex_type = std::conditional_t<one_thread, no_mutex, std::mutex>;
@@ -188,27 +189,28 @@ class request_tracker {
     return {error_code::unknown_request, "request id", static_cast<std::int64_t>(id)};
   }
 
-  [[nodiscard]] std::uint64_t next_arrival() noexcept {
-    const auto guard = exclusive_guard{mutex_};
-    return ++last_arrival_;
-  }
-
   [[nodiscard]] request_info* find(request_id id) noexcept {
     auto* place = records_.find(static_cast<std::uint64_t>(id));
     return place != nullptr && records_.is_open(*place, static_cast<std::uint64_t>(id)) ? &place->record : nullptr;
   }
 
-  [[nodiscard]] result<request_id> enter(const request_info& request) noexcept {
+  [[nodiscard]] result<record_place*> reserve_record() noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto* place = records_.reserve();
     if (place == nullptr) {
+      ++statistics_.refused;
       return error{error_code::limit_reached, "number of requests", records_.size(), records_.capacity()};
     }
-    place->record = request;
+    place->record.arrival = ++last_arrival_;
+    return place;
+  }
+  [[nodiscard]] request_id enter(record_place& reserved, const request_info& request) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    reserved.record = request;
     ++statistics_.submitted;
     ++statistics_.running;
-    records_.open(*place);
-    return static_cast<request_id>(records_.id_of(*place));
+    records_.open(reserved);
+    return static_cast<request_id>(records_.id_of(reserved));
   }
 
   /// Calls `apply(request)` if the request is in the given state.

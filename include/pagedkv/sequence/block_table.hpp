@@ -12,6 +12,13 @@
 
 namespace pagedkv {
 
+/// How much a block table holds, for statistics.
+struct table_usage {
+  std::int64_t num_tokens = 0;
+  std::int64_t num_blocks = 0;  // positions, dropped ones included
+  std::int64_t bytes = 0;       // of memory
+};
+
 /// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; positions stay valid.
 class block_table {
  public:
@@ -81,7 +88,10 @@ class block_table {
     ++version_;
   }
 
-  [[nodiscard]] std::size_t bytes() const noexcept { return blocks_.capacity() * sizeof(block_id); }
+  [[nodiscard]] table_usage usage(std::int64_t num_tokens) const noexcept {
+    return {num_tokens, static_cast<std::int64_t>(blocks_.size()),
+            static_cast<std::int64_t>(blocks_.capacity() * sizeof(block_id))};
+  }
 
  private:
   std::vector<block_id> blocks_;

@@ -35,6 +35,8 @@ struct sequence {
   std::int64_t num_cached_tokens = 0;
   timestamp created{};
   timestamp last_access{};
+
+  [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(num_tokens); }
 };
 
 }  // namespace pagedkv

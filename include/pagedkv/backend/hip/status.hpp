@@ -10,7 +10,8 @@ namespace pagedkv::hip {
   if (status == hipSuccess) {
     return {};
   }
-  return error{error_code::backend_failure, call, static_cast<std::int64_t>(status), 0, hipGetErrorString(status)};
+  return error{error_code::backend_failure, call, static_cast<std::int64_t>(status), error::no_limit,
+               hipGetErrorString(status)};
 }
 
 /// For constructors: throws `exception` instead.

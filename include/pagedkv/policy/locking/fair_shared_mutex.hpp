@@ -14,9 +14,11 @@ namespace pagedkv {
 /// After the phase-fair ticket lock of Brandenburg and Anderson, "Spin-based reader-writer synchronization for
 /// multiprocessor real-time systems" (Real-Time Systems 46, 2010); waiting threads sleep instead of spinning. At most
 /// 2^24 - 1 threads may hold or await it as readers at once.
-template <template <class> class Atomic = std::atomic>
+template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
  public:
+  using contention = Metrics;
+
   void lock() noexcept {
     const auto ticket = next_writer_.fetch_add(1);
     await(current_writer_, [&](std::uint32_t current) { return current == ticket; });
@@ -65,7 +67,11 @@ class basic_fair_shared_mutex {
 
   template <class Condition>
   static void await(const Atomic<std::uint32_t>& word, Condition condition) noexcept {
-    for (auto now = word.load(); !condition(now); now = word.load()) {
+    auto now = word.load();
+    if (!condition(now)) {
+      Metrics::waited();
+    }
+    for (; !condition(now); now = word.load()) {
       word.wait(now);
     }
   }

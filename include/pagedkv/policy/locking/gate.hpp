@@ -4,11 +4,13 @@
 #include <pagedkv/policy/locking/thread_index.hpp>
 
 #include <array>
+#include <atomic>
 
 namespace pagedkv {
 
 /// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone. Passing
 /// touches a cache line that few other threads touch; closing waits for those inside.
+template <contention_metrics Metrics = no_contention_metrics>
 class gate {
  public:
   void lock() noexcept { own().lock_shared(); }
@@ -28,17 +30,19 @@ class gate {
   }
 
  private:
+  using mutex_type = basic_fair_shared_mutex<std::atomic, Metrics>;
+
   struct alignas(64) part {
-    fair_shared_mutex mutex;
+    mutex_type mutex;
   };
 
-  [[nodiscard]] fair_shared_mutex& own() noexcept {
+  [[nodiscard]] mutex_type& own() noexcept {
     return parts_[this_thread_index::current() % parts_.size()].mutex;
   }
 
   std::array<part, 16> parts_;
 };
 
-static_assert(shared_mutex<gate>);
+static_assert(shared_mutex<gate<>>);
 
 }  // namespace pagedkv

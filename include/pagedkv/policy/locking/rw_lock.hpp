@@ -6,8 +6,24 @@
 
 namespace pagedkv {
 
+namespace detail {
+
+template <class Mutex>
+struct contention_of {
+  using type = no_contention_metrics;
+};
+template <class Mutex>
+  requires requires { typename Mutex::contention; }
+struct contention_of<Mutex> {
+  using type = typename Mutex::contention;
+};
+
+}  // namespace detail
+
 /// Any number of readers or one writer in the whole cache. `Mutex` must not starve writers: glibc's `std::shared_mutex`
 /// does. A sequence needs no mutex of its own, since every operation that changes one is a writer.
+///
+/// Contention is counted if the mutex does, as `basic_fair_shared_mutex<std::atomic, count_contention<>>` does.
 template <shared_mutex Mutex = fair_shared_mutex>
 struct rw_lock {
   template <class T>
@@ -15,7 +31,7 @@ struct rw_lock {
   using cache_mutex = Mutex;
   using sequence_mutex = no_mutex;
   using family = unsynchronized_family;
-  using contention = no_contention_metrics;
+  using contention = typename detail::contention_of<Mutex>::type;
 
   static constexpr bool waits_for_sequence = true;
   static constexpr std::string_view name = "rw_lock";

@@ -32,7 +32,7 @@ struct sharded_mutex {
 
   template <class T>
   using atomic = std::atomic<T>;
-  using cache_mutex = gate;
+  using cache_mutex = gate<Metrics>;
   using sequence_mutex = ordered_mutex<lock_rank::sequence, Mutex, Metrics>;
   using family = sharded_family<NumShards, Mutex, Metrics>;
   using contention = Metrics;
