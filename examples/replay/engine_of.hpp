@@ -1,6 +1,6 @@
 #pragma once
 
-#include "chosen_eviction.hpp"
+#include "../support/chosen_eviction.hpp"
 #include "engine.hpp"
 #include "options.hpp"
 #include "policies.hpp"
@@ -58,13 +58,13 @@ void check_threads(const options& chosen) {
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config) {
-  const auto make = [&]<bool Concurrent>(std::bool_constant<Concurrent>, eviction_factory factory) {
-    using eviction_type = chosen_eviction<Concurrent>;
+  const auto make = [&]<bool Concurrent>(std::bool_constant<Concurrent>, support::eviction_factory factory) {
+    using eviction_type = support::chosen_eviction<Concurrent>;
     eviction_type::factory = factory;
     return std::unique_ptr<engine>(std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type>>>(config));
   };
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
-    const auto factory = eviction_factory{any_eviction_of<Eviction>::make};
+    const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
     if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
       return make(std::false_type{}, factory);
     } else if constexpr (Eviction::concurrent) {

@@ -1,21 +1,20 @@
 #include "../support/cache_matrix.hpp"
 #include "../support/cache_model.hpp"
+#include "../support/full_numbers.hpp"
 
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
-#include <catch2/generators/catch_generators_range.hpp>
 
-#include <array>
-#include <cstdlib>
+#include <cstdint>
+#include <optional>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
 
 namespace {
-
-/// Everyday runs are short; PAGEDKV_TEST_FULL=1 asks for long ones.
-[[nodiscard]] int runs(int everyday) { return std::getenv("PAGEDKV_TEST_FULL") != nullptr ? 20 * everyday : everyday; }
 
 /// Pools so small that exhaustion and eviction are frequent.
 [[nodiscard]] cache_config draw_config(std::uint64_t seed, std::int32_t block_size) {
@@ -52,7 +51,8 @@ struct outcome {
   const auto operations = random_operations(seed, num_operations);
   auto [failure, coverage] = run(kind, config, operations);
   if (failure) {
-    const auto shrunk = shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
+    const auto shrunk =
+        shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
     INFO(kind.name << ", block size " << block_size << ", seed " << seed << "\n" << to_string(shrunk));
     FAIL(run(kind, config, shrunk).failure.value_or("the failure does not repeat: " + *failure));
   }
@@ -84,8 +84,9 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
 
 TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model]") {
   const auto kinds = full_matrix();
-  const auto num_runs = static_cast<std::uint64_t>(runs(60));
   for (const auto& kind : kinds) {
+    const auto everyday = std::uint64_t{kind.compiled_for ? 30U : 20U};
+    const auto num_runs = testing::scaled(everyday, 20 * everyday);
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4, 16}) {
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
@@ -97,9 +98,10 @@ TEST_CASE("every element, locking and eviction policy behaves as the model does"
 }
 
 TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
-  const auto num_runs = static_cast<std::uint64_t>(runs(60));
+  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for_each_type(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
-    for (const auto& kind : {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
+    for (const auto& kind :
+         {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
       auto sum = model_coverage{};
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
         add(sum, run_random(kind, 4, 1000 + seed, 300));

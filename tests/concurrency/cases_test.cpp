@@ -1,3 +1,4 @@
+#include "../support/full_numbers.hpp"
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -17,7 +18,6 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,8 +37,6 @@ using lock_free_cache = kv_cache<float32, lock_free, pagedkv::clock<>>;
 using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
 using rw_lock_cache = kv_cache<float32, rw_lock<>, lru>;
 using caches = std::tuple<lock_free_cache, sharded_cache, rw_lock_cache>;
-
-bool full() { return std::getenv("PAGEDKV_TEST_FULL") != nullptr; }
 
 cache_config config_of(std::int32_t num_blocks, std::int32_t block_size, std::int32_t max_sequences = 64) {
   auto config = cache_config{};
@@ -92,7 +90,7 @@ using pools = std::tuple<block_pool<lock_free, pagedkv::clock<>>, block_pool<sha
 // Plain numbers stand for the bytes: ThreadSanitizer sees them, too.
 TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a miss", "[cases]", pools) {
   constexpr auto num_hitters = 8;
-  const auto rounds = full() ? 10'000'000 : 20'000;
+  const auto rounds = testing::full_numbers() ? 10'000'000 : 20'000;
   auto pool = TestType{1};
   auto bytes = std::array<int, 16>{};
   const auto publish = [&](int value) {
@@ -130,8 +128,8 @@ TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a
 
 TEMPLATE_LIST_TEST_CASE("case 2: sixteen threads never share a block, and leave all free", "[cases]", pools) {
   constexpr auto num_threads = 16;
-  const auto num_blocks = std::int32_t{1} << (full() ? 20 : 14);
-  const auto rounds = full() ? 30'000'000 : 20'000;
+  const auto num_blocks = std::int32_t{1} << (testing::full_numbers() ? 20 : 14);
+  const auto rounds = testing::full_numbers() ? 30'000'000 : 20'000;
   auto pool = TestType{num_blocks};
   auto owners = std::vector<std::atomic<bool>>(static_cast<std::size_t>(num_blocks));
   auto num_shared = std::atomic{0};
@@ -227,7 +225,7 @@ TEST_CASE("case 3: the swap of a pop that slept through 65,536 cycles fails", "[
 }
 
 TEMPLATE_LIST_TEST_CASE("case 4: what is freed twice is freed once, and the second is told", "[cases]", caches) {
-  const auto rounds = full() ? 100'000 : 2'000;
+  const auto rounds = testing::full_numbers() ? 100'000 : 2'000;
   auto cache = TestType{config_of(8, 2)};
   auto ids = std::array<sequence_id, 1>{};
   auto num_released = std::atomic{0};
@@ -255,7 +253,7 @@ TEMPLATE_LIST_TEST_CASE("case 4: what is freed twice is freed once, and the seco
 }
 
 TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
-  const auto num_blocks = full() ? 4'000'000 : 70'000;
+  const auto num_blocks = testing::full_numbers() ? 4'000'000 : 70'000;
   auto cache = lock_free_cache{config_of(num_blocks, 1)};
   constexpr auto num_threads = 2;
   auto held = std::array<sequence_id, num_threads>{};
@@ -300,7 +298,7 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 160;
   constexpr auto share = num_blocks / num_threads + 1;
-  const auto rounds = full() ? 10'000 : 200;
+  const auto rounds = testing::full_numbers() ? 10'000 : 200;
   auto cache = TestType{config_of(num_blocks, 1)};
   auto granted = std::array<std::array<sequence_id, num_threads>, 1>{};
   auto was_granted = std::array<bool, num_threads>{};
@@ -335,7 +333,7 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
 TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block or a refusal", "[cases]", caches) {
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 1'000;
-  const auto rounds = full() ? 100'000 : testing::slow_fibers ? 100 : 1'000;
+  const auto rounds = testing::full_numbers() ? 100'000 : testing::slow_fibers ? 100 : 1'000;
   auto cache = TestType{config_of(num_blocks, 1)};
   const auto first = cache.create_sequence(text(990)).value().id;
   cache.commit(first, 990).value();
@@ -385,7 +383,7 @@ void write_key(Cache& cache, sequence_id id, std::int64_t position, float key) {
 }
 
 TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block get their own bytes", "[cases]", caches) {
-  const auto rounds = full() ? 100'000 : 1'000;
+  const auto rounds = testing::full_numbers() ? 100'000 : 1'000;
   auto cache = TestType{config_of(8, 4)};
   auto ids = std::array<sequence_id, 2>{};
   auto wrong = std::atomic{0};
@@ -473,7 +471,7 @@ TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]"
     }
     return static_cast<std::int64_t>(size);
   };
-  const auto num_look_ups = full() ? 1'000'000 : 10'000;
+  const auto num_look_ups = testing::full_numbers() ? 1'000'000 : 10'000;
   auto num_wrong = std::atomic{0};
   auto num_hits = std::atomic{0};
   on_threads(2, [&](int thread) {
@@ -502,7 +500,7 @@ TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[ca
       }
       return;
     }
-    for (auto round = 0; round < (full() ? 50'000 : 500); ++round) {
+    for (auto round = 0; round < (testing::full_numbers() ? 50'000 : 500); ++round) {
       const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
       for (auto i = 0; i < 30; ++i) {
         const auto appended = cache.append(id, token{i});

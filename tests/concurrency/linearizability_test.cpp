@@ -1,3 +1,4 @@
+#include "../support/full_numbers.hpp"
 #include "../support/mutants.hpp"
 #include "../support/recorder.hpp"
 #include "../support/scheduled_policies.hpp"
@@ -13,7 +14,6 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <thread>
@@ -87,14 +87,14 @@ using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, pagedkv::
 
 using caches = std::tuple<scheduled_cache<scheduled>, kv_cache<float32, scheduled_sharded_mutex, lru>>;
 
-std::uint64_t scale() { return std::getenv("PAGEDKV_TEST_FULL") != nullptr ? 20 : 1; }
+const auto scale = scaled<std::uint64_t>(1, 20);
 
 TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[linearizability][scheduler]", caches) {
   const auto seed = GENERATE(take(2, random(0U, 0xffff'ffffU)));
   const auto surprises = GENERATE(0U, 3U);
   const auto num_threads = GENERATE(std::size_t{2}, std::size_t{3});
   auto explored = explorer{{.preemptions = 20, .surprises = surprises, .max_steps = 50'000}};
-  const auto programs = (slow_fibers ? 5 : 200) * scale();
+  const auto programs = (slow_fibers ? 5 : 200) * scale;
   for (auto program = std::uint64_t{seed}; program < seed + programs; ++program) {
     const auto found =
         explored.random(random_history<TestType>(program, num_threads, 4, surprises > 0), seed, slow_fibers ? 4 : 20);
@@ -120,7 +120,7 @@ using threaded_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>
 TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability]", threaded_caches) {
   constexpr auto num_threads = std::size_t{3};
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
-  const auto num_rounds = static_cast<std::uint32_t>(2'000 * scale());
+  const auto num_rounds = static_cast<std::uint32_t>(2'000 * scale);
   auto time = std::atomic<std::uint64_t>{0};
   auto cache = std::unique_ptr<TestType>{};
   auto threads = std::vector<recorded_thread<TestType>>{};

@@ -1,3 +1,5 @@
+#include "../support/full_numbers.hpp"
+
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
@@ -6,7 +8,6 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -245,7 +246,7 @@ void look_up_many(int num_lookups, unsigned seed) {
 TEMPLATE_TEST_CASE("colliding hashes never give a wrong hit", "[prefix_index]", byte_hash, constant_hash) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
-  look_up_many<TestType>(std::getenv("PAGEDKV_TEST_FULL") != nullptr ? 1'000'000 : 30'000, seed);
+  look_up_many<TestType>(testing::scaled(30'000, 1'000'000), seed);
 }
 
 TEST_CASE("a chain is followed as far as it agrees, however long", "[chain_match]") {

@@ -21,12 +21,22 @@ std::vector<cache_kind> matrix_of<bfloat16>();
 template <>
 std::vector<cache_kind> matrix_of<int8>();
 
+/// Which caches are compiled for their eviction policy: one that evicts for each locking policy, and those for which no
+/// policy can be chosen later. A cache for each of them would take minutes to compile.
+template <class Locking, class Eviction>
+inline constexpr bool compiled_for =
+    std::is_same_v<Eviction, lru> || !evicts<Eviction> || std::is_same_v<typename Locking::family, lock_free_family>;
+
 template <class Element>
 [[nodiscard]] std::vector<cache_kind> make_matrix() {
   auto kinds = std::vector<cache_kind>{};
   for_each_locking_and_eviction(
       [&]<class Locking, class Eviction>(std::type_identity<Locking>, std::type_identity<Eviction>) {
-        kinds.push_back(make_kind<Element, Locking, Eviction>());
+        if constexpr (compiled_for<Locking, Eviction>) {
+          kinds.push_back(make_kind<Element, Locking, Eviction>());
+        } else {
+          kinds.push_back(make_kind_by_choice<Element, Locking, Eviction>());
+        }
       });
   return kinds;
 }

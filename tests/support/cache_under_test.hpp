@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../../examples/support/chosen_eviction.hpp"
+
 #include <pagedkv/backend/host/backend.hpp>
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
@@ -51,6 +53,7 @@ struct cache_kind {
   std::string name;
   bool scaled = false;  // elements: numbers come back within half a scale, not exactly
   bool evicts = false;
+  bool compiled_for = false;  // the eviction policy is part of the cache's type, not chosen when it is made
   std::unique_ptr<cache_under_test> (*make)(const cache_config&) = nullptr;
 };
 
@@ -109,20 +112,45 @@ class adapted_cache final : public cache_under_test {
   Cache cache_;
 };
 
+template <class Element, class Locking, class Eviction, class Layout>
+using adapted_cache_of = adapted_cache<
+    basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash, no_events>>;
+
+template <class Element, class Locking, class Eviction, class Layout>
+[[nodiscard]] cache_kind describe_kind() {
+  auto kind = cache_kind{};
+  for (const auto part : {Element::name, Locking::name, Eviction::name}) {
+    kind.name += std::string(part) + " ";
+  }
+  kind.name += Layout::dimensions == dimension_order::nhd ? "nhd " : "hnd ";
+  kind.name += Layout::storage == storage_order::layer_major ? "layer_major" : "block_major";
+  kind.scaled = Element::scaled;
+  kind.evicts = evicts<Eviction>;
+  return kind;
+}
+
+/// A cache compiled for its eviction policy.
 template <class Element, class Locking, class Eviction, class Layout = memory_layout<>>
 [[nodiscard]] cache_kind make_kind() {
-  using cache = basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash,
-                               no_events>;
-  auto name = std::string{};
-  for (const auto part : {Element::name, Locking::name, Eviction::name}) {
-    name += std::string(part) + " ";
-  }
-  name += Layout::dimensions == dimension_order::nhd ? "nhd " : "hnd ";
-  name += Layout::storage == storage_order::layer_major ? "layer_major" : "block_major";
-  return {name, Element::scaled, evicts<Eviction>,
-          [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-            return std::make_unique<adapted_cache<cache>>(config);
-          }};
+  auto kind = describe_kind<Element, Locking, Eviction, Layout>();
+  kind.compiled_for = true;
+  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+    return std::make_unique<adapted_cache_of<Element, Locking, Eviction, Layout>>(config);
+  };
+  return kind;
+}
+
+/// A cache compiled for any policy that evicts, with this one. Some keep strict orders, so not under `lock_free`.
+template <class Element, class Locking, class Eviction>
+[[nodiscard]] cache_kind make_kind_by_choice() {
+  static_assert(evicts<Eviction>);
+  auto kind = describe_kind<Element, Locking, Eviction, memory_layout<>>();
+  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+    using chosen = support::chosen_eviction<false>;
+    chosen::factory = support::any_eviction_of<Eviction>::make;
+    return std::make_unique<adapted_cache_of<Element, Locking, chosen, memory_layout<>>>(config);
+  };
+  return kind;
 }
 
 }  // namespace pagedkv::test

@@ -1,13 +1,20 @@
 #pragma once
 
 #include <cstdlib>
+#include <string_view>
 
 namespace pagedkv::testing {
 
-/// `full` with PAGEDKV_TEST_FULL set in the environment, else what a test can afford on every change.
+/// Whether PAGEDKV_TEST_FULL is set in the environment, and not to nothing: long runs are wanted.
+[[nodiscard]] inline bool full_numbers() {
+  const auto* const set = std::getenv("PAGEDKV_TEST_FULL");
+  return set != nullptr && !std::string_view{set}.empty();
+}
+
+/// `full` if long runs are wanted, else what a test can afford on every change.
 template <class Number>
 [[nodiscard]] Number scaled(Number everyday, Number full) {
-  return std::getenv("PAGEDKV_TEST_FULL") != nullptr ? full : everyday;
+  return full_numbers() ? full : everyday;
 }
 
 }  // namespace pagedkv::testing

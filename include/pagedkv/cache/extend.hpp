@@ -25,6 +25,9 @@ template <class State, class Copy>
   how.hash = state.index.link(shared).hash;
   how.parent = state.index.parent(shared);
   how.depth = static_cast<std::uint32_t>(index);
+  if constexpr (State::locking_type::family::concurrent) {
+    state.note_peak();  // see `release_blocks`
+  }
   state.pool.release(shared, how);
   state.counts.add(counter::copies, 1);
   if constexpr (State::events_type::enabled) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string_view>
 
-namespace pagedkv::replay {
+namespace pagedkv::support {
 
 /// What a policy calls `offer`, in a form that a virtual function can take.
 class any_offer {
@@ -60,7 +60,7 @@ class any_eviction_of final : public any_eviction {
   Eviction policy_;
 };
 
-/// The eviction policy that was chosen on the command line, as one policy type: a cache for each of them, times locking
+/// An eviction policy that is chosen when the program runs, as one policy type: a cache for each of them, times locking
 /// policies and elements, would take minutes to compile. A cache makes its policy from the number of blocks alone, so
 /// the choice is left in `factory` before the cache is constructed.
 template <bool Concurrent>
@@ -88,4 +88,4 @@ class chosen_eviction {
 
 static_assert(eviction<chosen_eviction<false>> && eviction<chosen_eviction<true>>);
 
-}  // namespace pagedkv::replay
+}  // namespace pagedkv::support
