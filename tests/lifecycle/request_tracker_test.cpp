@@ -64,7 +64,7 @@ TEMPLATE_LIST_TEST_CASE("what the engine does to a sequence behind the tracker's
   auto under_test = tracked_cache<TestType>{16};
   const auto id = under_test.running(3);
   REQUIRE(under_test.cache.release(under_test.tracker.describe(id)->sequence));
-  CHECK(code_of(under_test.tracker.append(id, under_test.fresh_tokens(1))) == error_code::already_ended);
+  CHECK(code_of(under_test.tracker.append(id, under_test.fresh_tokens(1))) == error_code::unknown_sequence);
   CHECK(under_test.tracker.finish(id));
   CHECK(under_test.in_use() == 0);
   under_test.check_invariants();
