@@ -60,9 +60,9 @@ std::int64_t run(cache& blocks, pagedkv::token word, std::size_t length) {
 
 int main() {
   auto blocks = cache{{.block_size = 16, .num_blocks = 16}};
-  run(blocks, 1, 64);    // a short prompt of 4 blocks, then a long one of 11
+  run(blocks, 1, 64);  // a short prompt of 4 blocks, then a long one of 11
   run(blocks, 2, 176);
-  run(blocks, 3, 64);    // room for this comes from the long prompt, though the short one is older
+  run(blocks, 3, 64);  // room for this comes from the long prompt, though the short one is older
   std::printf("short prompt: %lld of 64 tokens cached\n", static_cast<long long>(run(blocks, 1, 64)));
   std::printf("long prompt: %lld of 176 tokens cached\n", static_cast<long long>(run(blocks, 2, 176)));
 }

@@ -98,9 +98,7 @@ void pop_and_push(benchmark::State& state) {
   }
 }
 
-void one_to_sixteen_threads(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ThreadRange(1, 16)->UseRealTime();
-}
+void one_to_sixteen_threads(benchmark::internal::Benchmark* benchmark) { benchmark->ThreadRange(1, 16)->UseRealTime(); }
 
 }  // namespace
 

@@ -40,8 +40,8 @@ inline constexpr auto block_size = 16;
 
 /// Registers a benchmark, a function template over the locking policy, for all of them. The order matters to
 /// comparisons.
-#define PAGEDKV_FOR_ALL_POLICIES(function)                                                                     \
-  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                  \
-  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                       \
-  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                 \
+#define PAGEDKV_FOR_ALL_POLICIES(function)                                                      \
+  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                   \
+  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);       \
+  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads); \
   BENCHMARK(function<pagedkv::lock_free>)->Apply(pagedkv::bench::one_to_sixteen_threads)

@@ -26,7 +26,9 @@ constexpr auto num_choices = std::size_t{1} << 16;
 
 block_release release_of(std::uint64_t content) {
   const auto hash = content * 0x9e3779b97f4a7c15U;
-  return {.hash = hash ^ hash >> 32, .depth = static_cast<std::uint32_t>(content % 16), .num_chain_blocks = 16,
+  return {.hash = hash ^ hash >> 32,
+          .depth = static_cast<std::uint32_t>(content % 16),
+          .num_chain_blocks = 16,
           .num_prompt_tokens = 256};
 }
 

@@ -23,8 +23,7 @@ template <class Prepare, class Body>
 
 template <class Body>
 [[nodiscard]] double best_seconds(int repetitions, Body&& body) {
-  return best_seconds(
-      repetitions, [] {}, std::forward<Body>(body));
+  return best_seconds(repetitions, [] {}, std::forward<Body>(body));
 }
 
 }  // namespace pagedkv::bench

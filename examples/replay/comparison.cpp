@@ -37,9 +37,8 @@ template <eviction Policy>
 }
 
 [[nodiscard]] simulation simulation_of(std::string_view policy) {
-  return with_policy(all_evictions{}, policy, []<class Eviction>(std::type_identity<Eviction>) {
-    return simulation{simulate_shown<Eviction>};
-  });
+  return with_policy(all_evictions{}, policy,
+                     []<class Eviction>(std::type_identity<Eviction>) { return simulation{simulate_shown<Eviction>}; });
 }
 
 /// From a size at which even the longest request finds room.

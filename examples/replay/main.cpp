@@ -22,7 +22,8 @@ namespace {
 constexpr auto status_of_bad_input = 2;
 constexpr auto status_without_plot = 3;
 
-/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a token.
+/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a
+/// token.
 [[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
   const auto tenth = (work.num_distinct_blocks + 9) / 10;
   return static_cast<std::int32_t>(std::max(tenth, static_cast<std::int64_t>(work.longest_prompt) + 1));

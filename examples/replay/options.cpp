@@ -50,9 +50,10 @@ parsed_options parse_options(int argc, const char* const* argv) {
                  "JSON lines with timestamp (ms), input_length, output_length and hash_ids; without it, a workload of "
                  "conversations of several turns is generated")
       ->check(not_empty);
-  app.add_option("--blocks", chosen.blocks,
-                 "blocks in the pool; a tenth of the workload's distinct ones. To compare, a list of capacities; twelve from "
-                 "0.5 % to 100 %")
+  app.add_option(
+         "--blocks", chosen.blocks,
+         "blocks in the pool; a tenth of the workload's distinct ones. To compare, a list of capacities; twelve from "
+         "0.5 % to 100 %")
       ->delimiter(',')
       ->check(positive);
   auto* const compare =
@@ -62,26 +63,27 @@ parsed_options parse_options(int argc, const char* const* argv) {
           ->delimiter(',')
           ->default_str(every_policy)
           ->check(CLI::IsMember(comparable_names()));
-  app.add_option("--plot", chosen.plot, "draw the comparison: gnuplot makes PREFIX.svg and PREFIX.png of PREFIX.gnuplot")
+  app.add_option("--plot", chosen.plot,
+                 "draw the comparison: gnuplot makes PREFIX.svg and PREFIX.png of PREFIX.gnuplot")
       ->type_name("PREFIX")
       ->needs(compare);
   auto* const block_size =
       app.add_option("--block-size", chosen.block_size, "tokens in a block; 512 for a trace, else 16")->check(positive);
   auto* const eviction = app.add_option("--eviction", chosen.eviction, "what is evicted first")
-      ->check(CLI::IsMember(names_of(all_evictions{})))
-      ->capture_default_str();
+                             ->check(CLI::IsMember(names_of(all_evictions{})))
+                             ->capture_default_str();
   auto* const locking = app.add_option("--locking", chosen.locking, "how threads are kept apart")
-      ->check(CLI::IsMember(names_of(all_lockings{})))
-      ->capture_default_str();
+                            ->check(CLI::IsMember(names_of(all_lockings{})))
+                            ->capture_default_str();
   auto* const element = app.add_option("--element", chosen.element, "how K and V are stored")
-      ->check(CLI::IsMember(names_of(all_elements{})))
-      ->capture_default_str();
+                            ->check(CLI::IsMember(names_of(all_elements{})))
+                            ->capture_default_str();
   app.add_option("--threads", num_threads, "threads that serve requests, 1; or that compare, one for each core")
       ->check(CLI::Range(1, 1024));
   auto* const concurrency = app.add_option("--concurrency", chosen.concurrency,
-                 "requests alive at once; the oldest one is finished when one more arrives")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+                                           "requests alive at once; the oldest one is finished when one more arrives")
+                                ->check(CLI::Range(1, 1'000'000))
+                                ->capture_default_str();
   auto* const decode = app.add_flag("--decode", chosen.decode, "also append the output tokens, one by one");
   app.add_option("--limit", chosen.limit, "replay only the first requests")->check(positive);
   app.add_option("--json", chosen.json, "write the report to this file, or to standard output if it is -")

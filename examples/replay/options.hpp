@@ -21,7 +21,7 @@ struct options {
   std::int32_t concurrency = 1;  // requests alive at once
   bool decode = false;
   std::size_t limit = std::numeric_limits<std::size_t>::max();
-  std::string json;  // empty: none; "-": standard output
+  std::string json;                   // empty: none; "-": standard output
   std::vector<std::string> compared;  // eviction policies; empty: replay with one
   std::string plot;                   // prefix of files; empty: none
 

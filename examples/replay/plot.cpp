@@ -42,20 +42,20 @@ struct line_style {
 };
 
 constexpr auto line_styles = std::array<line_style, 14>{{
-    {6, 1.6, "solid", "#0072b2"},              // circle
-    {4, 1.0, "(10,5)", "#d55e00"},             // square
-    {2, 0.8, "(1.5,4)", "#777777"},            // cross
-    {9, 1.0, "(12,4,2,4)", "#009e73"},         // full triangle
-    {12, 1.3, "(20,6)", "#cc79a7"},            // diamond
-    {11, 1.0, "(8,3,2,3,2,3)", "#7a5c00"},     // full triangle, upside down
-    {5, 0.8, "(5,3)", "#3399dd"},              // full square
-    {7, 0.8, "(14,4,7,4)", "#882255"},         // full circle
-    {13, 1.1, "(3,3,9,3)", "#e69f00"},         // full diamond
-    {8, 1.2, "(16,3,2,3,2,3,2,3)", "#332288"}, // triangle
-    {1, 1.7, "(2,2)", "#117733"},              // plus
-    {15, 1.1, "(24,4,4,4)", "#cc0000"},        // full pentagon
-    {10, 1.2, "(7,7)", "#44aa99"},             // triangle, upside down
-    {3, 1.1, "(3,8)", "#994455"},              // star
+    {6, 1.6, "solid", "#0072b2"},               // circle
+    {4, 1.0, "(10,5)", "#d55e00"},              // square
+    {2, 0.8, "(1.5,4)", "#777777"},             // cross
+    {9, 1.0, "(12,4,2,4)", "#009e73"},          // full triangle
+    {12, 1.3, "(20,6)", "#cc79a7"},             // diamond
+    {11, 1.0, "(8,3,2,3,2,3)", "#7a5c00"},      // full triangle, upside down
+    {5, 0.8, "(5,3)", "#3399dd"},               // full square
+    {7, 0.8, "(14,4,7,4)", "#882255"},          // full circle
+    {13, 1.1, "(3,3,9,3)", "#e69f00"},          // full diamond
+    {8, 1.2, "(16,3,2,3,2,3,2,3)", "#332288"},  // triangle
+    {1, 1.7, "(2,2)", "#117733"},               // plus
+    {15, 1.1, "(24,4,4,4)", "#cc0000"},         // full pentagon
+    {10, 1.2, "(7,7)", "#44aa99"},              // triangle, upside down
+    {3, 1.1, "(3,8)", "#994455"},               // star
 }};
 
 [[nodiscard]] double sum_of_hit_ratios(const comparison::row& row) {

@@ -107,7 +107,8 @@ bool read_back(const std::vector<slot>& slots, const strided_rows& written, cons
       const auto token = static_cast<std::int64_t>(i);
       const auto row = read.row(token, head);
       const bool right = slots[i] < slot{0}
-                             ? std::all_of(row.begin(), row.end(), [](float x) { return x == strided_rows::canary; })
+                             ? std::all_of(
+                                   row.begin(), row.end(), [](float x) { return x == strided_rows::canary; })
                              : close_enough<Element>(written.row(token, head), row);
       if (!right) {
         return false;

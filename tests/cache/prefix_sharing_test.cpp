@@ -8,7 +8,8 @@ using namespace pagedkv::test;
 TEST_CASE("at least the last prompt token is left to compute", "[cache][create]") {
   auto cache = kv_cache<>{small_cache(16)};
   const auto first = create_committed(cache, text(0, 8));
-  for (const auto& [size, cached] : {std::pair{8, 4}, std::pair{9, 8}, std::pair{4, 0}, std::pair{5, 4}, std::pair{0, 0}}) {
+  for (const auto& [size, cached] :
+       {std::pair{8, 4}, std::pair{9, 8}, std::pair{4, 0}, std::pair{5, 4}, std::pair{0, 0}}) {
     CAPTURE(size);
     const auto made = cache.create_sequence(text(0, static_cast<std::size_t>(size)));
     REQUIRE(made);

@@ -56,7 +56,8 @@ TEST_CASE("an id names its record until it is closed, and never again", "[record
 
 TEST_CASE("ids that never were name nothing", "[record_map]") {
   auto records = map{100};
-  for (const auto id : {std::uint64_t{0}, std::uint64_t{99}, std::uint64_t{100}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
+  for (const auto id :
+       {std::uint64_t{0}, std::uint64_t{99}, std::uint64_t{100}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
     CHECK_FALSE(holds(records, id));
   }
   const auto id = add(records, 1);

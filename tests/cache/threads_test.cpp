@@ -28,7 +28,8 @@ using shared_cache = kv_cache<float32, rw_lock<>, lru>;
       case 1:
         if (const auto made = cache.create_sequence(prompt)) {
           mine.push_back(made->id);
-        } else if (made.error().code != error_code::capacity_exhausted && made.error().code != error_code::limit_reached) {
+        } else if (made.error().code != error_code::capacity_exhausted &&
+                   made.error().code != error_code::limit_reached) {
           return "create: " + made.error().message();
         }
         break;

@@ -39,7 +39,8 @@ TEST_CASE("a fork of whole blocks copies nothing", "[cache][copy_on_write]") {
   release_all(cache, {first, second});
 }
 
-TEST_CASE("writing into a published block after a truncation copies it and leaves it findable", "[cache][copy_on_write]") {
+TEST_CASE("writing into a published block after a truncation copies it and leaves it findable",
+          "[cache][copy_on_write]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto id = create_committed(cache, text(0, 8));
   REQUIRE(cache.truncate(id, 6));

@@ -572,9 +572,8 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
     expected.insert(expected.end(), {100, 101});
     CHECK(cache.find_prefix(expected) == 4);  // in the order in which they came
   } else {
-    for (const auto& answer :
-         {cache.append(id, token{101}), cache.append(id, text(9)), cache.commit(id, 2), cache.truncate(id, 1),
-          cache.drop_before(id, 0), cache.release(id)}) {
+    for (const auto& answer : {cache.append(id, token{101}), cache.append(id, text(9)), cache.commit(id, 2),
+                               cache.truncate(id, 1), cache.drop_before(id, 0), cache.release(id)}) {
       CHECK(answer.error().code == error_code::sequence_busy);
     }
     CHECK(cache.fork(id).error().code == error_code::sequence_busy);

@@ -92,8 +92,8 @@ void entries_pass_an_overflowing_bucket(execution& e) {
 
 TEST_CASE("a bucket table loses and invents no entry under any schedule", "[bucket_table][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 1, .surprises = 1});
-  for (const auto& body : {scenario{inserts_race_in_a_full_bucket<scheduled>},
-                           scenario{entries_pass_an_overflowing_bucket<scheduled>}}) {
+  for (const auto& body :
+       {scenario{inserts_race_in_a_full_bucket<scheduled>}, scenario{entries_pass_an_overflowing_bucket<scheduled>}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(found.failure, found.schedule);
     CHECK(found.failure.empty());

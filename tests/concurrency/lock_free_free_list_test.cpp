@@ -187,9 +187,9 @@ void check_passes(const finding& found) {
 TEST_CASE("a lock-free free list is exact under every schedule of two threads", "[lock_free_free_list]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 2}};
-  for (const auto& body : {pairs<list>(1, 3, 1), pairs<list>(2, 3, 1), pairs<list>(3, 3, 2), handover<list>(2, 3),
-                           handover<list>(3, 3), pairs<list>(2, 2, 1), pairs<list>(2, 1, 1),
-                           pairs<list_of<scheduled, 3>>(3, 3, 1)}) {
+  for (const auto& body :
+       {pairs<list>(1, 3, 1), pairs<list>(2, 3, 1), pairs<list>(3, 3, 2), handover<list>(2, 3), handover<list>(3, 3),
+        pairs<list>(2, 2, 1), pairs<list>(2, 1, 1), pairs<list_of<scheduled, 3>>(3, 3, 1)}) {
     const auto found = explored.exhaustive(body);
     check_passes(found);
     CHECK(found.complete);

@@ -229,11 +229,9 @@ void references_race(execution& e) {
 
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
-  return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
-          claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
-          retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
-          retire_races_a_second_step<Atomic>,  allocation_races_retirement<Atomic>,
-          references_race<Atomic>};
+  return {hit_races_eviction<Atomic>,         hit_races_release<Atomic>,           claim_races_claim<Atomic>,
+          hit_races_restored_victims<Atomic>, retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
+          retire_races_a_second_step<Atomic>, allocation_races_retirement<Atomic>, references_race<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {
@@ -323,9 +321,8 @@ class blind_to_claims : public scheduled<T> {
 template <template <class> class Mutant>
 bool caught() {
   const auto all = scenarios<Mutant>();
-  return std::ranges::any_of(all, [](const scenario& body) {
-    return !explorer{{.preemptions = 2}}.exhaustive(body).failure.empty();
-  });
+  return std::ranges::any_of(
+      all, [](const scenario& body) { return !explorer{{.preemptions = 2}}.exhaustive(body).failure.empty(); });
 }
 
 TEST_CASE("bugs planted in the words of a block pool are caught", "[block_pool][scheduler]") {

@@ -33,7 +33,7 @@ TEST_CASE("a usable configuration is valid", "[config]") {
 
 TEST_CASE("every field has to be positive, and the error names the first that is not", "[config]") {
   struct field {
-    std::int32_t cache_config::*member;
+    std::int32_t cache_config::* member;
     const char* name;
   };
   const field fields[] = {

@@ -24,7 +24,7 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES                                                                                      \
+#define EVICTING_POLICIES \
   lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density
 
 namespace {

@@ -84,7 +84,8 @@ TEST_CASE("a padded batch is rows of ids with -1 behind the end", "[batch_view]"
   auto batch = padded_batch{4, 3};
   REQUIRE(update(batch, {&first, &empty}));
   CHECK(batch.num_rows() == 2);
-  CHECK(std::ranges::equal(batch.block_tables(), std::vector{block_id{3}, block_id{4}, no_block, no_block, no_block, no_block}));
+  CHECK(std::ranges::equal(batch.block_tables(),
+                           std::vector{block_id{3}, block_id{4}, no_block, no_block, no_block, no_block}));
   CHECK(std::ranges::equal(batch.lengths(), std::vector{7, 0}));
 }
 
@@ -167,7 +168,8 @@ TEST_CASE("an update of a padded batch writes only what changed", "[batch_view]"
   second.num_tokens = 5;
   first.num_tokens = 8;
   REQUIRE(update(batch, {&first, &second}));
-  CHECK(std::ranges::equal(batch.block_tables(), std::vector{mark, mark, no_block, no_block, mark, block_id{6}, no_block, no_block}));
+  CHECK(std::ranges::equal(batch.block_tables(),
+                           std::vector{mark, mark, no_block, no_block, mark, block_id{6}, no_block, no_block}));
   CHECK(std::ranges::equal(batch.lengths(), std::vector{8, 5}));
 }
 

@@ -79,7 +79,8 @@ TEST_CASE("slots run through blocks in the table's order", "[slot_mapping]") {
   const auto table = table_of({7, 2, 9});
   auto slots = std::vector<slot>(9);
   fill_slots(table, 4, 2, slots);
-  CHECK(slots == std::vector<slot>{slot{30}, slot{31}, slot{8}, slot{9}, slot{10}, slot{11}, slot{36}, slot{37}, slot{38}});
+  CHECK(slots ==
+        std::vector<slot>{slot{30}, slot{31}, slot{8}, slot{9}, slot{10}, slot{11}, slot{36}, slot{37}, slot{38}});
   fill_slots(table, 4, 12, {});
 }
 

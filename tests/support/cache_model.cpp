@@ -326,9 +326,7 @@ void cache_model::retire_step(const operation& next) {
 void cache_model::retire(step_id step) {
   expect_success(cache_.retire_step(step), "retire step");
   in_flight_.erase(static_cast<std::uint64_t>(step));
-  std::erase_if(fences_, [&](const auto& fence) {
-    return in_flight_.empty() || *in_flight_.begin() > fence.second;
-  });
+  std::erase_if(fences_, [&](const auto& fence) { return in_flight_.empty() || *in_flight_.begin() > fence.second; });
   unpinned_in_flight_ &= !in_flight_.empty();
 }
 
@@ -405,8 +403,7 @@ void cache_model::ask_wrongly(const operation& next) {
   const bool full = live_.size() == static_cast<std::size_t>(config_.max_sequences);
   const auto refused = full ? error_code::limit_reached : invalid;
   switch (next.a % 4) {
-    case 0:
-      return expect_error(cache_.create_sequence(few, {.priority = 101}), refused, "create with priority 101");
+    case 0: return expect_error(cache_.create_sequence(few, {.priority = 101}), refused, "create with priority 101");
     case 1:
       return expect_error(cache_.create_sequence(few, {.retention = -1}), refused, "create with negative retention");
     case 2:

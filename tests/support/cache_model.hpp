@@ -128,7 +128,7 @@ class cache_model {
   cache_config config_;
   std::vector<model_sequence> live_;
   std::vector<model_pin> pins_;
-  std::vector<std::vector<token>> past_;   // tokens of sequences that ended
+  std::vector<std::vector<token>> past_;  // tokens of sequences that ended
   std::vector<sequence_id> dead_;
   std::vector<pin_id> dead_pins_;
   std::map<block_id, std::uint64_t> published_;  // contents, also after release, until the block is handed out again

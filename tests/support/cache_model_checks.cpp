@@ -106,14 +106,16 @@ void cache_model::check_stored(const model_sequence& s) {
   expect_success(cache_.slot_mapping(s.id, 0, slots), "slot mapping");
   for (auto i = std::size_t{0}; i < slots.size(); ++i) {
     const auto block = s.blocks[i / block_size()];
-    const auto wanted = block == no_block ? skip_slot : make_slot(block, config_.block_size, std::int64_t(i % block_size()));
+    const auto wanted =
+        block == no_block ? skip_slot : make_slot(block, config_.block_size, std::int64_t(i % block_size()));
     expect(slots[i] == wanted, "the slot of token " + std::to_string(i) + " is wrong");
   }
   const auto first = static_cast<std::int64_t>(s.num_dropped * block_size());
   if (s.num_written <= first) {
     return;
   }
-  const auto held = std::span{slots}.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(s.num_written - first));
+  const auto held =
+      std::span{slots}.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(s.num_written - first));
   for (auto layer = 0; layer < config_.num_layers; ++layer) {
     auto got = rows{s.num_written - first, config_};
     expect_success(cache_.read(layer, held, got.view<float>(got.keys), got.view<float>(got.values)), "read");
@@ -132,8 +134,8 @@ void cache_model::write(const model_sequence& s, std::int64_t first, std::int64_
   expect_success(cache_.slot_mapping(s.id, first, slots), "slot mapping");
   for (auto layer = 0; layer < config_.num_layers; ++layer) {
     auto made = compute_rows(s, layer, first, last, config_);
-    expect_success(
-        cache_.write(layer, slots, made.view<const float>(made.keys), made.view<const float>(made.values)), "write");
+    expect_success(cache_.write(layer, slots, made.view<const float>(made.keys), made.view<const float>(made.values)),
+                   "write");
   }
 }
 

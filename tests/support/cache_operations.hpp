@@ -31,8 +31,8 @@ enum class action : std::uint8_t {
   number_of_actions,
 };
 
-/// One operation on a cache. The numbers say on what, relative to whatever is alive when it runs: a sequence of operations
-/// stays meaningful when some of them are taken out.
+/// One operation on a cache. The numbers say on what, relative to whatever is alive when it runs: a sequence of
+/// operations stays meaningful when some of them are taken out.
 struct operation {
   action what{};
   std::uint32_t a = 0;

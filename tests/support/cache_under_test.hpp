@@ -13,8 +13,8 @@
 
 namespace pagedkv::test {
 
-/// Every operation of a cache behind one virtual interface, so that whatever drives caches is compiled once, not once for
-/// each combination of policies.
+/// Every operation of a cache behind one virtual interface, so that whatever drives caches is compiled once, not once
+/// for each combination of policies.
 class cache_under_test {
  public:
   virtual ~cache_under_test() = default;
@@ -76,9 +76,7 @@ class adapted_cache final : public cache_under_test {
   result<void> release(sequence_id id, bool ended) override { return cache_.release(id, ended); }
   result<pinning> pin(std::span<const token> tokens, salt tag) override { return cache_.pin(tokens, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
-  std::int64_t find_prefix(std::span<const token> tokens, salt tag) override {
-    return cache_.find_prefix(tokens, tag);
-  }
+  std::int64_t find_prefix(std::span<const token> tokens, salt tag) override { return cache_.find_prefix(tokens, tag); }
   result<step_id> begin_step() override { return cache_.begin_step(); }
   result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
   void advance_time(timestamp now) override { cache_.advance_time(now); }

@@ -29,8 +29,12 @@ class eviction_model {
   void step() {
     now_ += 1'000'000;
     switch (below(8)) {
-      case 0: case 1: case 2: start_request(); break;
-      case 3: case 4: case 5: finish_request(); break;
+      case 0:
+      case 1:
+      case 2: start_request(); break;
+      case 3:
+      case 4:
+      case 5: finish_request(); break;
       case 6: below(4) == 0 ? erase_block() : finish_request(); break;
       default: below(4) == 0 ? rename_block() : start_request(); break;
     }

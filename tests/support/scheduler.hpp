@@ -45,10 +45,10 @@ struct decision {
 using decide = std::function<std::uint32_t(std::size_t position, std::uint32_t options)>;
 
 struct bounds {
-  std::uint32_t preemptions = 2;        // switches away from a thread that could go on
-  std::uint32_t surprises = 0;          // loads of older values, and weak compare-and-swaps that fail idly
+  std::uint32_t preemptions = 2;  // switches away from a thread that could go on
+  std::uint32_t surprises = 0;    // loads of older values, and weak compare-and-swaps that fail idly
   std::uint64_t max_schedules = 2'000'000;
-  std::uint32_t max_steps = 5'000;      // in one schedule; more is no progress
+  std::uint32_t max_steps = 5'000;  // in one schedule; more is no progress
 };
 
 /// A thread that is stopped before the step after its first `steps`, and goes on only when all others have ended.
@@ -351,7 +351,12 @@ class explorer {
           return static_cast<std::uint32_t>(source() % options);
         };
         auto made = std::uint32_t{};
-        once([&](execution& e) { body(e); made = e.steps(thread); }, roll, {thread, steps}, result);
+        once(
+            [&](execution& e) {
+              body(e);
+              made = e.steps(thread);
+            },
+            roll, {thread, steps}, result);
         reached |= made > steps;
       }
       if (!reached) {

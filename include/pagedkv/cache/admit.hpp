@@ -84,8 +84,8 @@ template <class State>
   return {};
 }
 
-/// Makes an empty sequence one of these tokens: shares the longest published prefix, leaving the last token to compute, and
-/// allocates blocks for the rest.
+/// Makes an empty sequence one of these tokens: shares the longest published prefix, leaving the last token to compute,
+/// and allocates blocks for the rest.
 template <class State>
 [[nodiscard]] result<void> admit(State& state, sequence& s, std::span<const token> tokens,
                                  const sequence_options& options) noexcept {
@@ -159,8 +159,8 @@ template <class State>
   return static_cast<std::int64_t>(num_blocks * state.block_size());
 }
 
-/// Makes an empty sequence share every block of another. Errors: `invalid_argument` while the other has tokens that are not
-/// computed: their K/V would be written into shared blocks.
+/// Makes an empty sequence share every block of another. Errors: `invalid_argument` while the other has tokens that are
+/// not computed: their K/V would be written into shared blocks.
 template <class State>
 [[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {

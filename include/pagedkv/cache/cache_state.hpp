@@ -21,8 +21,8 @@ struct pinned_prefix {
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }
 };
 
-/// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache` takes
-/// the locks and hands the bytes to the backend.
+/// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache`
+/// takes the locks and hands the bytes to the backend.
 template <locking Locking, eviction Eviction, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;
@@ -39,9 +39,7 @@ struct cache_state {
   [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {
     return (static_cast<std::size_t>(num_tokens) + block_size() - 1) / block_size();
   }
-  [[nodiscard]] timestamp time() const noexcept {
-    return static_cast<timestamp>(now.load(std::memory_order_relaxed));
-  }
+  [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
   /// All or nothing; counts evictions, refusals and the peak.
   [[nodiscard]] result<void> allocate(std::span<block_id> blocks) noexcept {
@@ -66,8 +64,8 @@ struct cache_state {
             num_available};
   }
 
-  /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has other
-  /// contents.
+  /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has
+  /// other contents.
   [[nodiscard]] auto chains() noexcept {
     struct watched_index {
       cache_state& state;
@@ -89,8 +87,8 @@ struct cache_state {
   void note_peak() noexcept {
     const auto in_use = pool.counts().in_use;
     auto highest = peak_in_use.load(std::memory_order_relaxed);
-    while (in_use > highest && !peak_in_use.compare_exchange_weak(highest, in_use, std::memory_order_relaxed,
-                                                                  std::memory_order_relaxed)) {
+    while (in_use > highest &&
+           !peak_in_use.compare_exchange_weak(highest, in_use, std::memory_order_relaxed, std::memory_order_relaxed)) {
     }
   }
 

@@ -38,8 +38,8 @@ class event_queues {
     }
   }
 
-  /// Moves what there is to the end of `into`, in the order of numbers; returns how many. An event may follow in a later
-  /// call than one of a higher number, if another thread was just emitting it. One thread at a time. May throw
+  /// Moves what there is to the end of `into`, in the order of numbers; returns how many. An event may follow in a
+  /// later call than one of a higher number, if another thread was just emitting it. One thread at a time. May throw
   /// `std::bad_alloc`, and then has moved nothing.
   std::size_t drain(std::vector<cache_event>& into) {
     auto available = std::array<std::size_t, NumProducers>{};
@@ -61,7 +61,8 @@ class event_queues {
   [[nodiscard]] std::int64_t num_dropped() const noexcept { return num_dropped_.load(std::memory_order_relaxed); }
 
  private:
-  using queues = std::array<boost::lockfree::spsc_queue<cache_event, boost::lockfree::capacity<Capacity>>, NumProducers>;
+  using queues =
+      std::array<boost::lockfree::spsc_queue<cache_event, boost::lockfree::capacity<Capacity>>, NumProducers>;
 
   std::unique_ptr<queues> queues_;
   std::atomic<std::uint64_t> last_number_{0};

@@ -50,8 +50,8 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
   }
 }
 
-/// Appends a run of tokens: all or nothing. The last block is copied first if others can see it. (When that copy fails in
-/// the backend, blocks that were evicted to make room stay evicted; nothing else has changed.)
+/// Appends a run of tokens: all or nothing. The last block is copied first if others can see it. (When that copy fails
+/// in the backend, blocks that were evicted to make room stay evicted; nothing else has changed.)
 template <class State, class Copy>
 [[nodiscard]] result<void> extend(State& state, sequence& s, std::span<const token> tokens, Copy&& copy) noexcept {
   if (tokens.empty()) {

@@ -31,9 +31,9 @@ namespace pagedkv {
 
 /// The paged key/value cache.
 ///
-/// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws. Two at
-/// once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`. A locking
-/// policy other than `single_thread` lets every operation be called from any thread; only `compact` and
+/// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws.
+/// Two at once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`.
+/// A locking policy other than `single_thread` lets every operation be called from any thread; only `compact` and
 /// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
 /// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
@@ -52,8 +52,8 @@ class basic_kv_cache {
   using events_type = Events;
   using stream = typename Backend::stream;
 
-  /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when the
-  /// allocator is exhausted, `std::bad_alloc` when metadata does not fit.
+  /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when
+  /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_kv_cache(const cache_config& config, Allocator memory = Allocator{}, Backend backend = Backend{})
       : storage_(block_storage<Element, Layout, Allocator>::create(config, std::move(memory)).value()),
         backend_(std::move(backend)),
@@ -61,22 +61,23 @@ class basic_kv_cache {
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
-  /// Starts a sequence with a prompt, which may be empty. All of it is allocated or nothing is; at least the last token is
-  /// left to compute. Linear in the prompt. Errors: `capacity_exhausted`, `limit_reached` (`max_sequences`),
+  /// Starts a sequence with a prompt, which may be empty. All of it is allocated or nothing is; at least the last token
+  /// is left to compute. Linear in the prompt. Errors: `capacity_exhausted`, `limit_reached` (`max_sequences`),
   /// `invalid_argument`, `out_of_memory`.
   [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto made = detail::make_record(state_.sequences, "number of sequences",
-                     [&](sequence& s) { return detail::admit(state_, s, tokens, options); });
+                                    [&](sequence& s) { return detail::admit(state_, s, tokens, options); });
     if (!made) {
       return made.error();
     }
     return admission{static_cast<sequence_id>(state_.sequences.id_of(**made)), (*made)->record.num_cached_tokens};
   }
 
-  /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can see
-  /// it. A store and three updates when neither is the case. Errors: `capacity_exhausted`, and those of the backend.
+  /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
+  /// see it. A store and three updates when neither is the case. Errors: `capacity_exhausted`, and those of the
+  /// backend.
   result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) -> result<void> {
@@ -107,7 +108,7 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& from) -> result<sequence_id> {
       const auto made = detail::make_record(state_.sequences, "number of sequences",
-                             [&](sequence& to) { return detail::fork(state_, from, to); });
+                                            [&](sequence& to) { return detail::fork(state_, from, to); });
       if (!made) {
         return made.error();
       }
@@ -127,19 +128,19 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
   }
 
-  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. `ended` tells
-  /// the eviction policy that the session will not return.
+  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. `ended`
+  /// tells the eviction policy that the session will not return.
   result<void> release(sequence_id id, bool ended = false) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id),
-               [&](sequence& s) { detail::release_all(state_, s, ended); });
+                              [&](sequence& s) { detail::release_all(state_, s, ended); });
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
   [[nodiscard]] result<pinning> pin(std::span<const token> tokens, salt tag = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto made = detail::make_record(state_.pins, "number of pins",
-                           [&](pinned_prefix& p) { return detail::pin(state_, p, tokens, tag); });
+                                          [&](pinned_prefix& p) { return detail::pin(state_, p, tokens, tag); });
     if (!made) {
       return made.error();
     }
@@ -161,9 +162,11 @@ class basic_kv_cache {
     return detail::find_prefix(state_, tokens, tag);
   }
 
-  /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence created
-  /// from `tokens` would share: what preempting them would gain. None while a step is in flight. Linear in their blocks.
-  [[nodiscard]] result<std::int64_t> gain_of_releasing(std::span<const sequence_id> ids, std::span<const token> tokens = {},
+  /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence
+  /// created from `tokens` would share: what preempting them would gain. None while a step is in flight. Linear in
+  /// their blocks.
+  [[nodiscard]] result<std::int64_t> gain_of_releasing(std::span<const sequence_id> ids,
+                                                       std::span<const token> tokens = {},
                                                        salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::gain_of_releasing(state_, tokens, tag, [&](auto&& add) {
@@ -188,8 +191,8 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     const auto value = static_cast<std::int64_t>(now);
     auto seen = state_.now.load(std::memory_order_relaxed);
-    while (seen < value && !state_.now.compare_exchange_weak(seen, value, std::memory_order_relaxed,
-                                                             std::memory_order_relaxed)) {
+    while (seen < value &&
+           !state_.now.compare_exchange_weak(seen, value, std::memory_order_relaxed, std::memory_order_relaxed)) {
     }
   }
   [[nodiscard]] timestamp time() noexcept {
@@ -200,10 +203,14 @@ class basic_kv_cache {
   [[nodiscard]] result<sequence_info> describe(sequence_id id) noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<sequence_info> {
-      return sequence_info{s.num_tokens,        s.num_computed_tokens,
-                           s.num_prompt_tokens, s.num_cached_tokens,
-                           static_cast<std::int64_t>(s.blocks.size()), s.created,
-                           s.last_access,       s.options};
+      return sequence_info{s.num_tokens,
+                           s.num_computed_tokens,
+                           s.num_prompt_tokens,
+                           s.num_cached_tokens,
+                           static_cast<std::int64_t>(s.blocks.size()),
+                           s.created,
+                           s.last_access,
+                           s.options};
     });
   }
 
@@ -234,8 +241,8 @@ class basic_kv_cache {
     });
   }
 
-  /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row each.
-  /// Errors: see there.
+  /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row
+  /// each. Errors: see there.
   template <class Batch>
   result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};
@@ -246,14 +253,15 @@ class basic_kv_cache {
     });
   }
 
-  /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped. Slots
-  /// of committed tokens are not to be written.
+  /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
+  /// Slots of committed tokens are not to be written.
   result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                      token_rows<const float> values, stream on = {}) noexcept {
     return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
   }
 
-  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are left.
+  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are
+  /// left.
   result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys, token_rows<float> values,
                     stream on = {}) noexcept {
     return backend_.template gather<Element>(storage_.view(), layer, slots, keys, values, on);
@@ -264,8 +272,8 @@ class basic_kv_cache {
   [[nodiscard]] Backend& backend() noexcept { return backend_; }
   [[nodiscard]] Events& events() noexcept { return state_.events; }
 
-  /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings; batches
-  /// notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
+  /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings;
+  /// batches notice by themselves. Errors: `in_use` while a step is in flight, and those of the backend.
   result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
@@ -310,8 +318,8 @@ class basic_kv_cache {
     return profile;
   }
 
-  /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables, and
-  /// under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
+  /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables,
+  /// and under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<std::string> check_invariants() {
     const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();

@@ -10,7 +10,8 @@
 
 namespace pagedkv::detail {
 
-/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what` are many, for the message.
+/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what` are many, for the
+/// message.
 template <class Map, class Fill>
 [[nodiscard]] result<typename Map::place*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
   auto* place = map.reserve();
@@ -31,7 +32,8 @@ template <class Map, class Fill>
   return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
 }
 
-/// Calls `body(record)` inside the record's mutex; waits for that, or says `sequence_busy`, as the locking policy wants.
+/// Calls `body(record)` inside the record's mutex; waits for that, or says `sequence_busy`, as the locking policy
+/// wants.
 template <class Map, class Body>
 [[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, decltype(Map::place::record)&> {

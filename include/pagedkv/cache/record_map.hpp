@@ -12,15 +12,16 @@
 
 namespace pagedkv {
 
-/// Records with stable addresses behind ids that recognise their own end: an id holds a place and that place's generation,
-/// which is odd while the place is taken. Memory grows by chunks and is kept for reuse.
+/// Records with stable addresses behind ids that recognise their own end: an id holds a place and that place's
+/// generation, which is odd while the place is taken. Memory grows by chunks and is kept for reuse.
 template <class Record, locking Locking>
 class record_map {
  public:
   using locking_type = Locking;
 
  private:
-  /// A copy of a record's usage for readers from outside: each number is right, together they may be of different times.
+  /// A copy of a record's usage for readers from outside: each number is right, together they may be of different
+  /// times.
   class shared_usage {
    public:
     void write(const table_usage& now) noexcept {
@@ -66,7 +67,8 @@ class record_map {
 
   [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
 
-  /// A vacant place for the caller alone, until it is opened or abandoned; null when all are taken or memory is exhausted.
+  /// A vacant place for the caller alone, until it is opened or abandoned; null when all are taken or memory is
+  /// exhausted.
   [[nodiscard]] place* reserve() noexcept {
     const auto vacant = vacant_.pop();
     if (vacant == no_block) {
@@ -89,13 +91,14 @@ class record_map {
     reserved.generation.store(reserved.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
-  /// Ends an open place; its ids are stale from now on. The caller holds the place's mutex and calls `abandon` after it has
-  /// let go of that.
+  /// Ends an open place; its ids are stale from now on. The caller holds the place's mutex and calls `abandon` after it
+  /// has let go of that.
   void close(place& open) noexcept {
     open.generation.store(open.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
-  /// The place that an id names, open or not; null for an id that never was. `is_open` decides, under the place's mutex.
+  /// The place that an id names, open or not; null for an id that never was. `is_open` decides, under the place's
+  /// mutex.
   [[nodiscard]] place* find(std::uint64_t id) noexcept {
     const auto index = id & 0xffff'ffff;
     if (index >= static_cast<std::uint64_t>(capacity_)) {

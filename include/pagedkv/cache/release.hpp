@@ -83,8 +83,7 @@ template <class State>
   }
   const auto num_kept = state.blocks_for(num_tokens);
   if (num_kept < s.blocks.size()) {
-    release_blocks(state, s.blocks, num_kept, s.blocks.size(),
-                   release_of(s, state.time(), false, state.block_size()));
+    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), false, state.block_size()));
     s.blocks.shrink(num_kept);
   }
   s.num_tokens = num_tokens;
@@ -100,7 +99,8 @@ template <class State>
   return {};
 }
 
-/// Errors: `invalid_argument` beyond the computed tokens: what is not computed is not published and cannot be continued.
+/// Errors: `invalid_argument` beyond the computed tokens: what is not computed is not published and cannot be
+/// continued.
 template <class State>
 [[nodiscard]] result<void> drop_before(State& state, sequence& s, std::int64_t num_tokens) noexcept {
   if (num_tokens < 0 || num_tokens > s.num_computed_tokens) {

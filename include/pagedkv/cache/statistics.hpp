@@ -19,9 +19,9 @@ struct cache_statistics {
   std::int64_t prompt_blocks = 0;   // full blocks in those
   std::int64_t hit_blocks = 0;      // of those, found in the prefix index
   std::int64_t hit_tokens = 0;
-  std::int64_t evictions = 0;  // blocks
-  std::int64_t copies = 0;     // blocks copied on write
-  std::int64_t refusals = 0;   // operations that failed for want of blocks
+  std::int64_t evictions = 0;    // blocks
+  std::int64_t copies = 0;       // blocks copied on write
+  std::int64_t refusals = 0;     // operations that failed for want of blocks
   contention_counts contention;  // of all caches with the same locking policy; zero unless that counts
 };
 

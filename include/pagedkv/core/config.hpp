@@ -19,8 +19,8 @@ struct cache_config {
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
 };
 
-/// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when K and V of one layer of one
-/// block are more numbers than an int32 indexes. Slots need no check: the product of two int32 fits an int64.
+/// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when K and V of one layer of
+/// one block are more numbers than an int32 indexes. Slots need no check: the product of two int32 fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
     const char* subject;

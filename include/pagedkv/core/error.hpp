@@ -29,10 +29,10 @@ struct error {
   static constexpr auto no_limit = std::numeric_limits<std::int64_t>::min();
 
   error_code code{};
-  const char* subject = "";  // static storage: what the value is, e.g. "cache_config.block_size"
-  std::int64_t value = 0;    // the offending value
+  const char* subject = "";       // static storage: what the value is, e.g. "cache_config.block_size"
+  std::int64_t value = 0;         // the offending value
   std::int64_t limit = no_limit;  // what it was held against
-  const char* detail = "";   // static storage: a device runtime's own words; empty elsewhere
+  const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
 
   [[nodiscard]] std::string message() const;
 };

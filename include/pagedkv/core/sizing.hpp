@@ -48,8 +48,8 @@ namespace detail {
 
 /// The most blocks whose storage, padding and scales included, fits into `bytes`. Metadata comes on top of it.
 ///
-/// Errors: those of `validate`; `invalid_argument` for an element without bytes, and when not even one block fits, with the
-/// bytes of one as the limit; `size_overflow` when more blocks fit than an int32 numbers.
+/// Errors: those of `validate`; `invalid_argument` for an element without bytes, and when not even one block fits, with
+/// the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 numbers.
 [[nodiscard]] inline result<cache_config> config_for_memory_budget(
     const model_shape& shape, element_size element, std::int64_t bytes,
     std::int32_t block_size = cache_config{}.block_size) noexcept {
@@ -74,7 +74,8 @@ namespace detail {
   return detail::with_blocks(*config, bytes / plan->bytes);
 }
 
-/// Blocks for `num_sequences` sequences of `num_tokens` tokens each that share nothing; `max_sequences` is set to match.
+/// Blocks for `num_sequences` sequences of `num_tokens` tokens each that share nothing; `max_sequences` is set to
+/// match.
 ///
 /// Errors: those of `validate`; `invalid_argument` for a length or count below one; `size_overflow` when it takes more
 /// blocks than an int32 numbers.

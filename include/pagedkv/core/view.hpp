@@ -71,8 +71,8 @@ struct block_storage_view {
 
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
-/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in numbers;
-/// the numbers of one head are neighbours.
+/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in
+/// numbers; the numbers of one head are neighbours.
 template <class Number>
 struct token_rows {
   Number* data = nullptr;

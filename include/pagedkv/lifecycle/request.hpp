@@ -67,7 +67,7 @@ struct tracker_statistics {
   std::int64_t finished = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
-  std::int64_t preemptions = 0;  // ever
+  std::int64_t preemptions = 0;   // ever
   std::int64_t kept_records = 0;  // of ended requests
 };
 

@@ -25,9 +25,9 @@ namespace pagedkv {
 /// Follows requests from submission to their end, and releases each one's sequence exactly once, whichever of finish,
 /// cancel, fail and preempt comes first.
 ///
-/// Rank: a request outranks those of lower priority, and of the same priority those that arrived later. When the pool is full
-/// and a request may preempt, running requests that it outranks give way, lowest first, as few as it takes; if all of them
-/// would not be enough, none does.
+/// Rank: a request outranks those of lower priority, and of the same priority those that arrived later. When the pool
+/// is full and a request may preempt, running requests that it outranks give way, lowest first, as few as it takes; if
+/// all of them would not be enough, none does.
 ///
 /// Thread safety: that of the cache. Lock order: the tracker's mutex is never held while the cache is called. `Cache`
 /// outlives the tracker.
@@ -51,17 +51,17 @@ class request_tracker {
     });
   }
 
-  /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable blocks
-  /// and (if allowed) preemption.
+  /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
+  /// blocks and (if allowed) preemption.
   [[nodiscard]] result<submission> submit(std::span<const token> tokens, const request_options& options = {}) noexcept {
     const auto place = reserve_record();  // before anybody gives way
     if (!place) {
       return place.error();
     }
     const auto arrival = (*place)->record.arrival;
-    auto admitted = with_preemption(
-        request_rank{options.sequence.priority, arrival}, options.may_preempt, tokens, options.sequence.salt,
-        [&] { return cache_.create_sequence(tokens, options.sequence); });
+    auto admitted =
+        with_preemption(request_rank{options.sequence.priority, arrival}, options.may_preempt, tokens,
+                        options.sequence.salt, [&] { return cache_.create_sequence(tokens, options.sequence); });
     if (!admitted) {
       const auto guard = exclusive_guard{mutex_};
       ++statistics_.refused;
@@ -82,9 +82,9 @@ class request_tracker {
     if (!waiting) {
       return waiting.error();
     }
-    auto admitted = with_preemption(rank_of(*waiting), waiting->options.may_preempt, tokens,
-                                    waiting->options.sequence.salt,
-                                    [&] { return cache_.create_sequence(tokens, waiting->options.sequence); });
+    auto admitted =
+        with_preemption(rank_of(*waiting), waiting->options.may_preempt, tokens, waiting->options.sequence.salt,
+                        [&] { return cache_.create_sequence(tokens, waiting->options.sequence); });
     if (!admitted) {
       return admitted.error();
     }
@@ -308,18 +308,19 @@ class request_tracker {
     records_.abandon(*place);
   }
 
-  /// Only the caller knows that the sequence is still there, so all that can stand in the way is an operation on it that is
-  /// about to end.
+  /// Only the caller knows that the sequence is still there, so all that can stand in the way is an operation on it
+  /// that is about to end.
   void release(sequence_id id, bool session_ended) noexcept {
     for (auto released = cache_.release(id, session_ended);
-         !released && released.error().code == error_code::sequence_busy; released = cache_.release(id, session_ended)) {
+         !released && released.error().code == error_code::sequence_busy;
+         released = cache_.release(id, session_ended)) {
       std::this_thread::yield();
     }
   }
 
   template <class Operation>
-  [[nodiscard]] auto with_preemption(const request_rank& beneficiary, bool allowed, std::span<const token> tokens, salt tag,
-                                     Operation&& operation) noexcept {
+  [[nodiscard]] auto with_preemption(const request_rank& beneficiary, bool allowed, std::span<const token> tokens,
+                                     salt tag, Operation&& operation) noexcept {
     auto done = operation();
     while (!done && allowed && done.error().code == error_code::capacity_exhausted &&
            make_room(beneficiary, done.error().value - done.error().limit, tokens, tag)) {
@@ -328,8 +329,8 @@ class request_tracker {
     return done;
   }
 
-  /// Preempts the lowest-ranking requests that the beneficiary outranks, until their blocks are `num_missing`. False, and
-  /// nothing is changed, when they would not be.
+  /// Preempts the lowest-ranking requests that the beneficiary outranks, until their blocks are `num_missing`. False,
+  /// and nothing is changed, when they would not be.
   [[nodiscard]] bool make_room(const request_rank& beneficiary, std::int64_t num_missing, std::span<const token> tokens,
                                salt tag) noexcept {
     try {
@@ -377,9 +378,8 @@ class request_tracker {
         }
       });
     }
-    std::ranges::sort(below, [](const candidate& a, const candidate& b) {
-      return rank_of(b.request).outranks(rank_of(a.request));
-    });
+    std::ranges::sort(
+        below, [](const candidate& a, const candidate& b) { return rank_of(b.request).outranks(rank_of(a.request)); });
     return below;
   }
 

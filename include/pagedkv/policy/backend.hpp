@@ -20,8 +20,8 @@ namespace pagedkv {
 /// | `B::stream`, `b.synchronize(stream)`                     | an ordered queue of work; wait until it is empty    |
 /// | `b.template append<E>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
 /// | `b.template gather<E>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
-/// | `b.copy_blocks(view, pairs, stream)`                     | copies blocks in every layer, scales along; no destination is also a source |
-/// | `b.move_blocks(view, pairs, stream)`                     | the same, but destinations may be sources: as if all were read first |
+/// | `b.copy_blocks(view, pairs, stream)`                     | copies blocks whole; no destination is a source     |
+/// | `b.move_blocks(view, pairs, stream)`                     | the same, as if all sources were read first         |
 /// | `B::name`                                                | for tables                                          |
 template <class B, class Element>
 concept backend_for = requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

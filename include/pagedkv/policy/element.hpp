@@ -8,9 +8,9 @@
 
 namespace pagedkv {
 
-/// How one K or V number is stored. Arithmetic is float32; host and device share every function. A NaN decodes to NaN, and
-/// an infinity to no finite number: through `absmax`, which is not finite for a row that holds one, a scaled element may
-/// spoil the whole row instead.
+/// How one K or V number is stored. Arithmetic is float32; host and device share every function. A NaN decodes to NaN,
+/// and an infinity to no finite number: through `absmax`, which is not finite for a row that holds one, a scaled
+/// element may spoil the whole row instead.
 ///
 /// | requirement                | meaning                                                                        |
 /// |----------------------------|--------------------------------------------------------------------------------|

@@ -11,16 +11,16 @@ namespace pagedkv {
 
 /// What is known of a block when it becomes evictable. Every field but the first is a hint that a policy may ignore.
 struct block_release {
-  std::uint64_t hash = 0;                // chained hash: equal for equal contents, also after eviction; for ghost lists
-  block_id parent = no_block;            // the block that it continues, while its sequence holds that one
-  std::uint32_t depth = 0;               // place in its chain; the first block has 0
-  std::uint32_t num_chain_blocks = 0;    // published blocks of the sequence that releases it
-  std::uint32_t num_prompt_tokens = 0;   // of the request that releases it
-  std::uint32_t num_output_tokens = 0;   // appended after the prompt
-  std::uint32_t num_cached_blocks = 0;   // prompt blocks that were prefix hits
-  std::uint8_t priority = 0;             // 0 to 100; higher stays longer
-  bool ended = false;                    // the caller said that the session will not return
-  timestamp retain_until{};              // priority holds until then; 0 for ever
+  std::uint64_t hash = 0;               // chained hash: equal for equal contents, also after eviction; for ghost lists
+  block_id parent = no_block;           // the block that it continues, while its sequence holds that one
+  std::uint32_t depth = 0;              // place in its chain; the first block has 0
+  std::uint32_t num_chain_blocks = 0;   // published blocks of the sequence that releases it
+  std::uint32_t num_prompt_tokens = 0;  // of the request that releases it
+  std::uint32_t num_output_tokens = 0;  // appended after the prompt
+  std::uint32_t num_cached_blocks = 0;  // prompt blocks that were prefix hits
+  std::uint8_t priority = 0;            // 0 to 100; higher stays longer
+  bool ended = false;                   // the caller said that the session will not return
+  timestamp retain_until{};             // priority holds until then; 0 for ever
 };
 
 /// The answer of the pool when a policy offers a block for eviction.
@@ -44,8 +44,8 @@ struct eviction_offer {
 /// Orders evictable blocks. All memory is taken by the constructor; nothing else throws or allocates.
 ///
 /// A block is *tracked* from its first `insert` after it was published until `victim` returns it or `erase` forgets it;
-/// meanwhile it is evictable (between `insert` and `remove`) or in use (between `remove` and the next `insert`). A chain is
-/// inserted deepest block first.
+/// meanwhile it is evictable (between `insert` and `remove`) or in use (between `remove` and the next `insert`). A
+/// chain is inserted deepest block first.
 ///
 /// | requirement             | meaning                                                                            |
 /// |-------------------------|------------------------------------------------------------------------------------|
@@ -76,8 +76,8 @@ concept eviction = requires(P policy, const P& constant, block_id block, const b
   { P::concurrent } -> std::convertible_to<bool>;
 };
 
-/// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that it
-/// holds are then not counted as available.
+/// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that
+/// it holds are then not counted as available.
 template <eviction P>
 inline constexpr bool evicts = true;
 

@@ -27,11 +27,11 @@ concept atomic_of = requires(A a, const A& constant, T& expected, T value, std::
   { a.compare_exchange_weak(expected, value, order, order) } noexcept -> std::same_as<bool>;
   { a.compare_exchange_strong(expected, value, order, order) } noexcept -> std::same_as<bool>;
 } && (!std::integral<T> || std::same_as<T, bool> || requires(A a, T value, std::memory_order order) {
-  { a.fetch_add(value, order) } noexcept -> std::same_as<T>;
-  { a.fetch_sub(value, order) } noexcept -> std::same_as<T>;
-  { a.fetch_or(value, order) } noexcept -> std::same_as<T>;
-  { a.fetch_and(value, order) } noexcept -> std::same_as<T>;
-});
+                      { a.fetch_add(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_sub(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_or(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_and(value, order) } noexcept -> std::same_as<T>;
+                    });
 
 /// A mutex held by one writer or by any number of readers. May throw `std::system_error`, as the standard's do.
 template <class M>
@@ -59,8 +59,8 @@ concept exclusive_mutex = busy_marker<M> && requires(M mutex) { mutex.lock(); };
 /// | requirement             | meaning                                                                                |
 /// |-------------------------|----------------------------------------------------------------------------------------|
 /// | `L::template atomic<T>` | what the words that components share are made of; models `atomic_of<T>`                |
-/// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others; one    |
-/// |                         | that lets several of those in can be `close`d by an operation that wants to be alone   |
+/// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others;       |
+/// |                         | one that lets several of those in can be `close`d by an operation that wants to be alone |
 /// | `L::sequence_mutex`     | held by whoever is inside an operation on one sequence; taken after `cache_mutex`      |
 /// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
 /// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |

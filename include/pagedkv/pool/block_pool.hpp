@@ -32,17 +32,13 @@ struct block_counts {
 
 /// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
 ///
-/// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and counts
-/// follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
+/// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
+/// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
 template <locking Locking, eviction Eviction>
 class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
-      : num_blocks_(num_blocks),
-        words_(num_blocks),
-        free_(num_blocks),
-        order_(num_blocks),
-        retiring_(num_blocks) {}
+      : num_blocks_(num_blocks), words_(num_blocks), free_(num_blocks), order_(num_blocks), retiring_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
 
@@ -55,8 +51,8 @@ class block_pool {
     return counts;
   }
 
-  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other threads
-  /// are at work.
+  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other
+  /// threads are at work.
   [[nodiscard]] std::int64_t num_available() const noexcept {
     return free_.size() + (evicts<Eviction> ? unreferenced_.get(evictable) : 0);
   }
@@ -71,8 +67,8 @@ class block_pool {
     return evicts<Eviction> || !state(block).published();
   }
 
-  /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets; adds
-  /// the number of those to `num_evicted`. All or nothing: false when there are not enough.
+  /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets;
+  /// adds the number of those to `num_evicted`. All or nothing: false when there are not enough.
   template <class Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
@@ -115,8 +111,9 @@ class block_pool {
     return held;
   }
 
-  /// The same for a look at the block, of which the eviction order hears nothing: `unpeek` leaves no trace, unless others
-  /// let go of the block meanwhile; `keep` makes it a reference like any other. Concurrent families only, but for `hold`.
+  /// The same for a look at the block, of which the eviction order hears nothing: `unpeek` leaves no trace, unless
+  /// others let go of the block meanwhile; `keep` makes it a reference like any other. Concurrent families only, but
+  /// for `hold`.
   [[nodiscard]] bool peek(block_id block) noexcept {
     const auto before = words_.change(
         block, [](block_state seen) { return holdable(seen) ? std::optional{seen.referenced()} : std::nullopt; });
@@ -142,8 +139,8 @@ class block_pool {
     return before.has_value();
   }
 
-  /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once the
-  /// steps in flight have retired. Chains are released deepest block first.
+  /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once
+  /// the steps in flight have retired. Chains are released deepest block first.
   void release(block_id block, const block_release& how) noexcept {
     const auto after = unreference(block, [&](block_state) { return steps_.tag(); });
     if (after.count() == 0 && after.published()) {
@@ -194,8 +191,8 @@ class block_pool {
     return seen.count() == 1 && !seen.published();
   }
 
-  /// Calls `move(from, to)` for the moves that leave no free block below one that is not. No step is in flight and no other
-  /// thread is at work, here and in `apply_moves`.
+  /// Calls `move(from, to)` for the moves that leave no free block below one that is not. No step is in flight and no
+  /// other thread is at work, here and in `apply_moves`.
   template <class Move>
   void plan_compaction(Move&& move) const {
     auto hole = block_id{0};
@@ -266,8 +263,8 @@ class block_pool {
     return state.published() && !state.claimed() && state.count() < block_state::max_count;
   }
 
-  /// `step_of(state)` is what the block is to wait for. Returns the state after; if that is free, the block is in the free
-  /// list.
+  /// `step_of(state)` is what the block is to wait for. Returns the state after; if that is free, the block is in the
+  /// free list.
   template <class StepOf>
   block_state unreference(block_id block, StepOf&& step_of) noexcept {
     auto next = block_state{};

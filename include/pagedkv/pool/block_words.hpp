@@ -14,9 +14,9 @@ namespace pagedkv {
 
 /// The state words of all blocks.
 ///
-/// Memory orders: a change releases what its thread wrote to the block before, and acquires what others wrote before theirs.
-/// So whoever takes a reference on a published block sees its tokens and links, and whoever gets a free block sees
-/// that its last user is done.
+/// Memory orders: a change releases what its thread wrote to the block before, and acquires what others wrote before
+/// theirs. So whoever takes a reference on a published block sees its tokens and links, and whoever gets a free block
+/// sees that its last user is done.
 template <locking Locking>
 class block_words {
  public:
@@ -32,7 +32,8 @@ class block_words {
     words_[to_index(block)].store(state.word(), std::memory_order_release);
   }
 
-  /// Puts `next(state)` in the place of a block's state in one step. Returns the state before, or nothing when `next` did.
+  /// Puts `next(state)` in the place of a block's state in one step. Returns the state before, or nothing when `next`
+  /// did.
   template <class Next>
   std::optional<block_state> change(block_id block, Next&& next) noexcept {
     auto& shared = words_[to_index(block)];

@@ -9,9 +9,9 @@
 
 namespace pagedkv {
 
-/// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of components
-/// lets in. The members are those of the policy; in addition `insert` is told by `unreferenced()` whether the block is
-/// (still) without references, since other threads may have overtaken the caller.
+/// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of
+/// components lets in. The members are those of the policy; in addition `insert` is told by `unreferenced()` whether
+/// the block is (still) without references, since other threads may have overtaken the caller.
 template <class Family, eviction Eviction>
 class eviction_order;
 
@@ -47,10 +47,11 @@ class eviction_order<unsynchronized_family, Eviction> : public direct_order<Evic
 
 template <eviction Eviction>
 class eviction_order<lock_free_family, Eviction> : public direct_order<Eviction> {
-  static_assert(Eviction::concurrent,
-                "this eviction policy keeps a strict order that one thread at a time may change, which lock_free cannot "
-                "offer: use the eviction policy `clock` or `no_eviction` with lock_free, or the locking policy "
-                "`sharded_mutex` with this one");
+  static_assert(
+      Eviction::concurrent,
+      "this eviction policy keeps a strict order that one thread at a time may change, which lock_free cannot "
+      "offer: use the eviction policy `clock` or `no_eviction` with lock_free, or the locking policy "
+      "`sharded_mutex` with this one");
   using direct_order<Eviction>::direct_order;
 };
 

@@ -311,8 +311,8 @@ class lock_free_free_list {
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
       fills -= fills_of(caches_[i].pushing.load(std::memory_order_acquire));
     }
-    return {no_id, fills == 0 && singles_.top() == singles && stocked_.top() == stocked &&
-                       num_caches_in_use() == num_seen};
+    return {no_id,
+            fills == 0 && singles_.top() == singles && stocked_.top() == stocked && num_caches_in_use() == num_seen};
   }
 
   /// Adds to `fills` how many slots of the cache were filled before this look at it.
@@ -337,9 +337,7 @@ class lock_free_free_list {
     return id;
   }
 
-  [[nodiscard]] std::uint32_t num_caches_in_use() const noexcept {
-    return std::min(ThreadIndex::limit(), num_caches_);
-  }
+  [[nodiscard]] std::uint32_t num_caches_in_use() const noexcept { return std::min(ThreadIndex::limit(), num_caches_); }
 
   std::uint32_t num_blocks_;
   std::uint32_t num_caches_;
@@ -358,8 +356,7 @@ static_assert(free_list<lock_free_free_list<>>);
 
 template <locking Locking>
 struct free_list_of<lock_free_family, Locking> {
-  using type =
-      lock_free_free_list<Locking::template atomic, this_thread_index, 63, typename Locking::contention>;
+  using type = lock_free_free_list<Locking::template atomic, this_thread_index, 63, typename Locking::contention>;
 };
 
 }  // namespace pagedkv

@@ -13,8 +13,8 @@
 
 namespace pagedkv {
 
-/// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that runs
-/// dry, so that it finds nothing only when nothing is there. 4 bytes per block.
+/// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that
+/// runs dry, so that it finds nothing only when nothing is there. 4 bytes per block.
 template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics>
 class sharded_free_list {
  public:

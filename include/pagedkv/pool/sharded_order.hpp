@@ -12,12 +12,12 @@
 
 namespace pagedkv {
 
-/// One eviction policy per shard of the block ids, each behind a mutex. Victims come from the shard whose turn it is, and
-/// from the others when that has none; blocks with children only when no shard has a leaf to offer.
+/// One eviction policy per shard of the block ids, each behind a mutex. Victims come from the shard whose turn it is,
+/// and from the others when that has none; blocks with children only when no shard has a leaf to offer.
 ///
 /// A block's word changes before the order hears of it, so two threads may report in the wrong order. Therefore the
-/// order remembers which blocks it lists, and looks at the word again before it lists one: whoever comes last is right. A
-/// block that is listed though in use is refused when offered.
+/// order remembers which blocks it lists, and looks at the word again before it lists one: whoever comes last is right.
+/// A block that is listed though in use is refused when offered.
 template <std::size_t NumShards, class Mutex, class Metrics, eviction Eviction>
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:

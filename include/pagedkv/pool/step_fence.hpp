@@ -11,9 +11,9 @@ namespace pagedkv {
 /// Numbers steps and knows up to which one all have retired. Steps may retire in any order; the fence moves when the
 /// oldest does. At most `capacity` steps are in flight. Lock-free with an atomic `Atomic`.
 ///
-/// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it looks
-/// at the first: two steps retired at once must not each take the other for open, nor may a block that is released while
-/// its step retires be missed by both (see `block_bitmap`).
+/// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it
+/// looks at the first: two steps retired at once must not each take the other for open, nor may a block that is
+/// released while its step retires be missed by both (see `block_bitmap`).
 template <template <class> class Atomic>
 class step_fence {
  public:

@@ -25,8 +25,8 @@ class plain_tally {
   std::array<Atomic<std::int64_t>, Count> sums_{};
 };
 
-/// The same for many threads, each of which adds to a cache line that it shares with few others. Reading takes time in the
-/// number of lines and is exact while nobody adds.
+/// The same for many threads, each of which adds to a cache line that it shares with few others. Reading takes time in
+/// the number of lines and is exact while nobody adds.
 template <template <class> class Atomic, std::size_t Count>
 class striped_tally {
  public:

@@ -17,13 +17,15 @@ namespace pagedkv {
 
 /// Finds the published block that continues a chain with given tokens.
 ///
-/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens after the same
-/// identity share one; everything else gets a new one. A block matches only if its tokens and the identity before it
-/// equal the asked ones, so by induction the whole chain does; hashes only say where to look. (Under a concurrent family
-/// two threads that publish equal contents at the same moment may draw two identities: a lost hit, never a wrong one.)
+/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens after the
+/// same identity share one; everything else gets a new one. A block matches only if its tokens and the identity before
+/// it equal the asked ones, so by induction the whole chain does; hashes only say where to look. (Under a concurrent
+/// family two threads that publish equal contents at the same moment may draw two identities: a lost hit, never a wrong
+/// one.)
 ///
-/// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published, and
-/// read by others only while they hold it: `hold.take(id)` says whether it may be looked at, `hold.drop(id)` ends that.
+/// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published,
+/// and read by others only while they hold it: `hold.take(id)` says whether it may be looked at, `hold.drop(id)` ends
+/// that.
 template <locking Locking, block_hash Hash = xxh3_hash>
 class prefix_index {
  public:
@@ -56,8 +58,8 @@ class prefix_index {
     return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, hold); });
   }
 
-  /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`, which
-  /// looks at what the second returned before it searches.
+  /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`,
+  /// which looks at what the second returned before it searches.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](block_id block) {
@@ -69,9 +71,8 @@ class prefix_index {
   template <class Hold>
   [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
                                    std::span<const token> tokens, Hold&& hold) const noexcept {
-    return candidate != no_block && is_match(candidate, before, hash, tokens, hold)
-               ? candidate
-               : find(before, hash, tokens, hold);
+    return candidate != no_block && is_match(candidate, before, hash, tokens, hold) ? candidate
+                                                                                    : find(before, hash, tokens, hold);
   }
 
   /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards.
@@ -92,8 +93,8 @@ class prefix_index {
     table_.insert(hash, block);
   }
 
-  /// Whether published blocks were published after one in this place. (Some may have continued earlier contents of it: they
-  /// are counted by place, since equal contents may return to it.) Exact unless other threads publish or erase.
+  /// Whether published blocks were published after one in this place. (Some may have continued earlier contents of it:
+  /// they are counted by place, since equal contents may return to it.) Exact unless other threads publish or erase.
   [[nodiscard]] bool has_children(block_id block) const noexcept {
     return node_of(block).children.load(std::memory_order_relaxed) != 0;
   }
@@ -148,8 +149,8 @@ class prefix_index {
   /// The same, or `no_block` where that one is no longer in the index.
   [[nodiscard]] block_id parent_in_index(block_id block) const noexcept {
     const auto& here = node_of(block);
-    const bool there = here.parent != no_block &&
-                       node_of(here.parent).identity.load(std::memory_order_relaxed) == here.before;
+    const bool there =
+        here.parent != no_block && node_of(here.parent).identity.load(std::memory_order_relaxed) == here.before;
     return there ? here.parent : no_block;
   }
 
@@ -158,8 +159,8 @@ class prefix_index {
     return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
   }
 
-  /// Whether the tokens of a published block still give the hash that they were published with. Also true where that can
-  /// no longer be told.
+  /// Whether the tokens of a published block still give the hash that they were published with. Also true where that
+  /// can no longer be told.
   [[nodiscard]] bool contents_agree(block_id block) const noexcept {
     const auto& here = node_of(block);
     if (here.parent == no_block) {

@@ -20,8 +20,8 @@ struct batch_row {
   std::span<const block_id> blocks;
 };
 
-/// The rows of a batch as they were last time, and as they are about to be. `visit_row(i, use)` calls `use(row)` while nobody
-/// changes that row's sequence, and may fail.
+/// The rows of a batch as they were last time, and as they are about to be. `visit_row(i, use)` calls `use(row)` while
+/// nobody changes that row's sequence, and may fail.
 class batch_rows {
  public:
   struct row {
@@ -38,7 +38,8 @@ class batch_rows {
   [[nodiscard]] const row& current(std::size_t i) const noexcept { return current_[i]; }
   [[nodiscard]] const row& next(std::size_t i) const noexcept { return next_[i]; }
 
-  /// Looks at all rows without changing what is current. Errors: `limit_reached` for too many rows, and those of `visit_row`.
+  /// Looks at all rows without changing what is current. Errors: `limit_reached` for too many rows, and those of
+  /// `visit_row`.
   template <class VisitRow>
   [[nodiscard]] result<void> collect(std::size_t num_rows, VisitRow& visit_row) noexcept {
     if (num_rows > max_rows()) {

@@ -11,22 +11,24 @@
 
 namespace pagedkv {
 
-/// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, `no_block` behind the end and where a sliding
-/// window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
+/// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, `no_block` behind the end and where a
+/// sliding window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
 class padded_batch {
  public:
-  /// Takes all memory that `update` will need. Throws `std::bad_alloc` or `std::length_error` when that is not to be had.
+  /// Takes all memory that `update` will need. Throws `std::bad_alloc` or `std::length_error` when that is not to be
+  /// had.
   padded_batch(std::size_t max_rows, std::size_t max_blocks)
-      : max_blocks_(max_blocks), rows_(max_rows), tables_(product(max_rows, max_blocks), no_block), lengths_(max_rows) {}
+      : max_blocks_(max_blocks),
+        rows_(max_rows),
+        tables_(product(max_rows, max_blocks), no_block),
+        lengths_(max_rows) {}
 
   [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const block_id> block_tables() const noexcept {
     return std::span{tables_}.first(num_rows() * max_blocks_);
   }
-  [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept {
-    return std::span{lengths_}.first(num_rows());
-  }
+  [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept { return std::span{lengths_}.first(num_rows()); }
 
   /// Errors: `limit_reached` when there is too little room, and those of `visit_row`; nothing is changed then. When a
   /// sequence is changed by another thread meanwhile, `sequence_busy`, and the batch is empty.
@@ -87,9 +89,9 @@ class padded_batch {
   std::vector<std::int32_t> lengths_;
 };
 
-/// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and its
-/// length is `block_size * (blocks - 1) + last_block_len[i]`; all int32, with `no_block` where a sliding window dropped
-/// blocks. Updating writes only entries that changed, and shifts those behind a row that grew.
+/// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and
+/// its length is `block_size * (blocks - 1) + last_block_len[i]`; all int32, with `no_block` where a sliding window
+/// dropped blocks. Updating writes only entries that changed, and shifts those behind a row that grew.
 class compressed_batch {
  public:
   /// Takes all memory that `update` will need. `max_indices` counts the blocks of all rows together.

@@ -19,7 +19,8 @@ struct table_usage {
   std::int64_t bytes = 0;       // of memory
 };
 
-/// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; positions stay valid.
+/// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; positions stay
+/// valid.
 class block_table {
  public:
   [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }

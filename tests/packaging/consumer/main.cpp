@@ -2,6 +2,4 @@
 
 #include <iostream>
 
-int main() {
-  std::cout << pagedkv::error{pagedkv::error_code::in_use, "blocks", 2}.message() << '\n';
-}
+int main() { std::cout << pagedkv::error{pagedkv::error_code::in_use, "blocks", 2}.message() << '\n'; }

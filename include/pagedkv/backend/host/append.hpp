@@ -6,8 +6,8 @@
 
 namespace pagedkv::host {
 
-/// Encodes token i of `keys` and `values` into `slots[i]` of one layer. A negative slot skips its token; of equal slots the
-/// last wins. Errors: `invalid_argument` for a layer or slot outside the storage, before anything is written.
+/// Encodes token i of `keys` and `values` into `slots[i]` of one layer. A negative slot skips its token; of equal slots
+/// the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, before anything is written.
 template <element Element>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   token_rows<const float> keys, token_rows<const float> values) noexcept {

@@ -6,8 +6,8 @@
 
 namespace pagedkv::host {
 
-/// Decodes `slots[i]` of one layer into token i of `keys` and `values`. A negative slot leaves its token as it is. Errors:
-/// `invalid_argument` for a layer or slot outside the storage, before anything is written.
+/// Decodes `slots[i]` of one layer into token i of `keys` and `values`. A negative slot leaves its token as it is.
+/// Errors: `invalid_argument` for a layer or slot outside the storage, before anything is written.
 template <element Element>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   token_rows<float> keys, token_rows<float> values) noexcept {

@@ -12,8 +12,8 @@ namespace pagedkv {
 
 #if defined(__linux__)
 
-/// Memory that starts on a huge page and asks the kernel for huge pages, which spare translation misses in large caches.
-/// That is advice: where the kernel has none to give it is ordinary memory. Requests below one huge page go to
+/// Memory that starts on a huge page and asks the kernel for huge pages, which spare translation misses in large
+/// caches. That is advice: where the kernel has none to give it is ordinary memory. Requests below one huge page go to
 /// `host_allocator`. Zero-initialised from one huge page up. Thread-safe.
 class huge_page_allocator {
  public:

@@ -62,9 +62,7 @@ class block_lists {
   }
   [[nodiscard]] static std::uint32_t to_node(block_id block) noexcept { return static_cast<std::uint32_t>(block); }
   [[nodiscard]] std::uint32_t head(list_index list) const noexcept { return first_list_ + list; }
-  [[nodiscard]] block_id to_id(std::uint32_t i) const noexcept {
-    return i < first_list_ ? to_block(i) : no_block;
-  }
+  [[nodiscard]] block_id to_id(std::uint32_t i) const noexcept { return i < first_list_ ? to_block(i) : no_block; }
 
   void link_after(std::uint32_t older, block_id block) noexcept {
     const auto newer = nodes_[older].newer;

@@ -51,9 +51,7 @@ class reuse_model {
   }
 
   /// A block of the class was used again.
-  void record_use(std::size_t c, std::uint32_t age) noexcept {
-    classes_[c].used[age_bins::of(age)] += 1.0F;
-  }
+  void record_use(std::size_t c, std::uint32_t age) noexcept { classes_[c].used[age_bins::of(age)] += 1.0F; }
 
   [[nodiscard]] float density(std::size_t c, std::uint32_t age) const noexcept {
     return densities_[c][age_bins::of(age)];

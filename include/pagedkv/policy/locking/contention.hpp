@@ -39,8 +39,8 @@ struct no_contention_metrics {
 
 static_assert(contention_metrics<no_contention_metrics>);
 
-/// Counts for all caches whose locking policy names the same `Tag`. Contention is rare next to what it slows down, so one
-/// counter per kind serves all threads.
+/// Counts for all caches whose locking policy names the same `Tag`. Contention is rare next to what it slows down, so
+/// one counter per kind serves all threads.
 template <class Tag = void>
 class count_contention {
  public:

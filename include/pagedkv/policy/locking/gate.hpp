@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone. Passing
-/// touches a cache line that few other threads touch; closing waits for those inside.
+/// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone.
+/// Passing touches a cache line that few other threads touch; closing waits for those inside.
 template <contention_metrics Metrics = no_contention_metrics>
 class gate {
  public:
@@ -36,9 +36,7 @@ class gate {
     mutex_type mutex;
   };
 
-  [[nodiscard]] mutex_type& own() noexcept {
-    return parts_[this_thread_index::current() % parts_.size()].mutex;
-  }
+  [[nodiscard]] mutex_type& own() noexcept { return parts_[this_thread_index::current() % parts_.size()].mutex; }
 
   std::array<part, 16> parts_;
 };

@@ -24,8 +24,8 @@ class busy_flag {
   Atomic<bool> busy_{false};
 };
 
-/// Nobody waits: a thread stopped anywhere stops no other. A second operation on the same sequence gets `sequence_busy`.
-/// `compact` and `check_invariants` are for moments when no other thread is at work.
+/// Nobody waits: a thread stopped anywhere stops no other. A second operation on the same sequence gets
+/// `sequence_busy`. `compact` and `check_invariants` are for moments when no other thread is at work.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 struct basic_lock_free {
   template <class T>

@@ -20,12 +20,13 @@ struct sharded_family {
   using mutex = ordered_mutex<Rank, Mutex, Metrics>;
 };
 
-/// Free list and evictable order in `NumShards` parts, and a mutex for each sequence; threads meet only where they touch
-/// the same part. Block states and the prefix index are those of `lock_free`. Under it, an eviction policy with a strict
-/// order keeps one order per shard.
+/// Free list and evictable order in `NumShards` parts, and a mutex for each sequence; threads meet only where they
+/// touch the same part. Block states and the prefix index are those of `lock_free`. Under it, an eviction policy with a
+/// strict order keeps one order per shard.
 ///
-/// Lock order: gate (shared), one sequence, one shard of the evictable order, one shard of the free list. Debug builds check
-/// it. `compact` and `check_invariants` close the gate: they wait for operations under way, and later ones wait for them.
+/// Lock order: gate (shared), one sequence, one shard of the evictable order, one shard of the free list. Debug builds
+/// check it. `compact` and `check_invariants` close the gate: they wait for operations under way, and later ones wait
+/// for them.
 template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
 struct sharded_mutex {
   static_assert(NumShards > 0, "sharded_mutex needs at least one shard");

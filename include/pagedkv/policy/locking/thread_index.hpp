@@ -42,8 +42,8 @@ class index_registry {
  private:
   void raise_limit(std::uint32_t limit) noexcept {
     auto seen = limit_.load(std::memory_order_relaxed);
-    while (seen < limit && !limit_.compare_exchange_weak(seen, limit, std::memory_order_release,
-                                                         std::memory_order_relaxed)) {
+    while (seen < limit &&
+           !limit_.compare_exchange_weak(seen, limit, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
 
