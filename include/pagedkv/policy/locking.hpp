@@ -60,7 +60,7 @@ concept exclusive_mutex = busy_marker<M> && requires(M mutex) { mutex.lock(); };
 /// |-------------------------|----------------------------------------------------------------------------------------|
 /// | `L::template atomic<T>` | what the words that components share are made of; models `atomic_of<T>`                |
 /// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others;       |
-/// |                         | one that lets several of those in can be `close`d by an operation that wants to be alone |
+/// |                         | one that lets several of those in can be `close`d by an operation that must be alone   |
 /// | `L::sequence_mutex`     | held by whoever is inside an operation on one sequence; taken after `cache_mutex`      |
 /// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
 /// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |
