@@ -1,7 +1,10 @@
 # Sourced by the scripts beside this folder.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
-# build FOLDER [OPTION...]: configures build/FOLDER with these Meson options when it is not yet configured, and builds.
+targets=()
+
+# build FOLDER [OPTION...]: configures build/FOLDER with these Meson options when it is not yet configured, and builds
+# the targets, or everything when there are none.
 build() {
   local folder=$root/build/$1
   shift
@@ -11,5 +14,5 @@ build() {
     # Ninja watches only the areas that it knows; this one is new.
     meson setup --reconfigure "$folder" "$root"
   fi
-  ninja -C "$folder"
+  ninja -C "$folder" "${targets[@]}"
 }
