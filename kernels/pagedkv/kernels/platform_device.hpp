@@ -60,6 +60,20 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
 /// Debug builds stop the kernel, the host executor reports, release builds do not look.
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 
+template <class... Parameters>
+[[nodiscard]] hipError_t launch_typed(void (*kernel)(Parameters...), const launch_shape& shape, hipStream_t stream,
+                                      std::type_identity_t<Parameters>... parameters) {
+  void* pointers[] = {&parameters...};
+  return hipLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.workgroup, pointers,
+                         shape.dynamic_shared_bytes, stream);
+}
+
+/// Enqueues the kernel; the arguments are copied now.
+template <auto Kernel, class... Arguments>
+[[nodiscard]] hipError_t launch(const launch_shape& shape, hipStream_t stream, Arguments... arguments) {
+  return launch_typed(Kernel, shape, stream, arguments...);
+}
+
 }  // namespace pagedkv::kernels
 
 #endif

@@ -57,6 +57,10 @@ inline hipError_t hipMemcpy2DAsync(void* to, std::size_t to_pitch, const void* f
 inline hipError_t hipMemsetAsync(void* to, int value, std::size_t bytes, hipStream_t stream) {
   return cudaMemsetAsync(to, value, bytes, stream);
 }
+inline hipError_t hipLaunchKernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
+                                  std::size_t dynamic_shared_bytes, hipStream_t stream) {
+  return cudaLaunchKernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, stream);
+}
 inline hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithFlags(stream, flags);
 }
@@ -118,23 +122,5 @@ __device__ inline int all(int predicate) { return __all_sync(whole_wave, predica
   #define __all(...) ::pagedkv::kernels::all(__VA_ARGS__)
 
   #include <pagedkv/kernels/platform_device.hpp>
-
-namespace pagedkv::kernels {
-
-template <class... Parameters>
-[[nodiscard]] hipError_t launch_typed(void (*kernel)(Parameters...), const launch_shape& shape, hipStream_t stream,
-                                      std::type_identity_t<Parameters>... parameters) {
-  void* pointers[] = {&parameters...};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.workgroup, pointers,
-                          shape.dynamic_shared_bytes, stream);
-}
-
-/// Enqueues the kernel; the arguments are copied now.
-template <auto Kernel, class... Arguments>
-[[nodiscard]] hipError_t launch(const launch_shape& shape, hipStream_t stream, Arguments... arguments) {
-  return launch_typed(Kernel, shape, stream, arguments...);
-}
-
-}  // namespace pagedkv::kernels
 
 #endif
