@@ -1,3 +1,5 @@
+#include "../support/full_numbers.hpp"
+
 #include <pagedkv/policy/locking/fair_shared_mutex.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -74,7 +76,7 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
 // Case 7 of the concurrency cases, in counts: what a writer waits for is the readers already inside, never a newcomer.
 TEST_CASE("no reader passes a waiting writer", "[fair_shared_mutex]") {
   constexpr auto num_readers = 8;
-  constexpr auto rounds = 20;
+  const auto rounds = pagedkv::testing::scaled(20, 1'000);
   for (auto round = 0; round < rounds; ++round) {
     auto mutex = fair_shared_mutex{};
     auto writer_waits = std::atomic{false};
