@@ -16,7 +16,7 @@ namespace pagedkv {
 /// | `F(num_blocks)`      | holds every id in [0, num_blocks)                                                        |
 /// | `f.pop()`            | an id, now the caller's; `no_block` only when none was free at some moment of the call   |
 /// | `f.push(id)`         | gives back an id that `pop` returned; whether it did is for the caller to know           |
-/// | `f.size()`           | how many it holds; with calls in progress, how many it may have held meanwhile           |
+/// | `f.size()`           | how many it holds; with calls in progress, no fewer than at some moment meanwhile        |
 /// | `f.metadata_bytes()` | memory held                                                                              |
 template <class F>
 concept free_list = std::constructible_from<F, std::int32_t> && requires(F list, const F& constant, block_id block) {
