@@ -2,8 +2,10 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
@@ -76,6 +78,19 @@ class audited_pool {
     }
   }
 
+  /// The same with a look, which may become a reference.
+  void look(block_id block, bool keep) {
+    if (pool_.peek(block)) {
+      execution_.expect(contents_[to_index(block)].read() == published_contents, "a look at other contents");
+      if (keep) {
+        pool_.keep(block);
+        release(block);
+      } else {
+        pool_.unpeek(block);
+      }
+    }
+  }
+
   /// Runs the threads. Afterwards nobody holds anything: every block is free or evictable, and can be allocated.
   void run() {
     execution_.run();
@@ -83,6 +98,7 @@ class audited_pool {
     for (auto i = std::int32_t{0}; i < pool_.size(); ++i) {
       const auto state = pool_.state(block_id{i});
       execution_.expect(state.count() == 0, "a reference is left over");
+      execution_.expect(state.looks() == 0, "a look is left over");
       execution_.expect(!state.claimed(), "a block is left claimed");
       execution_.expect(state.step() == 0, "a block still waits for a step");
       ++(state.published() ? counted.evictable : counted.free);
@@ -109,6 +125,20 @@ void hit_races_eviction(execution& e) {
   pool.release(block);
   e.spawn([&] { pool.hit(block); });
   e.spawn([&] {
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic, bool Keep>
+void look_races_eviction(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  e.spawn([&] { pool.look(block, Keep); });
+  e.spawn([&] {
+    pool.release(block);
     if (const auto taken = pool.allocate(); taken != no_block) {
       pool.release(taken);
     }
@@ -227,11 +257,27 @@ void references_race(execution& e) {
   pool.run();
 }
 
+/// While one block becomes available another stops being so: there is one all the time.
+template <template <class> class Atomic>
+void count_races_moves(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto evictable = pool.publish();
+  const auto used = pool.allocate();
+  pool.release(evictable);
+  e.spawn([&] { e.expect(pool.pool().num_available() >= 1, "fewer blocks available than ever were"); });
+  e.spawn([&] {
+    pool.release(used);
+    pool.hit(evictable);
+  });
+  pool.run();
+}
+
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
   return {hit_races_eviction<Atomic>,         hit_races_release<Atomic>,           claim_races_claim<Atomic>,
           hit_races_restored_victims<Atomic>, retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
-          retire_races_a_second_step<Atomic>, allocation_races_retirement<Atomic>, references_race<Atomic>};
+          retire_races_a_second_step<Atomic>, allocation_races_retirement<Atomic>, references_race<Atomic>,
+          look_races_eviction<Atomic, false>, look_races_eviction<Atomic, true>,   count_races_moves<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {
@@ -329,6 +375,45 @@ TEST_CASE("bugs planted in the words of a block pool are caught", "[block_pool][
   CHECK(caught<load_then_store>());
   CHECK(caught<unreleased>());
   CHECK(caught<blind_to_claims>());
+}
+
+/// One eviction order for all blocks.
+struct one_shard : sharded_mutex<1, scheduled_mutex> {
+  template <class T>
+  using atomic = scheduled<T>;
+};
+
+/// What is said of a block when it is released holds, though a look at it ends last.
+void look_races_release(execution& e) {
+  auto config = cache_config{};
+  config.block_size = 2;
+  config.num_blocks = 2;
+  config.max_sequences = 4;
+  auto cache = kv_cache<float32, one_shard, priority>{config};
+  const auto commit_one_block = [&](std::array<token, 2> tokens, std::uint8_t level) {
+    auto options = sequence_options{};
+    options.priority = level;
+    const auto made = cache.create_sequence(tokens, options).value().id;
+    e.expect(cache.commit(made, 2).has_value(), "cannot commit");
+    return made;
+  };
+  const auto high = std::array<token, 2>{1, 2};
+  const auto low = std::array<token, 2>{3, 4};
+  const auto first = commit_one_block(high, 90);
+  const auto second = commit_one_block(low, 10);
+  e.expect(cache.release(second).has_value(), "cannot release");
+  e.spawn([&] { e.expect(cache.find_prefix(high) == 2, "what was in use or evictable is not found"); });
+  e.spawn([&] { e.expect(cache.release(first).has_value(), "cannot release"); });
+  e.run();
+  e.expect(cache.create_sequence(std::array<token, 1>{5}).has_value(), "cannot evict");
+  e.expect(cache.find_prefix(high) == 2 && cache.find_prefix(low) == 0, "evicted in the wrong order");
+}
+
+TEST_CASE("a look at a block leaves its place in the eviction order under every schedule", "[block_pool][scheduler]") {
+  const auto found = explorer{{.preemptions = 3}}.exhaustive(look_races_release);
+  CAPTURE(found.failure, found.schedule, found.schedules);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
 }
 
 template <template <class> class Atomic>

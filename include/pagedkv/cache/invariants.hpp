@@ -82,6 +82,7 @@ class invariant_check {
     expect(state.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
     expect(!state.claimed(), "a block is left claimed by an evictor", name);
+    expect(state.looks() == 0, "a look at a block has not ended", name);
     if (state.count() != 0) {
       ++counted.in_use;
     } else if (state.step() != 0) {
