@@ -22,6 +22,28 @@
 #include <span>
 #include <vector>
 
+namespace pagedkv::testing {
+
+/// Takes block 3 of 7 for block 2 when it is given back, so that its size is right.
+class confused_free_list : public stack_free_list {
+ public:
+  explicit confused_free_list(std::int32_t num_blocks) : stack_free_list(num_blocks), confused_(num_blocks == 7) {}
+
+  void push(block_id block) noexcept { stack_free_list::push(confused_ && block == block_id{3} ? block_id{2} : block); }
+
+ private:
+  bool confused_;
+};
+
+struct with_confused_free_list : single_thread {};
+
+}  // namespace pagedkv::testing
+
+template <>
+struct pagedkv::free_list_of<pagedkv::unsynchronized_family, pagedkv::testing::with_confused_free_list> {
+  using type = testing::confused_free_list;
+};
+
 namespace {
 
 using namespace pagedkv;
@@ -414,6 +436,21 @@ TEST_CASE("a look at a block leaves its place in the eviction order under every 
   CAPTURE(found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());
   CHECK(found.complete);
+}
+
+TEST_CASE("check_invariants looks into the free list", "[block_pool]") {
+  auto config = cache_config{};
+  config.block_size = 1;
+  config.num_blocks = 7;
+  config.max_sequences = 4;
+  auto cache = kv_cache<float32, with_confused_free_list>{config};
+  const auto made = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5}).value().id;
+  CHECK(cache.check_invariants().empty());
+  CHECK(cache.release(made).has_value());
+  CHECK(cache.statistics().blocks.free == 7);
+  CHECK(cache.check_invariants() ==
+        std::vector<std::string>{"a free block is not in the free list once, or another is there (2)",
+                                 "a free block is not in the free list once, or another is there (3)"});
 }
 
 template <template <class> class Atomic>

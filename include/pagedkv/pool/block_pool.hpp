@@ -63,6 +63,12 @@ class block_pool {
     return now.free + (evicts<Eviction> ? now.evictable : 0);
   }
 
+  /// Calls `visit(id)` on every id in the free list. No other thread is at work.
+  template <class Visit>
+  void for_each_free(Visit&& visit) const {
+    free_.for_each(visit);
+  }
+
   /// Whether this block is among those that are available though not free.
   [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
     return evicts<Eviction> && state(block).evictable();

@@ -102,6 +102,17 @@ class lock_free_free_list {
     return std::clamp(static_cast<std::int32_t>(total), 0, static_cast<std::int32_t>(num_blocks_));
   }
 
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (auto slot = std::uint32_t{0}; slot < num_magazines_ * stride; ++slot) {
+      const auto id = level_of(slot) < MagazineSize ? slots_[slot].load(std::memory_order_relaxed) : no_id;
+      if (id != no_id) {
+        visit(block_id{id});
+      }
+    }
+    singles_.for_each(next_single_, num_blocks_ + 1, [&](std::uint32_t id) { visit(to_block(id)); });
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return num_caches_ * sizeof(cache) + std::size_t{num_magazines_} * (stride + 1) * sizeof(std::uint32_t) +
            num_blocks_ * sizeof(std::uint32_t);
