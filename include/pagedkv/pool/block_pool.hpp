@@ -4,6 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
@@ -19,16 +20,6 @@
 #include <span>
 
 namespace pagedkv {
-
-/// Blocks by state. They add up to the pool.
-struct block_counts {
-  std::int64_t free = 0;
-  std::int64_t in_use = 0;
-  std::int64_t evictable = 0;
-  std::int64_t retiring = 0;
-
-  friend bool operator==(const block_counts&, const block_counts&) = default;
-};
 
 /// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
 ///
@@ -47,12 +38,10 @@ class block_pool {
   /// Exact unless other threads are at work. Then, but for what they have not finished giving back, blocks free and
   /// evictable are together no fewer than at some moment of the call.
   [[nodiscard]] block_counts counts() const noexcept {
-    auto counts = block_counts{};
     // First what was lost: a block that is lost here and gained there meanwhile is then counted.
     const auto lost = tally_.get(evictable_lost);
-    counts.free = free_.size();
-    counts.evictable = tally_.get(evictable_gained) - lost;
-    counts.retiring = tally_.get(retiring);
+    const auto num_free = free_.size();
+    auto counts = block_counts{num_free, 0, tally_.get(evictable_gained) - lost, tally_.get(retiring)};
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
@@ -132,11 +121,14 @@ class block_pool {
     return before.has_value();
   }
   void unpeek(block_id block) noexcept {
-    words_.change(block, [](block_state seen) { return std::optional{seen.looked_away()}; });
+    words_.change(block, [](block_state seen) {
+      assert(seen.looks() > 0 && "a look ends once");
+      return std::optional{seen.looked_away()};
+    });
   }
   void keep(block_id block) noexcept {
-    leave_order(block,
-                *words_.change(block, [](block_state seen) { return std::optional{seen.looked_away().referenced()}; }));
+    const auto kept = [](block_state seen) { return std::optional{seen.looked_away().referenced()}; };
+    leave_order(block, *words_.change(block, kept));
   }
 
   /// One reference more on a block that the caller holds. False when the count is full.
@@ -156,21 +148,10 @@ class block_pool {
       assert(seen.count() > 0 && "released more often than referenced");
       return std::optional{after = seen.unreferenced().with_step(steps_.tag())};
     });
-    if (after.count() != 0) {
-      return;
-    }
     if (after.word() == 0) {
-      return free_.push(block);
-    }
-    tally_.add(after.step() == 0 ? evictable_gained : retiring, 1);
-    if (after.step() != 0) {
-      retiring_.insert(block);
-      if (steps_.passed(after.step())) {  // retired between the look at the steps and now: its sweep missed the block
-        settle(block);
-      }
-    }
-    if (after.published()) {
-      order_.insert(block, how, [&] { return state(block).listed(); });
+      free_.push(block);
+    } else if (after.count() == 0) {
+      enter_order(block, after, how);
     }
   }
 
@@ -269,6 +250,20 @@ class block_pool {
   void set_free(block_id block) noexcept {
     words_.set(block, block_state{});
     free_.push(block);
+  }
+
+  /// The last reference on a block was given back, which left it evictable or retiring.
+  void enter_order(block_id block, block_state after, const block_release& how) noexcept {
+    tally_.add(after.step() == 0 ? evictable_gained : retiring, 1);
+    if (after.step() != 0) {
+      retiring_.insert(block);
+      if (steps_.passed(after.step())) {  // retired between the look at the steps and now: its sweep missed the block
+        settle(block);
+      }
+    }
+    if (after.published()) {
+      order_.insert(block, how, [&] { return state(block).listed(); });
+    }
   }
 
   /// A reference was taken on a block that was in this state.
