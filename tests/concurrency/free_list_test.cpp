@@ -97,6 +97,24 @@ TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations",
     }
     REQUIRE(list.size() == num_blocks - static_cast<std::int32_t>(held.size()));
   }
+  list.for_each([&](block_id block) { held.push_back(block); });
+  std::ranges::sort(held);
+  REQUIRE(held.size() == static_cast<std::size_t>(num_blocks));
+  for (auto i = std::size_t{0}; i < held.size(); ++i) {
+    REQUIRE(held[i] == to_block(i));
+  }
+}
+
+TEMPLATE_TEST_CASE("a free list shows an id that was given back twice", "[free_list]", stack_free_list,
+                   free_list_for<sharded_mutex<4>>, free_list_for<lock_free>, small_magazines, without_caches) {
+  auto list = TestType{3};
+  const auto block = list.pop();
+  static_cast<void>(list.pop());
+  list.push(block);
+  list.push(block);
+  auto times_seen = 0;
+  list.for_each([&](block_id seen) { times_seen += seen == block; });
+  CHECK(times_seen > 1);
 }
 
 TEST_CASE("free lists take little memory per block", "[free_list]") {

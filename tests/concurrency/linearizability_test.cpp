@@ -48,7 +48,7 @@ std::vector<operation> all_of(const std::vector<recorded_thread<Cache>>& threads
 
 /// Threads that do what a generator says; their history must be linearisable and leave a sound cache behind.
 template <class Cache>
-scenario random_history(std::uint64_t program, std::size_t num_threads, int num_operations, bool stale_loads = false) {
+scenario random_history(std::uint64_t program, std::size_t num_threads, int num_operations) {
   return [=](execution& e) {
     auto cache = Cache{small()};
     // Orders what it numbers, as a clock that threads share would.
@@ -76,7 +76,7 @@ scenario random_history(std::uint64_t program, std::size_t num_threads, int num_
       e.fail(sentence);
     }
     e.expect(cache.statistics().blocks.in_use == 0, "blocks are in use when every sequence has ended");
-    if (const auto history = all_of(threads); !linearizable(history, block_size, num_blocks, stale_loads)) {
+    if (const auto history = all_of(threads); !linearizable(history, block_size, num_blocks)) {
       e.fail("no order explains\n" + to_text(history));
     }
   };
@@ -96,8 +96,7 @@ TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[l
   auto explored = explorer{{.preemptions = 20, .surprises = surprises, .max_steps = 50'000}};
   const auto programs = (slow_fibers ? 5 : 200) * scale;
   for (auto program = std::uint64_t{seed}; program < seed + programs; ++program) {
-    const auto found =
-        explored.random(random_history<TestType>(program, num_threads, 4, surprises > 0), seed, slow_fibers ? 4 : 20);
+    const auto found = explored.random(random_history<TestType>(program, num_threads, 4), seed, slow_fibers ? 4 : 20);
     INFO(found.failure);
     CAPTURE(program, num_threads, found.seed, found.schedule);
     REQUIRE(found.failure.empty());

@@ -3,8 +3,10 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
@@ -20,6 +22,28 @@
 #include <set>
 #include <span>
 #include <vector>
+
+namespace pagedkv::testing {
+
+/// Takes block 3 of 7 for block 2 when it is given back, so that its size is right.
+class confused_free_list : public stack_free_list {
+ public:
+  explicit confused_free_list(std::int32_t num_blocks) : stack_free_list(num_blocks), confused_(num_blocks == 7) {}
+
+  void push(block_id block) noexcept { stack_free_list::push(confused_ && block == block_id{3} ? block_id{2} : block); }
+
+ private:
+  bool confused_;
+};
+
+struct with_confused_free_list : single_thread {};
+
+}  // namespace pagedkv::testing
+
+template <>
+struct pagedkv::free_list_of<pagedkv::unsynchronized_family, pagedkv::testing::with_confused_free_list> {
+  using type = testing::confused_free_list;
+};
 
 namespace {
 
@@ -77,6 +101,19 @@ class audited_pool {
     }
   }
 
+  /// The same with a look, which may become a reference.
+  void look(block_id block, bool keep) {
+    if (pool_.peek(block)) {
+      execution_.expect(contents_[to_index(block)].read() == published_contents, "a look at other contents");
+      if (keep) {
+        pool_.keep(block);
+        release(block);
+      } else {
+        pool_.unpeek(block);
+      }
+    }
+  }
+
   /// Runs the threads. Afterwards nobody holds anything: every block is free or evictable, and can be allocated.
   void run() {
     execution_.run();
@@ -84,6 +121,7 @@ class audited_pool {
     for (auto i = std::int32_t{0}; i < pool_.size(); ++i) {
       const auto state = pool_.state(block_id{i});
       execution_.expect(state.count() == 0, "a reference is left over");
+      execution_.expect(state.looks() == 0, "a look is left over");
       execution_.expect(!state.claimed(), "a block is left claimed");
       execution_.expect(state.step() == 0, "a block still waits for a step");
       ++(state.published() ? counted.evictable : counted.free);
@@ -110,6 +148,20 @@ void hit_races_eviction(execution& e) {
   pool.release(block);
   e.spawn([&] { pool.hit(block); });
   e.spawn([&] {
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic, bool Keep>
+void look_races_eviction(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  e.spawn([&] { pool.look(block, Keep); });
+  e.spawn([&] {
+    pool.release(block);
     if (const auto taken = pool.allocate(); taken != no_block) {
       pool.release(taken);
     }
@@ -244,13 +296,30 @@ void references_race(execution& e) {
   pool.run();
 }
 
+/// While one block becomes available another stops being so: there is one all the time.
+template <template <class> class Atomic>
+void count_races_moves(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto evictable = pool.publish();
+  const auto used = pool.allocate();
+  pool.release(evictable);
+  e.spawn([&] { e.expect(pool.pool().num_available() >= 1, "fewer blocks available than ever were"); });
+  e.spawn([&] {
+    pool.release(used);
+    pool.hit(evictable);
+  });
+  pool.run();
+}
+
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
   return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
           claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
           retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
           retire_races_a_second_step<Atomic>,  retire_races_a_sweep<Atomic>,
-          allocation_races_retirement<Atomic>, references_race<Atomic>};
+          allocation_races_retirement<Atomic>, references_race<Atomic>,
+          look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
+          count_races_moves<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {
@@ -265,7 +334,7 @@ TEST_CASE("a block has one owner under every schedule of two threads", "[block_p
 }
 
 /// One thread looks at a cached block and leaves it while another takes all there is.
-void look_races_eviction(execution& e) {
+void look_races_eviction_in_shards(execution& e) {
   using order = audited_lru<scheduled_data<int>>;
   order::reset();
   auto pool = block_pool<scheduled_sharded_mutex, order>{2};
@@ -293,7 +362,7 @@ void look_races_eviction(execution& e) {
 
 TEST_CASE("an order in shards lists no block that an evictor has taken", "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
-  const auto found = explorer{limits}.exhaustive(look_races_eviction);
+  const auto found = explorer{limits}.exhaustive(look_races_eviction_in_shards);
   CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());
   CHECK(found.complete);
@@ -383,6 +452,60 @@ TEST_CASE("bugs planted in the words of a block pool are caught", "[block_pool][
   CHECK(caught<load_then_store>());
   CHECK(caught<unreleased>());
   CHECK(caught<blind_to_claims>());
+}
+
+/// One eviction order for all blocks.
+struct one_shard : sharded_mutex<1, scheduled_mutex> {
+  template <class T>
+  using atomic = scheduled<T>;
+};
+
+/// What is said of a block when it is released holds, though a look at it ends last.
+void look_races_release(execution& e) {
+  auto config = cache_config{};
+  config.block_size = 2;
+  config.num_blocks = 2;
+  config.max_sequences = 4;
+  auto cache = kv_cache<float32, one_shard, priority>{config};
+  const auto commit_one_block = [&](std::array<token, 2> tokens, std::uint8_t level) {
+    auto options = sequence_options{};
+    options.priority = level;
+    const auto made = cache.create_sequence(tokens, options).value().id;
+    e.expect(cache.commit(made, 2).has_value(), "cannot commit");
+    return made;
+  };
+  const auto high = std::array<token, 2>{1, 2};
+  const auto low = std::array<token, 2>{3, 4};
+  const auto first = commit_one_block(high, 90);
+  const auto second = commit_one_block(low, 10);
+  e.expect(cache.release(second).has_value(), "cannot release");
+  e.spawn([&] { e.expect(cache.find_prefix(high) == 2, "what was in use or evictable is not found"); });
+  e.spawn([&] { e.expect(cache.release(first).has_value(), "cannot release"); });
+  e.run();
+  e.expect(cache.create_sequence(std::array<token, 1>{5}).has_value(), "cannot evict");
+  e.expect(cache.find_prefix(high) == 2 && cache.find_prefix(low) == 0, "evicted in the wrong order");
+}
+
+TEST_CASE("a look at a block leaves its place in the eviction order under every schedule", "[block_pool][scheduler]") {
+  const auto found = explorer{{.preemptions = 3}}.exhaustive(look_races_release);
+  CAPTURE(found.failure, found.schedule, found.schedules);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+TEST_CASE("check_invariants looks into the free list", "[block_pool]") {
+  auto config = cache_config{};
+  config.block_size = 1;
+  config.num_blocks = 7;
+  config.max_sequences = 4;
+  auto cache = kv_cache<float32, with_confused_free_list>{config};
+  const auto made = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5}).value().id;
+  CHECK(cache.check_invariants().empty());
+  CHECK(cache.release(made).has_value());
+  CHECK(cache.statistics().blocks.free == 7);
+  CHECK(cache.check_invariants() ==
+        std::vector<std::string>{"a free block is not in the free list once, or another is there (2)",
+                                 "a free block is not in the free list once, or another is there (3)"});
 }
 
 template <template <class> class Atomic>

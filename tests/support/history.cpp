@@ -169,15 +169,13 @@ bool cache_by_the_book::look_up(const operation& o) const {
 
 namespace {
 
-/// `num_hidden` free blocks may be out of sight while two operations overlap.
 class search {
  public:
-  search(std::span<const operation> history, std::size_t num_hidden)
-      : history_(history), num_elsewhere_(history.size()) {
+  explicit search(std::span<const operation> history) : history_(history), num_elsewhere_(history.size()) {
     for (auto i = std::size_t{0}; i < history.size(); ++i) {
       for (auto j = std::size_t{0}; j < history.size(); ++j) {
         const auto overlaps = history[j].called < history[i].returned && history[i].called < history[j].returned;
-        num_elsewhere_[i] += i != j && overlaps ? history[j].num_touched + num_hidden : 0;
+        num_elsewhere_[i] += i != j && overlaps ? history[j].num_touched : 0;
       }
     }
   }
@@ -215,9 +213,8 @@ class search {
 
 }  // namespace
 
-bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks,
-                  bool stale_loads) {
-  return search{history, stale_loads ? num_blocks : 0}.can_follow(0, cache_by_the_book{block_size, num_blocks});
+bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks) {
+  return search{history}.can_follow(0, cache_by_the_book{block_size, num_blocks});
 }
 
 std::string to_text(std::vector<operation> history) {

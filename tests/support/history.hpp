@@ -18,15 +18,11 @@
 /// Where the cache promises less than one moment for everything, the model lets through exactly this:
 ///
 /// - Look-ups, also those of `create_sequence`, which allocates at a later moment: one may miss what nobody holds,
-/// since that
-///   may be evicted at any time, and what was published after its call. What it finds is there.
+///   since that may be evicted at any time, and what was published after its call. What it finds is there.
 /// - Twins: where several blocks with equal contents have been published, a look-up may miss what continues one of
-/// them, since
-///   two that were published at the same moment have different identities.
+///   them, since two that were published at the same moment have different identities.
 /// - Refusal: `capacity_exhausted` is right if the blocks needed, those in use, and those that operations which overlap
-/// the
-///   refused one may touch meanwhile, are more than the pool has. Where loads may be stale, if any operation overlaps
-///   it: the lock-free free list may then overlook an id that another thread moves.
+///   the refused one may touch meanwhile, are more than the pool has.
 /// - Copies: two appends to one shared block that overlap may both copy it. Neither may write it while both hold it.
 namespace pagedkv::testing {
 
@@ -103,8 +99,7 @@ class cache_by_the_book {
 };
 
 /// Whether some order explains the operations, starting from an empty cache. At most 64 of them.
-[[nodiscard]] bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks,
-                                bool stale_loads = false);
+[[nodiscard]] bool linearizable(std::span<const operation> history, std::size_t block_size, std::size_t num_blocks);
 
 /// A line for each operation, in the order of their calls.
 [[nodiscard]] std::string to_text(std::vector<operation> history);

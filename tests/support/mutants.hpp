@@ -132,4 +132,15 @@ class unreleased : public scheduled<T> {
   }
 };
 
+/// An exchange releases nothing.
+template <class T>
+class unreleased_exchange : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  T exchange(T value, std::memory_order) noexcept { return base::exchange(value, std::memory_order_acquire); }
+};
+
 }  // namespace pagedkv::testing

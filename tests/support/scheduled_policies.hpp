@@ -27,6 +27,10 @@ class one_step_free_list {
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return blocks_.size(); }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    blocks_.for_each(visit);
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.metadata_bytes(); }
 
  private:

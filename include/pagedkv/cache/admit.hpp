@@ -11,21 +11,16 @@
 
 namespace pagedkv::detail {
 
-/// Takes and drops a reference around a look at a block.
+/// Keeps a block from eviction during a look at it.
 template <class State>
 struct block_hold {
   State& state;
 
   [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.peek(block); }
-  void drop(block_id block) const noexcept {
-    auto how = block_release{};
-    how.hash = state.index.link(block).hash;
-    how.parent = state.index.parent(block);
-    state.pool.unpeek(block, how);
-  }
+  void drop(block_id block) const noexcept { state.pool.unpeek(block); }
 };
 
-/// Where nobody can change a block meanwhile, a look needs no reference.
+/// Where nobody can change a block meanwhile, nothing has to be done for that.
 template <class State>
 struct block_glance {
   const State& state;
@@ -43,17 +38,33 @@ template <class State>
   }
 }
 
-/// Gives up the first `count` blocks of a table as if they had never been taken, deepest first.
+/// Gives up the first `count` blocks of a table as if `hold_prefix` had never taken them, deepest first.
 template <class State>
 void drop_prefix(State& state, const block_table& blocks, std::size_t count) noexcept {
   for (auto i = count; i > 0; --i) {
-    block_hold<State>{state}.drop(blocks[i - 1]);
+    if constexpr (State::locking_type::family::concurrent) {
+      state.pool.unpeek(blocks[i - 1]);
+    } else {
+      auto how = block_release{};
+      how.hash = state.index.link(blocks[i - 1]).hash;
+      how.parent = state.index.parent(blocks[i - 1]);
+      state.pool.release(blocks[i - 1], how);
+    }
   }
 }
 
-/// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, and takes a
-/// reference on each block. The table is going to be filled up to `num_total` blocks: where that can be foreseen to
-/// fail, nothing is changed.
+/// Makes references of what `hold_prefix` took: the first `count` blocks of a table.
+template <class State>
+void keep_prefix([[maybe_unused]] State& state, [[maybe_unused]] const block_table& blocks,
+                 [[maybe_unused]] std::size_t count) noexcept {
+  if constexpr (State::locking_type::family::concurrent) {
+    std::ranges::for_each(blocks.all().first(count), [&](block_id block) { state.pool.keep(block); });
+  }
+}
+
+/// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it. It is held, until
+/// `keep_prefix` or `drop_prefix`, by looks where threads are concurrent and else by references. The table is going to
+/// be filled up to `num_total` blocks: where that can be foreseen to fail, nothing is changed.
 template <class State>
 [[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
                                        std::size_t max_blocks, std::size_t num_total) noexcept {
@@ -73,10 +84,8 @@ template <class State>
     blocks.clear();
     return state.refuse(num_more, num_available);
   }
-  for (const auto block : blocks.all()) {
-    if constexpr (State::locking_type::family::concurrent) {
-      state.pool.keep(block);
-    } else {
+  if constexpr (!State::locking_type::family::concurrent) {
+    for (const auto block : blocks.all()) {
       [[maybe_unused]] const auto held = state.pool.hold(block);
       assert(held);
     }
@@ -116,6 +125,7 @@ template <class State>
     s.blocks.clear();
     return allocated;
   }
+  keep_prefix(state, s.blocks, num_hits);
 
   for (auto i = num_hits; i < num_blocks; ++i) {
     const auto part = tokens.subspan(i * state.block_size());
@@ -146,6 +156,7 @@ template <class State>
     return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(tokens.size())};
   }
   auto held = hold_prefix(state, pinned.blocks, tag, tokens, max_blocks, 0);
+  keep_prefix(state, pinned.blocks, pinned.blocks.size());
   state.note_peak();
   return held;
 }

@@ -13,12 +13,14 @@ namespace pagedkv::detail {
 template <class State>
 class invariant_check {
  public:
-  explicit invariant_check(const State& state) : state_(state), references_(num_blocks()), children_(num_blocks()) {}
+  explicit invariant_check(const State& state)
+      : state_(state), references_(num_blocks()), children_(num_blocks()), times_free_(num_blocks()) {}
 
   [[nodiscard]] std::vector<std::string> run() {
     state_.sequences.for_each([&](const auto& place) { check_sequence(place.record); });
     state_.pins.for_each([&](const auto& place) { count_references(place.record.blocks); });
     count_children();
+    count_free();
     auto counted = block_counts{};
     for (std::size_t i = 0; i < num_blocks(); ++i) {
       check_block(to_block(i), counted);
@@ -76,12 +78,24 @@ class invariant_check {
     }
   }
 
+  void count_free() {
+    state_.pool.for_each_free([&](block_id block) {
+      expect(to_index(block) < num_blocks(), "the free list has a block outside the pool", std::int64_t(block));
+      if (to_index(block) < num_blocks()) {
+        ++times_free_[to_index(block)];
+      }
+    });
+  }
+
   void check_block(block_id block, block_counts& counted) {
     const auto state = state_.pool.state(block);
     const auto name = static_cast<std::int64_t>(block);
     expect(state.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
     expect(!state.claimed(), "a block is left claimed by an evictor", name);
+    expect(state.looks() == 0, "a look at a block has not ended", name);
+    expect(times_free_[to_index(block)] == (state.word() == 0 ? 1U : 0U),
+           "a free block is not in the free list once, or another is there", name);
     if (state.count() != 0) {
       ++counted.in_use;
     } else if (state.step() != 0) {
@@ -111,6 +125,7 @@ class invariant_check {
   const State& state_;
   std::vector<std::uint32_t> references_;
   std::vector<std::uint32_t> children_;
+  std::vector<std::uint32_t> times_free_;
   std::vector<std::string> broken_;
 };
 

@@ -27,7 +27,7 @@ struct block_release {
 enum class eviction_answer : std::uint8_t {
   taken,         // the block is no longer evictable: the policy removes it and returns it
   has_children,  // blocks that continue it are still cached: they should go first
-  fenced,        // a step in flight may touch it: it stays evictable and can be offered again later
+  fenced,        // a step in flight or a look-up may touch it: it stays evictable and can be offered again later
   in_use,        // only under concurrent policies: it was referenced or taken meanwhile
 };
 

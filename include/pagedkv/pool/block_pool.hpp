@@ -4,6 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
+#include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
@@ -20,16 +21,6 @@
 
 namespace pagedkv {
 
-/// Blocks by state. They add up to the pool.
-struct block_counts {
-  std::int64_t free = 0;
-  std::int64_t in_use = 0;
-  std::int64_t evictable = 0;
-  std::int64_t retiring = 0;
-
-  friend bool operator==(const block_counts&, const block_counts&) = default;
-};
-
 /// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
@@ -44,17 +35,27 @@ class block_pool {
 
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
 
-  /// Exact unless other threads are at work.
+  /// Exact unless other threads are at work. Then, but for what they have not finished giving back, blocks free and
+  /// evictable are together no fewer than at some moment of the call.
   [[nodiscard]] block_counts counts() const noexcept {
-    auto counts = block_counts{free_.size(), 0, unreferenced_.get(evictable), unreferenced_.get(retiring)};
+    // First what was lost: a block that is lost here and gained there meanwhile is then counted.
+    const auto lost = tally_.get(evictable_lost);
+    const auto num_free = free_.size();
+    auto counts = block_counts{num_free, 0, tally_.get(evictable_gained) - lost, tally_.get(retiring)};
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
 
-  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts. Exact unless other
-  /// threads are at work.
+  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts; as exact as `counts`.
   [[nodiscard]] std::int64_t num_available() const noexcept {
-    return free_.size() + (evicts<Eviction> ? unreferenced_.get(evictable) : 0);
+    const auto now = counts();
+    return now.free + (evicts<Eviction> ? now.evictable : 0);
+  }
+
+  /// Calls `visit(id)` on every id in the free list. No other thread is at work.
+  template <class Visit>
+  void for_each_free(Visit&& visit) const {
+    free_.for_each(visit);
   }
 
   /// Whether this block is among those that are available though not free.
@@ -103,38 +104,38 @@ class block_pool {
 
   /// One reference more on a published block.
   [[nodiscard]] bool hold(block_id block) noexcept {
-    const bool unreferenced = state(block).count() == 0;
-    const auto held = peek(block);
-    if (held && unreferenced) {
-      keep(block);
-    }
-    return held;
-  }
-
-  /// The same for a look at the block, of which the eviction order hears nothing: `unpeek` leaves no trace, unless
-  /// others let go of the block meanwhile; `keep` makes it a reference like any other. Concurrent families only, but
-  /// for `hold`.
-  [[nodiscard]] bool peek(block_id block) noexcept {
     const auto before = words_.change(
         block, [](block_state seen) { return holdable(seen) ? std::optional{seen.referenced()} : std::nullopt; });
-    if (before && before->count() == 0) {
-      count_unreferenced(*before, -1);
+    if (before) {
+      leave_order(block, *before);
     }
     return before.has_value();
   }
-  void keep(block_id block) noexcept { order_.remove(block); }
-  void unpeek(block_id block, const block_release& how) noexcept {
-    const auto step_before = [&](block_state seen) { return steps_.passed(seen.step()) ? 0 : seen.step(); };
-    if (unreference(block, step_before).count() == 0) {
-      list(block, how);
-    }
+
+  /// A look at a published block: it is not evicted until `unpeek`, which leaves no trace, or `keep`, which makes the
+  /// look a reference.
+  [[nodiscard]] bool peek(block_id block) noexcept {
+    const auto before = words_.change(block, [](block_state seen) {
+      return holdable(seen) && seen.looks() < block_state::max_looks ? std::optional{seen.looked_at()} : std::nullopt;
+    });
+    return before.has_value();
+  }
+  void unpeek(block_id block) noexcept {
+    words_.change(block, [](block_state seen) {
+      assert(seen.looks() > 0 && "a look ends once");
+      return std::optional{seen.looked_away()};
+    });
+  }
+  void keep(block_id block) noexcept {
+    const auto kept = [](block_state seen) { return std::optional{seen.looked_away().referenced()}; };
+    leave_order(block, *words_.change(block, kept));
   }
 
   /// One reference more on a block that the caller holds. False when the count is full.
   [[nodiscard]] bool reference(block_id block) noexcept {
     const auto before = words_.change(block, [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
-      return seen.count() < block_state::max_count ? std::optional{seen.referenced()} : std::nullopt;
+      return seen.referable() ? std::optional{seen.referenced()} : std::nullopt;
     });
     return before.has_value();
   }
@@ -142,9 +143,15 @@ class block_pool {
   /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once
   /// the steps in flight have retired. Chains are released deepest block first.
   void release(block_id block, const block_release& how) noexcept {
-    const auto after = unreference(block, [&](block_state) { return steps_.tag(); });
-    if (after.count() == 0 && after.published()) {
-      list(block, how);
+    auto after = block_state{};
+    words_.change(block, [&](block_state seen) {
+      assert(seen.count() > 0 && "released more often than referenced");
+      return std::optional{after = seen.unreferenced().with_step(steps_.tag())};
+    });
+    if (after.word() == 0) {
+      free_.push(block);
+    } else if (after.count() == 0) {
+      enter_order(block, after, how);
     }
   }
 
@@ -233,9 +240,10 @@ class block_pool {
   }
 
  private:
-  // What `unreferenced_` counts.
-  static constexpr auto evictable = std::size_t{0};
-  static constexpr auto retiring = std::size_t{1};
+  // What `tally_` counts.
+  static constexpr auto evictable_gained = std::size_t{0};
+  static constexpr auto evictable_lost = std::size_t{1};
+  static constexpr auto retiring = std::size_t{2};
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
@@ -244,8 +252,26 @@ class block_pool {
     free_.push(block);
   }
 
-  void count_unreferenced(block_state state, std::int64_t amount) noexcept {
-    unreferenced_.add(state.step() == 0 ? evictable : retiring, amount);
+  /// The last reference on a block was given back, which left it evictable or retiring.
+  void enter_order(block_id block, block_state after, const block_release& how) noexcept {
+    tally_.add(after.step() == 0 ? evictable_gained : retiring, 1);
+    if (after.step() != 0) {
+      retiring_.insert(block);
+      if (steps_.passed(after.step())) {  // retired between the look at the steps and now: its sweep missed the block
+        settle(block);
+      }
+    }
+    if (after.published()) {
+      order_.insert(block, how, [&] { return state(block).listed(); });
+    }
+  }
+
+  /// A reference was taken on a block that was in this state.
+  void leave_order(block_id block, block_state before) noexcept {
+    if (before.count() == 0) {
+      before.step() == 0 ? tally_.add(evictable_lost, 1) : tally_.add(retiring, -1);
+      order_.remove(block);
+    }
   }
 
   /// Where threads share the counts, summing them up costs more than trying for a few blocks.
@@ -255,38 +281,8 @@ class block_pool {
            static_cast<std::int64_t>(num_blocks) <= num_available();
   }
 
-  void list(block_id block, const block_release& how) noexcept {
-    order_.insert(block, how, [&] { return state(block).listed(); });
-  }
-
   [[nodiscard]] static bool holdable(block_state state) noexcept {
-    return state.published() && !state.claimed() && state.count() < block_state::max_count;
-  }
-
-  /// `step_of(state)` is what the block is to wait for. Returns the state after; if that is free, the block is in the
-  /// free list.
-  template <class StepOf>
-  block_state unreference(block_id block, StepOf&& step_of) noexcept {
-    auto next = block_state{};
-    words_.change(block, [&](block_state seen) {
-      assert(seen.count() > 0 && "released more often than referenced");
-      return std::optional{next = seen.unreferenced().with_step(step_of(seen))};
-    });
-    if (next.count() != 0) {
-      return next;
-    }
-    if (next.word() == 0) {
-      free_.push(block);
-      return next;
-    }
-    count_unreferenced(next, 1);
-    if (next.step() != 0) {
-      retiring_.insert(block);
-      if (steps_.passed(next.step())) {  // retired between the look at the steps and now: its sweep missed the block
-        settle(block);
-      }
-    }
-    return next;
+    return state.published() && !state.claimed() && state.referable();
   }
 
   /// Ends the wait of a retiring block whose steps have retired, and sees to it that the block is swept while it waits.
@@ -311,27 +307,27 @@ class block_pool {
       return seen.retiring() && steps_.passed(seen.step()) ? std::optional{seen.with_step(0)} : std::nullopt;
     });
     if (before) {
-      unreferenced_.add(retiring, -1);
+      tally_.add(retiring, -1);
       if (before->published()) {
-        unreferenced_.add(evictable, 1);
+        tally_.add(evictable_gained, 1);
       } else {
         free_.push(block);
       }
     }
   }
 
-  /// Evictable to claimed: out of the reach of hits and of other evictors.
+  /// Evictable to claimed, if nobody looks at it: out of the reach of hits and of other evictors.
   template <class Chains>
   [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
     auto fenced = false;
     const auto before = words_.change(block, [&](block_state seen) {
-      fenced = seen.retiring();
-      return seen.evictable() ? std::optional{seen.with_claimed(true)} : std::nullopt;
+      fenced = seen.listed();
+      return seen.evictable() && seen.looks() == 0 ? std::optional{seen.with_claimed(true)} : std::nullopt;
     });
     if (!before) {
       return fenced ? eviction_answer::fenced : eviction_answer::in_use;
     }
-    unreferenced_.add(evictable, -1);
+    tally_.add(evictable_lost, 1);
     chains.detach(block);
     return eviction_answer::taken;
   }
@@ -339,9 +335,9 @@ class block_pool {
   template <class Chains>
   void restore_victim(block_id block, Chains& chains) noexcept {
     chains.attach(block);
-    unreferenced_.add(evictable, 1);
+    tally_.add(evictable_gained, 1);
     words_.set(block, state(block).with_claimed(false));
-    list(block, block_release{});
+    order_.insert(block, block_release{}, [&] { return state(block).listed(); });
   }
 
   /// What `victim` calls; remembers whether anything was offered at all.
@@ -388,7 +384,7 @@ class block_pool {
   block_words<Locking> words_;
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
-  tally_for<Locking, 2> unreferenced_;
+  tally_for<Locking, 3> tally_;
   block_bitmap<Locking::template atomic> retiring_;
   step_fence<Locking::template atomic> steps_;
 };

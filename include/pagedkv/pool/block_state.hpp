@@ -4,8 +4,10 @@
 
 namespace pagedkv {
 
-/// One block's word: reference count, flags, and the step that fences its reuse. All of it changes in one
+/// One block's word: reference count, looks, flags, and the step that fences its reuse. All of it changes in one
 /// compare-and-swap, so that a prefix hit and an eviction that meet are decided by whoever swaps first.
+///
+/// A *look* keeps a published block from eviction as a reference does, but is none: it changes no state of these.
 ///
 /// | state     | count | published | claimed | step                                     |
 /// |-----------|-------|-----------|---------|------------------------------------------|
@@ -16,7 +18,8 @@ namespace pagedkv {
 /// | retiring  | 0     | either    | no      | the step that it waits for               |
 class block_state {
  public:
-  static constexpr std::uint32_t max_count = (std::uint32_t{1} << 24) - 1;
+  static constexpr std::uint32_t max_count = (std::uint32_t{1} << 20) - 1;
+  static constexpr std::uint32_t max_looks = (std::uint32_t{1} << 10) - 1;
 
   constexpr block_state() noexcept = default;
   constexpr explicit block_state(std::uint64_t word) noexcept : word_(word) {}
@@ -25,6 +28,9 @@ class block_state {
 
   [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
   [[nodiscard]] constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(word_ & max_count); }
+  [[nodiscard]] constexpr std::uint32_t looks() const noexcept {
+    return static_cast<std::uint32_t>(word_ / one_look & max_looks);
+  }
   [[nodiscard]] constexpr bool published() const noexcept { return (word_ & published_bit) != 0; }
   [[nodiscard]] constexpr bool claimed() const noexcept { return (word_ & claimed_bit) != 0; }
   [[nodiscard]] constexpr bool retiring() const noexcept { return count() == 0 && step() != 0; }
@@ -35,9 +41,14 @@ class block_state {
   [[nodiscard]] constexpr bool listed() const noexcept { return count() == 0 && published() && !claimed(); }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
-  /// The step stays, so that taking a reference and giving it up unused changes nothing.
+  /// Whether one more reference fits, even if every look becomes one, too.
+  [[nodiscard]] constexpr bool referable() const noexcept { return count() + looks() < max_count; }
+
+  /// The step stays; it says nothing while there are references.
   [[nodiscard]] constexpr block_state referenced() const noexcept { return block_state{word_ + 1}; }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
+  [[nodiscard]] constexpr block_state looked_at() const noexcept { return block_state{word_ + one_look}; }
+  [[nodiscard]] constexpr block_state looked_away() const noexcept { return block_state{word_ - one_look}; }
   [[nodiscard]] constexpr block_state with_published(bool on) const noexcept { return with(published_bit, on); }
   [[nodiscard]] constexpr block_state with_claimed(bool on) const noexcept { return with(claimed_bit, on); }
   [[nodiscard]] constexpr block_state with_step(std::uint32_t step) const noexcept {
@@ -45,8 +56,9 @@ class block_state {
   }
 
  private:
-  static constexpr std::uint64_t published_bit = std::uint64_t{1} << 24;
-  static constexpr std::uint64_t claimed_bit = std::uint64_t{1} << 25;
+  static constexpr std::uint64_t one_look = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t published_bit = std::uint64_t{1} << 30;
+  static constexpr std::uint64_t claimed_bit = std::uint64_t{1} << 31;
   static constexpr std::uint64_t low_bits = 0xffff'ffff;
 
   [[nodiscard]] constexpr block_state with(std::uint64_t flag, bool on) const noexcept {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace pagedkv {
 
@@ -37,11 +38,23 @@ class boost_free_list {
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_free_.load(std::memory_order_relaxed); }
 
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    // What the stack holds can only be seen by taking it out.
+    auto taken = std::vector<std::int32_t>{};
+    taken.reserve(static_cast<std::size_t>(num_blocks_));
+    ids_.consume_all([&](std::int32_t id) { taken.push_back(id); });
+    for (; !taken.empty(); taken.pop_back()) {
+      visit(block_id{taken.back()});
+      ids_.bounded_push(taken.back());
+    }
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return static_cast<std::size_t>(num_blocks_) * 8; }
 
  private:
   std::int32_t num_blocks_;
-  boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>> ids_;
+  mutable boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>> ids_;
   std::atomic<std::int32_t> num_free_;
 };
 

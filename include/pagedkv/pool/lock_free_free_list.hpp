@@ -27,7 +27,8 @@ namespace pagedkv {
 ///   be taken out of any magazine, wherever that is just then. Only the owner of a magazine fills its slots, and only
 ///   empty ones, so filling one is a plain store.
 /// - A magazine that changes its place is announced there first, so a thread stopped in between hides none.
-/// - `pop` gives up only after it found every place empty while nothing was pushed anywhere.
+/// - `pop` gives up only after it found every place empty while nothing was pushed anywhere. Taking an id out of a slot
+///   releases, and looking into one acquires: who finds it empty knows of all pushes that came before.
 ///
 /// Threads beyond the number of caches, and pushes that find no empty magazine, use a tagged stack of single ids.
 /// `ThreadIndex` has the interface of `this_thread_index`; `MagazineSize` is best one less than a power of two.
@@ -65,12 +66,11 @@ class lock_free_free_list {
     auto& own = caches_[thread];
     const auto popping = own.popping.load(std::memory_order_relaxed);
     if (level_of(popping) > 0) [[likely]] {
-      const auto id = slots_[popping - 1].exchange(no_id, std::memory_order_acquire);
-      own.popping.store(popping - 1, std::memory_order_release);
+      const auto id = slots_[position_of(popping) - 1].exchange(no_id, std::memory_order_acq_rel);
       if (id != no_id) [[likely]] {
+        own.popping.store(popping - 1, std::memory_order_release);
         return block_id{id};
       }
-      adjust(own, 1);
     }
     return pop_beyond(own);
   }
@@ -88,16 +88,29 @@ class lock_free_free_list {
     fill_slot(own, pushing, block);
   }
 
-  /// Takes time in the number of threads.
+  /// Takes time in the number of threads. While they are at work, never less than it was at some moment of the call.
   [[nodiscard]] std::int32_t size() const noexcept {
-    auto total = num_blocks_ - taken_without_cache_.load(std::memory_order_relaxed);
+    // Pops first: every push that made one of them possible is then counted, too.
+    auto total = num_blocks_ - popped_without_cache_.load(std::memory_order_acquire);
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
-      total += level_of(caches_[i].popping.load(std::memory_order_relaxed)) +
-               level_of(caches_[i].pushing.load(std::memory_order_relaxed)) +
-               caches_[i].adjustment.load(std::memory_order_relaxed);
+      total += count_of(caches_[i].popping.load(std::memory_order_acquire));
     }
-    // Read one after the other while threads are at work, they may come out too small or too large.
+    total += pushed_without_cache_.load(std::memory_order_acquire);
+    for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
+      total += count_of(caches_[i].pushing.load(std::memory_order_acquire));
+    }
     return std::clamp(static_cast<std::int32_t>(total), 0, static_cast<std::int32_t>(num_blocks_));
+  }
+
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (auto slot = std::uint32_t{0}; slot < num_magazines_ * stride; ++slot) {
+      const auto id = level_of(slot) < MagazineSize ? slots_[slot].load(std::memory_order_relaxed) : no_id;
+      if (id != no_id) {
+        visit(block_id{id});
+      }
+    }
+    singles_.for_each(next_single_, num_blocks_ + 1, [&](std::uint32_t id) { visit(to_block(id)); });
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -109,7 +122,6 @@ class lock_free_free_list {
   using stack = tagged_index_stack<Atomic, Metrics>;
 
   static constexpr auto no_id = static_cast<std::int32_t>(no_block);
-  static constexpr auto minus_one = ~std::uint32_t{0};
   static constexpr auto magazines_per_cache = std::uint32_t{3};  // two in it, one while they are exchanged
 
   // A magazine has more slots than it uses, so that its number and its level make one number: a position.
@@ -118,29 +130,28 @@ class lock_free_free_list {
   /// A magazine is known by the position above its ids. Slots from there up are empty; of those below, other threads
   /// may have emptied some. Only the owner writes, on a line of its own.
   struct alignas(64) cache {
-    Atomic<std::uint64_t> pushing{0};     // a position, and above it how many slots were filled, modulo 2^32
-    Atomic<std::uint32_t> popping{0};     // a position
-    Atomic<std::uint32_t> announced{0};   // the full position of a magazine that is changing its place, or 0
-    Atomic<std::uint32_t> adjustment{0};  // what the levels of all caches count too little because of this thread
+    Atomic<std::uint64_t> pushing{0};    // word whose count is how many ids its thread has pushed, modulo 2^32
+    Atomic<std::uint64_t> popping{0};    // the same, below zero, for ids that it has popped
+    Atomic<std::uint32_t> announced{0};  // the full position of a magazine that is changing its place, or 0
   };
 
-  static constexpr auto one_fill = std::uint64_t{1} << 32;
+  // A word is a position, and above it what the level there has to be completed with to make the count. So filling or
+  // emptying the next slot is a step of one, and a magazine is changed for another without a moment of a wrong count.
+  static constexpr auto one_more = std::uint64_t{1} << 32;
 
-  [[nodiscard]] static std::uint32_t position_of(std::uint64_t pushing) noexcept {
-    return static_cast<std::uint32_t>(pushing);
+  [[nodiscard]] static std::uint32_t position_of(std::uint64_t word) noexcept {
+    return static_cast<std::uint32_t>(word);
   }
-  [[nodiscard]] static std::uint32_t fills_of(std::uint64_t pushing) noexcept {
-    return static_cast<std::uint32_t>(pushing >> 32);
+  [[nodiscard]] static std::uint32_t level_of(std::uint64_t word) noexcept { return word % stride; }
+  [[nodiscard]] static std::uint32_t magazine_of(std::uint64_t word) noexcept { return position_of(word) / stride; }
+  [[nodiscard]] static std::uint32_t count_of(std::uint64_t word) noexcept {
+    return static_cast<std::uint32_t>(word >> 32) + level_of(word);
   }
-  [[nodiscard]] static std::uint32_t level_of(std::uint64_t position) noexcept { return position % stride; }
-  [[nodiscard]] static std::uint32_t magazine_of(std::uint64_t position) noexcept {
-    return position_of(position) / stride;
+  [[nodiscard]] static std::uint64_t moved(std::uint64_t word, std::uint32_t position) noexcept {
+    return std::uint64_t{count_of(word) - level_of(position)} << 32 | position;
   }
   [[nodiscard]] static std::uint32_t full_position(std::uint32_t magazine) noexcept {
     return magazine * stride + MagazineSize;
-  }
-  [[nodiscard]] static std::uint64_t replaced(std::uint64_t pushing, std::uint32_t position) noexcept {
-    return pushing >> 32 << 32 | position;
   }
 
   /// The lowest ids lie uppermost in the first magazine, so they are popped first.
@@ -154,13 +165,14 @@ class lock_free_free_list {
     (first < num_blocks_ ? stocked_ : empties_).push(next_magazine_, magazine);
   }
 
-  static void adjust(cache& own, std::uint32_t difference) noexcept {
-    own.adjustment.store(own.adjustment.load(std::memory_order_relaxed) + difference, std::memory_order_relaxed);
+  /// Counts an id that was pushed to, or popped from, another place than the cache.
+  static void count(Atomic<std::uint64_t>& word, std::uint64_t one) noexcept {
+    word.store(word.load(std::memory_order_relaxed) + one, std::memory_order_release);
   }
 
   void fill_slot(cache& own, std::uint64_t pushing, block_id block) noexcept {
     slots_[position_of(pushing)].store(static_cast<std::int32_t>(block), std::memory_order_release);
-    own.pushing.store(pushing + one_fill + 1, std::memory_order_release);
+    own.pushing.store(pushing + 1, std::memory_order_release);
   }
 
   [[gnu::noinline]] block_id pop_beyond(cache& own) noexcept {
@@ -178,7 +190,7 @@ class lock_free_free_list {
       } while (restock(own, stocked));
       const auto found = search_elsewhere(stocked);
       if (found.id != no_id) {
-        adjust(own, minus_one);
+        count(own.popping, 0 - one_more);
         return block_id{found.id};
       }
       if (found.exhausted) {
@@ -190,12 +202,13 @@ class lock_free_free_list {
   [[nodiscard]] std::int32_t pop_own(cache& own) noexcept {
     auto popping = own.popping.load(std::memory_order_relaxed);
     while (level_of(popping) > 0) {
-      const auto id = slots_[--popping].exchange(no_id, std::memory_order_acquire);
+      const auto below = position_of(popping) - 1;
+      const auto id = slots_[below].exchange(no_id, std::memory_order_acq_rel);
+      popping = id != no_id ? popping - 1 : moved(popping, below);
       own.popping.store(popping, std::memory_order_release);
       if (id != no_id) {
         return id;
       }
-      adjust(own, 1);
     }
     return no_id;
   }
@@ -206,8 +219,8 @@ class lock_free_free_list {
     const auto pushing = own.pushing.load(std::memory_order_relaxed);
     const auto popping = own.popping.load(std::memory_order_relaxed);
     own.announced.store(full_position(magazine_of(pushing)), std::memory_order_relaxed);
-    own.pushing.store(replaced(pushing, popping), std::memory_order_release);
-    own.popping.store(position_of(pushing), std::memory_order_release);
+    own.pushing.store(moved(pushing, position_of(popping)), std::memory_order_release);
+    own.popping.store(moved(popping, position_of(pushing)), std::memory_order_release);
     own.announced.store(0, std::memory_order_release);
   }
 
@@ -218,10 +231,9 @@ class lock_free_free_list {
       own.announced.store(full_position(candidate), std::memory_order_relaxed);
     });
     if (magazine != stack::none) {
-      const auto empty = magazine_of(own.popping.load(std::memory_order_relaxed));
-      own.popping.store(full_position(magazine), std::memory_order_release);
-      adjust(own, 0 - MagazineSize);
-      empties_.push(next_magazine_, empty);
+      const auto popping = own.popping.load(std::memory_order_relaxed);
+      own.popping.store(moved(popping, full_position(magazine)), std::memory_order_release);
+      empties_.push(next_magazine_, magazine_of(popping));
     }
     own.announced.store(0, std::memory_order_release);
     return magazine != stack::none;
@@ -233,7 +245,7 @@ class lock_free_free_list {
       exchange_magazines(own);
     } else if (!exchange_full(own)) {
       singles_.push(next_single_, static_cast<std::uint32_t>(block));
-      return adjust(own, 1);
+      return count(own.pushing, one_more);
     }
     fill_slot(own, own.pushing.load(std::memory_order_relaxed), block);
   }
@@ -246,8 +258,7 @@ class lock_free_free_list {
     }
     const auto pushing = own.pushing.load(std::memory_order_relaxed);
     stocked_.push(next_magazine_, magazine_of(pushing));
-    own.pushing.store(replaced(pushing, empty * stride), std::memory_order_release);
-    adjust(own, MagazineSize);
+    own.pushing.store(moved(pushing, empty * stride), std::memory_order_release);
     return true;
   }
 
@@ -259,7 +270,7 @@ class lock_free_free_list {
         found = search_elsewhere(stocked);
       }
       if (found.id != no_id) {
-        taken_without_cache_.fetch_add(1, std::memory_order_relaxed);
+        popped_without_cache_.fetch_add(1, std::memory_order_release);
         return block_id{found.id};
       }
       if (found.exhausted) {
@@ -270,7 +281,7 @@ class lock_free_free_list {
 
   [[gnu::noinline]] void push_without_cache(block_id block) noexcept {
     singles_.push(next_single_, static_cast<std::uint32_t>(block));
-    taken_without_cache_.fetch_sub(1, std::memory_order_relaxed);
+    pushed_without_cache_.fetch_add(1, std::memory_order_release);
   }
 
   /// An id of the topmost stocked magazine, which stays where it is unless it proves empty.
@@ -300,38 +311,38 @@ class lock_free_free_list {
       return {static_cast<std::int32_t>(single)};
     }
     const auto num_seen = num_caches_in_use();
-    auto fills = std::uint64_t{0};
+    auto pushes = std::uint32_t{0};
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
-      const auto id = steal(caches_[i], fills);
+      const auto id = steal(caches_[i], pushes);
       if (id != no_id) {
         Metrics::stole();
         return {id};
       }
     }
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
-      fills -= fills_of(caches_[i].pushing.load(std::memory_order_acquire));
+      pushes -= count_of(caches_[i].pushing.load(std::memory_order_acquire));
     }
     return {no_id,
-            fills == 0 && singles_.top() == singles && stocked_.top() == stocked && num_caches_in_use() == num_seen};
+            pushes == 0 && singles_.top() == singles && stocked_.top() == stocked && num_caches_in_use() == num_seen};
   }
 
-  /// Adds to `fills` how many slots of the cache were filled before this look at it.
-  [[nodiscard]] std::int32_t steal(const cache& from, std::uint64_t& fills) noexcept {
+  /// Adds to `pushes` how many ids its thread had pushed before this look at it.
+  [[nodiscard]] std::int32_t steal(const cache& from, std::uint32_t& pushes) noexcept {
     const auto pushing = from.pushing.load(std::memory_order_acquire);
-    fills += fills_of(pushing);
+    pushes += count_of(pushing);
     auto id = steal(position_of(pushing));
     if (id == no_id) {
       id = steal(from.announced.load(std::memory_order_acquire));
     }
-    return id != no_id ? id : steal(from.popping.load(std::memory_order_acquire));
+    return id != no_id ? id : steal(position_of(from.popping.load(std::memory_order_acquire)));
   }
 
   /// An id of a magazine, from the bottom up, since the owner comes from the top.
   [[nodiscard]] std::int32_t steal(std::uint32_t position) noexcept {
     auto id = no_id;
     for (auto i = position / stride * stride; i < position && id == no_id; ++i) {
-      if (slots_[i].load(std::memory_order_relaxed) != no_id) {
-        id = slots_[i].exchange(no_id, std::memory_order_acquire);
+      if (slots_[i].load(std::memory_order_acquire) != no_id) {
+        id = slots_[i].exchange(no_id, std::memory_order_acq_rel);
       }
     }
     return id;
@@ -349,7 +360,8 @@ class lock_free_free_list {
   alignas(64) stack stocked_;  // magazines with ids: full when they came here
   alignas(64) stack empties_;  // magazines without
   alignas(64) stack singles_;
-  Atomic<std::uint32_t> taken_without_cache_{0};
+  Atomic<std::uint32_t> popped_without_cache_{0};
+  Atomic<std::uint32_t> pushed_without_cache_{0};
 };
 
 static_assert(free_list<lock_free_free_list<>>);

@@ -57,6 +57,17 @@ class sharded_free_list {
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& each : shards_) {
+      // No further than there are blocks: one that was pushed twice is below itself.
+      auto block = each.top;
+      for (auto i = std::int32_t{0}; i <= num_blocks_ && block != no_block; ++i, block = below_[to_index(block)]) {
+        visit(block);
+      }
+    }
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return static_cast<std::size_t>(num_blocks_) * sizeof(block_id);
   }

@@ -3,6 +3,7 @@
 #include <pagedkv/policy/locking/unsynchronized.hpp>
 #include <pagedkv/pool/free_list.hpp>
 
+#include <algorithm>
 #include <cassert>
 #include <vector>
 
@@ -35,6 +36,11 @@ class stack_free_list {
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return static_cast<std::int32_t>(blocks_.size()); }
+
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    std::ranges::for_each(blocks_, visit);
+  }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.capacity() * sizeof(block_id); }
 

@@ -67,6 +67,16 @@ class tagged_index_stack {
                                         std::memory_order_relaxed);
   }
 
+  /// No other thread is at work. Visits `most` at most: an index that was pushed twice is below itself.
+  template <class Visit>
+  void for_each(const links& next, std::uint32_t most, Visit&& visit) const {
+    auto index = index_of(top());
+    for (auto i = std::uint32_t{0}; i < most && index != none;
+         ++i, index = next[index].load(std::memory_order_relaxed)) {
+      visit(index);
+    }
+  }
+
  private:
   Atomic<word> top_{none};
 };

@@ -10,15 +10,15 @@
 
 namespace pagedkv {
 
-/// `Count` running sums.
+/// `Count` running sums. Whoever reads one knows of all that was done before what it counts.
 template <template <class> class Atomic, std::size_t Count>
 class plain_tally {
  public:
   void add(std::size_t which, std::int64_t amount) noexcept {
-    sums_[which].fetch_add(amount, std::memory_order_relaxed);
+    sums_[which].fetch_add(amount, std::memory_order_release);
   }
   [[nodiscard]] std::int64_t get(std::size_t which) const noexcept {
-    return sums_[which].load(std::memory_order_relaxed);
+    return sums_[which].load(std::memory_order_acquire);
   }
 
  private:
