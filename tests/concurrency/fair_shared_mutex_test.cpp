@@ -1,7 +1,11 @@
+#include "../support/full_numbers.hpp"
+
+#include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/fair_shared_mutex.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -70,7 +74,51 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
   CHECK(inside == 2);
 }
 
-// Case 7 of the concurrency cases, and the same for readers. By how many either is passed: see scheduler_test.cpp.
+// Case 7 of the concurrency cases, in counts: once the door is closed, a writer waits for the readers already inside,
+// never for a newcomer. How soon the door is closed, scheduler_test.cpp shows.
+TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mutex]") {
+  struct this_test;
+  using metrics = pagedkv::count_contention<this_test>;
+  constexpr auto num_readers = 8;
+  const auto rounds = pagedkv::testing::scaled(20, 1'000);
+  for (auto round = 0; round < rounds; ++round) {
+    auto mutex = pagedkv::basic_fair_shared_mutex<std::atomic, metrics>{};
+    auto door_closed = std::atomic{false};
+    auto writer_done = std::atomic{false};
+    auto passed = std::array<std::atomic<int>, num_readers>{};
+    auto sum = std::atomic<std::uint64_t>{0};
+
+    metrics::reset();
+    mutex.lock_shared();
+    auto readers = std::vector<std::jthread>{};
+    for (auto& count : passed) {
+      readers.emplace_back([&] {
+        while (!writer_done) {
+          const auto reader = std::shared_lock{mutex};
+          count += door_closed && !writer_done;
+          sum += work();
+        }
+      });
+    }
+    auto writer = std::jthread{[&] {
+      mutex.lock();
+      writer_done = true;
+      mutex.unlock();
+    }};
+    while (metrics::counts().waits < 2) {  // the writer and, since the door is closed, a reader
+      std::this_thread::yield();
+    }
+    door_closed = true;
+    mutex.unlock_shared();
+
+    readers.clear();
+    writer.join();
+    for (const auto& count : passed) {
+      CHECK(count <= 1);  // one that was inside already may look at the flag late
+    }
+  }
+}
+
 TEST_CASE("neither kind starves while the other never pauses", "[fair_shared_mutex]") {
   constexpr auto grants = 20;
   auto mutex = fair_shared_mutex{};
