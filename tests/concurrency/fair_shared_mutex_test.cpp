@@ -1,6 +1,5 @@
 #include "../support/full_numbers.hpp"
 
-#include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/fair_shared_mutex.hpp>
 
 #include <catch2/catch_test_macros.hpp>
