@@ -34,12 +34,10 @@ class basic_fair_shared_mutex {
 
   void unlock() noexcept {
     auto seen = state_.load(std::memory_order_relaxed);
-    auto admitted = seen & readers_waiting;
     while (!state_.compare_exchange_weak(seen, without_writer(seen), std::memory_order_release,
                                          std::memory_order_relaxed)) {
-      admitted = seen & readers_waiting;
     }
-    if (admitted != 0) {
+    if ((seen & readers_waiting) != 0) {
       admissions_.fetch_add(1, std::memory_order_release);
       admissions_.notify_all();
     } else if ((seen & door_closed) != 0) {
@@ -49,12 +47,10 @@ class basic_fair_shared_mutex {
 
   void lock_shared() noexcept {
     auto seen = state_.load(std::memory_order_relaxed);
-    auto open = (seen & (writer_inside | door_closed)) == 0;
-    while (!state_.compare_exchange_weak(seen, seen + (open ? one_reader : one_waiting), std::memory_order_acquire,
-                                         std::memory_order_relaxed)) {
-      open = (seen & (writer_inside | door_closed)) == 0;
+    while (!state_.compare_exchange_weak(seen, seen + (keeps_readers_out(seen) ? one_waiting : one_reader),
+                                         std::memory_order_acquire, std::memory_order_relaxed)) {
     }
-    if (!open) [[unlikely]] {
+    if (keeps_readers_out(seen)) [[unlikely]] {
       await_admission(seen & phase);
     }
   }
@@ -76,6 +72,10 @@ class basic_fair_shared_mutex {
   static constexpr auto one_waiting = one_reader << reader_bits;
   static constexpr auto readers_inside = one_waiting - one_reader;
   static constexpr auto readers_waiting = readers_inside << reader_bits;
+
+  [[nodiscard]] static bool keeps_readers_out(std::uint32_t state) noexcept {
+    return (state & (writer_inside | door_closed)) != 0;
+  }
 
   [[nodiscard]] static std::uint32_t without_writer(std::uint32_t state) noexcept {
     const auto admitted = state & readers_waiting;
