@@ -58,6 +58,27 @@ class buffer {
 using device_buffer = buffer<hip::device_allocator>;
 using pinned_buffer = buffer<hip::pinned_allocator>;
 
+/// Random bytes, again and again: zeros may move faster than what is kept in caches.
+void fill(std::byte* data, std::int64_t size, hipStream_t stream) {
+  static const auto pattern = [] {
+    auto words = std::vector<std::uint32_t>(1 << 20);
+    auto random = std::mt19937(3);
+    std::ranges::generate(words, random);
+    return words;
+  }();
+  constexpr auto period = static_cast<std::int64_t>(sizeof(std::uint32_t)) << 20;
+  for (auto at = std::int64_t{0}; at < size; at += period) {
+    hip::require(hipMemcpyAsync(data + at, pattern.data(), static_cast<std::size_t>(std::min(period, size - at)),
+                                hipMemcpyHostToDevice, stream),
+                 "hipMemcpyAsync");
+  }
+  hip::require(hipStreamSynchronize(stream), "hipStreamSynchronize");
+}
+
+void fill(const device_buffer& buffer, hipStream_t stream) {
+  fill(buffer.data(), static_cast<std::int64_t>(buffer.size()), stream);
+}
+
 /// A mark that knows its time.
 class timer {
  public:
@@ -175,8 +196,8 @@ void report_rows(bench& b, double copy_rate) {
   const auto values = device_buffer(row_bytes);
   hip::require(hipMemcpyAsync(mapping.data(), slots.data(), mapping.size(), hipMemcpyHostToDevice, b.stream()),
                "hipMemcpyAsync");
-  hip::require(hipMemsetAsync(keys.data(), 0, keys.size(), b.stream()), "hipMemsetAsync");
-  hip::require(hipMemsetAsync(values.data(), 0, values.size(), b.stream()), "hipMemsetAsync");
+  fill(keys, b.stream());
+  fill(values, b.stream());
 
   const auto span = std::span<const slot>(reinterpret_cast<const slot*>(mapping.data()), slots.size());
   const auto rows_of = [&]<class Number>(std::byte* data, Number*) {
@@ -194,14 +215,20 @@ void report_rows(bench& b, double copy_rate) {
   });
   const auto num_positions = std::int64_t{4096};
   const auto table = device_buffer(num_positions * config.head_dim * static_cast<std::int64_t>(sizeof(float)));
-  const auto positions = device_buffer(num_tokens * 8);
-  hip::require(hipMemsetAsync(table.data(), 0, table.size(), b.stream()), "hipMemsetAsync");
-  hip::require(hipMemsetAsync(positions.data(), 0, positions.size(), b.stream()), "hipMemsetAsync");
+  const auto positions = device_buffer(num_tokens * static_cast<std::int64_t>(sizeof(std::int64_t)));
+  fill(table, b.stream());
+  auto position_of = std::vector<std::int64_t>(slots.size());
+  for (auto i = std::size_t{0}; i < position_of.size(); ++i) {
+    position_of[i] = static_cast<std::int64_t>(i) % num_positions;
+  }
+  hip::require(
+      hipMemcpyAsync(positions.data(), position_of.data(), positions.size(), hipMemcpyHostToDevice, b.stream()),
+      "hipMemcpyAsync");
   b.report("rope append" + suffix, copy_rate, moved + static_cast<std::int64_t>(positions.size()), [&] {
     return hip::rope_append<Element, Rows, kernels::rope_pairing::halves>(
         storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
         {reinterpret_cast<const std::int64_t*>(positions.data()), slots.size()},
-        {reinterpret_cast<const float*>(table.data()), num_positions, config.head_dim}, b.stream());
+        {reinterpret_cast<const float*>(table.data()), num_positions, config.head_dim}, {}, b.stream());
   });
   b.report("gather " + std::string(Element::name) + " to " + std::string(Rows::name), copy_rate, moved, [&] {
     return hip::gather<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), out), rows_of(values.data(), out),
@@ -229,8 +256,7 @@ void report_blocks(bench& b, double copy_rate) {
   auto config = make_config<float16>(b, num_layers);
   config.num_blocks *= 2;  // half is copied to the other half
   const auto storage = device_storage<float16>::create(config).value();
-  hip::require(hipMemsetAsync(storage.view().base, 0, static_cast<std::size_t>(storage.bytes()), b.stream()),
-               "hipMemsetAsync");
+  fill(storage.view().base, storage.bytes(), b.stream());
   const auto pairs = scattered_pairs(config);
   const auto block_bytes = storage.view().layer_bytes() * num_layers;
   const auto moved = 2 * static_cast<std::int64_t>(pairs.size()) * block_bytes;
@@ -247,11 +273,10 @@ void report_blocks(bench& b, double copy_rate) {
 
 template <class To, class From>
 void report_conversion(bench& b, double copy_rate) {
-  const auto config = make_config<From>(b, 1);
+  const auto config = make_config<From>(b, 32);
   const auto from = device_storage<From>::create(config).value();
   const auto to = device_storage<To>::create(config).value();
-  hip::require(hipMemsetAsync(from.view().base, 0, static_cast<std::size_t>(from.bytes()), b.stream()),
-               "hipMemsetAsync");
+  fill(from.view().base, from.bytes(), b.stream());
   auto pairs = std::vector<block_pair>();
   for (auto i = 0; i < config.num_blocks; ++i) {
     pairs.push_back({i, config.num_blocks - 1 - i});
@@ -266,6 +291,7 @@ void report_swaps(bench& b) {
   const auto host = pinned_buffer(device.bytes());
   const auto bytes = static_cast<std::size_t>(device.bytes());
   std::memset(host.data(), 0, bytes);
+  fill(device.view().base, device.bytes(), b.stream());
   auto host_view = device.view();
   host_view.base = host.data();
   auto run = std::vector<block_pair>();
@@ -289,11 +315,41 @@ void report_swaps(bench& b) {
   }
 }
 
+/// Runs of neighbouring blocks, copied by the device's copy engine, and all blocks by one launch: where the two meet is
+/// from where `swap_blocks` copies.
+void report_runs(bench& b) {
+  const auto config = make_config<float16>(b, 32);
+  const auto device = device_storage<float16>::create(config).value();
+  const auto host = pinned_buffer(device.bytes());
+  fill(device.view().base, device.bytes(), b.stream());
+  auto host_view = device.view();
+  host_view.base = host.data();
+  const auto launched = b.measure(device.bytes(), [&] {
+    auto pairs = std::vector<block_pair>();
+    for (auto i = 0; i < config.num_blocks; ++i) {
+      pairs.push_back({i, config.num_blocks - 1 - i});
+    }
+    return hip::to_result(kernels::copy_blocks(device.view(), host_view, pairs, b.stream()), "copy_blocks");
+  });
+  for (auto length = 1; length <= 16 && length <= config.num_blocks; length *= 2) {
+    const auto num_runs = config.num_blocks / length;
+    const auto bytes = std::int64_t{num_runs} * length * config.num_layers * device.view().layer_bytes();
+    b.report("copied runs of " + std::to_string(length) + " blocks (of launch)", launched, bytes, [&] {
+      auto status = hipSuccess;
+      for (auto run = 0; run < num_runs && status == hipSuccess; ++run) {
+        const auto first = block_pair{run * length, (num_runs - 1 - run) * length};
+        status = kernels::copy_run(device.view(), host_view, {first, length}, hipMemcpyDeviceToHost, b.stream());
+      }
+      return hip::to_result(status, "copy_run");
+    });
+  }
+}
+
 void report_all(std::int64_t bytes) {
   auto b = bench(bytes);
   const auto from = device_buffer(bytes);
   const auto to = device_buffer(bytes);
-  hip::require(hipMemsetAsync(from.data(), 0, from.size(), b.stream()), "hipMemsetAsync");
+  fill(from, b.stream());
   const auto copy_device = [&] {
     return hip::to_result(hipMemcpyAsync(to.data(), from.data(), from.size(), hipMemcpyDeviceToDevice, b.stream()),
                           "hipMemcpyAsync");
@@ -310,6 +366,7 @@ void report_all(std::int64_t bytes) {
   report_conversion<int8, float16>(b, copy_rate);
   report_conversion<float16, int8>(b, copy_rate);
   report_swaps(b);
+  report_runs(b);
   if (!on_device) {
     std::printf("1..%d\n", b.num_reports());
   }

@@ -191,7 +191,7 @@ TEST_CASE("operations that run out of memory at any point say so and change noth
     const auto note = [&](const auto& outcome) {
       if (!outcome) {
         ++failures;
-        CHECK((outcome.error().code == error_code::out_of_memory || outcome.error().code == error_code::limit_reached));
+        CHECK(outcome.error().code == error_code::out_of_memory);
       }
       return outcome.has_value();
     };

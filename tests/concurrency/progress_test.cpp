@@ -156,4 +156,32 @@ TEST_CASE("a second operation on a sequence is told that it is busy, wherever th
   CHECK(times_busy > 0);
 }
 
+template <class Cache>
+void pin_races_release(execution& e) {
+  auto config = small();
+  config.num_blocks = 2;  // none is free
+  auto cache = Cache{config};
+  const auto id = cache.create_sequence(text(4)).value().id;
+  cache.commit(id, 4).value();
+  e.spawn([&] { e.expect(cache.release(id).has_value(), "a sequence cannot be released"); });
+  e.spawn([&] {
+    const auto pinned = cache.pin(text(4));
+    e.expect(pinned.has_value() && pinned->num_tokens == 4, "a prefix that stays cached cannot be pinned");
+  });
+  e.run();
+  for (const auto& sentence : cache.check_invariants()) {
+    e.fail(sentence);
+  }
+}
+
+TEST_CASE("a prefix that stays cached is pinned, wherever its release is", "[progress][scheduler]") {
+  using sharded_cache = kv_cache<float32, scheduled_sharded_mutex, lru>;
+  for (const auto& body : {scenario{pin_races_release<cache_under_test>}, scenario{pin_races_release<sharded_cache>}}) {
+    const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+}
+
 }  // namespace

@@ -88,3 +88,19 @@ TEST_CASE("clock finds the one evictable block among a million", "[eviction]") {
   CHECK(policy.victim(offer, {}) == no_block);
   CHECK(num_offers == 1);
 }
+
+TEST_CASE("clock offers a block three times at most when none can be taken", "[eviction]") {
+  constexpr auto num_blocks = 10'000;
+  auto policy = pagedkv::clock<>{num_blocks};
+  for (auto i = 0; i < num_blocks; ++i) {
+    policy.insert(block_id{i}, {});
+  }
+  auto num_offers = 0;
+  const auto refuse = [&](block_id, auto...) {
+    ++num_offers;
+    return eviction_answer::fenced;
+  };
+  CHECK(policy.victim(refuse, {}) == no_block);
+  CHECK(num_offers >= num_blocks);
+  CHECK(num_offers <= 3 * num_blocks);
+}

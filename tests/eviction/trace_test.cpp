@@ -38,6 +38,7 @@ std::string trace_path() {
   return (std::filesystem::path{__FILE__}.parent_path() / "../../../shared/traces/conversation_trace.jsonl").string();
 }
 
+/// First in every test case here: inside an assertion, a skip would count as a failure.
 void require_trace() {
   if (!std::filesystem::exists(trace_path())) {
     SKIP("no conversation trace: set PAGEDKV_CONVERSATION_TRACE");
@@ -45,7 +46,6 @@ void require_trace() {
 }
 
 const support::prefix_trace& conversation() {
-  require_trace();
   static const auto trace = support::prefix_trace{support::read_trace(trace_path())};
   return trace;
 }
@@ -80,6 +80,7 @@ counts misses_at(const counts& capacities) {
 }  // namespace
 
 TEST_CASE("policies miss exactly what their textbooks say on a flat stream of blocks", "[eviction][trace]") {
+  require_trace();
   const auto lru_misses = counts{{1000, 275'669}, {5000, 256'660}, {20'000, 205'561}, {50'000, 186'210}};
   const auto fifo_misses = counts{{1000, 275'941}, {5000, 257'720}, {20'000, 211'782}, {50'000, 190'404}};
   const auto clock_misses = counts{{1000, 275'616}, {5000, 255'996}, {20'000, 204'131}, {50'000, 186'310}};
@@ -94,12 +95,14 @@ TEST_CASE("policies miss exactly what their textbooks say on a flat stream of bl
 }
 
 TEST_CASE("lfu with ageing misses less than lru on a flat stream of blocks", "[eviction][trace]") {
+  require_trace();
   for (const auto num_blocks : {1000, 5000, 20'000, 50'000}) {
     CHECK(misses<lfu>(num_blocks) < misses<lru>(num_blocks));
   }
 }
 
 TEST_CASE("policies hit the published share of prefix blocks", "[eviction][trace]") {
+  require_trace();
   CHECK_THAT(hit_ratio<lru>(9139), WithinAbs(.1958, .0005));
   CHECK_THAT(hit_ratio<lru>(18'279), WithinAbs(.2789, .0005));
   CHECK_THAT(hit_ratio<lru>(50'000), WithinAbs(.3546, .0005));
@@ -116,6 +119,7 @@ TEST_CASE("policies hit the published share of prefix blocks", "[eviction][trace
 }
 
 TEST_CASE("taking leaves first makes up for what fifo and s3_fifo lose on chains", "[eviction][trace]") {
+  require_trace();
   // Without that rule ancestors go while what continues them stays, of no use until they return: the published figures.
   const auto ignoring_chains = support::simulation_options{.leaves_first = false};
   const auto published = [&]<class Policy>(std::type_identity<Policy>, std::int32_t num_blocks) {
@@ -132,6 +136,7 @@ TEST_CASE("taking leaves first makes up for what fifo and s3_fifo lose on chains
 }
 
 TEST_CASE("hit_density hits more than lru, and never much less", "[eviction][trace]") {
+  require_trace();
   CHECK(hit_ratio<hit_density>(5000) >= .160);
   CHECK(hit_ratio<hit_density>(9139) >= .225);
   CHECK(hit_ratio<hit_density>(18'279) >= .292);
@@ -151,6 +156,7 @@ TEST_CASE("hit_density is lru while it has nothing to learn from", "[eviction][t
 
 TEMPLATE_TEST_CASE("no policy beats the optimum, or refuses a request that fits", "[eviction][trace]", lru, fifo,
                    pagedkv::clock<>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density) {
+  require_trace();
   for (const auto num_blocks : {1000, 9139}) {
     const auto result = support::simulate<TestType>(conversation(), num_blocks);
     const auto best = support::simulate<support::optimum>(conversation(), num_blocks);

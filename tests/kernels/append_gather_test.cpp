@@ -312,4 +312,16 @@ TEMPLATE_TEST_CASE("A layer outside the storage is refused", "[append]", host_ta
   }
 }
 
+TEST_CASE("More tokens than a launch takes are refused", "[append]") {
+  const auto target = require_target<hip_target<0>>();
+  const auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 64)).view;
+  const auto most = static_cast<std::size_t>(kernels::max_tokens_per_launch);
+  const auto slots = std::span<const slot>(static_cast<const slot*>(nullptr), most + 1);
+  const auto refused = hip::append<float32, float32>(view, 0, slots, {}, {}, target.stream());
+  REQUIRE(refused.has_error());
+  CHECK(refused.error().code == error_code::invalid_argument);
+  CHECK(refused.error().limit == kernels::max_tokens_per_launch);
+  CHECK(hip::gather<float32, float32>(view, 0, slots, {}, {}, target.stream()).has_error());
+}
+
 }  // namespace append_gather_test

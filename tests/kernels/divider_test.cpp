@@ -10,12 +10,18 @@ namespace {
 
 using pagedkv::kernels::divider;
 
-void check(std::int64_t dividend, std::int32_t divisor) {
-  const auto [quotient, remainder] = divider(divisor).split(dividend);
+template <class Dividend>
+void check_as(Dividend dividend, std::int32_t divisor) {
+  const auto [quotient, remainder] = divider<Dividend>(divisor).split(dividend);
   if (quotient != dividend / divisor || remainder != dividend % divisor) {
-    CAPTURE(dividend, divisor, quotient, remainder);
+    CAPTURE(sizeof(Dividend), dividend, divisor, quotient, remainder);
     FAIL("divided wrongly");
   }
+}
+
+void check(std::int64_t dividend, std::int32_t divisor) {
+  check_as(dividend, divisor);
+  check_as(static_cast<std::int32_t>(dividend & std::numeric_limits<std::int32_t>::max()), divisor);
 }
 
 TEST_CASE("A divider divides like the processor, at every edge") {
@@ -31,7 +37,8 @@ TEST_CASE("A divider divides like the processor, at every edge") {
     }
     check(largest, divisor);
   }
-  CHECK(divider().split(12).quotient == 12);
+  CHECK(divider<std::int64_t>().split(12).quotient == 12);
+  CHECK(divider<std::int32_t>().split(12).quotient == 12);
 }
 
 TEST_CASE("A divider divides like the processor, at random") {

@@ -125,7 +125,7 @@ TEST_CASE("A slot or position outside its range is reported, and what came befor
   const auto slots = std::span<const slot>(mapping.data(), 1);
   const auto positions = target_array<std::int64_t, hip_target<0>>(target, {std::int64_t{8}});
   REQUIRE(hip::rope_append<float32, float32, kernels::rope_pairing::halves>(
-      view, 0, slots, in, in, {positions.data(), 1}, {rows.data(), 8, 8}, target.stream()));
+      view, 0, slots, in, in, {positions.data(), 1}, {rows.data(), 8, 8}, {}, target.stream()));
   CHECK(target.backend.synchronize(target.stream()).has_error());
   CHECK(executor::faults().take()->detail == "position within the table");
   CHECK(storage.values() == bytes);
@@ -146,40 +146,6 @@ TEST_CASE("Rows that end too early are an access out of bounds", "[hip]") {
   REQUIRE(found);
   CHECK(found->kind == executor::fault_kind::global_out_of_bounds);
   CHECK(found->lane == 2 * 16 + 15);
-}
-
-TEST_CASE("A small grid strides over all rows and words", "[hip]") {
-  auto target = hip_target<1>();
-  auto random = std::mt19937(31);
-  const auto config = make_config(16, 40, 2, 3, 64);
-  const auto layout = plan<int8, nhd_by_layer>(config);
-  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
-  const auto storage = target_array<std::byte, hip_target<1>>(target, expected);
-  const auto view = at(layout.view, storage.data());
-  const auto slots = random_slots(config, 500, random);
-  auto keys = rows_of<float32>(500, 3, 64, 0);
-  keys.fill(500, 3, random, 2.0F);
-  const auto mapping = target_array<slot, hip_target<1>>(target, slots);
-  const auto rows = target_array<float, hip_target<1>>(target, keys.numbers);
-  const float* const data = rows.data();
-  auto launch = kernels::plan_rows(500 * 3, 64, 4);
-  launch.shape.grid = dim3(3);
-  REQUIRE(kernels::launch<kernels::append_kernel<int8, float32, 4>>(launch.shape, target.stream(), launch.spread,
-                                                                    kernels::make_slot_rows(view, mapping.data()), view,
-                                                                    1, keys.view(data), keys.view(data)) == hipSuccess);
-  REQUIRE(target.backend.synchronize(target.stream()));
-  reference_append(reference_storage<int8, nhd_by_layer>{config, expected.data()}, 1, slots, keys, keys);
-  REQUIRE(storage.values() == expected);
-
-  auto batch = kernels::block_batch{};
-  const auto pairs = std::vector<block_pair>{{0, 39}, {1, 38}, {2, 37}};
-  std::ranges::copy(pairs, batch.pairs);
-  batch.num_pairs = 3;
-  REQUIRE(kernels::launch<kernels::copy_blocks_kernel<>>({{2}, {256}}, target.stream(), view, view,
-                                                         *kernels::make_block_words(view, true), batch) == hipSuccess);
-  REQUIRE(target.backend.synchronize(target.stream()));
-  reference_move(expected, expected, layout.view, layout.view, pairs);
-  CHECK(storage.values() == expected);
 }
 
 TEST_CASE("What a call was given may go when it returns", "[hip]") {

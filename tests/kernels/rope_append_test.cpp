@@ -113,7 +113,7 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
     REQUIRE(hip::rope_append<element, input, TestType::pairing>(
         at(plan<element, nhd_by_layer>(config).view, storage.data()), 1, {mapping.data(), mapping.size()},
         keys.view(key_data), values.view(value_data), {position_array.data(), position_array.size()},
-        {table.data(), num_positions, rotary_dim}, target.stream()));
+        {table.data(), num_positions, rotary_dim}, {}, target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
 
     auto got = storage.values();
@@ -149,12 +149,83 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
   }
 }
 
+TEMPLATE_TEST_CASE("Queries are rotated along, also in place and where no key is stored", "[rope]",
+                   (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
+                   (combination<hip_target<1>, int8, float16, rope_pairing::neighbours>),
+                   (combination<hip_target<0>, float16, bfloat16, rope_pairing::halves>)) {
+  using element = typename TestType::element;
+  using input = typename TestType::input;
+  using target_type = typename TestType::target;
+  auto target = require_target<target_type>();
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  constexpr auto num_tokens = std::int64_t{30};
+  // More heads than a workgroup takes at once; fewer than there are of keys, and none at all.
+  for (const auto num_heads : {40, 1, 0}) {
+    for (const auto& dims : {std::pair{128, 64}, {10, 6}}) {
+      for (const auto in_place : {false, true}) {
+        const auto head_dim = dims.first;
+        const auto rotary_dim = dims.second;
+        CAPTURE(num_heads, head_dim, in_place);
+        const auto config = make_config(16, 3, 1, 2, head_dim);
+        const auto slots = random_slots(config, num_tokens, random);
+        auto keys = rows_of<input>(num_tokens, 2, head_dim, 0);
+        keys.fill(num_tokens, 2, random, 5.0F);
+        auto queries = rows_of<input>(num_tokens, num_heads, head_dim, 4);
+        queries.fill(num_tokens, num_heads, random, 5.0F);
+        auto positions = std::vector<std::int64_t>(num_tokens);
+        std::generate(positions.begin(), positions.end(),
+                      [&] { return static_cast<std::int64_t>(random() % num_positions); });
+
+        const auto plan_of = plan<element, nhd_by_layer>(config);
+        const auto storage = target_array<std::byte, target_type>(
+            target, std::vector<std::byte>(static_cast<std::size_t>(plan_of.bytes)));
+        const auto mapping = target_array<slot, target_type>(target, slots);
+        const auto key_array = target_array<typename input::storage, target_type>(target, keys.numbers);
+        const auto from = target_array<typename input::storage, target_type>(target, queries.numbers);
+        auto blank = rows_of<input>(num_tokens, num_heads, head_dim, 4);
+        const auto to = target_array<typename input::storage, target_type>(target, blank.numbers);
+        const auto& written = in_place ? from : to;
+        const auto position_array = target_array<std::int64_t, target_type>(target, positions);
+        const auto table = target_array<float, target_type>(target, make_table(rotary_dim));
+        const typename input::storage* const key_data = key_array.data();
+        const typename input::storage* const query_data = from.data();
+        REQUIRE(hip::rope_append<element, input, TestType::pairing>(
+            at(plan_of.view, storage.data()), 0, {mapping.data(), mapping.size()}, keys.view(key_data),
+            keys.view(key_data), {position_array.data(), position_array.size()},
+            {table.data(), num_positions, rotary_dim},
+            {queries.view(query_data), queries.view(written.data()), num_heads}, target.stream()));
+        REQUIRE(target.backend.synchronize(target.stream()));
+
+        auto result = blank;
+        result.numbers = written.values();
+        for (auto token = std::int64_t{0}; token < num_tokens; ++token) {
+          for (auto head = 0; head < num_heads; ++head) {
+            const auto rotated = rotate(queries.decoded(token, head), positions[static_cast<std::size_t>(token)],
+                                        rotary_dim, TestType::pairing);
+            const auto got = result.decoded(token, head);
+            for (auto i = std::size_t{0}; i < rotated.size(); ++i) {
+              if (std::abs(double{got[i]} - rotated[i]) > tolerance<input>(rotated, rotated[i])) {
+                CAPTURE(token, head, i, got[i], rotated[i]);
+                FAIL("rotated wrongly");
+              }
+            }
+            std::copy_n(blank.row(token, head), head_dim, result.row(token, head));
+          }
+        }
+        CHECK(result.numbers == blank.numbers);
+      }
+    }
+  }
+}
+
 TEST_CASE("Rotations that do not fit are refused", "[rope]") {
   auto target = require_target<hip_target<0>>();
   const auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 64)).view;
   const auto append = [&](std::int32_t rotary_dim, std::span<const std::int64_t> positions) {
     return hip::rope_append<float32, float32, rope_pairing::halves>(view, 0, {}, {}, {}, positions,
-                                                                    {nullptr, 10, rotary_dim}, target.stream());
+                                                                    {nullptr, 10, rotary_dim}, {}, target.stream());
   };
   CHECK(append(64, {}));
   CHECK(append(66, {}).has_error());
@@ -162,6 +233,10 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
   CHECK(append(-2, {}).has_error());
   const auto positions = std::vector<std::int64_t>(3);
   CHECK(append(64, positions).error().limit == 0);
+  const auto odd = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 63)).view;
+  const auto refused = hip::rope_append<float32, float32, rope_pairing::halves>(odd, 0, {}, {}, {}, {},
+                                                                                {nullptr, 10, 62}, {}, target.stream());
+  CHECK(refused.error().value == 63);
 }
 
 }  // namespace rope_append_test

@@ -18,7 +18,7 @@ namespace pagedkv {
 /// | `E::scaled`                | whether a float32 scale per token and KV head goes with the numbers            |
 /// | `E::name`                  | for tables and options, e.g. "float16"                                         |
 /// | `E::scale_for(absmax)`     | the scale of a row whose largest magnitude is `absmax`; 1 for unscaled elements |
-/// | `E::encode(number, scale)` | nearest stored number                                                          |
+/// | `E::encode(number, scale)` | nearest stored number; the scale is that of a row that holds the number         |
 /// | `E::decode(stored, scale)` | its value                                                                      |
 template <class E>
 concept element = requires(float number, float scale, typename E::storage stored) {

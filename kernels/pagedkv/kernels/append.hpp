@@ -5,81 +5,79 @@
 
 namespace pagedkv::kernels {
 
-/// Where the rows of a slot mapping lie: row = token * num_kv_heads + head.
-struct slot_rows {
+/// Where the tokens of a slot mapping lie.
+struct mapped_tokens {
   const slot* slots = nullptr;
-  divider num_kv_heads;
-  divider block_size;
+  divider<std::int64_t> block_size;
+  divider<std::int32_t> block_size_of_most;  // for slots of 31 bits: far cheaper, and nearly all are
 
-  struct place {
-    std::int64_t token = 0;
-    std::int32_t head = 0;
-    std::int64_t block = -1;  // -1 for a token to skip, or for no row
-    std::int32_t offset = 0;
-  };
+  /// -1 for no token.
+  [[nodiscard]] __device__ std::int64_t slot_of(std::int32_t token) const {
+    return token < 0 ? -1 : static_cast<std::int64_t>(load(slots + token));
+  }
 
-  [[nodiscard]] __device__ place find(std::int64_t row) const {
-    if (row < 0) {
-      return {};
-    }
-    const auto [token, head] = num_kv_heads.split(row);
-    const auto position = static_cast<std::int64_t>(load(slots + token));
-    if (position < 0) {
-      return {token, head};
+  template <class Element>
+  [[nodiscard]] __device__ row_pair<typename Element::storage> rows_in_slot(const block_storage_view& view,
+                                                                            std::int32_t layer, std::int64_t position,
+                                                                            std::int32_t head) const {
+    if (position >> 31 == 0) {
+      const auto [block, offset] = block_size_of_most.split(static_cast<std::int32_t>(position));
+      return rows_in_block<Element>(view, layer, block, offset, head);
     }
     const auto [block, offset] = block_size.split(position);
-    return {token, head, block, offset};
+    return rows_in_block<Element>(view, layer, block, offset, head);
   }
 };
 
-[[nodiscard]] inline slot_rows make_slot_rows(const block_storage_view& view, const slot* slots) {
-  return {slots, divider(view.num_kv_heads), divider(view.block_size)};
+[[nodiscard]] inline mapped_tokens map_tokens(const block_storage_view& view, const slot* slots) {
+  return {slots, divider<std::int64_t>(view.block_size), divider<std::int32_t>(view.block_size)};
 }
 
 /// One token and head among rows that a caller holds.
 template <class Storage>
+[[nodiscard]] __device__ Storage* row_of_token(const token_rows<Storage>& rows, std::int32_t token, std::int32_t head) {
+  return rows.data + stride_over(token, rows.token_stride) + stride_over(head, rows.head_stride);
+}
+
+template <class Storage>
 [[nodiscard]] __device__ row_pair<Storage> rows_of_token(const token_rows<Storage>& keys,
-                                                         const token_rows<Storage>& values, std::int64_t token,
+                                                         const token_rows<Storage>& values, std::int32_t token,
                                                          std::int32_t head) {
-  return {keys.data + token * keys.token_stride + head * keys.head_stride,
-          values.data + token * values.token_stride + head * values.head_stride};
+  return {row_of_token(keys, token, head), row_of_token(values, token, head)};
 }
 
 /// Reshape and cache: encodes token i of `keys` and `values`, stored as `Input`, into slot i of one layer.
 template <class Element, class Input, int N>
 __global__ void __launch_bounds__(row_workgroup_size)
-    append_kernel(row_spread spread, slot_rows mapping, block_storage_view view, std::int32_t layer,
+    append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                   token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values) {
-  for_each_row(spread, [&](std::int64_t row) {
-    const auto place = mapping.find(row);
-    const auto active = place.block >= 0;
-    auto source = plain_source<Input, N>{};
-    auto to = row_pair<typename Element::storage>{};
-    if (active) {
-      source.rows = rows_of_token(keys, values, place.token, place.head);
-      to = rows_in_block<Element>(view, layer, place.block, place.offset, place.head);
-    }
-    transfer<Element, N>(spread, source, to, active);
-  });
+  const auto row = find_row(spread);
+  const auto position = mapping.slot_of(row.token);
+  auto source = plain_source<Input, N>{};
+  if (row.token >= 0) {
+    source.rows = rows_of_token(keys, values, row.token, row.head);
+  }
+  transfer<Element, N>(spread, source, row.token >= 0, position >= 0,
+                       [&] { return mapping.rows_in_slot<Element>(view, layer, position, row.head); });
 }
 
-/// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped; slots
-/// past the storage are the caller's error, caught in debug builds; of equal slots either may win. `Input` is an
-/// unscaled element.
+/// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped, though
+/// their rows may be read; slots past the storage are the caller's error, caught in debug builds; of equal slots either
+/// may win. `Input` is an unscaled element.
 template <class Element, class Input>
 [[nodiscard]] hipError_t append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                 std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
                                 const token_rows<const typename Input::storage>& values, hipStream_t stream) {
   static_assert(!Input::scaled, "rows carry no scales");
-  constexpr auto most = numbers_per_lane<Element, Input>;
+  constexpr auto most = numbers_per_lane<Element>;
   using input = const typename Input::storage;
   const auto aligned = aligned_rows<typename Element::storage, most>(view) && aligned_rows<input, most>(keys) &&
                        aligned_rows<input, most>(values);
-  const auto mapping = make_slot_rows(view, slots);
-  return launch_rows<most>(aligned, num_tokens * view.num_kv_heads, view.head_dim,
-                           [&](auto width, const row_launch& plan) {
+  const auto mapping = map_tokens(view, slots);
+  return launch_rows<most>(aligned, num_tokens, view.num_kv_heads, view.head_dim,
+                           [&](auto width, const row_spread& spread, const launch_shape& shape) {
                              return launch<append_kernel<Element, Input, decltype(width)::value>>(
-                                 plan.shape, stream, plan.spread, mapping, view, layer, keys, values);
+                                 shape, stream, spread, mapping, view, layer, keys, values);
                            });
 }
 

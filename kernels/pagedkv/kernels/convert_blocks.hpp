@@ -5,32 +5,25 @@
 
 namespace pagedkv::kernels {
 
-/// Where the rows of a batch of block pairs lie in one layer: row = (pair * block_size + offset) * num_kv_heads + head.
-struct block_rows {
-  divider num_kv_heads;
-  divider block_size;
-};
-
-/// Stores the numbers of blocks anew, as another element. The grid's y is the layer.
+/// Stores the numbers of blocks anew, as another element. Tokens are counted through the pairs; the grid's y is the
+/// layer.
 template <class To, class From, int N>
 __global__ void __launch_bounds__(row_workgroup_size)
-    convert_blocks_kernel(row_spread spread, block_rows rows, block_storage_view from, block_storage_view to,
-                          block_batch batch) {
-  for_each_row(spread, [&](std::int64_t row) {
-    const auto active = row >= 0;
-    auto source = plain_source<From, N>{};
-    auto destination = row_pair<typename To::storage>{};
-    if (active) {
-      const auto [token, head] = rows.num_kv_heads.split(row);
-      const auto [pair, offset] = rows.block_size.split(token);
-      const auto layer = static_cast<std::int32_t>(blockIdx.y);
-      const auto blocks = batch.pairs[pair];
-      const auto read = rows_in_block<From>(from, layer, blocks.source, offset, head);
-      source.rows = {read.key, read.value, read.key_scale, read.value_scale};
-      destination = rows_in_block<To>(to, layer, blocks.destination, offset, head);
-    }
-    transfer<To, N>(spread, source, destination, active);
-  });
+    convert_blocks_kernel(row_spread spread, divider<std::int32_t> block_size, block_storage_view from,
+                          block_storage_view to, block_batch batch) {
+  const auto row = find_row(spread);
+  const auto active = row.token >= 0;
+  auto source = plain_source<From, N>{};
+  auto destination = row_pair<typename To::storage>{};
+  if (active) {
+    const auto [pair, offset] = block_size.split(row.token);
+    const auto layer = static_cast<std::int32_t>(blockIdx.y);
+    const auto blocks = batch.pairs[pair];
+    const auto read = rows_in_block<From>(from, layer, blocks.source, offset, row.head);
+    source.rows = {read.key, read.value, read.key_scale, read.value_scale};
+    destination = rows_in_block<To>(to, layer, blocks.destination, offset, row.head);
+  }
+  transfer<To, N>(spread, source, active, active, [&] { return destination; });
 }
 
 /// Enqueues the conversion of blocks of `from`, stored as `From`, into blocks of `to`, stored as `To`; the two share no
@@ -40,16 +33,15 @@ template <class To, class From>
 [[nodiscard]] hipError_t convert_blocks(const block_storage_view& from, const block_storage_view& to,
                                         std::span<const block_pair> pairs, hipStream_t stream) {
   static_assert(!std::is_same_v<To, From>, "blocks of equal elements are copied");
-  constexpr auto most = numbers_per_lane<To, From>;
+  constexpr auto most = numbers_per_lane<To>;
   const auto aligned = aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);
-  const auto rows = block_rows{divider(from.num_kv_heads), divider(from.block_size)};
-  const auto rows_per_block = std::int64_t{from.block_size} * from.num_kv_heads;
+  const auto block_size = divider<std::int32_t>(from.block_size);
   return launch_batches(pairs, [&](const block_batch& batch) {
-    return launch_rows<most>(aligned, batch.num_pairs * rows_per_block, from.head_dim,
-                             [&](auto width, row_launch plan) {
-                               plan.shape.grid.y = static_cast<std::uint32_t>(from.num_layers);
+    return launch_rows<most>(aligned, std::int64_t{batch.num_pairs} * from.block_size, from.num_kv_heads, from.head_dim,
+                             [&](auto width, const row_spread& spread, launch_shape shape) {
+                               shape.grid.y = static_cast<std::uint32_t>(from.num_layers);
                                return launch<convert_blocks_kernel<To, From, decltype(width)::value>>(
-                                   plan.shape, stream, plan.spread, rows, from, to, batch);
+                                   shape, stream, spread, block_size, from, to, batch);
                              });
   });
 }

@@ -5,53 +5,77 @@
 
 namespace pagedkv::kernels {
 
-/// Runs of steps as a kernel argument. A run that does not fit is continued by the next launch.
+/// Runs of steps as a kernel argument: copies, then swaps. A run that does not fit is continued by the next launch.
 struct move_batch {
   static constexpr auto capacity = 256;
 
+  struct run {
+    std::uint16_t first_swap;
+    std::uint16_t end;
+  };
+
   block_pair steps[capacity];
-  std::uint16_t run_ends[capacity];
-  std::uint8_t swaps[capacity];
+  run runs[capacity];
   std::int32_t num_steps = 0;
+  std::int32_t num_swaps = 0;  // of the run that is being added to
   std::int32_t num_runs = 0;
 
   void add(const move_step& step) noexcept {
-    steps[num_steps] = step.pair;
-    swaps[num_steps] = step.swap;
-    ++num_steps;
+    steps[num_steps++] = step.pair;
+    num_swaps += step.swap;
   }
 
-  void end_run() noexcept { run_ends[num_runs++] = static_cast<std::uint16_t>(num_steps); }
+  void end_run() noexcept {
+    runs[num_runs++] = {static_cast<std::uint16_t>(num_steps - num_swaps), static_cast<std::uint16_t>(num_steps)};
+    num_swaps = 0;
+  }
 };
 
-/// Every lane takes one word of the blocks and walks a whole run with it: words of different places never meet, so that
-/// the steps of a run need neither a barrier nor memory besides the blocks.
-template <int WorkgroupSize = block_words::workgroup_size>
-__global__ void __launch_bounds__(WorkgroupSize)
+/// Every lane takes one word of the blocks and walks a whole run with it, the grid's y: words of different places never
+/// meet, so that the steps of a run need neither a barrier nor memory besides the blocks.
+template <class Word>
+__global__ void __launch_bounds__(block_words::workgroup_size)
     move_blocks_kernel(block_storage_view view, block_words words, move_batch batch) {
-  const auto num_words = words.num_words(batch.num_runs);
-  for (auto word = std::int64_t{blockIdx.x} * WorkgroupSize + threadIdx.x; word < num_words;
-       word += std::int64_t{gridDim.x} * WorkgroupSize) {
-    const auto at = words.find(word);
-    const auto first = at.block == 0 ? 0 : batch.run_ends[at.block - 1];
-    for (auto i = std::int32_t{first}; i < batch.run_ends[at.block]; ++i) {
-      const auto [source, destination] = batch.steps[i];
-      const auto moved = load_word(view, source, at);
-      if (batch.swaps[i] != 0) {
-        store_word(view, source, at, load_word(view, destination, at));
+  const auto word = words.word();
+  if (!words.covers(word)) {
+    return;
+  }
+  const auto at = words.find(word);
+  const auto first_swap = std::int32_t{batch.runs[blockIdx.y].first_swap};
+  const auto last = std::int32_t{batch.runs[blockIdx.y].end};
+  auto i = blockIdx.y == 0 ? 0 : std::int32_t{batch.runs[blockIdx.y - 1].end};
+  // Nothing reads what a copy has just written, so several words are under way before the first one is stored.
+  constexpr auto window = 4;
+  for (; i < first_swap; i += window) {
+    Word held[window];
+    for (auto k = 0; k < window; ++k) {
+      if (i + k < first_swap) {
+        held[k] = load(find_word<Word>(view, batch.steps[i + k].source, at));
       }
-      store_word(view, destination, at, moved);
     }
+    for (auto k = 0; k < window; ++k) {
+      if (i + k < first_swap) {
+        store(find_word<Word>(view, batch.steps[i + k].destination, at), held[k]);
+      }
+    }
+  }
+  for (i = first_swap; i < last; ++i) {
+    auto* const source = find_word<Word>(view, batch.steps[i].source, at);
+    auto* const destination = find_word<Word>(view, batch.steps[i].destination, at);
+    const auto held = load(source);
+    store(source, load(destination));
+    store(destination, held);
   }
 }
 
 /// Enqueues the runs of a plan, as many to a launch as fit.
-[[nodiscard]] inline hipError_t launch_runs(const block_storage_view& view, const block_words& words,
-                                            const move_plan& plan, hipStream_t stream) {
+[[nodiscard]] inline hipError_t launch_runs(const block_storage_view& view, const move_plan& plan, hipStream_t stream) {
   auto batch = move_batch{};
   const auto launch_batch = [&] {
     const auto status =
-        launch<move_blocks_kernel<>>(cover_words(words.num_words(batch.num_runs), 1), stream, view, words, batch);
+        launch_words(view, aligned_blocks(view), batch.num_runs, [&](auto word, const auto& words, const auto& shape) {
+          return launch<move_blocks_kernel<decltype(word)>>(shape, stream, view, words, batch);
+        });
     batch = move_batch{};
     return status;
   };
@@ -74,12 +98,8 @@ __global__ void __launch_bounds__(WorkgroupSize)
 /// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
 [[nodiscard]] inline hipError_t move_blocks(const block_storage_view& view, move_order& order, hipStream_t stream) {
   const auto plan = move_plan(order);
-  const auto words = make_block_words(view, aligned_blocks(view));
-  if (!words) {
-    return hipErrorInvalidValue;
-  }
   const auto copied = copy_blocks(view, view, plan.independent(), stream);
-  return copied == hipSuccess ? launch_runs(view, *words, plan, stream) : copied;
+  return copied == hipSuccess ? launch_runs(view, plan, stream) : copied;
 }
 
 }  // namespace pagedkv::kernels

@@ -46,7 +46,7 @@ __device__ void store(T* to, std::type_identity_t<T> value) {
   *to = value;
 }
 
-/// `from` is aligned to the whole vector.
+/// `from` is aligned as a vector is.
 template <int N, class T>
 [[nodiscard]] __device__ vector<T, N> load_vector(const T* from) {
   return *reinterpret_cast<const vector<T, N>*>(from);

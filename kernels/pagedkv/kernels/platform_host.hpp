@@ -69,15 +69,15 @@ void store(T* to, std::type_identity_t<T> value) {
 
 template <int N, class T>
 [[nodiscard]] vector<T, N> load_vector(const T* from) {
-  executor::check_global(from, sizeof(T) * N, sizeof(T) * N, "read");
   auto values = vector<T, N>{};
+  executor::check_global(from, sizeof(values), alignof(vector<T, N>), "read");
   std::memcpy(&values, from, sizeof(values));
   return values;
 }
 
 template <int N, class T>
 void store_vector(T* to, const vector<T, N>& values) {
-  executor::check_global(to, sizeof(values), sizeof(values), "write");
+  executor::check_global(to, sizeof(values), alignof(vector<T, N>), "write");
   std::memcpy(to, &values, sizeof(values));
 }
 

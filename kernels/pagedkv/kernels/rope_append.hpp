@@ -27,105 +27,189 @@ struct rotated_number {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
 };
 
-/// Reads keys rotated to their position, as float32, and values as they are.
+/// Queries to rotate along with the keys. In place, where both are the same rows.
+template <class Storage>
+struct rope_queries {
+  token_rows<const Storage> from;
+  token_rows<Storage> to;
+  std::int32_t num_heads = 0;
+};
+
+/// Reads keys rotated to their position, as float32, and values as they are. So that a lane holds both numbers of each
+/// pair, it takes its `N` numbers in two halves: neighbours of the first half of what is rotated, and their partners in
+/// the second half; past the rotated numbers likewise.
 template <class Input, rope_pairing Pairing, int N>
 struct rotating_source {
-  using element = rotated_number;
+  using key_element = rotated_number;
+  using value_element = Input;
+  using storage = typename Input::storage;
 
-  row_pair<const typename Input::storage> rows;
+  row_pair<const storage> rows;
   const float* cosines = nullptr;
   std::int32_t rotary_dim = 0;
+  std::int32_t head_dim = 0;
 
-  [[nodiscard]] __device__ vector<float, N> value(std::int32_t first) const { return numbers(rows.value, first); }
   [[nodiscard]] static __device__ float key_scale() { return 1.0F; }
   [[nodiscard]] static __device__ float value_scale() { return 1.0F; }
 
   [[nodiscard]] __device__ vector<float, N> key(std::int32_t first) const {
-    const auto own = numbers(rows.key, first);
-    if (first >= rotary_dim) {
-      return own;
+    const auto stored = read(rows.key, first);
+    return first < rotary_dim ? rotate(stored, halves_of(first)) : decode<Input, N>(stored, 1.0F);
+  }
+
+  [[nodiscard]] __device__ vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
+
+  template <class Storage>
+  __device__ void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+    const auto at = halves_of(first);
+    auto low = vector<Storage, half>{};
+    auto high = vector<Storage, half>{};
+    for (auto i = 0; i < half; ++i) {
+      low.values[i] = numbers.values[i];
+      high.values[i] = numbers.values[half + i];
     }
-    if constexpr (Pairing == rope_pairing::halves) {
-      return rotate_halves(own, first);
-    } else {
-      return rotate_neighbours(own, first);
-    }
+    store_vector<half>(row + at.low, low);
+    store_vector<half>(row + at.high, high);
   }
 
  private:
-  [[nodiscard]] static __device__ vector<float, N> numbers(const typename Input::storage* row, std::int32_t first) {
-    return decode<Input, N>(load_vector<N>(row + first), 1.0F);
-  }
+  static constexpr auto half = N / 2;
+  // Single numbers hold no pair of neighbours, so there the two are neighbours themselves.
+  static constexpr auto adjoining = N == 2 && Pairing == rope_pairing::neighbours;
 
-  [[nodiscard]] __device__ vector<float, N> rotate_halves(const vector<float, N>& own, std::int32_t first) const {
-    const auto half = rotary_dim / 2;
-    const auto in_first_half = first < half;
-    const auto partner = numbers(rows.key, in_first_half ? first + half : first - half);
-    const auto angle = in_first_half ? first : first - half;
-    const auto cosine = load_vector<N>(cosines + angle);
-    const auto sine = load_vector<N>(cosines + half + angle);
-    auto rotated = vector<float, N>{};
-    for (auto i = 0; i < N; ++i) {
-      const auto signed_sine = in_first_half ? -sine.values[i] : sine.values[i];
-      rotated.values[i] = own.values[i] * cosine.values[i] + partner.values[i] * signed_sine;
+  struct halves {
+    std::int32_t low;
+    std::int32_t high;
+  };
+
+  [[nodiscard]] __device__ halves halves_of(std::int32_t first) const {
+    if (adjoining) {
+      return {first, first + 1};
     }
-    return rotated;
+    const auto rotated = first < rotary_dim;
+    const auto start = rotated ? 0 : rotary_dim;
+    const auto size = rotated ? rotary_dim : head_dim - rotary_dim;
+    const auto low = start + (first - start) / 2;
+    return {low, low + size / 2};
   }
 
-  [[nodiscard]] __device__ vector<float, N> rotate_neighbours(const vector<float, N>& own, std::int32_t first) const {
+  [[nodiscard]] __device__ vector<storage, N> read(const storage* row, std::int32_t first) const {
+    const auto at = halves_of(first);
+    const auto low = load_vector<half>(row + at.low);
+    const auto high = load_vector<half>(row + at.high);
+    auto numbers = vector<storage, N>{};
+    for (auto i = 0; i < half; ++i) {
+      numbers.values[i] = low.values[i];
+      numbers.values[half + i] = high.values[i];
+    }
+    return numbers;
+  }
+
+  [[nodiscard]] __device__ vector<float, N> rotate(const vector<storage, N>& stored, const halves& at) const {
+    const auto* const sines = cosines + rotary_dim / 2;
+    const auto numbers = decode<Input, N>(stored, 1.0F);
     auto rotated = vector<float, N>{};
-    for (auto i = 0; i < N; ++i) {
-      const auto odd = (first + i) % 2 != 0;
-      const auto angle = (first + i) / 2;
-      const auto sine = load(cosines + rotary_dim / 2 + angle);
-      const auto partner = N > 1 ? own.values[i ^ (N > 1)] : numbers(rows.key, first ^ 1).values[0];
-      rotated.values[i] = own.values[i] * load(cosines + angle) + partner * (odd ? sine : -sine);
+    const auto turn = [&](int x, int y, float cosine, float sine) {
+      rotated.values[x] = numbers.values[x] * cosine - numbers.values[y] * sine;
+      rotated.values[y] = numbers.values[x] * sine + numbers.values[y] * cosine;
+    };
+    if constexpr (Pairing == rope_pairing::halves) {
+      const auto cosine = load_vector<half>(cosines + at.low);
+      const auto sine = load_vector<half>(sines + at.low);
+      for (auto i = 0; i < half; ++i) {
+        turn(i, half + i, cosine.values[i], sine.values[i]);
+      }
+    } else if constexpr (adjoining) {
+      turn(0, 1, load(cosines + at.low / 2), load(sines + at.low / 2));
+    } else {
+      for (const auto upper : {0, 1}) {
+        const auto angle = (upper == 0 ? at.low : at.high) / 2;
+        const auto cosine = load_vector<half / 2>(cosines + angle);
+        const auto sine = load_vector<half / 2>(sines + angle);
+        for (auto i = 0; i < half / 2; ++i) {
+          turn(upper * half + 2 * i, upper * half + 2 * i + 1, cosine.values[i], sine.values[i]);
+        }
+      }
     }
     return rotated;
   }
 };
 
-/// Append that rotates token i's keys to `positions[i]` on the way.
+/// Append that rotates token i's keys to `positions[i]` on the way: workgroups whose y is 0. Those whose y is 1 rotate
+/// the queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
 __global__ void __launch_bounds__(row_workgroup_size)
-    rope_append_kernel(row_spread spread, slot_rows mapping, block_storage_view view, std::int32_t layer,
+    rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
-                       const std::int64_t* positions, rope_table table) {
-  for_each_row(spread, [&](std::int64_t row) {
-    const auto place = mapping.find(row);
-    const auto active = place.block >= 0;
+                       const std::int64_t* positions, rope_table table, row_spread query_spread,
+                       rope_queries<typename Input::storage> queries) {
+  const auto turned_to_position = [&](std::int32_t token) {
+    const auto position = load(positions + token);
+    check(position >= 0 && position < table.num_positions, "position within the table");
     auto source = rotating_source<Input, Pairing, N>{};
-    auto to = row_pair<typename Element::storage>{};
-    if (active) {
-      const auto position = load(positions + place.token);
-      check(position >= 0 && position < table.num_positions, "position within the table");
-      source.rows = rows_of_token(keys, values, place.token, place.head);
-      source.cosines = table.angles + position * table.rotary_dim;
-      source.rotary_dim = table.rotary_dim;
-      to = rows_in_block<Element>(view, layer, place.block, place.offset, place.head);
+    source.cosines = table.angles + stride_over(table.rotary_dim, position);
+    source.rotary_dim = table.rotary_dim;
+    source.head_dim = spread.head_dim;
+    return source;
+  };
+  if (blockIdx.y == 0) {
+    const auto row = find_row(spread);
+    const auto position = mapping.slot_of(row.token);
+    auto source = rotating_source<Input, Pairing, N>{};
+    if (row.token >= 0) {
+      source = turned_to_position(row.token);
+      source.rows = rows_of_token(keys, values, row.token, row.head);
     }
-    transfer<Element, N>(spread, source, to, active);
-  });
+    transfer<Element, N>(spread, source, row.token >= 0, position >= 0,
+                         [&] { return mapping.rows_in_slot<Element>(view, layer, position, row.head); });
+  } else if (const auto row = find_row(query_spread); row.token >= 0) {
+    auto source = turned_to_position(row.token);
+    source.rows.key = row_of_token(queries.from, row.token, row.head);
+    auto* const to = row_of_token(queries.to, row.token, row.head);
+    PAGEDKV_KEEP_LOOP
+    for (auto first = spread.lane() * N; first < spread.head_dim; first += spread.lanes_per_row() * N) {
+      source.put(to, first, encode<Input, N>(source.key(first), 1.0F));
+    }
+  }
 }
 
-/// Enqueues the append; see `append`. `positions` and the table are memory that the device can read.
+/// Enqueues the append; see `append`. `positions`, the table and the queries are memory that the device can reach. Every
+/// token's queries are rotated, also where its slot is negative; with no query heads there are none. `head_dim` is even.
 template <class Element, class Input, rope_pairing Pairing>
 [[nodiscard]] hipError_t rope_append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                      std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
                                      const token_rows<const typename Input::storage>& values,
-                                     const std::int64_t* positions, const rope_table& table, hipStream_t stream) {
+                                     const std::int64_t* positions, const rope_table& table,
+                                     const rope_queries<typename Input::storage>& queries, hipStream_t stream) {
   static_assert(!Input::scaled, "rows carry no scales");
-  constexpr auto most = numbers_per_lane<Element, Input>;
-  using input = const typename Input::storage;
-  const auto aligned = reinterpret_cast<std::uintptr_t>(table.angles) % (most * sizeof(float)) == 0 &&
-                       table.rotary_dim % (2 * most) == 0 && aligned_rows<typename Element::storage, most>(view) &&
-                       aligned_rows<input, most>(keys) && aligned_rows<input, most>(values);
-  const auto mapping = make_slot_rows(view, slots);
-  return launch_rows<most>(aligned, num_tokens * view.num_kv_heads, view.head_dim,
-                           [&](auto width, const row_launch& plan) {
-                             return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
-                                 plan.shape, stream, plan.spread, mapping, view, layer, keys, values, positions, table);
-                           });
+  using input = typename Input::storage;
+  constexpr auto widest =
+      sizeof(typename Element::storage) > sizeof(input) ? sizeof(typename Element::storage) : sizeof(input);
+  constexpr auto half = vector_bytes / static_cast<int>(widest);
+  const auto aligned = table.rotary_dim % (2 * half) == 0 && view.head_dim % (2 * half) == 0 &&
+                       reinterpret_cast<std::uintptr_t>(table.angles) % vector_bytes == 0 &&
+                       aligned_rows<typename Element::storage, half>(view) && aligned_rows<const input, half>(keys) &&
+                       aligned_rows<const input, half>(values) && aligned_rows<const input, half>(queries.from) &&
+                       aligned_rows<input, half>(queries.to);
+  const auto mapping = map_tokens(view, slots);
+  if (num_tokens == 0 || num_tokens > max_tokens_per_launch) {
+    return num_tokens == 0 ? hipSuccess : hipErrorInvalidValue;
+  }
+  const auto launch_width = [&](auto width) {
+    const auto tokens = static_cast<std::int32_t>(num_tokens);
+    const auto spread = spread_rows(tokens, view.num_kv_heads, view.head_dim, width);
+    auto query_spread = row_spread{};
+    auto shape = cover_rows(spread);
+    if (queries.num_heads > 0) {
+      query_spread = spread_rows(tokens, queries.num_heads, view.head_dim, width);
+      const auto grid = cover_rows(query_spread).grid;
+      shape.grid = dim3(std::max(shape.grid.x, grid.x), 2, std::max(shape.grid.z, grid.z));
+    }
+    return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
+        shape, stream, spread, mapping, view, layer, keys, values, positions, table, query_spread, queries);
+  };
+  return aligned ? launch_width(std::integral_constant<int, 2 * half>{})
+                 : launch_width(std::integral_constant<int, 2>{});
 }
 
 }  // namespace pagedkv::kernels

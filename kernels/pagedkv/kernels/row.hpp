@@ -11,65 +11,91 @@ namespace pagedkv::kernels {
 /// Every kernel over rows runs in workgroups of this many lanes.
 inline constexpr auto row_workgroup_size = 256;
 
-/// Rows (the numbers of one token and head) spread over groups of neighbouring lanes, each lane taking the same `N`
-/// neighbouring numbers of the key and of the value.
+/// The rows (the numbers of one token and head) of tokens, spread over workgroups: each takes whole tokens, and gives
+/// every row a group of neighbouring lanes, each lane taking the same `N` neighbouring numbers of the key and of the
+/// value.
 struct row_spread {
-  std::int64_t num_rows = 0;
-  std::int32_t lanes_per_row = 1;  // a power of two up to 32, so that no group crosses a wave
+  std::int32_t num_tokens = 0;
+  std::int32_t num_heads = 0;
   std::int32_t head_dim = 0;
+  std::int32_t lanes_log2 = 0;  // of a row: up to 5, so that no group crosses a wave
+  std::int32_t tokens_per_workgroup = 1;
+  divider<std::int32_t> heads;
 
-  [[nodiscard]] __device__ std::int32_t rows_per_workgroup() const { return row_workgroup_size / lanes_per_row; }
+  [[nodiscard]] __device__ std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
+  [[nodiscard]] __device__ std::int32_t num_groups() const { return row_workgroup_size >> lanes_log2; }
+  [[nodiscard]] __device__ std::int32_t group() const { return static_cast<std::int32_t>(threadIdx.x) >> lanes_log2; }
   [[nodiscard]] __device__ std::int32_t lane() const {
-    return static_cast<std::int32_t>(threadIdx.x) & (lanes_per_row - 1);
+    return static_cast<std::int32_t>(threadIdx.x) & (lanes_per_row() - 1);
   }
-  [[nodiscard]] __device__ std::int64_t first_row() const {
-    return std::int64_t{blockIdx.x} * rows_per_workgroup() + static_cast<std::int32_t>(threadIdx.x) / lanes_per_row;
-  }
-  [[nodiscard]] __device__ std::int64_t rows_per_grid() const { return std::int64_t{gridDim.x} * rows_per_workgroup(); }
 };
 
-/// Spreads rows so that every lane has something to do, and the shape that covers them all, or as many as a grid holds.
-struct row_launch {
-  row_spread spread;
-  launch_shape shape;
-};
-
-[[nodiscard]] inline row_launch plan_rows(std::int64_t num_rows, std::int32_t head_dim, std::int32_t numbers_per_lane) {
-  constexpr auto max_workgroups = std::int64_t{1} << 20;
-  const auto chunks = (head_dim + numbers_per_lane - 1) / numbers_per_lane;
-  const auto lanes = chunks >= 32 ? 32 : static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(chunks)));
-  const auto rows_per_workgroup = row_workgroup_size / lanes;
-  const auto workgroups = (num_rows + rows_per_workgroup - 1) / rows_per_workgroup;
-  const auto grid = static_cast<std::uint32_t>(workgroups < max_workgroups ? workgroups : max_workgroups);
-  return {{num_rows, lanes, head_dim}, {dim3(grid), dim3(row_workgroup_size)}};
+/// Spreads rows so that every lane has something to do.
+[[nodiscard]] inline row_spread spread_rows(std::int32_t num_tokens, std::int32_t num_heads, std::int32_t head_dim,
+                                            std::int32_t numbers_per_lane) {
+  const auto chunks = static_cast<std::uint32_t>((head_dim + numbers_per_lane - 1) / numbers_per_lane);
+  const auto lanes_log2 = chunks >= 32 ? 5 : static_cast<std::int32_t>(std::bit_width(chunks - 1));
+  const auto num_groups = row_workgroup_size >> lanes_log2;
+  const auto tokens_per_workgroup = num_groups > num_heads ? num_groups / num_heads : 1;
+  return {num_tokens, num_heads, head_dim, lanes_log2, tokens_per_workgroup, divider<std::int32_t>(num_heads)};
 }
 
-/// Calls `launch_with(width, plan)` with as many numbers per lane as alignment permits: `Most`, or one.
+/// What one launch takes: HIP counts a grid's lanes by 32 bits.
+inline constexpr auto max_tokens_per_launch = std::int64_t{0xffffffff} / row_workgroup_size;
+
+/// Workgroups that cover all rows: x counts tokens; z the rounds that a token takes with more heads than a workgroup
+/// has groups.
+[[nodiscard]] inline launch_shape cover_rows(const row_spread& spread) {
+  const auto covering = [](std::int32_t all, std::int32_t each) {
+    return static_cast<std::uint32_t>((all + each - 1) / each);
+  };
+  return {dim3(covering(spread.num_tokens, spread.tokens_per_workgroup), 1,
+               covering(spread.num_heads, row_workgroup_size >> spread.lanes_log2)),
+          dim3(row_workgroup_size)};
+}
+
+/// Calls `launch_with(width, spread, shape)` with as many numbers per lane as alignment permits: `Most`, or one. Fails
+/// for more tokens than one launch takes.
 template <int Most, class Launch>
-[[nodiscard]] hipError_t launch_rows(bool aligned, std::int64_t num_rows, std::int32_t head_dim, Launch launch_with) {
-  if (num_rows == 0) {
-    return hipSuccess;
+[[nodiscard]] hipError_t launch_rows(bool aligned, std::int64_t num_tokens, std::int32_t num_heads,
+                                     std::int32_t head_dim, Launch launch_with) {
+  if (num_tokens == 0 || num_tokens > max_tokens_per_launch) {
+    return num_tokens == 0 ? hipSuccess : hipErrorInvalidValue;
   }
-  return aligned ? launch_with(std::integral_constant<int, Most>{}, plan_rows(num_rows, head_dim, Most))
-                 : launch_with(std::integral_constant<int, 1>{}, plan_rows(num_rows, head_dim, 1));
+  const auto launch_width = [&](auto width) {
+    const auto spread = spread_rows(static_cast<std::int32_t>(num_tokens), num_heads, head_dim, width);
+    return launch_with(width, spread, cover_rows(spread));
+  };
+  return aligned && head_dim % Most == 0 ? launch_width(std::integral_constant<int, Most>{})
+                                         : launch_width(std::integral_constant<int, 1>{});
 }
 
-/// Calls `visit(row)` on every lane for each row of its group, and as often on the lanes of a group that has run out,
-/// with -1: shuffles need the whole wave.
-template <class Visit>
-__device__ void for_each_row(const row_spread& spread, Visit visit) {
-  const auto in_workgroup = spread.first_row() - std::int64_t{blockIdx.x} * spread.rows_per_workgroup();
-  for (auto row = spread.first_row(); row - in_workgroup < spread.num_rows; row += spread.rows_per_grid()) {
-    visit(row < spread.num_rows ? row : -1);
+/// A row of the grid.
+struct row_place {
+  std::int32_t token = -1;  // -1 on lanes that have no row: they stay for the shuffles, which need the whole wave
+  std::int32_t head = 0;
+};
+
+[[nodiscard]] __device__ inline row_place find_row(const row_spread& spread) {
+  const auto [in_workgroup, in_round] = spread.heads.split(spread.group());
+  const auto token = static_cast<std::int32_t>(blockIdx.x) * spread.tokens_per_workgroup + in_workgroup;
+  const auto head = static_cast<std::int32_t>(blockIdx.z) * spread.num_groups() + in_round;
+  if (in_workgroup >= spread.tokens_per_workgroup || token >= spread.num_tokens || head >= spread.num_heads) {
+    return {};
   }
+  return {token, head};
 }
 
-/// How many numbers a lane moves at once: 16 bytes of the wider of the two storage types, where alignment permits.
-template <class To, class From>
-inline constexpr auto numbers_per_lane =
-    vector_bytes / static_cast<int>(sizeof(typename To::storage) > sizeof(typename From::storage)
-                                        ? sizeof(typename To::storage)
-                                        : sizeof(typename From::storage));
+/// `index` strides, in 64 bits. Cheaper on devices than the product of two 64-bit numbers.
+[[nodiscard]] __device__ inline std::int64_t stride_over(std::int32_t index, std::int64_t stride) {
+  return static_cast<std::int64_t>(std::uint64_t{static_cast<std::uint32_t>(index)} *
+                                   static_cast<std::uint64_t>(stride));
+}
+
+/// How many numbers a lane moves at once where alignment permits: what fills one store. Wider loads cost nothing, stores
+/// that skip over each other's bytes do.
+template <class To>
+inline constexpr auto numbers_per_lane = vector_bytes / static_cast<int>(sizeof(typename To::storage));
 
 /// Where the numbers of one token and head lie. The scales of an unscaled element are not touched.
 template <class Storage>
@@ -86,13 +112,12 @@ template <class Element>
                                                                            std::int32_t layer, std::int64_t block,
                                                                            std::int32_t offset, std::int32_t head) {
   using storage = typename Element::storage;
-  check(layer >= 0 && layer < view.num_layers, "layer within the storage");
   check(block >= 0 && block < view.num_blocks, "block within the storage");
   // The numbers of one layer of one block are counted by 31 bits, so that strides inside it take half the registers.
   const auto within = [=](std::int64_t token_stride, std::int64_t head_stride) {
     return offset * static_cast<std::int32_t>(token_stride) + head * static_cast<std::int32_t>(head_stride);
   };
-  auto* const start = view.block(layer, block);
+  auto* const start = view.block(layer, 0) + stride_over(static_cast<std::int32_t>(block), view.block_stride);
   const auto number = within(view.token_stride, view.head_stride);
   auto rows = row_pair<storage>{reinterpret_cast<storage*>(start) + number,
                                 reinterpret_cast<storage*>(start + view.value_offset) + number};
@@ -126,16 +151,18 @@ template <class Element, int N>
 /// Whether vectors of `N` numbers of `Storage` may start wherever a row does.
 template <class Storage, int N>
 [[nodiscard]] bool aligned_rows(const token_rows<Storage>& rows) noexcept {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % (N * sizeof(Storage)) == 0 && rows.token_stride % N == 0 &&
-         rows.head_stride % N == 0;
+  constexpr auto numbers = std::int64_t{alignof(vector<Storage, N>) / sizeof(Storage)};
+  return reinterpret_cast<std::uintptr_t>(rows.data) % alignof(vector<Storage, N>) == 0 &&
+         rows.token_stride % numbers == 0 && rows.head_stride % numbers == 0;
 }
 
 template <class Storage, int N>
 [[nodiscard]] bool aligned_rows(const block_storage_view& view) noexcept {
-  constexpr auto bytes = std::int64_t{N * sizeof(Storage)};
-  return reinterpret_cast<std::uintptr_t>(view.base) % bytes == 0 && view.block_stride % bytes == 0 &&
-         view.layer_stride % bytes == 0 && view.value_offset % bytes == 0 && view.token_stride % N == 0 &&
-         view.head_stride % N == 0 && view.head_dim % N == 0;
+  constexpr auto bytes = std::int64_t{alignof(vector<Storage, N>)};
+  constexpr auto numbers = bytes / static_cast<std::int64_t>(sizeof(Storage));
+  return reinterpret_cast<std::uintptr_t>(view.base) % static_cast<std::uintptr_t>(bytes) == 0 &&
+         view.block_stride % bytes == 0 && view.layer_stride % bytes == 0 && view.value_offset % bytes == 0 &&
+         view.token_stride % numbers == 0 && view.head_stride % numbers == 0;
 }
 
 }  // namespace pagedkv::kernels

@@ -8,7 +8,7 @@ namespace pagedkv::kernels {
 
 /// From so many bytes and so many blocks on average, runs of neighbouring blocks are worth a copy each, done by the
 /// device's copy engine beside the kernels; below, one launch takes all blocks and touches the pinned memory itself.
-inline constexpr auto copied_run_bytes = std::int64_t{256} << 10;
+inline constexpr auto copied_run_bytes = std::int64_t{4} << 20;
 inline constexpr auto copied_run_blocks = std::int64_t{2};
 
 /// Blocks that are neighbours at both ends, in the same order.

@@ -1,14 +1,24 @@
 #pragma once
 
+#include <pagedkv/kernels/magnitude.hpp>
 #include <pagedkv/kernels/row.hpp>
+
+// Long rows are rare: copies of a loop's body would only cost registers.
+#if defined(__HIPCC__) || defined(__CUDACC__)
+  #define PAGEDKV_KEEP_LOOP _Pragma("unroll 1")
+#else
+  #define PAGEDKV_KEEP_LOOP
+#endif
 
 namespace pagedkv::kernels {
 
-/// Reads rows of `Element` from memory. A source names the element of what it reads, gives `N` numbers of the key and
-/// the value from a position on, and their scales (anything for unscaled elements).
+/// Reads rows of `Element` from memory. A source gives the `N` numbers that a lane takes of the key and of the value,
+/// names their elements, gives their scales (anything for unscaled elements), and puts numbers where they belong: the
+/// lane whose number is `first / N` takes those from `first` on, or others that the source prefers.
 template <class Element, int N>
 struct plain_source {
-  using element = Element;
+  using key_element = Element;
+  using value_element = Element;
   using storage = typename Element::storage;
 
   row_pair<const storage> rows;
@@ -19,6 +29,11 @@ struct plain_source {
   }
   [[nodiscard]] __device__ float key_scale() const { return scale(rows.key_scale); }
   [[nodiscard]] __device__ float value_scale() const { return scale(rows.value_scale); }
+
+  template <class Storage>
+  __device__ void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+    store_vector<N>(row + first, numbers);
+  }
 
  private:
   [[nodiscard]] static __device__ float scale(const float* where) {
@@ -41,13 +56,11 @@ template <class To, class From, int N>
   }
 }
 
-/// Bits of the largest magnitude so far and in `numbers`. As integers magnitudes order like numbers, with infinity
-/// above every number and NaN above infinity.
+/// Bits of the largest magnitude so far and in `numbers`.
 template <int N>
 [[nodiscard]] __device__ std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
   for (auto i = 0; i < N; ++i) {
-    const auto magnitude = __float_as_int(numbers.values[i]) & 0x7fffffff;
-    so_far = magnitude > so_far ? magnitude : so_far;
+    so_far = larger_magnitude(so_far, numbers.values[i]);
   }
   return so_far;
 }
@@ -61,68 +74,81 @@ template <int N>
   return __int_as_float(bits);
 }
 
-template <class To, int N, class Source>
-__device__ void transfer_unscaled(const row_spread& spread, const Source& source,
-                                  const row_pair<typename To::storage>& to) {
-  using from = typename Source::element;
+// Values are read first: a key may have to wait for more than memory.
+template <class To, int N, class Source, class Locate>
+__device__ void transfer_unscaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
   const auto key_scale = source.key_scale();
   const auto value_scale = source.value_scale();
-  for (auto i = spread.lane() * N; i < spread.head_dim; i += spread.lanes_per_row * N) {
-    const auto key = source.key(i);
-    const auto value = source.value(i);
-    store_vector<N>(to.key + i, recode<To, from, N>(key, key_scale, 1.0F));
-    store_vector<N>(to.value + i, recode<To, from, N>(value, value_scale, 1.0F));
+  PAGEDKV_KEEP_LOOP
+  for (auto first = spread.lane() * N; first < spread.head_dim; first += spread.lanes_per_row() * N) {
+    const auto value = source.value(first);
+    const auto key = source.key(first);
+    if (writable) {
+      const row_pair<typename To::storage> to = locate();
+      source.put(to.key, first, recode<To, typename Source::key_element, N>(key, key_scale, 1.0F));
+      source.put(to.value, first, recode<To, typename Source::value_element, N>(value, value_scale, 1.0F));
+    }
   }
 }
 
-// A lane keeps its first numbers from the search for the largest magnitude to the encoding; only rows longer than
-// 32 * N numbers are read twice, the second time from the cache.
-template <class To, int N, class Source>
-__device__ void transfer_scaled(const row_spread& spread, const Source& source,
-                                const row_pair<typename To::storage>& to, bool active) {
-  using from = typename Source::element;
-  const auto first = spread.lane() * N;
-  const auto stride = spread.lanes_per_row * N;
-  const auto num_numbers = active ? spread.head_dim : 0;
-  const auto from_key_scale = active ? source.key_scale() : 1.0F;
-  const auto from_value_scale = active ? source.value_scale() : 1.0F;
-  auto key = vector<float, N>{};
-  auto value = vector<float, N>{};
-  if (first < num_numbers) {
-    key = decode<from, N>(source.key(first), from_key_scale);
-    value = decode<from, N>(source.value(first), from_value_scale);
+// A lane keeps its first numbers, as they are stored, from the search for the largest magnitude to the encoding; only
+// rows longer than 32 * N numbers are read twice, the second time from the cache.
+template <class To, int N, class Source, class Locate>
+__device__ void transfer_scaled(const row_spread& spread, const Source& source, bool readable, bool writable,
+                                Locate locate) {
+  using key_element = typename Source::key_element;
+  using value_element = typename Source::value_element;
+  const auto lane_first = spread.lane() * N;
+  const auto stride = spread.lanes_per_row() * N;
+  const auto num_numbers = readable ? spread.head_dim : 0;
+  const auto from_key_scale = readable ? source.key_scale() : 1.0F;
+  const auto from_value_scale = readable ? source.value_scale() : 1.0F;
+  // Not initialised: that would cost an instruction per number.
+  vector<typename key_element::storage, N> kept_key;
+  vector<typename value_element::storage, N> kept_value;
+  auto key_bits = std::int32_t{0};
+  auto value_bits = std::int32_t{0};
+  PAGEDKV_KEEP_LOOP
+  for (auto first = lane_first; first < num_numbers; first += stride) {
+    const auto value = source.value(first);
+    const auto key = source.key(first);
+    value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(value, from_value_scale));
+    key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(key, from_key_scale));
+    if (first == lane_first) {
+      kept_value = value;
+      kept_key = key;
+    }
   }
-  auto key_bits = absmax_bits<N>(0, key);
-  auto value_bits = absmax_bits<N>(0, value);
-  for (auto i = first + stride; i < num_numbers; i += stride) {
-    key_bits = absmax_bits<N>(key_bits, decode<from, N>(source.key(i), from_key_scale));
-    value_bits = absmax_bits<N>(value_bits, decode<from, N>(source.value(i), from_value_scale));
+  const auto value_scale = To::scale_for(absmax_of_row(value_bits, spread.lanes_per_row()));
+  const auto key_scale = To::scale_for(absmax_of_row(key_bits, spread.lanes_per_row()));
+  if (!writable) {
+    return;
   }
-  const auto key_scale = To::scale_for(absmax_of_row(key_bits, spread.lanes_per_row));
-  const auto value_scale = To::scale_for(absmax_of_row(value_bits, spread.lanes_per_row));
-  if (first < num_numbers) {
-    store_vector<N>(to.key + first, encode<To, N>(key, key_scale));
-    store_vector<N>(to.value + first, encode<To, N>(value, value_scale));
+  const row_pair<typename To::storage> to = locate();
+  PAGEDKV_KEEP_LOOP
+  for (auto first = lane_first; first < num_numbers; first += stride) {
+    if (first != lane_first) {
+      kept_value = source.value(first);
+      kept_key = source.key(first);
+    }
+    source.put(to.value, first, recode<To, value_element, N>(kept_value, from_value_scale, value_scale));
+    source.put(to.key, first, recode<To, key_element, N>(kept_key, from_key_scale, key_scale));
   }
-  for (auto i = first + stride; i < num_numbers; i += stride) {
-    store_vector<N>(to.key + i, recode<To, from, N>(source.key(i), from_key_scale, key_scale));
-    store_vector<N>(to.value + i, recode<To, from, N>(source.value(i), from_value_scale, value_scale));
-  }
-  if (active && spread.lane() == 0) {
-    store(to.key_scale, key_scale);
+  if (spread.lane() == 0) {
     store(to.value_scale, value_scale);
+    store(to.key_scale, key_scale);
   }
 }
 
 /// Writes one row of keys and one of values as `To`, with new scales where it has any. Every lane of the wave calls it;
-/// those that are not `active` only take part in shuffles, and their source and destination are not touched.
-template <class To, int N, class Source>
-__device__ void transfer(const row_spread& spread, const Source& source, const row_pair<typename To::storage>& to,
-                         bool active) {
+/// where the source is not readable, lanes only take part in shuffles. `locate` tells where the rows go, if they are
+/// writable; it is asked when the reads are under way, so that finding the place does not delay them.
+template <class To, int N, class Source, class Locate>
+__device__ void transfer(const row_spread& spread, const Source& source, bool readable, bool writable, Locate locate) {
   if constexpr (To::scaled) {
-    transfer_scaled<To, N>(spread, source, to, active);
-  } else if (active) {
-    transfer_unscaled<To, N>(spread, source, to);
+    transfer_scaled<To, N>(spread, source, readable, writable, locate);
+  } else if (readable) {
+    transfer_unscaled<To, N>(spread, source, writable, locate);
   }
 }
 

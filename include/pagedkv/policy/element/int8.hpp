@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/rounded_product.hpp>
 #include <pagedkv/policy/element.hpp>
 
 #include <cstdint>
@@ -8,10 +9,10 @@ namespace pagedkv {
 
 /// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127. It is never below the smallest normal
 /// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number, and never so large
-/// that 127 times it overflows. Rounds to nearest even within ±127; a finite row's error is at most scale / 2 per
-/// number, up to float32's own rounding.
+/// that 127 times it overflows. Rounds to nearest even; a finite row's error is at most scale / 2 per number, up to
+/// float32's own rounding.
 ///
-/// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither,
+/// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout, whatever its numbers are: int8 can represent neither,
 /// and a plausible number in their place would hide a broken model. Multiplying by the scale propagates it.
 struct int8 {
   using storage = std::int8_t;
@@ -29,16 +30,11 @@ struct int8 {
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
-    // Neither scale nor reciprocal is ever subnormal, and a loop over a row divides once.
-    const auto quotient = __builtin_bit_cast(std::uint32_t, number * (1 / scale));
-    // Clamped as an integer, which orders like the magnitude: a NaN is clamped too, and loops over rows vectorise.
-    const auto magnitude = quotient & 0x7fffffffu;
-    const auto clamped = magnitude < largest_bits ? magnitude : largest_bits;
-    const auto bounded = __builtin_bit_cast(float, (quotient & 0x80000000u) | clamped);
-    // At 1.5 * 2^23 neighbouring float32 numbers are one apart: adding that rounds to an integer, in the low bits.
+    // Neither scale nor reciprocal is ever subnormal, and a loop over a row divides once. The quotient is at most 127 but
+    // for float32's rounding. At 1.5 * 2^23 neighbouring float32 numbers are one apart: adding that rounds to an integer,
+    // which is the low byte, as that of the number added is zero.
     constexpr auto integer_spacing = 0x1.8p23f;
-    const auto shifted = __builtin_bit_cast(std::int32_t, bounded + integer_spacing);
-    return static_cast<storage>(shifted - __builtin_bit_cast(std::int32_t, integer_spacing));
+    return static_cast<storage>(__builtin_bit_cast(std::int32_t, rounded_product(number, 1 / scale) + integer_spacing));
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
@@ -47,7 +43,6 @@ struct int8 {
 
  private:
   static constexpr float largest = 127;
-  static constexpr std::uint32_t largest_bits = 0x42fe0000u;
   static constexpr float smallest_scale = 0x1p-126f;
   static constexpr float largest_scale = 0x1.020406p+121f;  // 127 times the next float32 rounds to infinity
 };

@@ -1,0 +1,449 @@
+#include "../support/audited_lru.hpp"
+#include "../support/scheduled_policies.hpp"
+
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/pool/sharded_order.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+template <std::size_t NumShards, eviction Policy, class Mutex = std::mutex>
+using order_of = eviction_order<sharded_family<NumShards, Mutex, no_contention_metrics>, Policy>;
+
+constexpr auto unreferenced = [] { return true; };
+constexpr auto referenced = [] { return false; };
+constexpr auto take_it = [](block_id, auto...) { return eviction_answer::taken; };
+
+/// An order beside a list for each shard, from oldest to newest, of the blocks that it should list.
+template <std::size_t NumShards>
+class order_model {
+ public:
+  order_model(std::int32_t num_blocks, std::uint64_t seed)
+      : order_(num_blocks), listed_(NumShards), blocks_(static_cast<std::size_t>(num_blocks)), random_(seed) {}
+
+  void step() {
+    const auto block = to_block(below(blocks_.size()));
+    switch (below(9)) {
+      case 0:
+      case 1: release(block); break;
+      case 2: hit(block); break;
+      case 3: report_late(block); break;
+      case 4: forget(block); break;
+      case 5:
+      case 6: move(block, to_block(below(blocks_.size()))); break;
+      case 7: at(block).has_children = !at(block).has_children; break;
+      default: evict();
+    }
+  }
+
+  /// Everything that is listed comes up, once.
+  void drain() {
+    for (auto& each : blocks_) {
+      each = {};
+    }
+    for (auto i = num_listed(); i-- > 0;) {
+      evict();
+    }
+    CHECK(num_listed() == 0);
+    CHECK(order_.victim(take_it, {}) == no_block);
+  }
+
+ private:
+  struct mark {
+    bool overtaken = false;  // referenced though listed: its hit has not been reported yet
+    bool has_children = false;
+  };
+  using list = std::vector<block_id>;
+
+  [[nodiscard]] std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
+  [[nodiscard]] mark& at(block_id id) { return blocks_[to_index(id)]; }
+  [[nodiscard]] list& shard_of(block_id id) { return listed_[to_index(id) % NumShards]; }
+  [[nodiscard]] bool is_listed(block_id id) { return std::ranges::find(shard_of(id), id) != shard_of(id).end(); }
+
+  [[nodiscard]] std::size_t num_listed() const {
+    auto count = std::size_t{0};
+    for (const auto& shard : listed_) {
+      count += shard.size();
+    }
+    return count;
+  }
+
+  void release(block_id id) {
+    order_.insert(id, {.parent = below(2) == 0 ? no_block : to_block(below(blocks_.size()))}, unreferenced);
+    if (!is_listed(id)) {
+      shard_of(id).push_back(id);
+    }
+    at(id).overtaken = false;
+  }
+
+  /// A release that a hit has overtaken.
+  void report_late(block_id id) {
+    order_.insert(id, {}, referenced);
+    at(id).overtaken = is_listed(id);
+  }
+
+  void hit(block_id id) {
+    order_.remove(id);
+    std::erase(shard_of(id), id);
+    at(id).overtaken = false;
+  }
+
+  void forget(block_id id) {
+    order_.erase(id);
+    std::erase(shard_of(id), id);
+    at(id) = {};
+  }
+
+  void move(block_id from, block_id to) {
+    if (from == to) {
+      return;
+    }
+    forget(to);
+    order_.rename(from, to);
+    if (is_listed(from) && &shard_of(from) == &shard_of(to)) {
+      std::ranges::replace(shard_of(from), from, to);
+    } else if (is_listed(from)) {
+      std::erase(shard_of(from), from);
+      shard_of(to).push_back(to);
+    }
+    at(to) = std::exchange(at(from), {});
+  }
+
+  /// What may be taken now: the oldest leaf of each shard; if there is none, the oldest block of each.
+  [[nodiscard]] std::set<block_id> candidates() {
+    auto leaves = std::set<block_id>{};
+    auto oldest = std::set<block_id>{};
+    for (const auto& shard : listed_) {
+      const auto leaf =
+          std::ranges::find_if(shard, [&](block_id id) { return !at(id).overtaken && !at(id).has_children; });
+      if (leaf != shard.end()) {
+        leaves.insert(*leaf);
+      }
+      if (!shard.empty() && !at(shard.front()).overtaken) {
+        oldest.insert(shard.front());
+      }
+    }
+    return leaves.empty() ? oldest : leaves;
+  }
+
+  struct offer {
+    order_model& model;
+
+    eviction_answer operator()(block_id id) const {
+      return model.at(id).has_children ? eviction_answer::has_children : (*this)(id, evict_anyway);
+    }
+    eviction_answer operator()(block_id id, evict_anyway_t) const {
+      return model.at(id).overtaken ? eviction_answer::in_use : eviction_answer::taken;
+    }
+  };
+
+  void evict() {
+    const auto expected = candidates();
+    const auto victim = order_.victim(offer{*this}, {});
+    CAPTURE(victim);
+    REQUIRE((victim == no_block ? expected.empty() : expected.contains(victim)));
+    if (victim != no_block) {
+      std::erase(shard_of(victim), victim);
+      at(victim) = {};
+    }
+  }
+
+  order_of<NumShards, audited_lru<>> order_;
+  std::vector<list> listed_;
+  std::vector<mark> blocks_;
+  std::mt19937_64 random_;
+};
+
+TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[sharded_order]",
+                       ((std::size_t NumShards), NumShards), 1, 2, 3, 16) {
+  const auto seed = GENERATE(take(5, random(0U, 0xffff'ffffU)));
+  const auto num_blocks = GENERATE(1, 2, 7, 30);  // lru looks at no more than 32 blocks
+  CAPTURE(seed, num_blocks);
+  audited_lru<>::reset();
+  auto model = order_model<NumShards>{num_blocks, seed};
+  for (auto i = 0; i < 3'000; ++i) {
+    CAPTURE(i);
+    model.step();
+    REQUIRE(audited_lru<>::num_violations() == 0);
+  }
+  model.drain();
+  CHECK(audited_lru<>::num_violations() == 0);
+}
+
+TEST_CASE("victims come from the shards in turn", "[sharded_order]") {
+  constexpr auto num_shards = std::size_t{4};
+  auto order = order_of<num_shards, lru>{16};
+  for (auto i = 0; i < 16; ++i) {
+    order.insert(block_id{i}, {}, unreferenced);
+  }
+  for (auto row = 0; row < 4; ++row) {
+    auto shards = std::set<std::size_t>{};
+    for (auto i = std::size_t{0}; i < num_shards; ++i) {
+      const auto victim = order.victim(take_it, {});
+      CHECK(to_index(victim) / num_shards == static_cast<std::size_t>(row));
+      shards.insert(to_index(victim) % num_shards);
+    }
+    CHECK(shards.size() == num_shards);
+  }
+  CHECK(order.victim(take_it, {}) == no_block);
+}
+
+TEST_CASE("a shard that has nothing to offer takes from the one that has", "[sharded_order]") {
+  auto order = order_of<16, lru>{160};
+  for (auto i = 3; i < 160; i += 16) {
+    order.insert(block_id{i}, {}, unreferenced);
+  }
+  for (auto i = 3; i < 160; i += 16) {
+    CHECK(order.victim(take_it, {}) == block_id{i});
+  }
+  CHECK(order.victim(take_it, {}) == no_block);
+}
+
+/// Remembers what it was told of a block.
+struct told : lru {
+  using lru::lru;
+
+  void insert(block_id block, const block_release& how) noexcept {
+    last_block = block;
+    last = how;
+    lru::insert(block, how);
+  }
+
+  static inline block_id last_block = no_block;
+  static inline block_release last{};
+};
+
+TEST_CASE("a policy in a shard is told ids of its own, and of parents only there", "[sharded_order]") {
+  auto order = order_of<4, told>{32};
+  order.insert(block_id{21}, {.hash = 7, .parent = block_id{13}, .depth = 5, .priority = 9}, unreferenced);
+  CHECK(told::last_block == block_id{5});
+  CHECK(told::last.parent == block_id{3});
+  CHECK(told::last.hash == 7);
+  CHECK(told::last.depth == 5);
+  CHECK(told::last.priority == 9);
+
+  order.insert(block_id{22}, {.parent = block_id{21}}, unreferenced);
+  CHECK(told::last_block == block_id{5});
+  CHECK(told::last.parent == no_block);
+
+  order.insert(block_id{1}, {}, unreferenced);
+  CHECK(told::last_block == block_id{0});
+  CHECK(told::last.parent == no_block);
+}
+
+/// An order, and what the pool has beside it: a word for each block, which decides who has it, and at which the order
+/// has a second look.
+template <template <class> class Atomic, class Order, bool SecondLook = true>
+class ordered_blocks {
+ public:
+  /// Nobody has a block, and all are listed.
+  explicit ordered_blocks(std::int32_t num_blocks) : order_(num_blocks), words_(static_cast<std::size_t>(num_blocks)) {
+    for (auto i = 0; i < num_blocks; ++i) {
+      list(block_id{i});
+    }
+  }
+
+  [[nodiscard]] bool hit(block_id block) {
+    if (!swap(block, idle, held)) {
+      return false;
+    }
+    order_.remove(block);
+    return true;
+  }
+
+  [[nodiscard]] block_id evict() {
+    return order_.victim(
+        [&](block_id block, auto...) {
+          return swap(block, idle, claimed) ? eviction_answer::taken : eviction_answer::in_use;
+        },
+        {});
+  }
+
+  [[nodiscard]] bool forget(block_id block) {
+    if (!swap(block, idle, claimed)) {
+      return false;
+    }
+    order_.erase(block);
+    return true;
+  }
+
+  /// What was hit, evicted or forgotten is evictable again.
+  void let_go(block_id block) {
+    word(block).store(idle, std::memory_order_seq_cst);
+    list(block);
+  }
+
+  /// What the order lists when nobody is at work, including blocks that it should not.
+  [[nodiscard]] std::vector<block_id> drain() {
+    auto all = std::vector<block_id>{};
+    for (auto block = order_.victim(take_it, {}); block != no_block; block = order_.victim(take_it, {})) {
+      all.push_back(block);
+    }
+    std::ranges::sort(all);
+    return all;
+  }
+
+  [[nodiscard]] std::vector<block_id> idle_blocks() {
+    auto all = std::vector<block_id>{};
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      if (words_[i].load(std::memory_order_seq_cst) == idle) {
+        all.push_back(to_block(i));
+      }
+    }
+    return all;
+  }
+
+ private:
+  enum state : int { idle, held, claimed };
+
+  [[nodiscard]] Atomic<int>& word(block_id block) { return words_[to_index(block)]; }
+
+  [[nodiscard]] bool swap(block_id block, int from, int to) {
+    return word(block).compare_exchange_strong(from, to, std::memory_order_acq_rel, std::memory_order_acquire);
+  }
+
+  void list(block_id block) {
+    order_.insert(block, {}, [&] { return !SecondLook || word(block).load(std::memory_order_acquire) == idle; });
+  }
+
+  Order order_;
+  std::vector<Atomic<int>> words_;
+};
+
+TEST_CASE("an order in shards loses no block and hands none out twice while threads hit, release, evict and forget",
+          "[sharded_order][threads]") {
+  constexpr auto num_blocks = 30;
+  constexpr auto num_threads = 4U;
+  constexpr auto num_rounds = 20'000;
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  audited_lru<>::reset();
+  auto blocks = ordered_blocks<std::atomic, order_of<3, audited_lru<>>>{num_blocks};
+  auto num_victims = std::atomic{0};
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto thread = 0U; thread < num_threads; ++thread) {
+      threads.emplace_back([&, thread] {
+        auto random = std::mt19937_64{seed + thread};
+        for (auto round = 0; round < num_rounds; ++round) {
+          const auto kind = random() % 8;
+          auto block = to_block(random() % num_blocks);
+          if (kind == 0) {
+            block = blocks.forget(block) ? block : no_block;
+          } else if (kind < 4) {
+            block = blocks.hit(block) ? block : no_block;
+          } else {
+            block = blocks.evict();
+            num_victims += block != no_block;
+          }
+          if (block != no_block) {
+            blocks.let_go(block);
+          }
+        }
+      });
+    }
+  }
+  CHECK(num_victims > 0);
+  const auto left = blocks.drain();
+  CHECK(left.size() == num_blocks);
+  CHECK(left == blocks.idle_blocks());
+  CHECK(audited_lru<>::num_violations() == 0);
+}
+
+using scheduled_policy = audited_lru<scheduled_data<int>>;
+
+template <bool SecondLook = true>
+using scheduled_blocks = ordered_blocks<scheduled, order_of<2, scheduled_policy, scheduled_mutex>, SecondLook>;
+
+/// Runs the threads. Afterwards the order lists what nobody has, and only that.
+template <class Blocks>
+void run_and_check(execution& e, Blocks& blocks) {
+  scheduled_policy::reset();
+  e.run();
+  const auto idle = blocks.idle_blocks();
+  e.expect(blocks.drain() == idle, "a block is lost, or listed though in use");
+  e.expect(scheduled_policy::num_violations() == 0, "the policy is not called as agreed");
+}
+
+void hit_races_eviction(execution& e) {
+  auto blocks = scheduled_blocks<>{1};
+  e.spawn([&] {
+    if (blocks.hit(block_id{0})) {
+      blocks.let_go(block_id{0});
+    }
+  });
+  e.spawn([&] {
+    if (blocks.evict() != no_block) {
+      blocks.let_go(block_id{0});
+    }
+  });
+  run_and_check(e, blocks);
+}
+
+/// The hitter may come between the release and its report, and keeps the block.
+template <bool SecondLook>
+void hit_races_release(execution& e) {
+  auto blocks = scheduled_blocks<SecondLook>{1};
+  e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
+  e.spawn([&] { blocks.let_go(block_id{0}); });
+  e.spawn([&] { static_cast<void>(blocks.hit(block_id{0})); });
+  run_and_check(e, blocks);
+}
+
+template <bool SecondLook>
+void release_races_what_forgets(execution& e) {
+  auto blocks = scheduled_blocks<SecondLook>{1};
+  e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
+  e.spawn([&] { blocks.let_go(block_id{0}); });
+  e.spawn([&] { static_cast<void>(blocks.forget(block_id{0})); });
+  run_and_check(e, blocks);
+}
+
+/// Both shards have a block, and each evictor gets one, whosever turn it is.
+void evictors_race(execution& e) {
+  auto blocks = scheduled_blocks<>{2};
+  auto taken = std::vector<block_id>{};
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.spawn([&] { taken.push_back(blocks.evict()); });
+  }
+  run_and_check(e, blocks);
+  std::ranges::sort(taken);
+  e.expect(taken == std::vector{block_id{0}, block_id{1}}, "refused while a block was listed, or one given out twice");
+}
+
+TEST_CASE("an order in shards lists what nobody has under every schedule of two threads",
+          "[sharded_order][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
+  for (const auto& body : {scenario{hit_races_eviction}, scenario{hit_races_release<true>},
+                           scenario{release_races_what_forgets<true>}, scenario{evictors_race}}) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, found.schedules, limits.preemptions, limits.surprises);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release<false>).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(release_races_what_forgets<false>).failure.empty());
+}
+
+}  // namespace
