@@ -1,38 +1,68 @@
+#include "scoreboard.hpp"
+
+#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
-#include <pagedkv/pool/lock_free_free_list.hpp>
-#include <pagedkv/pool/stack_free_list.hpp>
+#include <pagedkv/pool/free_lists.hpp>
 
 #include <benchmark/benchmark.h>
 #include <boost/lockfree/queue.hpp>
 #include <boost/lockfree/stack.hpp>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-
-// Each thread pops some ids and pushes them back, over and over. `scaling` is items per second over those of one thread
-// of the same benchmark, which runs first.
+#include <string>
+#include <string_view>
 
 namespace {
 
 using namespace pagedkv;
+using namespace pagedkv::bench;
 
 // As many as Boost.Lockfree holds, less the one with which its queue begins.
 constexpr auto num_blocks = std::int32_t{65'534};
 
-class mutex_free_list {
+/// The free list of a locking policy, under the mutex that the policy's cache would hold.
+template <locking Locking>
+class list_under {
  public:
-  explicit mutex_free_list(std::int32_t blocks) : list_(blocks) {}
+  static constexpr std::string_view name = Locking::name;
 
-  block_id pop() noexcept {
+  explicit list_under(std::int32_t blocks) : list_(blocks) {}
+
+  block_id pop() {
+    const auto guard = exclusive_guard{mutex_};
+    return list_.pop();
+  }
+
+  void push(block_id block) {
+    const auto guard = exclusive_guard{mutex_};
+    list_.push(block);
+  }
+
+ private:
+  [[no_unique_address]] typename Locking::cache_mutex mutex_;
+  free_list_for<Locking> list_;
+};
+
+class mutex_and_vector {
+ public:
+  static constexpr std::string_view name = "mutex_and_vector";
+
+  explicit mutex_and_vector(std::int32_t blocks) : list_(blocks) {}
+
+  block_id pop() {
     const auto lock = std::lock_guard{mutex_};
     return list_.pop();
   }
 
-  void push(block_id block) noexcept {
+  void push(block_id block) {
     const auto lock = std::lock_guard{mutex_};
     list_.push(block);
   }
@@ -42,7 +72,7 @@ class mutex_free_list {
   stack_free_list list_;
 };
 
-// What Boost.Lockfree does by itself, without the count that `boost_free_list` keeps.
+/// What Boost.Lockfree does by itself, without the count that `boost_free_list` keeps.
 template <class Container>
 class bare {
  public:
@@ -52,35 +82,43 @@ class bare {
     }
   }
 
-  block_id pop() noexcept {
+  block_id pop() {
     auto id = static_cast<std::int32_t>(no_block);
     ids_.pop(id);
     return block_id{id};
   }
 
-  void push(block_id block) noexcept { ids_.bounded_push(static_cast<std::int32_t>(block)); }
+  void push(block_id block) { ids_.bounded_push(static_cast<std::int32_t>(block)); }
 
  private:
   Container ids_;
 };
 
-using boost_stack = bare<boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>>>;
-using boost_queue = bare<boost::lockfree::queue<std::int32_t, boost::lockfree::fixed_sized<true>>>;
+struct boost_stack : bare<boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>>> {
+  static constexpr std::string_view name = "boost_stack";
+  using bare::bare;
+};
 
+struct boost_queue : bare<boost::lockfree::queue<std::int32_t, boost::lockfree::fixed_sized<true>>> {
+  static constexpr std::string_view name = "boost_queue";
+  using bare::bare;
+};
+
+struct boost_as_free_list : boost_free_list {
+  static constexpr std::string_view name = "boost_free_list";
+  using boost_free_list::boost_free_list;
+};
+
+/// Each thread pops some ids and pushes them back, over and over. An item is an id.
 template <class List, std::size_t Depth>
 void pop_and_push(benchmark::State& state) {
-  using clock = std::chrono::steady_clock;
   static auto list = std::unique_ptr<List>{};
-  static auto rate_of_one_thread = 0.0;
   if (state.thread_index() == 0) {
     list = std::make_unique<List>(num_blocks);
   }
   auto held = std::array<block_id, Depth>{};
-  auto begin = clock::time_point{};
+  auto score = scoreboard{state, "pop and push " + std::to_string(Depth), List::name};
   for (auto _ : state) {
-    if (begin == clock::time_point{}) {
-      begin = clock::now();
-    }
     for (auto& block : held) {
       block = list->pop();
       benchmark::DoNotOptimize(block);
@@ -89,30 +127,22 @@ void pop_and_push(benchmark::State& state) {
       list->push(block);
     }
   }
-  const auto seconds = std::chrono::duration<double>(clock::now() - begin).count();
-  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(Depth));
-  if (state.thread_index() == 0) {
-    const auto rate = static_cast<double>(state.iterations()) * state.threads() / seconds;
-    rate_of_one_thread = state.threads() == 1 ? rate : rate_of_one_thread;
-    state.counters["scaling"] = rate / rate_of_one_thread;
-  }
+  score.finish(Depth);
 }
-
-void one_to_sixteen_threads(benchmark::internal::Benchmark* benchmark) { benchmark->ThreadRange(1, 16)->UseRealTime(); }
 
 }  // namespace
 
-BENCHMARK(pop_and_push<lock_free_free_list<>, 1>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<boost_stack, 1>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<boost_queue, 1>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<boost_free_list, 1>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<mutex_free_list, 1>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<stack_free_list, 1>)->UseRealTime();
+// Peers come first, so that the policies' lists are compared with them.
+#define PAGEDKV_FOR_ALL_LISTS(depth)                                                          \
+  BENCHMARK(pop_and_push<mutex_and_vector, depth>)->Apply(one_to_sixteen_threads);            \
+  BENCHMARK(pop_and_push<boost_stack, depth>)->Apply(one_to_sixteen_threads);                 \
+  BENCHMARK(pop_and_push<boost_queue, depth>)->Apply(one_to_sixteen_threads);                 \
+  BENCHMARK(pop_and_push<boost_as_free_list, depth>)->Apply(one_to_sixteen_threads);          \
+  BENCHMARK(pop_and_push<list_under<single_thread>, depth>)->UseRealTime();                   \
+  BENCHMARK(pop_and_push<list_under<rw_lock<>>, depth>)->Apply(one_to_sixteen_threads);       \
+  BENCHMARK(pop_and_push<list_under<sharded_mutex<>>, depth>)->Apply(one_to_sixteen_threads); \
+  BENCHMARK(pop_and_push<list_under<lock_free>, depth>)->Apply(one_to_sixteen_threads)
 
-// As many as an allocation takes at once; and more than two magazines hold.
-BENCHMARK(pop_and_push<lock_free_free_list<>, 32>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<boost_stack, 32>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<mutex_free_list, 32>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<lock_free_free_list<>, 500>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<boost_stack, 500>)->Apply(one_to_sixteen_threads);
-BENCHMARK(pop_and_push<mutex_free_list, 500>)->Apply(one_to_sixteen_threads);
+PAGEDKV_FOR_ALL_LISTS(1);
+PAGEDKV_FOR_ALL_LISTS(32);   // as many as an allocation may take at once
+PAGEDKV_FOR_ALL_LISTS(500);  // more than the magazines of a thread hold

@@ -9,7 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <numeric>
+#include <shared_mutex>
+#include <string_view>
 #include <vector>
 
 namespace pagedkv::bench {
@@ -17,6 +20,21 @@ namespace pagedkv::bench {
 /// The same eviction under every locking policy, so that only that differs.
 template <locking Locking>
 using cache_under = kv_cache<float32, Locking, clock<>>;
+
+/// Peers of `fair_shared_mutex`, of the standard library: one that starves writers, and one that knows no readers.
+struct rw_lock_std_shared_mutex : rw_lock<std::shared_mutex> {
+  static constexpr std::string_view name = "rw_lock_std_shared_mutex";
+};
+
+class mutex_for_all : public std::mutex {
+ public:
+  void lock_shared() { lock(); }
+  void unlock_shared() { unlock(); }
+};
+
+struct rw_lock_std_mutex : rw_lock<mutex_for_all> {
+  static constexpr std::string_view name = "rw_lock_std_mutex";
+};
 
 inline constexpr auto block_size = 16;
 
@@ -38,10 +56,12 @@ inline constexpr auto block_size = 16;
 
 }  // namespace pagedkv::bench
 
-/// Registers a benchmark, a function template over the locking policy, for all of them. The order matters to
-/// comparisons.
-#define PAGEDKV_FOR_ALL_POLICIES(function)                                                      \
-  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                   \
-  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);       \
-  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads); \
+/// Registers a benchmark, a function template over the locking policy, for all of them and for their peers. The order
+/// matters to comparisons.
+#define PAGEDKV_FOR_ALL_POLICIES(function)                                                                      \
+  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                   \
+  BENCHMARK(function<pagedkv::bench::rw_lock_std_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);        \
+  BENCHMARK(function<pagedkv::bench::rw_lock_std_shared_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads); \
+  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                       \
+  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                 \
   BENCHMARK(function<pagedkv::lock_free>)->Apply(pagedkv::bench::one_to_sixteen_threads)

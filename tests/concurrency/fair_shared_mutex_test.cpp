@@ -73,24 +73,28 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
   CHECK(inside == 2);
 }
 
-// Case 7 of the concurrency cases, in counts: what a writer waits for is the readers already inside, never a newcomer.
-TEST_CASE("no reader passes a waiting writer", "[fair_shared_mutex]") {
+// Case 7 of the concurrency cases, in counts: once the door is closed, a writer waits for the readers already inside,
+// never for a newcomer. How soon the door is closed, scheduler_test.cpp shows.
+TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mutex]") {
+  struct this_test;
+  using metrics = pagedkv::count_contention<this_test>;
   constexpr auto num_readers = 8;
   const auto rounds = pagedkv::testing::scaled(20, 1'000);
   for (auto round = 0; round < rounds; ++round) {
-    auto mutex = fair_shared_mutex{};
-    auto writer_waits = std::atomic{false};
+    auto mutex = pagedkv::basic_fair_shared_mutex<std::atomic, metrics>{};
+    auto door_closed = std::atomic{false};
     auto writer_done = std::atomic{false};
     auto passed = std::array<std::atomic<int>, num_readers>{};
     auto sum = std::atomic<std::uint64_t>{0};
 
+    metrics::reset();
     mutex.lock_shared();
     auto readers = std::vector<std::jthread>{};
     for (auto& count : passed) {
       readers.emplace_back([&] {
         while (!writer_done) {
           const auto reader = std::shared_lock{mutex};
-          count += writer_waits && !writer_done;
+          count += door_closed && !writer_done;
           sum += work();
         }
       });
@@ -100,11 +104,10 @@ TEST_CASE("no reader passes a waiting writer", "[fair_shared_mutex]") {
       writer_done = true;
       mutex.unlock();
     }};
-    while (mutex.try_lock_shared()) {  // fails from the writer's arrival on
-      mutex.unlock_shared();
+    while (metrics::counts().waits < 2) {  // the writer and, since the door is closed, a reader
       std::this_thread::yield();
     }
-    writer_waits = true;
+    door_closed = true;
     mutex.unlock_shared();
 
     readers.clear();

@@ -1,11 +1,16 @@
+#include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/policy/locking/fair_shared_mutex.hpp>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace {
@@ -232,37 +237,105 @@ TEST_CASE("a wait that nobody ends is a deadlock", "[scheduler]") {
 
 using scheduled_shared_mutex = pagedkv::basic_fair_shared_mutex<scheduled>;
 
-TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule", "[scheduler][fair_shared_mutex]") {
-  const auto body = [](execution& e) {
-    auto mutex = scheduled_shared_mutex{};
+/// Writers that count, and readers that look.
+template <template <class> class Atomic>
+scenario count_under_lock(int num_writers, int num_readers) {
+  return [=](execution& e) {
+    auto mutex = pagedkv::basic_fair_shared_mutex<Atomic>{};
     auto value = scheduled_data<int>{0};
-    for (auto writer = 0; writer < 2; ++writer) {
+    for (auto writer = 0; writer < num_writers; ++writer) {
       e.spawn([&] {
         mutex.lock();
         value.write(value.read() + 1);
         mutex.unlock();
       });
     }
-    e.spawn([&] {
-      mutex.lock_shared();
-      static_cast<void>(value.read());
-      mutex.unlock_shared();
-    });
+    for (auto reader = 0; reader < num_readers; ++reader) {
+      e.spawn([&] {
+        mutex.lock_shared();
+        static_cast<void>(value.read());
+        mutex.unlock_shared();
+      });
+    }
     e.run();
-    e.expect(value.read() == 2, "two writers were inside together");
+    e.expect(value.read() == num_writers, "two writers were inside together");
   };
-  const auto found = explorer{{.preemptions = 3}}.exhaustive(body);
+}
+
+TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule", "[scheduler][fair_shared_mutex]") {
+  const auto num_writers = GENERATE(1, 2);
+  const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
+  CAPTURE(num_writers, limits.surprises);
+  const auto found = explorer{limits}.exhaustive(count_under_lock<scheduled>(num_writers, 3 - num_writers));
   INFO(found.schedule);
   CHECK(found.failure.empty());
   CHECK(found.complete);
 }
 
+template <class T>
+class never_notified : public scheduled<T> {
+ public:
+  using scheduled<T>::scheduled;
+  void notify_one() noexcept {}
+  void notify_all() noexcept {}
+};
+
+TEST_CASE("bugs planted in fair_shared_mutex are found", "[scheduler][fair_shared_mutex]") {
+  CHECK_FALSE(explorer{}.exhaustive(count_under_lock<load_then_store>(2, 1)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(count_under_lock<unreleased>(2, 1)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(count_under_lock<never_notified>(2, 1)).failure.empty());
+}
+
+TEST_CASE("fair_shared_mutex lets nobody pass a writer that has looked often enough",
+          "[scheduler][fair_shared_mutex]") {
+  const auto readers_pass = GENERATE(false, true);
+  CAPTURE(readers_pass);
+  constexpr auto writer = std::size_t{1};
+  constexpr auto steps_of_a_look = std::uint32_t{2};
+  constexpr auto steps_to_the_front = steps_of_a_look + 2;
+  constexpr auto steps_to_close = steps_to_the_front + steps_of_a_look * scheduled_shared_mutex::max_looks + 1;
+  auto most_passes = 0;
+  const auto body = [&](execution& e) {
+    auto mutex = scheduled_shared_mutex{};
+    auto served = false;
+    auto passes = 0;
+    mutex.lock();
+    e.spawn([&] {
+      mutex.lock();
+      served = true;
+      mutex.unlock();
+    });
+    e.spawn([&] {
+      mutex.unlock();
+      for (auto i = 0; i < 20 && !served; ++i) {
+        readers_pass ? mutex.lock_shared() : mutex.lock();
+        e.expect(served || e.steps(writer) < steps_to_close, "a writer was passed that has closed the door");
+        passes += !served;
+        readers_pass ? mutex.unlock_shared() : mutex.unlock();
+      }
+    });
+    e.run();
+    most_passes = std::max(most_passes, passes);
+  };
+  const auto found = explorer{{.preemptions = 4}}.random(body, 1, 20'000);
+  INFO(found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(most_passes > 1);
+  CHECK(explorer{{.preemptions = 2}}.exhaustive(body).failure.empty());
+}
+
+/// Tells whether the first thread of an execution, a reader, waits.
+struct first_thread_waits : pagedkv::no_contention_metrics {
+  static inline bool yes = false;
+  static void waited() noexcept { yes |= execution::active()->current() == 1; }
+};
+
 TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[scheduler][fair_shared_mutex]") {
   const auto body = [](execution& e) {
-    auto mutex = scheduled_shared_mutex{};
-    constexpr auto reader = std::size_t{1};
+    auto mutex = pagedkv::basic_fair_shared_mutex<scheduled, first_thread_waits>{};
     auto reader_inside = false;
     auto writers_ahead = 0;
+    first_thread_waits::yes = false;
     e.spawn([&] {
       mutex.lock_shared();
       reader_inside = true;
@@ -271,7 +344,7 @@ TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[sched
     for (auto writer = 0; writer < 3; ++writer) {
       e.spawn([&] {
         mutex.lock();
-        writers_ahead += e.steps(reader) > 0 && !reader_inside;
+        writers_ahead += first_thread_waits::yes && !reader_inside;
         mutex.unlock();
       });
     }

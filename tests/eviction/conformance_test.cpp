@@ -24,8 +24,9 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES \
-  lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density
+#define EVICTING_POLICIES                                                                                             \
+  lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, pagedkv::clock<3>::for_one_thread, sieve, slru, arc, lfu, s3_fifo, \
+      tiny_lfu, priority, hit_density
 
 namespace {
 

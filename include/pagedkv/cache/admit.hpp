@@ -201,7 +201,8 @@ template <class State>
   to.num_prompt_tokens = from.num_prompt_tokens;
   to.num_cached_tokens = from.num_cached_tokens;
   to.created = to.last_access = state.time();
-  from.room = to.room = 0;
+  from.forget_room();
+  to.forget_room();
   return {};
 }
 

@@ -60,7 +60,7 @@ class invariant_check {
       expect(i >= num_full || state_.pool.state(s.blocks[i]).published(), "a committed full block is not published",
              std::int64_t(s.blocks[i]));
     }
-    if (s.room > 0) {
+    if (s.has_room()) {
       expect(state_.pool.writable(s.blocks.back()), "a sequence may append to a block that others can see",
              std::int64_t(s.blocks.back()));
     }

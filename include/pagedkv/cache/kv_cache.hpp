@@ -19,6 +19,7 @@
 #include <pagedkv/sequence/slot_mapping.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -76,19 +77,18 @@ class basic_kv_cache {
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
-  /// see it. A store and three updates when neither is the case. Errors: `capacity_exhausted`, and those of the
-  /// backend.
+  /// see it. Four stores when neither is the case. Errors: `capacity_exhausted`, and those of the backend.
   result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) -> result<void> {
-      if (s.room > 0) [[likely]] {
+      if (s.has_room()) [[likely]] {
         s.last_access = state_.time();
         *s.next_token++ = next;
-        --s.room;
         ++s.num_tokens;
         return {};
       }
-      return extend(s, {&next, 1}, on);
+      const auto run = std::array{next};  // only here does the token need an address
+      return extend(s, run, on);
     });
   }
 

@@ -57,10 +57,11 @@ void release_all(State& state, sequence& from, bool ended) noexcept {
 template <class State>
 void find_room(State& state, sequence& s) noexcept {
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
-  s.room = 0;
+  s.forget_room();
   if (offset != 0 && state.pool.writable(s.blocks.back())) {
-    s.room = state.config.block_size - static_cast<std::int32_t>(offset);
-    s.next_token = state.index.tokens(s.blocks.back()).data() + offset;
+    const auto room = state.index.tokens(s.blocks.back()).subspan(offset);
+    s.next_token = room.data();
+    s.end_of_room = room.data() + room.size();
   }
 }
 

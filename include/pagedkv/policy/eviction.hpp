@@ -61,7 +61,8 @@ struct eviction_offer {
 ///
 /// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
 /// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
-/// policy that offers nothing evicts nothing.
+/// policy that offers nothing evicts nothing. A policy for several threads may name, as `P::for_one_thread`, one that
+/// orders alike and costs less where one thread at a time calls it.
 template <class P>
 concept eviction = requires(P policy, const P& constant, block_id block, const block_release& release,
                             const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {

@@ -45,6 +45,13 @@ class eviction_order<unsynchronized_family, Eviction> : public direct_order<Evic
   using direct_order<Eviction>::direct_order;
 };
 
+/// For policies that are fit for several threads, and cost less without.
+template <eviction Eviction>
+  requires eviction<typename Eviction::for_one_thread>
+class eviction_order<unsynchronized_family, Eviction> : public direct_order<typename Eviction::for_one_thread> {
+  using direct_order<typename Eviction::for_one_thread>::direct_order;
+};
+
 template <eviction Eviction>
 class eviction_order<lock_free_family, Eviction> : public direct_order<Eviction> {
   static_assert(

@@ -26,15 +26,18 @@ struct sequence {
   chain_link tail;          // what block number `num_published_blocks` continues
   chain_link window_start;  // what the first block still held continues
 
-  // The rest of the last block, when no other sequence can see it: appending is a store. No room when in doubt.
+  // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
   token* next_token = nullptr;
-  std::int32_t room = 0;
+  token* end_of_room = nullptr;
 
   sequence_options options;
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   timestamp created{};
   timestamp last_access{};
+
+  [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
+  void forget_room() noexcept { next_token = end_of_room; }
 
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(num_tokens); }
 };

@@ -2,6 +2,7 @@
 
 #include <pagedkv/policy/eviction.hpp>
 #include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/policy/locking/unsynchronized.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -23,6 +24,9 @@ class clock {
  public:
   static constexpr std::string_view name = "clock";
   static constexpr bool concurrent = true;
+
+  /// The same, where one thread at a time calls it.
+  using for_one_thread = clock<Bits, unsynchronized>;
 
   explicit clock(std::int32_t num_blocks)
       : evictable_(static_cast<std::size_t>(num_blocks)),

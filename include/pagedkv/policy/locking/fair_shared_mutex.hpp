@@ -1,85 +1,146 @@
 #pragma once
 
 #include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/pause.hpp>
 
 #include <atomic>
 #include <cstdint>
 
 namespace pagedkv {
 
-/// A reader-writer lock under which neither kind starves: waiting writers and waiting readers take turns. A reader
-/// waits for one writer at most. Writers are served in the order they came, and each waits only for readers that came
-/// before its turn; later ones wait for it.
+/// A reader-writer lock under which neither kind starves.
 ///
-/// After the phase-fair ticket lock of Brandenburg and Anderson, "Spin-based reader-writer synchronization for
-/// multiprocessor real-time systems" (Real-Time Systems 46, 2010); waiting threads sleep instead of spinning. At most
-/// 2^24 - 1 threads may hold or await it as readers at once.
+/// Readers that find a writer inside are let in together when it leaves, before any other writer: a reader waits for
+/// one writer at most (the phases of Brandenburg and Anderson, "Spin-based reader-writer synchronization for
+/// multiprocessor real-time systems", Real-Time Systems 46, 2010).
+///
+/// Writers that find somebody inside get in line, and the first in line tries. Newcomers may pass the line, since a
+/// lock that waits for a thread to wake up stands idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys 2017);
+/// but after `max_looks` looks the first in line closes the door, and then waits only for those inside.
+///
+/// At most 2^14 - 1 threads may hold or await it as readers at once.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
  public:
   using contention = Metrics;
 
+  static constexpr auto max_looks = 16;
+
   void lock() noexcept {
-    const auto ticket = next_writer_.fetch_add(1);
-    await(current_writer_, [&](std::uint32_t current) { return current == ticket; });
-    // From here on arriving readers wait. The ticket's parity tells this writer from the next, so that a reader who
-    // sleeps through the change of writers still sees that its own is gone.
-    const auto arrived = readers_in_.fetch_add(writer_present | (ticket & writer_parity)) & reader_mask;
-    await(readers_out_, [&](std::uint32_t departed) { return departed == arrived; });
+    if (!try_enter()) [[unlikely]] {
+      wait_in_line();
+    }
   }
 
   void unlock() noexcept {
-    readers_in_.fetch_and(reader_mask);
-    readers_in_.notify_all();
-    current_writer_.fetch_add(1);
-    current_writer_.notify_all();
+    auto seen = state_.load(std::memory_order_relaxed);
+    while (!state_.compare_exchange_weak(seen, without_writer(seen), std::memory_order_release,
+                                         std::memory_order_relaxed)) {
+    }
+    if ((seen & readers_waiting) != 0) {
+      admissions_.fetch_add(1, std::memory_order_release);
+      admissions_.notify_all();
+    } else if ((seen & door_closed) != 0) {
+      state_.notify_one();
+    }
   }
 
   void lock_shared() noexcept {
-    const auto writer = readers_in_.fetch_add(one_reader) & writer_mask;
-    if (writer != 0) {
-      await(readers_in_, [&](std::uint32_t now) { return (now & writer_mask) != writer; });
+    auto seen = state_.load(std::memory_order_relaxed);
+    while (!state_.compare_exchange_weak(seen, seen + (keeps_readers_out(seen) ? one_waiting : one_reader),
+                                         std::memory_order_acquire, std::memory_order_relaxed)) {
     }
-  }
-
-  [[nodiscard]] bool try_lock_shared() noexcept {
-    auto seen = readers_in_.load(std::memory_order_relaxed);
-    while ((seen & writer_mask) == 0) {
-      if (readers_in_.compare_exchange_weak(seen, seen + one_reader, std::memory_order_acquire,
-                                            std::memory_order_relaxed)) {
-        return true;
-      }
+    if (keeps_readers_out(seen)) [[unlikely]] {
+      await_admission(seen & phase);
     }
-    return false;
   }
 
   void unlock_shared() noexcept {
-    readers_out_.fetch_add(one_reader);
-    readers_out_.notify_one();  // only the writer whose turn it is ever waits here
+    const auto left = state_.fetch_sub(one_reader, std::memory_order_release) - one_reader;
+    if ((left & (door_closed | readers_inside)) == door_closed) {
+      state_.notify_one();
+    }
   }
 
  private:
-  static constexpr auto writer_parity = std::uint32_t{1};
-  static constexpr auto writer_present = std::uint32_t{2};
-  static constexpr auto writer_mask = writer_present | writer_parity;
-  static constexpr auto one_reader = std::uint32_t{0x100};
-  static constexpr auto reader_mask = ~(one_reader - 1);
+  // What `state_` is made of.
+  static constexpr auto writer_inside = std::uint32_t{1};
+  static constexpr auto door_closed = std::uint32_t{2};  // by the first in line
+  static constexpr auto phase = std::uint32_t{4};        // changes when waiting readers are let in
+  static constexpr auto reader_bits = 14;
+  static constexpr auto one_reader = std::uint32_t{1} << 4;
+  static constexpr auto one_waiting = one_reader << reader_bits;
+  static constexpr auto readers_inside = one_waiting - one_reader;
+  static constexpr auto readers_waiting = readers_inside << reader_bits;
 
-  template <class Condition>
-  static void await(const Atomic<std::uint32_t>& word, Condition condition) noexcept {
-    auto now = word.load();
-    if (!condition(now)) {
-      Metrics::waited();
-    }
-    for (; !condition(now); now = word.load()) {
-      word.wait(now);
+  [[nodiscard]] static bool keeps_readers_out(std::uint32_t state) noexcept {
+    return (state & (writer_inside | door_closed)) != 0;
+  }
+
+  [[nodiscard]] static std::uint32_t without_writer(std::uint32_t state) noexcept {
+    const auto admitted = state & readers_waiting;
+    const auto rest = state & ~(writer_inside | readers_waiting);
+    return admitted == 0 ? rest : (rest ^ phase) + (admitted >> reader_bits);
+  }
+
+  /// For a reader that is counted as waiting since `before`.
+  [[gnu::noinline]] void await_admission(std::uint32_t before) noexcept {
+    Metrics::waited();
+    for (auto looks = 1;; ++looks) {
+      const auto admissions = admissions_.load(std::memory_order_acquire);
+      if ((state_.load(std::memory_order_acquire) & phase) != before) {
+        return;
+      }
+      if (looks < max_looks) {
+        pause();
+      } else {
+        admissions_.wait(admissions);
+      }
     }
   }
 
-  Atomic<std::uint32_t> readers_in_{0};      // readers that came, in units of one_reader; the writer present or waiting
-  Atomic<std::uint32_t> readers_out_{0};     // readers that left, in the same units
-  Atomic<std::uint32_t> next_writer_{0};     // ticket of the next writer to come
-  Atomic<std::uint32_t> current_writer_{0};  // ticket of the writer whose turn it is
+  [[nodiscard]] bool try_enter() noexcept {
+    auto seen = state_.load(std::memory_order_relaxed);
+    return (seen & (writer_inside | door_closed | readers_inside)) == 0 &&
+           state_.compare_exchange_strong(seen, seen | writer_inside, std::memory_order_acquire,
+                                          std::memory_order_relaxed);
+  }
+
+  [[gnu::noinline]] void wait_in_line() noexcept {
+    Metrics::waited();
+    const auto ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
+    for (auto first = first_ticket_.load(std::memory_order_acquire); first != ticket;
+         first = first_ticket_.load(std::memory_order_acquire)) {
+      first_ticket_.wait(first);
+    }
+    enter_as_first();
+    first_ticket_.store(ticket + 1, std::memory_order_release);
+    first_ticket_.notify_all();
+  }
+
+  void enter_as_first() noexcept {
+    for (auto looks = 0; looks < max_looks; ++looks) {
+      if (try_enter()) {
+        return;
+      }
+      pause();
+    }
+    auto seen = state_.fetch_or(door_closed, std::memory_order_relaxed) | door_closed;
+    for (;;) {
+      if ((seen & (writer_inside | readers_inside)) != 0) {
+        state_.wait(seen);
+        seen = state_.load(std::memory_order_relaxed);
+      } else if (state_.compare_exchange_weak(seen, (seen & ~door_closed) | writer_inside, std::memory_order_acquire,
+                                              std::memory_order_relaxed)) {
+        return;
+      }
+    }
+  }
+
+  Atomic<std::uint32_t> state_{0};
+  Atomic<std::uint32_t> admissions_{0};    // of groups of readers; what they sleep on
+  Atomic<std::uint32_t> next_ticket_{0};   // of the writer that gets in line next
+  Atomic<std::uint32_t> first_ticket_{0};  // of the writer that is first in line
 };
 
 using fair_shared_mutex = basic_fair_shared_mutex<>;

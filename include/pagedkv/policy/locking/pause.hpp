@@ -1,0 +1,16 @@
+#pragma once
+
+namespace pagedkv {
+
+/// For threads that look at a word again and again: leaves it, and what the core has, to others for a moment.
+inline void pause() noexcept {
+  for (auto i = 0; i < 8; ++i) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+}
+
+}  // namespace pagedkv
