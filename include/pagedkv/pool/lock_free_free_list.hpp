@@ -95,9 +95,9 @@ class lock_free_free_list {
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
       total += count_of(caches_[i].popping.load(std::memory_order_acquire));
     }
-    total += pushed_without_cache_.load(std::memory_order_acquire);
+    total += pushed_without_cache_.load(std::memory_order_relaxed);
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
-      total += count_of(caches_[i].pushing.load(std::memory_order_acquire));
+      total += count_of(caches_[i].pushing.load(std::memory_order_relaxed));
     }
     return std::clamp(static_cast<std::int32_t>(total), 0, static_cast<std::int32_t>(num_blocks_));
   }
@@ -281,7 +281,7 @@ class lock_free_free_list {
 
   [[gnu::noinline]] void push_without_cache(block_id block) noexcept {
     singles_.push(next_single_, static_cast<std::uint32_t>(block));
-    pushed_without_cache_.fetch_add(1, std::memory_order_release);
+    pushed_without_cache_.fetch_add(1, std::memory_order_relaxed);
   }
 
   /// An id of the topmost stocked magazine, which stays where it is unless it proves empty.
