@@ -351,7 +351,7 @@ void look_races_eviction_in_shards(execution& e) {
   }
   e.spawn([&] {
     if (pool.peek(block_id{0})) {
-      pool.unpeek(block_id{0}, {});
+      pool.unpeek(block_id{0});
     }
   });
   e.spawn([&] { static_cast<void>(allocate_both()); });
