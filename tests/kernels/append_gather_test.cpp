@@ -36,11 +36,11 @@ struct shape {
 };
 
 // Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that
-// keep and that break alignment.
+// keep and that break alignment, more heads than a workgroup takes of one token at once.
 constexpr shape shapes[] = {
     {1, 40, 2, 64, 15, 0}, {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
     {16, 4, 2, 128, 1, 3}, {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
-    {16, 4, 2, 5, 40, 1},  {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},
+    {16, 4, 2, 5, 40, 1},  {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},    {4, 3, 70, 64, 5, 0},
 };
 
 /// Everything that a target keeps in its own memory for one test.
@@ -310,6 +310,15 @@ TEMPLATE_TEST_CASE("A layer outside the storage is refused", "[append]", host_ta
     CHECK(refused.error().value == layer);
     CHECK(target.backend.template gather<float32>(view, layer, {}, {}, {}, target.stream()).has_error());
   }
+}
+
+TEST_CASE("Strides that kernels cannot count are refused", "[append]") {
+  const auto target = require_target<hip_target<0>>();
+  auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 2, 64)).view;
+  view.head_stride = std::int64_t{1} << 32;
+  const auto refused = hip::append<float32, float32>(view, 0, {}, {}, {}, target.stream());
+  REQUIRE(refused.has_error());
+  CHECK(refused.error().value == view.head_stride);
 }
 
 TEST_CASE("More tokens than a launch takes are refused", "[append]") {

@@ -81,8 +81,13 @@ TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[bl
     cycle.push_back({i, i + 1});
   }
   cycle.push_back({699, 0});
+  auto exchanges = std::vector<block_pair>();
+  for (auto i = 0; i < 600; i += 2) {
+    exchanges.push_back({i, i + 1});
+    exchanges.push_back({i + 1, i});
+  }
   const auto mixed = random_pairs(1400, 1400, true, random);
-  for (const auto& moves : {chain, cycle, mixed}) {
+  for (const auto& moves : {chain, cycle, exchanges, mixed}) {
     check_moved(target, layout, moves, random, [&](const block_storage_view& view) {
       return target.backend.move_blocks(view, moves, target.stream());
     });
@@ -203,8 +208,8 @@ TEMPLATE_TEST_CASE("Blocks swapped out and in again are bit-identical, whatever 
                    (two_layouts<nhd_by_block, nhd_by_block>), (two_layouts<hnd_by_block, hnd_by_layer>)) {
   auto target = require_target<hip_target<0>>();
   auto random = std::mt19937(14);
-  // 4 KiB and 64 KiB to a block: below and above what makes a run a copy of its own.
-  for (const auto head_dim : {16, 256}) {
+  // 4 KiB and 4 MiB to a block: below and above what makes a run a copy of its own.
+  for (const auto head_dim : {16, 16384}) {
     const auto device_layout = plan<int8, typename TestType::device>(make_config(16, 20, 2, 4, head_dim));
     const auto host_layout = plan<int8, typename TestType::host>(make_config(16, 11, 2, 4, head_dim));
     auto on_device = random_bytes(static_cast<std::size_t>(device_layout.bytes), random);
@@ -242,6 +247,10 @@ TEST_CASE("Swaps of storages that do not fit are refused", "[blocks]") {
   CHECK(swap(plan<int8, hnd_by_layer>(make_config(16, 4, 2, 4, 64)).view, pairs).has_error());
   CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 2, 2, 4, 64)).view, {{0, 2}}).has_error());
   CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 9, 2, 4, 64)).view, {{4, 2}}).has_error());
+  const auto padded = plan<int8, nhd_by_layer>(make_config(1, 4, 2, 1, 8)).view;
+  const auto as_large = plan<float32, nhd_by_layer>(make_config(1, 4, 2, 1, 8)).view;
+  REQUIRE(padded.layer_bytes() == as_large.layer_bytes());
+  CHECK(hip::swap_blocks(padded, as_large, pairs, hipMemcpyDeviceToHost, target.stream()).has_error());
 }
 
 template <class To, class From>
@@ -294,6 +303,40 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
     CHECK(to_array.values() == expected);
     CHECK(from_array.values() == source);
   }
+}
+
+TEST_CASE("More pairs than one launch takes are converted", "[blocks]") {
+  auto target = require_target<hip_target<1>>();
+  auto random = std::mt19937(16);
+  // More heads than a workgroup takes of one token at once.
+  const auto config = make_config(1, 700, 1, 70, 16);
+  const auto from_layout = plan<float32, nhd_by_layer>(config);
+  const auto to_layout = plan<int8, nhd_by_layer>(config);
+  auto source = std::vector<std::byte>(static_cast<std::size_t>(from_layout.bytes));
+  auto expected = std::vector<std::byte>(static_cast<std::size_t>(to_layout.bytes));
+  const auto from_reference = reference_storage<float32, nhd_by_layer>{config, source.data()};
+  const auto to_reference = reference_storage<int8, nhd_by_layer>{config, expected.data()};
+  const auto from_array = [&] {
+    auto number = std::normal_distribution<float>(0.0F, 4.0F);
+    for (auto block = 0; block < 700; ++block) {
+      for (auto row = 0; row < 2 * 70; ++row) {
+        auto numbers = std::vector<float>(16);
+        std::ranges::generate(numbers, [&] { return number(random); });
+        from_reference.write_row(row % 2 == 1, 0, block, 0, row / 2, numbers);
+        to_reference.write_row(row % 2 == 1, 0, 699 - block, 0, row / 2, numbers);
+      }
+    }
+    return target_array<std::byte, hip_target<1>>(target, source);
+  }();
+  const auto to_array = target_array<std::byte, hip_target<1>>(target, std::vector<std::byte>(expected.size()));
+  auto pairs = std::vector<block_pair>();
+  for (auto block = 0; block < 700; ++block) {
+    pairs.push_back({block, 699 - block});
+  }
+  REQUIRE(hip::convert_blocks<int8, float32>(at(from_layout.view, from_array.data()),
+                                             at(to_layout.view, to_array.data()), pairs, target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  CHECK(to_array.values() == expected);
 }
 
 }  // namespace blocks_test

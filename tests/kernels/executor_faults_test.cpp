@@ -1,5 +1,6 @@
 // What only the host executor can show: failures of the runtime at will, and kernels at fault.
 
+#include "../support/allocation_failure.hpp"
 #include "../support/printing.hpp"
 #include "reference.hpp"
 #include "run_kernel.hpp"
@@ -146,6 +147,27 @@ TEST_CASE("Rows that end too early are an access out of bounds", "[hip]") {
   REQUIRE(found);
   CHECK(found->kind == executor::fault_kind::global_out_of_bounds);
   CHECK(found->lane == 2 * 16 + 15);
+}
+
+TEST_CASE("Moves without working memory are an error, at whichever allocation", "[hip]") {
+  auto target = hip_target<0>();
+  const auto layout = plan<float32, nhd_by_layer>(make_config(1, 8, 1, 1, 16));
+  auto random = std::mt19937(33);
+  const auto before = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  const auto storage = target_array<std::byte, hip_target<0>>(target, before);
+  const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 3}, {3, 4}, {5, 6}};
+  auto fail_at = 0L;
+  for (;; ++fail_at) {
+    fail_allocations_after(fail_at);
+    const auto moved = target.backend.move_blocks(at(layout.view, storage.data()), pairs, target.stream());
+    fail_allocations_after(-1);
+    if (moved) {
+      break;
+    }
+    const auto code = moved.error().code;
+    CHECK((code == error_code::out_of_memory || code == error_code::backend_failure));
+  }
+  CHECK(fail_at > 3);
 }
 
 TEST_CASE("What a call was given may go when it returns", "[hip]") {

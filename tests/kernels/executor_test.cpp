@@ -103,6 +103,24 @@ __global__ void overwrite_what_is_read(int* out) {
   kernels::store(out + threadIdx.x, next);
 }
 
+__global__ void work_on_own_element(int* out) {
+  __shared__ kernels::shared_array<int, 256> values;
+  values[threadIdx.x] = 1;
+  values[threadIdx.x] += 2;
+  values[threadIdx.x] += 3;
+  kernels::store(out + threadIdx.x, values[threadIdx.x]);
+}
+
+__global__ void add_to_what_another_lane_wrote(int* out) {
+  __shared__ kernels::shared_array<int, 1> sum;
+  if (threadIdx.x == 0) {
+    sum[0] = 0;
+  }
+  atomicAdd(&sum[0], 1);
+  __syncthreads();
+  kernels::store(out + threadIdx.x, sum[0]);
+}
+
 __global__ void read_what_nobody_wrote(int* out) {
   __shared__ kernels::shared_array<int, 8> values;
   if (threadIdx.x < 7) {
@@ -272,6 +290,20 @@ TEST_CASE("Writing shared memory that another lane still reads is reported") {
   CHECK(found->kind == executor::fault_kind::shared_race);
 }
 
+TEST_CASE("A lane may read and write its own element as often as it likes") {
+  const auto out = device_array<int>(256);
+  REQUIRE_FALSE(run_kernel<work_on_own_element>({{2}, {256}}, out.data()));
+  CHECK(out[0] == 6);
+  CHECK(out[255] == 6);
+}
+
+TEST_CASE("An atomic on what another lane wrote without a barrier is reported") {
+  const auto out = device_array<int>(64);
+  const auto found = run_kernel<add_to_what_another_lane_wrote>({{1}, {64}}, out.data());
+  REQUIRE(found);
+  CHECK(found->kind == executor::fault_kind::shared_race);
+}
+
 TEST_CASE("Reading shared memory that nobody wrote is reported, also when an earlier workgroup wrote it") {
   const auto out = device_array<int>(3 * 8);
   REQUIRE_FALSE(run_kernel<read_what_nobody_wrote>({{3}, {7}}, out.data()));
@@ -373,6 +405,9 @@ TEST_CASE("Shapes that no device takes are refused") {
   CHECK(kernels::launch<one_too_far_in_shared_memory>({{0}, {64}}, nullptr) == hipErrorInvalidConfiguration);
   CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {1025}}, nullptr) == hipErrorInvalidConfiguration);
   CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {64}, 65537}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 65536}, {64}}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 1, 65536}, {64}}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1U << 26}, {64}}, nullptr) == hipErrorInvalidConfiguration);
 }
 
 }  // namespace

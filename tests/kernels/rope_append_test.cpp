@@ -100,6 +100,11 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
     std::generate(positions.begin(), positions.end(),
                   [&] { return static_cast<std::int64_t>(random() % num_positions); });
     positions[0] = num_positions - 1;
+    for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+      if (static_cast<std::int64_t>(slots[i]) < 0) {
+        positions[i] = i % 2 == 0 ? -1 : num_positions;
+      }
+    }
 
     const auto bytes = random_bytes(static_cast<std::size_t>(plan<element, nhd_by_layer>(config).bytes), random);
     const auto storage = target_array<std::byte, target_type>(target, bytes);

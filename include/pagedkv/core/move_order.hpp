@@ -32,6 +32,9 @@ class move_order {
     }
   }
 
+  /// Moves that go anywhere: what `run` calls at most.
+  [[nodiscard]] std::size_t size() const noexcept { return moves_.size(); }
+
   /// The first block that is the destination of two moves.
   [[nodiscard]] std::optional<std::int32_t> ambiguous_destination() const noexcept {
     const auto twice = std::adjacent_find(moves_.begin(), moves_.end(), [](const move& a, const move& b) {

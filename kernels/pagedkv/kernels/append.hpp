@@ -18,13 +18,13 @@ struct mapped_tokens {
 
   template <class Element>
   [[nodiscard]] __device__ row_pair<typename Element::storage> rows_in_slot(const block_storage_view& view,
-                                                                            std::int32_t layer, std::int64_t position,
+                                                                            std::int32_t layer, std::int64_t slot_index,
                                                                             std::int32_t head) const {
-    if (position >> 31 == 0) {
-      const auto [block, offset] = block_size_of_most.split(static_cast<std::int32_t>(position));
+    if (slot_index >> 31 == 0) {
+      const auto [block, offset] = block_size_of_most.split(static_cast<std::int32_t>(slot_index));
       return rows_in_block<Element>(view, layer, block, offset, head);
     }
-    const auto [block, offset] = block_size.split(position);
+    const auto [block, offset] = block_size.split(slot_index);
     return rows_in_block<Element>(view, layer, block, offset, head);
   }
 };
@@ -52,18 +52,18 @@ __global__ void __launch_bounds__(row_workgroup_size)
     append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                   token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values) {
   const auto row = find_row(spread);
-  const auto position = mapping.slot_of(row.token);
+  const auto slot_index = mapping.slot_of(row.token);
   auto source = plain_source<Input, N>{};
   if (row.token >= 0) {
     source.rows = rows_of_token(keys, values, row.token, row.head);
   }
-  transfer<Element, N>(spread, source, row.token >= 0, position >= 0,
-                       [&] { return mapping.rows_in_slot<Element>(view, layer, position, row.head); });
+  transfer<Element, N>(spread, source, row.token >= 0, slot_index >= 0,
+                       [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
 }
 
 /// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped, though
-/// their rows may be read; slots past the storage are the caller's error, caught in debug builds; of equal slots either
-/// may win. `Input` is an unscaled element.
+/// their rows may be read; slots past the storage are the caller's error, caught in debug builds; what equal slots
+/// hold then is not specified. `Input` is an unscaled element.
 template <class Element, class Input>
 [[nodiscard]] hipError_t append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                 std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,

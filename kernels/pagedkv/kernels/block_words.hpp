@@ -40,13 +40,14 @@ struct block_words {
 }
 
 /// Calls `launch_with(word, words, shape)` with a value of the widest word that alignment permits, and a shape that
-/// covers a block's words and `num_blocks` blocks or runs of blocks. Fails for a block of more words than 31 bits count.
+/// covers a block's words and `num_blocks` blocks or runs of blocks. Fails for a block of no words, or more than 31
+/// bits count.
 template <class Launch>
 [[nodiscard]] hipError_t launch_words(const block_storage_view& view, bool aligned, std::int32_t num_blocks,
                                       Launch launch_with) {
   const auto launch_word = [&](auto word) {
     const auto words_per_layer = view.layer_bytes() / static_cast<std::int64_t>(sizeof(word));
-    if (words_per_layer > std::numeric_limits<std::int32_t>::max() / view.num_layers) {
+    if (words_per_layer == 0 || words_per_layer > std::numeric_limits<std::int32_t>::max() / view.num_layers) {
       return hipErrorInvalidValue;
     }
     const auto words = block_words{static_cast<std::int32_t>(words_per_layer * view.num_layers),

@@ -10,9 +10,9 @@ __global__ void __launch_bounds__(row_workgroup_size)
     gather_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                   token_rows<typename Output::storage> keys, token_rows<typename Output::storage> values) {
   const auto row = find_row(spread);
-  const auto position = mapping.slot_of(row.token);
-  if (position >= 0) {
-    const auto from = mapping.rows_in_slot<Element>(view, layer, position, row.head);
+  const auto slot_index = mapping.slot_of(row.token);
+  if (slot_index >= 0) {
+    const auto from = mapping.rows_in_slot<Element>(view, layer, slot_index, row.head);
     const auto source = plain_source<Element, N>{{from.key, from.value, from.key_scale, from.value_scale}};
     transfer_unscaled<Output, N>(spread, source, true,
                                  [&] { return rows_of_token(keys, values, row.token, row.head); });

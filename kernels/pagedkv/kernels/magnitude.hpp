@@ -4,8 +4,8 @@
 
 namespace pagedkv::kernels {
 
-/// Bits of the larger of a magnitude, given by its bits, and a number's. As integers magnitudes order like numbers, with
-/// infinity above every number and NaN above infinity.
+/// Bits of the larger of a magnitude, given by its bits, and a number's. As integers magnitudes order like numbers,
+/// with infinity above every number and NaN above infinity.
 [[nodiscard]] __device__ inline std::int32_t larger_magnitude(std::int32_t magnitude_bits, float number) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   // One instruction, at twice the rate of those on integers, which keeps NaN.

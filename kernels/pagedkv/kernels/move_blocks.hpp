@@ -25,7 +25,11 @@ struct move_batch {
     num_swaps += step.swap;
   }
 
+  /// Nothing where nothing was added since the last run.
   void end_run() noexcept {
+    if (num_steps == (num_runs == 0 ? 0 : std::int32_t{runs[num_runs - 1].end})) {
+      return;
+    }
     runs[num_runs++] = {static_cast<std::uint16_t>(num_steps - num_swaps), static_cast<std::uint16_t>(num_steps)};
     num_swaps = 0;
   }

@@ -20,6 +20,7 @@ class move_plan {
  public:
   /// Throws `std::bad_alloc`. O(n log n).
   explicit move_plan(move_order& order) {
+    steps_.reserve(order.size());
     order.run([&](block_pair pair) { steps_.push_back({pair, false}); },
               [&](block_pair pair) { steps_.push_back({pair, true}); });
     group_by_blocks();

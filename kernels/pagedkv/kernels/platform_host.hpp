@@ -20,8 +20,10 @@ template <auto Kernel>
 
 [[nodiscard]] inline bool valid_shape(const kernels::launch_shape& shape) noexcept {
   const auto lanes = std::uint64_t{shape.workgroup.x} * shape.workgroup.y * shape.workgroup.z;
-  return shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && lanes > 0 && lanes <= max_workgroup_size &&
-         shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
+  constexpr auto most_across = 65535U;  // as CUDA has it
+  return shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && shape.grid.y <= most_across &&
+         shape.grid.z <= most_across && lanes * shape.grid.x < std::uint64_t{1} << 32 && lanes > 0 &&
+         lanes <= max_workgroup_size && shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
 }
 
 }  // namespace pagedkv::executor

@@ -2,6 +2,8 @@
 
 #include <pagedkv/kernels/append.hpp>
 
+#include <algorithm>
+
 namespace pagedkv::kernels {
 
 /// Which two numbers of a key rotate together.
@@ -143,27 +145,29 @@ __global__ void __launch_bounds__(row_workgroup_size)
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
                        rope_queries<typename Input::storage> queries) {
-  const auto turned_to_position = [&](std::int32_t token) {
+  // A token that is skipped may have any position.
+  const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
     const auto position = load(positions + token);
-    check(position >= 0 && position < table.num_positions, "position within the table");
+    const auto known = position >= 0 && position < table.num_positions;
+    check(known || slot_index < 0 || table.rotary_dim == 0, "position within the table");
     auto source = rotating_source<Input, Pairing, N>{};
-    source.cosines = table.angles + stride_over(table.rotary_dim, position);
+    source.cosines = table.angles + stride_over(table.rotary_dim, known ? position : 0);
     source.rotary_dim = table.rotary_dim;
     source.head_dim = spread.head_dim;
     return source;
   };
   if (blockIdx.y == 0) {
     const auto row = find_row(spread);
-    const auto position = mapping.slot_of(row.token);
+    const auto slot_index = mapping.slot_of(row.token);
     auto source = rotating_source<Input, Pairing, N>{};
     if (row.token >= 0) {
-      source = turned_to_position(row.token);
+      source = turned_to_position(row.token, slot_index);
       source.rows = rows_of_token(keys, values, row.token, row.head);
     }
-    transfer<Element, N>(spread, source, row.token >= 0, position >= 0,
-                         [&] { return mapping.rows_in_slot<Element>(view, layer, position, row.head); });
+    transfer<Element, N>(spread, source, row.token >= 0, slot_index >= 0,
+                         [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
   } else if (const auto row = find_row(query_spread); row.token >= 0) {
-    auto source = turned_to_position(row.token);
+    auto source = turned_to_position(row.token, mapping.slot_of(row.token));
     source.rows.key = row_of_token(queries.from, row.token, row.head);
     auto* const to = row_of_token(queries.to, row.token, row.head);
     PAGEDKV_KEEP_LOOP
@@ -173,8 +177,10 @@ __global__ void __launch_bounds__(row_workgroup_size)
   }
 }
 
-/// Enqueues the append; see `append`. `positions`, the table and the queries are memory that the device can reach. Every
-/// token's queries are rotated, also where its slot is negative; with no query heads there are none. `head_dim` is even.
+/// Enqueues the append; see `append`. `positions`, the table and the queries are memory that the device can reach.
+/// Every token's queries are rotated, also where its slot is negative; with no query heads there are none. Positions
+/// lie in the table, but those of skipped tokens may be anything: their queries then rotate to position 0. `head_dim`
+/// is even.
 template <class Element, class Input, rope_pairing Pairing>
 [[nodiscard]] hipError_t rope_append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                      std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,

@@ -78,12 +78,14 @@ struct row_place {
 
 [[nodiscard]] __device__ inline row_place find_row(const row_spread& spread) {
   const auto [in_workgroup, in_round] = spread.heads.split(spread.group());
-  const auto token = static_cast<std::int32_t>(blockIdx.x) * spread.tokens_per_workgroup + in_workgroup;
+  const auto token =
+      blockIdx.x * static_cast<std::uint32_t>(spread.tokens_per_workgroup) + static_cast<std::uint32_t>(in_workgroup);
   const auto head = static_cast<std::int32_t>(blockIdx.z) * spread.num_groups() + in_round;
-  if (in_workgroup >= spread.tokens_per_workgroup || token >= spread.num_tokens || head >= spread.num_heads) {
+  if (in_workgroup >= spread.tokens_per_workgroup || token >= static_cast<std::uint32_t>(spread.num_tokens) ||
+      head >= spread.num_heads) {
     return {};
   }
-  return {token, head};
+  return {static_cast<std::int32_t>(token), head};
 }
 
 /// `index` strides, in 64 bits. Cheaper on devices than the product of two 64-bit numbers.
@@ -92,8 +94,8 @@ struct row_place {
                                    static_cast<std::uint64_t>(stride));
 }
 
-/// How many numbers a lane moves at once where alignment permits: what fills one store. Wider loads cost nothing, stores
-/// that skip over each other's bytes do.
+/// How many numbers a lane moves at once where alignment permits: what fills one store. Wider loads cost nothing,
+/// stores that skip over each other's bytes do.
 template <class To>
 inline constexpr auto numbers_per_lane = vector_bytes / static_cast<int>(sizeof(typename To::storage));
 

@@ -1,30 +1,16 @@
 #pragma once
 
+#include <pagedkv/backend/hip/checks.hpp>
 #include <pagedkv/backend/hip/status.hpp>
 #include <pagedkv/kernels/append.hpp>
 #include <pagedkv/kernels/rope_append.hpp>
 #include <pagedkv/policy/element.hpp>
 
-#include <span>
-
 namespace pagedkv::hip {
 
-/// What every call over rows is held to.
-[[nodiscard]] inline result<void> check_rows(const block_storage_view& view, std::int32_t layer,
-                                             std::span<const slot> slots) noexcept {
-  if (layer < 0 || layer >= view.num_layers) {
-    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
-  }
-  if (slots.size() > static_cast<std::size_t>(kernels::max_tokens_per_launch)) {
-    return error{error_code::invalid_argument, "tokens of one call", static_cast<std::int64_t>(slots.size()),
-                 kernels::max_tokens_per_launch};
-  }
-  return {};
-}
-
 /// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
-/// skips its token, whose rows may be read all the same; of equal slots either may win. Slots and rows are memory that
-/// the device can read; slots past the storage are caught by debug builds of the kernels only. Errors:
+/// skips its token, whose rows may be read all the same; what equal slots hold then is not specified. Slots and rows
+/// are memory that the device can read; slots past the storage are caught by debug builds of the kernels only. Errors:
 /// `invalid_argument` for a layer outside the storage, and for more tokens than a launch takes, 16 million.
 template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -39,9 +25,9 @@ template <element Element, element Input>
                    "launch of append");
 }
 
-/// The same, with the keys rotated to `positions[i]` on the way, and as many queries as there are, also where the slot is
-/// negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for a head dimension that is
-/// odd, a rotary dimension that does not fit it, or numbers of tokens that differ.
+/// The same, with the keys rotated to `positions[i]` on the way, and as many queries as there are, also where the slot
+/// is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for a head dimension that
+/// is odd, a rotary dimension that does not fit it, or numbers of tokens that differ.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,

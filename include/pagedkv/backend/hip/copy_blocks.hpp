@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/backend/hip/checks.hpp>
 #include <pagedkv/backend/hip/status.hpp>
 #include <pagedkv/core/block_pairs.hpp>
 #include <pagedkv/kernels/convert_blocks.hpp>
@@ -8,34 +9,15 @@
 
 namespace pagedkv::hip {
 
-/// Enqueues the copy of blocks in every layer, in one launch for each 256; no destination is also a source. The pairs
-/// may go when the call returns. Errors: `invalid_argument` for a block outside the storage, before anything is
-/// enqueued.
+/// Enqueues the copy of blocks in every layer, in one launch for each 256; no destination is also a source or the
+/// destination of two pairs. The pairs may go when the call returns. Errors: `invalid_argument` for a block outside the
+/// storage, before anything is enqueued.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                               hipStream_t stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
     return checked;
   }
   return to_result(kernels::copy_blocks(view, view, pairs, stream), "launch of copy_blocks");
-}
-
-/// Whether every source lies in `from`, every destination in `to`, and the two agree in what a block holds.
-[[nodiscard]] inline result<void> check_pairs_between(const block_storage_view& from, const block_storage_view& to,
-                                                      std::span<const block_pair> pairs) noexcept {
-  const auto same_shape = from.num_layers == to.num_layers && from.block_size == to.block_size &&
-                          from.num_kv_heads == to.num_kv_heads && from.head_dim == to.head_dim;
-  if (!same_shape) {
-    return error{error_code::invalid_argument, "num_layers, block_size, num_kv_heads or head_dim of two storages", 0};
-  }
-  for (const auto& [source, destination] : pairs) {
-    if (source < 0 || source >= from.num_blocks) {
-      return error{error_code::invalid_argument, "source block", source, from.num_blocks};
-    }
-    if (destination < 0 || destination >= to.num_blocks) {
-      return error{error_code::invalid_argument, "destination block", destination, to.num_blocks};
-    }
-  }
-  return {};
 }
 
 /// Enqueues the copy of blocks between a device's storage and one in pinned host memory, of the same element and inner
@@ -48,8 +30,12 @@ namespace pagedkv::hip {
   if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
     return checked;
   }
-  if (from.layer_bytes() != to.layer_bytes() || from.token_stride != to.token_stride) {
-    return error{error_code::invalid_argument, "bytes of a block's layer", to.layer_bytes(), from.layer_bytes()};
+  const auto same_bytes = from.layer_bytes() == to.layer_bytes() && from.value_offset == to.value_offset &&
+                          from.key_scale_offset == to.key_scale_offset && from.token_stride == to.token_stride &&
+                          from.head_stride == to.head_stride;
+  if (!same_bytes) {
+    return error{error_code::invalid_argument, "bytes of a block's layer, or their order", to.layer_bytes(),
+                 from.layer_bytes()};
   }
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
 }
@@ -61,6 +47,11 @@ template <element To, element From>
                                           std::span<const block_pair> pairs, hipStream_t stream) noexcept {
   if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
     return checked;
+  }
+  for (const auto* view : {&from, &to}) {
+    if (const auto checked = check_strides(*view); !checked) {
+      return checked;
+    }
   }
   return to_result(kernels::convert_blocks<To, From>(from, to, pairs, stream), "launch of convert_blocks");
 }

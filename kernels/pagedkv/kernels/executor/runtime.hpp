@@ -57,9 +57,13 @@ class failure_plan {
 
 /// `call` unless a failure is planned.
 template <class Call>
-[[nodiscard]] hipError_t attempt(Call call) {
-  const auto planned = failures().next();
-  return planned != hipSuccess ? planned : call();
+[[nodiscard]] hipError_t attempt(Call call) noexcept {
+  try {
+    const auto planned = failures().next();
+    return planned != hipSuccess ? planned : call();
+  } catch (const std::bad_alloc&) {
+    return hipErrorOutOfMemory;
+  }
 }
 
 [[nodiscard]] inline bool readable(const void* pointer, std::size_t bytes, bool on_device) {

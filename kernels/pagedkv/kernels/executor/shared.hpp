@@ -19,7 +19,7 @@ class shared_history {
     if (write_epoch_ == group.epoch() && writer_ != group.current().index) {
       report_race(group, "read", "wrote", writer_);
     }
-    reader_ = read_epoch_ == group.epoch() && reader_ != group.current().index ? many : group.current().index;
+    reader_ = read_ && read_epoch_ == group.epoch() && reader_ != group.current().index ? many : group.current().index;
     read_epoch_ = group.epoch();
     read_ = true;
   }
@@ -43,7 +43,9 @@ class shared_history {
     if (write_epoch_ == group.epoch() && writer_ != group.current().index && writer_ != many) {
       report_race(group, "atomic", "wrote", writer_);
     }
-    record_write(group, many);
+    // A plain write in the same stretch stays on record: no other lane may touch what it wrote, not even atomically.
+    const auto plain = write_epoch_ == group.epoch() && writer_ == group.current().index;
+    record_write(group, plain ? writer_ : many);
   }
 
  private:
