@@ -18,6 +18,9 @@ namespace pagedkv {
 /// lock that waits for a thread to wake up stands idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys 2017);
 /// but after `max_looks` looks the first in line closes the door, and then waits only for those inside.
 ///
+/// What somebody may sleep on is changed sequentially consistently: the notification that follows looks first whether
+/// anybody sleeps, and must not look before the change is seen.
+///
 /// At most 2^14 - 1 threads may hold or await it as readers at once.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
@@ -34,11 +37,11 @@ class basic_fair_shared_mutex {
 
   void unlock() noexcept {
     auto seen = state_.load(std::memory_order_relaxed);
-    while (!state_.compare_exchange_weak(seen, without_writer(seen), std::memory_order_release,
+    while (!state_.compare_exchange_weak(seen, without_writer(seen), std::memory_order_seq_cst,
                                          std::memory_order_relaxed)) {
     }
     if ((seen & readers_waiting) != 0) {
-      admissions_.fetch_add(1, std::memory_order_release);
+      admissions_.fetch_add(1, std::memory_order_seq_cst);
       admissions_.notify_all();
     } else if ((seen & door_closed) != 0) {
       state_.notify_one();
@@ -56,7 +59,7 @@ class basic_fair_shared_mutex {
   }
 
   void unlock_shared() noexcept {
-    const auto left = state_.fetch_sub(one_reader, std::memory_order_release) - one_reader;
+    const auto left = state_.fetch_sub(one_reader, std::memory_order_seq_cst) - one_reader;
     if ((left & (door_closed | readers_inside)) == door_closed) {
       state_.notify_one();
     }
@@ -114,7 +117,7 @@ class basic_fair_shared_mutex {
       first_ticket_.wait(first);
     }
     enter_as_first();
-    first_ticket_.store(ticket + 1, std::memory_order_release);
+    first_ticket_.store(ticket + 1, std::memory_order_seq_cst);
     first_ticket_.notify_all();
   }
 
