@@ -108,15 +108,14 @@ class unreleased : public scheduled<T> {
   using base = scheduled<T>;
 
   static std::memory_order weaker(std::memory_order order) noexcept {
-    return order == std::memory_order_release   ? std::memory_order_relaxed
-           : order == std::memory_order_acq_rel ? std::memory_order_acquire
-                                                : order;
+    const auto releases_only = order == std::memory_order_release || order == std::memory_order_relaxed;
+    return releases_only ? std::memory_order_relaxed : std::memory_order_acquire;
   }
 
  public:
   using base::base;
 
-  void store(T value, std::memory_order order) noexcept { base::store(value, weaker(order)); }
+  void store(T value, std::memory_order) noexcept { base::store(value, std::memory_order_relaxed); }
   T exchange(T value, std::memory_order order) noexcept { return base::exchange(value, weaker(order)); }
   T fetch_or(T value, std::memory_order order) noexcept { return base::fetch_or(value, weaker(order)); }
   T fetch_and(T value, std::memory_order order) noexcept { return base::fetch_and(value, weaker(order)); }
