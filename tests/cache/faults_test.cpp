@@ -2,6 +2,7 @@
 #include "../support/cache_fixture.hpp"
 #include "../support/failing_allocator.hpp"
 
+#include <array>
 #include <limits>
 #include <new>
 
@@ -173,6 +174,24 @@ TEST_CASE("a constructor that runs out of memory at any point gives everything b
   }
   CHECK(failures >= 5);
   CHECK(log.live == 0);
+}
+
+TEST_CASE("foreseeing what releases would gain without memory is an error", "[cache][faults]") {
+  auto cache = kv_cache<>{small_cache(64)};
+  const auto ids = std::array{create_committed(cache, text(0, 20)), create_committed(cache, text(500, 12))};
+  const auto prompt = text(0, 20);
+  auto failures = 0;
+  for (auto n = 1;; ++n) {
+    fail_allocation(n);
+    const auto gain = cache.gain_of_releasing(ids, prompt);
+    fail_allocation(0);
+    if (gain) {
+      break;
+    }
+    ++failures;
+    CHECK(gain.error().code == error_code::out_of_memory);
+  }
+  CHECK(failures >= 2);
 }
 
 TEST_CASE("operations that run out of memory at any point say so and change nothing", "[cache][faults]") {

@@ -1,3 +1,4 @@
+#include "../support/full_numbers.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace {
@@ -294,6 +296,54 @@ TEST_CASE("a lock-free free list is never counted too small", "[lock_free_free_l
     check_passes(found);
     CHECK(found.complete);
   }
+}
+
+/// The number of the thread that the scheduler runs, or, while a list is prepared, whatever is wanted.
+struct assigned_thread_index {
+  static inline auto assigned = std::optional<std::uint32_t>{};
+
+  static std::uint32_t current() noexcept {
+    return assigned ? *assigned : static_cast<std::uint32_t>(execution::active()->current());
+  }
+  static std::uint32_t limit() noexcept { return 5; }
+};
+
+/// The first thread pops and pushes one id again and again, the second steals it behind the last push, the third counts:
+/// the other id is free throughout.
+scenario count_behind_a_theft(std::uint32_t num_caches) {
+  return [=](execution& e) {
+    using index = assigned_thread_index;
+    auto list = lock_free_free_list<scheduled, index, 3>{2, num_caches};
+    index::assigned = 1;
+    const auto busy = list.pop();
+    index::assigned = 4;
+    list.push(list.pop());
+    index::assigned = 1;
+    list.push(busy);
+    index::assigned.reset();
+    auto num_rounds = 0;
+    auto stolen = no_block;
+    auto counted = 0;
+    e.spawn([&] {
+      for (auto block = list.pop(); block == busy && num_rounds < 3; ++num_rounds) {
+        list.push(block);
+        block = num_rounds < 2 ? list.pop() : no_block;
+      }
+    });
+    e.spawn([&] { stolen = list.pop(); });
+    e.spawn([&] { counted = list.size(); });
+    e.run();
+    e.expect(num_rounds < 3 || stolen != busy || counted >= 1, "counted nothing though one id was free throughout");
+  };
+}
+
+TEST_CASE("no count misses an id because another was stolen on its way", "[lock_free_free_list]") {
+  const auto beyond_the_caches = explorer{{.preemptions = 3}}.exhaustive(count_behind_a_theft(1));
+  check_passes(beyond_the_caches);
+  CHECK(beyond_the_caches.complete);
+  const auto in_a_cache = explorer{{.preemptions = scaled(2U, 3U)}}.exhaustive(count_behind_a_theft(5));
+  check_passes(in_a_cache);
+  CHECK(in_a_cache.complete);
 }
 
 TEST_CASE("a lock-free free list stands loads as stale as their order allows", "[lock_free_free_list]") {

@@ -313,12 +313,18 @@ void count_races_moves(execution& e) {
 
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
-  return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
-          claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
-          retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
-          retire_races_a_second_step<Atomic>,  retire_races_a_sweep<Atomic>,
-          allocation_races_retirement<Atomic>, references_race<Atomic>,
-          look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
+  return {hit_races_eviction<Atomic>,
+          hit_races_release<Atomic>,
+          claim_races_claim<Atomic>,
+          hit_races_restored_victims<Atomic>,
+          retire_races_release<Atomic, true>,
+          retire_races_release<Atomic, false>,
+          retire_races_a_second_step<Atomic>,
+          retire_races_a_sweep<Atomic>,
+          allocation_races_retirement<Atomic>,
+          references_race<Atomic>,
+          look_races_eviction<Atomic, false>,
+          look_races_eviction<Atomic, true>,
           count_races_moves<Atomic>};
 }
 

@@ -75,8 +75,13 @@ template <class State>
                 num_taken += state.pool.could_be_evicted(block);
               });
   const auto num_more = num_total - std::min(num_total, blocks.size());
-  const auto num_available = state.pool.num_available() - num_taken;
-  // The count of what is available may be below zero while other threads are at work.
+  auto num_available = state.pool.num_available() - num_taken;
+  if constexpr (State::locking_type::family::concurrent) {
+    // What the prefix took may have been taken from the count by others as well.
+    if (static_cast<std::int64_t>(num_more) > num_available) {
+      num_available = state.pool.count_claimable();
+    }
+  }
   if (num_more != 0 && static_cast<std::int64_t>(num_more) > num_available) {
     if constexpr (State::locking_type::family::concurrent) {
       drop_prefix(state, blocks, blocks.size());

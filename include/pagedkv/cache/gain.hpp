@@ -19,12 +19,22 @@ template <class State, class VisitTables>
   if (state.pool.step_in_flight()) {
     return std::int64_t{0};
   }
+  const auto no_memory = error{error_code::out_of_memory, "number of blocks in the pool", state.config.num_blocks};
   try {
     auto blocks = std::vector<block_id>{};
+    auto complete = true;
     visit_tables([&](std::span<const block_id> held) -> result<void> {
-      blocks.insert(blocks.end(), held.begin(), held.end());
+      // Nothing may be thrown through the visit of a sequence.
+      try {
+        blocks.insert(blocks.end(), held.begin(), held.end());
+      } catch (const std::bad_alloc&) {
+        complete = false;
+      }
       return {};
     });
+    if (!complete) {
+      return no_memory;
+    }
     std::ranges::sort(blocks);
 
     // As in `admit`, the last token is left to compute.
@@ -47,7 +57,7 @@ template <class State, class VisitTables>
     }
     return gain;
   } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "number of blocks in the pool", state.config.num_blocks};
+    return no_memory;
   }
 }
 

@@ -43,6 +43,8 @@ template <class Map, class Body>
   }
   if constexpr (Map::locking_type::waits_for_sequence) {
     place->mutex.lock();
+  } else if (!Map::is_open(*place, id)) {
+    return unknown_record(id);  // whoever has a stale id must not make the place's new owner busy
   } else if (!place->mutex.try_lock()) {
     return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(id)};
   }

@@ -32,16 +32,12 @@ class block_pool {
       : num_blocks_(num_blocks), words_(num_blocks), free_(num_blocks), order_(num_blocks), retiring_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
-
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
-
-  /// Exact unless other threads are at work. Then, but for what they have not finished giving back, blocks free and
-  /// evictable are together no fewer than at some moment of the call.
+  /// Exact unless other threads are at work: then off by what those have begun and not counted.
   [[nodiscard]] block_counts counts() const noexcept {
     // First what was lost: a block that is lost here and gained there meanwhile is then counted.
     const auto lost = tally_.get(evictable_lost);
-    const auto num_free = free_.size();
-    auto counts = block_counts{num_free, 0, tally_.get(evictable_gained) - lost, tally_.get(retiring)};
+    auto counts = block_counts{free_.size(), 0, tally_.get(evictable_gained) - lost, tally_.get(retiring)};
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
@@ -50,6 +46,17 @@ class block_pool {
   [[nodiscard]] std::int64_t num_available() const noexcept {
     const auto now = counts();
     return now.free + (evicts<Eviction> ? now.evictable : 0);
+  }
+
+  /// The same without blocks that somebody looks at, counted block by block, in O(blocks): for who would refuse because
+  /// of counts that may be behind what other threads have done.
+  [[nodiscard]] std::int64_t count_claimable() const noexcept {
+    auto num = std::int64_t{free_.size()};
+    for (auto block = block_id{0}; evicts<Eviction> && block < block_id{num_blocks_}; block = next(block)) {
+      const auto seen = state(block);
+      num += seen.evictable() && seen.looks() == 0;
+    }
+    return num;
   }
 
   /// Calls `visit(id)` on every id in the free list. No other thread is at work.
@@ -115,15 +122,15 @@ class block_pool {
   /// A look at a published block: it is not evicted until `unpeek`, which leaves no trace, or `keep`, which makes the
   /// look a reference.
   [[nodiscard]] bool peek(block_id block) noexcept {
-    const auto before = words_.change(block, [](block_state seen) {
+    const auto looked = [](block_state seen) {
       return holdable(seen) && seen.looks() < block_state::max_looks ? std::optional{seen.looked_at()} : std::nullopt;
-    });
-    return before.has_value();
+    };
+    return words_.change(block, looked).has_value();
   }
   void unpeek(block_id block) noexcept {
     words_.change(block, [](block_state seen) {
       assert(seen.looks() > 0 && "a look ends once");
-      return std::optional{seen.looked_away()};
+      return seen.looks() > 0 ? std::optional{seen.looked_away()} : std::nullopt;
     });
   }
   void keep(block_id block) noexcept {
@@ -133,21 +140,24 @@ class block_pool {
 
   /// One reference more on a block that the caller holds. False when the count is full.
   [[nodiscard]] bool reference(block_id block) noexcept {
-    const auto before = words_.change(block, [](block_state seen) {
+    const auto shared = [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
-      return seen.referable() ? std::optional{seen.referenced()} : std::nullopt;
-    });
-    return before.has_value();
+      return seen.count() > 0 && seen.referable() ? std::optional{seen.referenced()} : std::nullopt;
+    };
+    return words_.change(block, shared).has_value();
   }
 
   /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once
-  /// the steps in flight have retired. Chains are released deepest block first.
+  /// the steps in flight have retired. Chains are released deepest block first. Without a reference nothing changes.
   void release(block_id block, const block_release& how) noexcept {
     auto after = block_state{};
-    words_.change(block, [&](block_state seen) {
+    const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
-      return std::optional{after = seen.unreferenced().with_step(steps_.tag())};
-    });
+      return seen.count() > 0 ? std::optional{after = seen.unreferenced().with_step(steps_.tag())} : std::nullopt;
+    };
+    if (!words_.change(block, let_go)) {
+      return;
+    }
     if (after.word() == 0) {
       free_.push(block);
     } else if (after.count() == 0) {
@@ -181,7 +191,6 @@ class block_pool {
 
   /// Blocks released from now on stay untouched until this step and all before it have retired.
   [[nodiscard]] result<step_id> begin_step() noexcept { return steps_.begin(); }
-
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     auto retired = steps_.retire(step);
     if (retired) {
@@ -191,7 +200,6 @@ class block_pool {
   }
 
   [[nodiscard]] bool step_in_flight() const noexcept { return steps_.in_flight(); }
-
   /// Whether a block can be appended to in place: one sequence holds it and no prefix hit can find it.
   [[nodiscard]] bool writable(block_id block) const noexcept {
     const auto seen = state(block);
@@ -274,11 +282,11 @@ class block_pool {
     }
   }
 
-  /// Where threads share the counts, summing them up costs more than trying for a few blocks.
+  /// Whether to try. Where threads share the counts, one block is tried for at once: it leaves no victims to restore.
   [[nodiscard]] bool may_supply(std::size_t num_blocks) const noexcept {
-    constexpr auto few = std::size_t{64};
-    return (Locking::family::concurrent && num_blocks <= few) ||
-           static_cast<std::int64_t>(num_blocks) <= num_available();
+    const auto wanted = static_cast<std::int64_t>(num_blocks);
+    return (Locking::family::concurrent && wanted <= 1) || wanted <= num_available() ||
+           (Locking::family::concurrent && wanted <= count_claimable());
   }
 
   [[nodiscard]] static bool holdable(block_state state) noexcept {

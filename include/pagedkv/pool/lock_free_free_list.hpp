@@ -97,7 +97,7 @@ class lock_free_free_list {
     }
     total += pushed_without_cache_.load(std::memory_order_relaxed);
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
-      total += count_of(caches_[i].pushing.load(std::memory_order_relaxed));
+      total += caches_[i].begun.load(std::memory_order_relaxed);
     }
     return std::clamp(static_cast<std::int32_t>(total), 0, static_cast<std::int32_t>(num_blocks_));
   }
@@ -132,6 +132,7 @@ class lock_free_free_list {
   struct alignas(64) cache {
     Atomic<std::uint64_t> pushing{0};    // word whose count is how many ids its thread has pushed, modulo 2^32
     Atomic<std::uint64_t> popping{0};    // the same, below zero, for ids that it has popped
+    Atomic<std::uint32_t> begun{0};      // pushes, also one that is not counted in `pushing` yet
     Atomic<std::uint32_t> announced{0};  // the full position of a magazine that is changing its place, or 0
   };
 
@@ -171,6 +172,7 @@ class lock_free_free_list {
   }
 
   void fill_slot(cache& own, std::uint64_t pushing, block_id block) noexcept {
+    own.begun.store(count_of(pushing) + 1, std::memory_order_relaxed);
     slots_[position_of(pushing)].store(static_cast<std::int32_t>(block), std::memory_order_release);
     own.pushing.store(pushing + 1, std::memory_order_release);
   }
@@ -244,8 +246,9 @@ class lock_free_free_list {
     if (level_of(own.popping.load(std::memory_order_relaxed)) == 0) {
       exchange_magazines(own);
     } else if (!exchange_full(own)) {
-      singles_.push(next_single_, static_cast<std::uint32_t>(block));
-      return count(own.pushing, one_more);
+      own.begun.store(own.begun.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      count(own.pushing, one_more);
+      return singles_.push(next_single_, static_cast<std::uint32_t>(block));
     }
     fill_slot(own, own.pushing.load(std::memory_order_relaxed), block);
   }
@@ -280,8 +283,8 @@ class lock_free_free_list {
   }
 
   [[gnu::noinline]] void push_without_cache(block_id block) noexcept {
-    singles_.push(next_single_, static_cast<std::uint32_t>(block));
     pushed_without_cache_.fetch_add(1, std::memory_order_relaxed);
+    singles_.push(next_single_, static_cast<std::uint32_t>(block));
   }
 
   /// An id of the topmost stocked magazine, which stays where it is unless it proves empty.

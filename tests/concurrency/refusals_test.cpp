@@ -1,0 +1,107 @@
+// What must not be refused, and what a refusal must leave as it was, when other threads are at work.
+
+#include "../support/printing.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <tuple>
+
+namespace {
+
+using namespace pagedkv;
+
+using lock_free_cache = kv_cache<float32, lock_free, pagedkv::clock<>>;
+using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
+using caches = std::tuple<lock_free_cache, sharded_cache>;
+
+cache_config pairs_of_tokens(std::int32_t num_blocks) {
+  auto config = cache_config{};
+  config.head_dim = 1;
+  config.block_size = 2;
+  config.num_blocks = num_blocks;
+  config.max_sequences = 16;
+  config.hash_seed = 1;
+  return config;
+}
+
+template <class Cache>
+void cache_prompt(Cache& cache, token first, token second, std::uint8_t priority = 0) {
+  auto options = sequence_options{};
+  options.priority = priority;
+  const auto id = cache.create_sequence(std::array{first, second}, options).value().id;
+  REQUIRE(cache.commit(id, 2));
+  REQUIRE(cache.release(id));
+}
+
+TEMPLATE_LIST_TEST_CASE("a prompt is not refused because others hold its prefix for a moment", "[refusals]", caches) {
+  auto cache = TestType{pairs_of_tokens(2)};
+  cache_prompt(cache, 1, 2);
+  auto stop = std::atomic{false};
+  auto pins = std::jthread{[&] {
+    while (!stop) {
+      if (const auto pinned = cache.pin(std::array<token, 2>{1, 2})) {
+        static_cast<void>(cache.unpin(pinned->id));
+      }
+    }
+  }};
+  auto refused = 0;
+  for (auto i = 0; i < 20'000; ++i) {
+    const auto made = cache.create_sequence(std::array<token, 3>{1, 2, 3});
+    refused += !made;
+    if (made) {
+      static_cast<void>(cache.release(made->id));
+    }
+  }
+  stop = true;
+  pins.join();
+  CHECK(refused == 0);
+  CHECK(cache.check_invariants() == std::vector<std::string>{});
+}
+
+TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[refusals]", rw_lock<>,
+                   sharded_mutex<1>) {
+  auto cache = kv_cache<float32, TestType, priority>{pairs_of_tokens(3)};
+  cache_prompt(cache, 1, 2, 100);
+  cache_prompt(cache, 3, 4, 0);
+  const auto id = cache.create_sequence(std::array<token, 1>{5}).value().id;
+  CHECK(cache.append(id, std::array<token, 7>{6, 7, 8, 9, 10, 11, 12}).has_error());
+  cache_prompt(cache, 7, 8, 50);
+  REQUIRE(cache.append(id, std::array<token, 2>{6, 6}));
+  CHECK(cache.find_prefix(std::array<token, 3>{1, 2, 0}) == 2);
+  CHECK(cache.find_prefix(std::array<token, 3>{7, 8, 0}) == 0);
+}
+
+TEST_CASE("a stale id does not make the sequence busy that has its place", "[refusals]") {
+  auto config = pairs_of_tokens(4);
+  config.max_sequences = 1;
+  auto cache = lock_free_cache{config};
+  const auto stale = cache.create_sequence(std::array<token, 1>{1}).value().id;
+  REQUIRE(cache.release(stale));
+  const auto id = cache.create_sequence(std::array<token, 1>{1}).value().id;
+  auto stop = std::atomic{false};
+  auto late = std::jthread{[&] {
+    while (!stop) {
+      static_cast<void>(cache.describe(stale));
+    }
+  }};
+  auto refused = 0;
+  for (auto i = 0; i < 50'000; ++i) {
+    refused += cache.truncate(id, 1).has_error();
+  }
+  stop = true;
+  late.join();
+  CHECK(refused == 0);
+}
+
+}  // namespace
