@@ -305,7 +305,7 @@ class basic_kv_cache {
     return state_.pool.forget_evictable(chains);
   }
 
-  /// Linear in the number of sequences, each of which it looks at for a moment: see `cache_statistics`.
+  /// Linear in the number of sequences, none of which it disturbs: see `cache_statistics`.
   [[nodiscard]] cache_statistics statistics() noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::take_statistics(state_);

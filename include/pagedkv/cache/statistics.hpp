@@ -7,7 +7,7 @@
 
 namespace pagedkv {
 
-/// A snapshot. Exact unless other threads are at work; sequences in which one is may be left out.
+/// A snapshot. Exact unless other threads are at work: then a sum over what changes meanwhile.
 struct cache_statistics {
   block_counts blocks;
   std::int64_t peak_in_use = 0;     // blocks

@@ -16,12 +16,14 @@ namespace pagedkv {
 ///
 /// Writers that find somebody inside get in line, and the first in line tries. Newcomers may pass the line, since a
 /// lock that waits for a thread to wake up stands idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys 2017);
-/// but after `max_looks` looks the first in line closes the door, and then waits only for those inside.
+/// but after `max_looks` looks the first in line closes the door, and then waits only for those inside, and for the
+/// readers that wait for a writer inside.
 ///
-/// What somebody may sleep on is changed sequentially consistently: the notification that follows looks first whether
-/// anybody sleeps, and must not look before the change is seen.
+/// A change that a notification follows is sequentially consistent: the notification looks first whether anybody sleeps,
+/// and must not look before the change is seen.
 ///
-/// At most 2^14 - 1 threads may hold or await it as readers at once.
+/// At most 2^14 - 1 threads may hold or await it as readers at once. It outlives every call: a writer that leaves still
+/// wakes those whom it has let in.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
  public:

@@ -55,7 +55,7 @@ class index_registry {
 /// number, so that a thread finds its own without searching.
 class this_thread_index {
  public:
-  /// `index_registry<>::none` while more threads live than there are numbers, and at the end of a thread.
+  /// `index_registry<>::none` for a thread that found no number left when it first asked, and at the end of a thread.
   [[nodiscard]] static std::uint32_t current() noexcept {
     const auto index = index_;
     return index != unknown ? index : claim();
