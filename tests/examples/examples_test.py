@@ -21,6 +21,13 @@ class QuickStart(unittest.TestCase):
         self.assertIn(f"```cpp\n{program}```\n", (SOURCE_ROOT / "README.md").read_text())
 
 
+class DeviceCache(unittest.TestCase):
+    def test_what_kernels_wrote_is_found_and_read_back(self):
+        done = subprocess.run([EXAMPLES / "device_cache"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "48 of 64 tokens were cached; the key of token 40 is 40\n")
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)
