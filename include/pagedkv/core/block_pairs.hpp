@@ -8,18 +8,23 @@
 
 namespace pagedkv {
 
-/// Whether both blocks of every pair lie in the storage.
-[[nodiscard]] inline result<void> check_pairs(const block_storage_view& view,
+/// Whether every source lies in `from`, and every destination in `to`.
+[[nodiscard]] inline result<void> check_pairs(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs) noexcept {
   for (const auto& [source, destination] : pairs) {
-    if (source < 0 || source >= view.num_blocks) {
-      return error{error_code::invalid_argument, "source block", source, view.num_blocks};
+    if (source < 0 || source >= from.num_blocks) {
+      return error{error_code::invalid_argument, "source block", source, from.num_blocks};
     }
-    if (destination < 0 || destination >= view.num_blocks) {
-      return error{error_code::invalid_argument, "destination block", destination, view.num_blocks};
+    if (destination < 0 || destination >= to.num_blocks) {
+      return error{error_code::invalid_argument, "destination block", destination, to.num_blocks};
     }
   }
   return {};
+}
+
+[[nodiscard]] inline result<void> check_pairs(const block_storage_view& view,
+                                              std::span<const block_pair> pairs) noexcept {
+  return check_pairs(view, view, pairs);
 }
 
 }  // namespace pagedkv

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pairs.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/kernels/row.hpp>
@@ -51,15 +52,7 @@ namespace pagedkv::hip {
   if (!same_shape) {
     return error{error_code::invalid_argument, "num_layers, block_size, num_kv_heads or head_dim of two storages", 0};
   }
-  for (const auto& [source, destination] : pairs) {
-    if (source < 0 || source >= from.num_blocks) {
-      return error{error_code::invalid_argument, "source block", source, from.num_blocks};
-    }
-    if (destination < 0 || destination >= to.num_blocks) {
-      return error{error_code::invalid_argument, "destination block", destination, to.num_blocks};
-    }
-  }
-  return {};
+  return check_pairs(from, to, pairs);
 }
 
 }  // namespace pagedkv::hip
