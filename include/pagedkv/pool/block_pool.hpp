@@ -365,7 +365,8 @@ class block_pool {
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
     auto offered = offer<Chains>{*this, chains};
     const auto block = order_.victim(offered, now);
-    return block == no_block && offered.refused ? take_any(chains) : block;
+    const auto overlooked = block == no_block && offered.refused && tally_.num_evictable([] {}) > 0;
+    return overlooked ? take_any(chains) : block;
   }
 
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
