@@ -4,6 +4,7 @@
 #include <pagedkv/policy/locking/pause.hpp>
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 
 namespace pagedkv {
@@ -55,6 +56,7 @@ class basic_fair_shared_mutex {
     while (!state_.compare_exchange_weak(seen, seen + (keeps_readers_out(seen) ? one_waiting : one_reader),
                                          std::memory_order_acquire, std::memory_order_relaxed)) {
     }
+    assert(num_readers(seen) < max_readers && "too many threads hold or await a lock as readers");
     if (keeps_readers_out(seen)) [[unlikely]] {
       await_admission(seen & phase);
     }
@@ -77,6 +79,12 @@ class basic_fair_shared_mutex {
   static constexpr auto one_waiting = one_reader << reader_bits;
   static constexpr auto readers_inside = one_waiting - one_reader;
   static constexpr auto readers_waiting = readers_inside << reader_bits;
+  static constexpr auto max_readers = readers_inside / one_reader;
+
+  /// Inside and waiting.
+  [[nodiscard]] static std::uint32_t num_readers(std::uint32_t state) noexcept {
+    return (state & readers_inside) / one_reader + (state & readers_waiting) / one_waiting;
+  }
 
   [[nodiscard]] static bool keeps_readers_out(std::uint32_t state) noexcept {
     return (state & (writer_inside | door_closed)) != 0;
