@@ -130,14 +130,14 @@ TEST_CASE("a read-modify-write continues a release sequence and a store ends it"
   CHECK_FALSE(explorer{}.exhaustive(relay(true)).failure.empty());
 }
 
-scenario store_buffering(std::memory_order order) {
+scenario store_buffering(std::memory_order write, std::memory_order look) {
   return [=](execution& e) {
     auto words = std::array<word, 2>{};
     auto seen = std::array<std::uint32_t, 2>{};
     for (auto i = std::size_t{0}; i < 2; ++i) {
       e.spawn([&, i] {
-        words[i].store(1, order);
-        seen[i] = words[1 - i].load(order);
+        words[i].store(1, write);
+        seen[i] = words[1 - i].load(look);
       });
     }
     e.run();
@@ -145,11 +145,41 @@ scenario store_buffering(std::memory_order order) {
   };
 }
 
+/// Two words are written, and two threads look at them in opposite orders.
+scenario independent_reads(std::memory_order look) {
+  return [=](execution& e) {
+    auto words = std::array<word, 2>{};
+    auto seen = std::array<std::array<std::uint32_t, 2>, 2>{};
+    for (auto i = std::size_t{0}; i < 2; ++i) {
+      e.spawn([&, i] { words[i].store(1, std::memory_order_release); });
+      e.spawn([&, i] {
+        seen[i][0] = words[i].load(look);
+        seen[i][1] = words[1 - i].load(look);
+      });
+    }
+    e.run();
+    constexpr auto only_the_first = std::array{1U, 0U};
+    e.expect(seen[0] != only_the_first || seen[1] != only_the_first, "each word was written before the other");
+  };
+}
+
 TEST_CASE("loads may be stale when their order allows it", "[scheduler]") {
+  using enum std::memory_order;
   const auto limits = bounds{.preemptions = 2, .surprises = 1};
-  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(std::memory_order_relaxed)).failure.empty());
-  CHECK(explorer{limits}.exhaustive(store_buffering(std::memory_order_seq_cst)).failure.empty());
-  CHECK(explorer{}.exhaustive(store_buffering(std::memory_order_relaxed)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(relaxed, relaxed)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(release, acquire)).failure.empty());
+  CHECK(explorer{}.exhaustive(store_buffering(relaxed, relaxed)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(independent_reads(acquire)).failure.empty());
+}
+
+TEST_CASE("sequentially consistent loads see what is before them in the single order, and only that must they",
+          "[scheduler]") {
+  using enum std::memory_order;
+  const auto limits = bounds{.preemptions = 3, .surprises = 2};
+  CHECK(explorer{limits}.exhaustive(store_buffering(seq_cst, seq_cst)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(release, seq_cst)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(store_buffering(seq_cst, acquire)).failure.empty());
+  CHECK(explorer{limits}.exhaustive(independent_reads(seq_cst)).failure.empty());
 }
 
 TEST_CASE("loads never go back, nor behind what happened before", "[scheduler]") {
@@ -235,6 +265,27 @@ TEST_CASE("a wait that nobody ends is a deadlock", "[scheduler]") {
   CHECK_FALSE(explorer{}.exhaustive(handover(false)).failure.empty());
 }
 
+TEST_CASE("a notification may overlook who begins to sleep, unless the change before it is sequentially consistent",
+          "[scheduler]") {
+  const auto handover = [](std::memory_order change, std::memory_order look) {
+    return [=](execution& e) {
+      auto ready = scheduled<bool>{false};
+      e.spawn([&] { ready.wait(false, look); });
+      e.spawn([&] {
+        ready.store(true, change);
+        ready.notify_one();
+      });
+      e.run();
+    };
+  };
+  using enum std::memory_order;
+  const auto limits = bounds{.preemptions = 3, .surprises = 2};
+  CHECK(explorer{limits}.exhaustive(handover(seq_cst, seq_cst)).failure.empty());
+  CHECK(explorer{limits}.exhaustive(handover(seq_cst, acquire)).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(handover(release, seq_cst)).failure.empty());
+  CHECK(explorer{{.preemptions = 3}}.exhaustive(handover(release, seq_cst)).failure.empty());
+}
+
 using scheduled_shared_mutex = pagedkv::basic_fair_shared_mutex<scheduled>;
 
 /// Writers that count, and readers that look.
@@ -263,7 +314,7 @@ scenario count_under_lock(int num_writers, int num_readers) {
 }
 
 TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule", "[scheduler][fair_shared_mutex]") {
-  const auto num_writers = GENERATE(1, 2);
+  const auto num_writers = GENERATE(1, 2, 3);
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
   CAPTURE(num_writers, limits.surprises);
   const auto found = explorer{limits}.exhaustive(count_under_lock<scheduled>(num_writers, 3 - num_writers));
@@ -284,6 +335,17 @@ TEST_CASE("bugs planted in fair_shared_mutex are found", "[scheduler][fair_share
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<load_then_store>(2, 1)).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<unreleased>(2, 1)).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<never_notified>(2, 1)).failure.empty());
+}
+
+TEST_CASE("every notification of fair_shared_mutex needs the single order", "[scheduler][fair_shared_mutex]") {
+  const auto limits = bounds{.preemptions = 2, .surprises = 1};
+  const auto found = [&](const scenario& body) { return explorer{limits}.exhaustive(body).failure; };
+  constexpr auto lost = "deadlock: a thread waits and nobody is left to wake it";
+  CHECK(found(count_under_lock<no_single_order<>::atomic>(2, 1)) == lost);
+  CHECK(found(count_under_lock<no_single_order<access::compare_exchange>::atomic>(2, 0)) == lost);
+  CHECK(found(count_under_lock<no_single_order<access::fetch_add>::atomic>(1, 1)) == lost);
+  CHECK(found(count_under_lock<no_single_order<access::fetch_sub>::atomic>(1, 1)) == lost);
+  CHECK(found(count_under_lock<no_single_order<access::store>::atomic>(3, 0)) == lost);
 }
 
 TEST_CASE("fair_shared_mutex lets nobody pass a writer that has looked often enough",

@@ -131,6 +131,59 @@ class unreleased : public scheduled<T> {
   }
 };
 
+/// What `no_single_order` takes away from.
+enum class access { load, store, compare_exchange, fetch_add, fetch_sub, fetch_or, fetch_and };
+
+/// Sequentially consistent accesses of these kinds, or of all, only acquire and release: other threads may see them in
+/// another order. Not those of `wait`, whose order says nothing of when a thread sleeps.
+template <access... Kinds>
+struct no_single_order {
+  template <class T>
+  class atomic : public scheduled<T> {
+    using base = scheduled<T>;
+
+    template <access Kind>
+    static std::memory_order weaker(std::memory_order order) noexcept {
+      const auto affected = sizeof...(Kinds) == 0 || ((Kind == Kinds) || ...);
+      if (!affected || order != std::memory_order_seq_cst) {
+        return order;
+      }
+      return Kind == access::load    ? std::memory_order_acquire
+             : Kind == access::store ? std::memory_order_release
+                                     : std::memory_order_acq_rel;
+    }
+
+   public:
+    using base::base;
+
+    T load(std::memory_order order) const noexcept { return base::load(weaker<access::load>(order)); }
+    void store(T value, std::memory_order order) noexcept { base::store(value, weaker<access::store>(order)); }
+    T fetch_add(T value, std::memory_order order) noexcept {
+      return base::fetch_add(value, weaker<access::fetch_add>(order));
+    }
+    T fetch_sub(T value, std::memory_order order) noexcept {
+      return base::fetch_sub(value, weaker<access::fetch_sub>(order));
+    }
+    T fetch_or(T value, std::memory_order order) noexcept {
+      return base::fetch_or(value, weaker<access::fetch_or>(order));
+    }
+    T fetch_and(T value, std::memory_order order) noexcept {
+      return base::fetch_and(value, weaker<access::fetch_and>(order));
+    }
+
+    bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+      return base::compare_exchange_weak(expected, desired, weaker<access::compare_exchange>(success),
+                                         weaker<access::load>(failure));
+    }
+
+    bool compare_exchange_strong(T& expected, T desired, std::memory_order success,
+                                 std::memory_order failure) noexcept {
+      return base::compare_exchange_strong(expected, desired, weaker<access::compare_exchange>(success),
+                                           weaker<access::load>(failure));
+    }
+  };
+};
+
 /// An exchange releases nothing.
 template <class T>
 class unreleased_exchange : public scheduled<T> {

@@ -13,8 +13,10 @@ namespace pagedkv::testing {
 
 /// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before.
 ///
-/// A load may return any value that C++20 lets it (as far as coherence and happens-before decide; sequentially
-/// consistent loads and all read-modify-writes see the newest), if the bounds allow surprises. Fences are not modelled.
+/// A load may return any value that C++20 lets it, as far as coherence and happens-before decide, if the bounds allow
+/// surprises. The single order of sequentially consistent operations is that of the schedule, so a load that is one sees
+/// no value older than any of them before it wrote or saw here; what others wrote since it may miss. All
+/// read-modify-writes see the newest. Fences are not modelled.
 template <class T>
 class scheduled {
  public:
@@ -25,11 +27,7 @@ class scheduled {
 
   [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst) const noexcept {
     step();
-    auto index = size_ - 1;
-    if (order != std::memory_order_seq_cst) {
-      index -= now().surprise(static_cast<std::uint32_t>(size_ - oldest_visible()));
-    }
-    return read(index, order);
+    return read(pick(order), order);
   }
 
   void store(T value, std::memory_order order = std::memory_order_seq_cst) noexcept {
@@ -78,8 +76,13 @@ class scheduled {
     return modify(order, [&](T value) { return static_cast<T>(value & operand); });
   }
 
+  /// Sees what a sequentially consistent load may, whatever the order: the last look before a thread sleeps follows its
+  /// entry among the sleepers, as a notification's look for sleepers follows the change of the value. Unless that change
+  /// is sequentially consistent, too, the two looks may miss each other, and a change that is missed here wakes nobody
+  /// any more. C++ promises otherwise; but a notification that begins with a mere load cannot keep that promise where
+  /// a processor lets loads pass the stores before them, as x86 does with release stores.
   void wait(T old, std::memory_order order = std::memory_order_seq_cst) const noexcept {
-    while (load(order) == old) {
+    for (step(); read(pick(std::memory_order_seq_cst), order) == old; step()) {
       now().sleep(this);
     }
   }
@@ -121,19 +124,24 @@ class scheduled {
                                                 : order;
   }
 
+  // Which of the remembered values a load sees.
+  [[nodiscard]] std::size_t pick(std::memory_order order) const {
+    return size_ - 1 - now().surprise(static_cast<std::uint32_t>(size_ - oldest_visible(order)));
+  }
+
   // The oldest value this thread may still see: neither overwritten before the thread's past ends, nor older than what
-  // the thread has seen here.
-  [[nodiscard]] std::size_t oldest_visible() const {
+  // the thread has seen here, or those whose order this load is part of.
+  [[nodiscard]] std::size_t oldest_visible(std::memory_order order) const {
+    const auto seen = std::max(seen_[now().current()], order == std::memory_order_seq_cst ? agreed_ : 0);
     auto index = size_ - 1;
-    while (index > 0 && forgotten_ + index > seen_[now().current()] &&
-           history_[index].step > now().clock()[history_[index].thread]) {
+    while (index > 0 && forgotten_ + index > seen && history_[index].step > now().clock()[history_[index].thread]) {
       --index;
     }
     return index;
   }
 
   T read(std::size_t index, std::memory_order order) const {
-    seen_[now().current()] = forgotten_ + index;
+    note_seen(forgotten_ + index, order);
     if (acquires(order)) {
       now().clock().join(history_[index].released);
     }
@@ -152,7 +160,14 @@ class scheduled {
       ++forgotten_;
     }
     history_[size_++] = {value, thread, now().clock()[thread], released};
-    seen_[thread] = forgotten_ + size_ - 1;
+    note_seen(forgotten_ + size_ - 1, order);
+  }
+
+  void note_seen(std::size_t which, std::memory_order order) const {
+    seen_[now().current()] = which;
+    if (order == std::memory_order_seq_cst) {
+      agreed_ = which;
+    }
   }
 
   template <class Change>
@@ -187,6 +202,7 @@ class scheduled {
   std::size_t size_ = 0;
   std::size_t forgotten_ = 0;
   mutable std::array<std::size_t, max_threads> seen_{};
+  mutable std::size_t agreed_ = 0;  // the newest that a sequentially consistent operation has written or seen
 };
 
 /// A plain value that reports when two threads use it, at least one writing, with nothing ordering them.

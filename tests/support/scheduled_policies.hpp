@@ -56,7 +56,7 @@ class scheduled_mutex {
   }
   [[nodiscard]] bool try_lock() noexcept { return !locked_.exchange(true, std::memory_order_acquire); }
   void unlock() noexcept {
-    locked_.store(false, std::memory_order_release);
+    locked_.store(false, std::memory_order_seq_cst);  // a notification follows
     locked_.notify_one();
   }
 
