@@ -447,17 +447,33 @@ class blind_to_claims : public scheduled<T> {
   }
 };
 
+constexpr auto with_stale_loads = bounds{.preemptions = 2, .surprises = 1};
+
 template <template <class> class Mutant>
-bool caught() {
+bool caught(const bounds& limits = {.preemptions = 2}) {
   const auto all = scenarios<Mutant>();
-  return std::ranges::any_of(
-      all, [](const scenario& body) { return !explorer{{.preemptions = 2}}.exhaustive(body).failure.empty(); });
+  return std::ranges::any_of(all,
+                             [&](const scenario& body) { return !explorer{limits}.exhaustive(body).failure.empty(); });
 }
 
 TEST_CASE("bugs planted in the words of a block pool are caught", "[block_pool][scheduler]") {
   CHECK(caught<load_then_store>());
   CHECK(caught<unreleased>());
   CHECK(caught<blind_to_claims>());
+  CHECK(caught<no_single_order<>::atomic>(with_stale_loads));
+}
+
+TEST_CASE("without a single order, a step retires and misses a block that is released meanwhile",
+          "[block_pool][step_fence][block_bitmap][scheduler]") {
+  const auto missed = [](const scenario& body) {
+    return explorer{with_stale_loads}.exhaustive(body).failure == "a block still waits for a step";
+  };
+  CHECK(missed(retire_races_release<no_single_order<>::atomic, true>));
+  CHECK(missed(retire_races_release<no_single_order<access::load>::atomic, false>));
+  CHECK(missed(retire_races_release<no_single_order<access::compare_exchange>::atomic, false>));
+  CHECK(missed(retire_races_release<no_single_order<access::fetch_or>::atomic, false>));
+  CHECK(missed(retire_races_a_second_step<no_single_order<>::atomic>));
+  CHECK(missed(retire_races_a_sweep<no_single_order<>::atomic>));
 }
 
 /// One eviction order for all blocks.
@@ -568,6 +584,12 @@ TEST_CASE("a step fence falls with the last step under every schedule", "[step_f
   }
   CHECK_FALSE(explorer{}.exhaustive(steps_race<load_then_store>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(retirements_race<load_then_store>).failure.empty());
+  const auto stands = [](const scenario& body) {
+    return explorer{with_stale_loads}.exhaustive(body).failure == "the fence stands though every step has retired";
+  };
+  CHECK(stands(steps_race<no_single_order<>::atomic>));
+  CHECK(stands(steps_race<no_single_order<access::load>::atomic>));
+  CHECK(stands(steps_race<no_single_order<access::compare_exchange>::atomic>));
 }
 
 /// One id comes and goes while another, of the same word, comes to stay.
@@ -602,9 +624,28 @@ void erasure_races_sweep(execution& e) {
   e.run();
 }
 
+/// What `block_bitmap` says of a thread that inserts and then reads a word, and one that writes it and then sweeps.
+template <template <class> class Atomic>
+void insertion_races_sweep(execution& e) {
+  auto set = block_bitmap<Atomic>{128};
+  auto sweeping = scheduled<bool>{false};
+  auto sees_sweep = false;
+  auto found = false;
+  e.spawn([&] {
+    set.insert(block_id{70});
+    sees_sweep = sweeping.load(std::memory_order_seq_cst);
+  });
+  e.spawn([&] {
+    sweeping.store(true, std::memory_order_seq_cst);
+    set.for_each([&](block_id) { found = true; });
+  });
+  e.run();
+  e.expect(sees_sweep || found, "neither thread sees what the other wrote");
+}
+
 /// The set that the clock keeps, under the names of the other one. Only its exhaustive search misses nothing while
 /// others are at work.
-template <bool Exhaustively>
+template <bool Exhaustively, template <class> class Atomic = scheduled>
 class clock_bitmap {
  public:
   explicit clock_bitmap(std::int32_t num_blocks) : bits_(static_cast<std::size_t>(num_blocks)) {}
@@ -623,7 +664,7 @@ class clock_bitmap {
     return Exhaustively ? bits_.find_exhaustively(from) : bits_.find(from);
   }
 
-  evictable_bitmap<scheduled> bits_;
+  evictable_bitmap<Atomic> bits_;
 };
 
 /// A set that is swept by its summary; with or without a second look after a bit of that was cleared.
@@ -665,7 +706,8 @@ TEST_CASE("a bitmap loses no id under any schedule", "[block_bitmap][scheduler]"
   const auto limits = GENERATE(bounds{.preemptions = 6}, bounds{.preemptions = 3, .surprises = 2});
   for (const auto& body :
        {scenario{bits_race<block_bitmap<scheduled>>}, scenario{bits_race<clock_bitmap<false>>},
-        scenario{erasure_races_sweep<block_bitmap<scheduled>>}, scenario{erasure_races_sweep<clock_bitmap<true>>}}) {
+        scenario{erasure_races_sweep<block_bitmap<scheduled>>}, scenario{erasure_races_sweep<clock_bitmap<true>>},
+        scenario{insertion_races_sweep<scheduled>}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(found.failure, found.schedule);
     CHECK(found.failure.empty());
@@ -673,6 +715,18 @@ TEST_CASE("a bitmap loses no id under any schedule", "[block_bitmap][scheduler]"
   }
   CHECK_FALSE(explorer{}.exhaustive(bits_race<summarised_bitmap<false>>).failure.empty());
   CHECK_FALSE(explorer{{.preemptions = 3}}.exhaustive(erasure_races_sweep<summarised_bitmap<true>>).failure.empty());
+}
+
+TEST_CASE("a bitmap without a single order loses ids", "[block_bitmap][scheduler]") {
+  const auto lost = [](const scenario& body) { return !explorer{with_stale_loads}.exhaustive(body).failure.empty(); };
+  CHECK(lost(insertion_races_sweep<no_single_order<>::atomic>));
+  CHECK(lost(insertion_races_sweep<no_single_order<access::fetch_or>::atomic>));
+  CHECK(lost(insertion_races_sweep<no_single_order<access::load>::atomic>));
+
+  CHECK(lost(bits_race<clock_bitmap<false, no_single_order<>::atomic>>));
+  CHECK(lost(bits_race<clock_bitmap<false, no_single_order<access::fetch_or>::atomic>>));
+  CHECK(lost(bits_race<clock_bitmap<false, no_single_order<access::fetch_and>::atomic>>));
+  CHECK(lost(bits_race<clock_bitmap<false, no_single_order<access::load>::atomic>>));
 }
 
 }  // namespace
