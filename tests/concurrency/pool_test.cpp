@@ -447,7 +447,7 @@ class blind_to_claims : public scheduled<T> {
   }
 };
 
-constexpr auto with_stale_loads = bounds{.preemptions = 2, .surprises = 1};
+constexpr auto with_stale_loads = bounds{.preemptions = 1, .surprises = 1};
 
 template <template <class> class Mutant>
 bool caught(const bounds& limits = {.preemptions = 2}) {

@@ -14,8 +14,8 @@ namespace pagedkv::testing {
 /// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before.
 ///
 /// A load may return any value that C++20 lets it, as far as coherence and happens-before decide, if the bounds allow
-/// surprises. The single order of sequentially consistent operations is that of the schedule, so a load that is one sees
-/// no value older than any of them before it wrote or saw here; what others wrote since it may miss. All
+/// surprises. All sequentially consistent operations are in one order, here that of the schedule: a load among them sees
+/// nothing older than what those before it have written or seen, but may miss what was written since by others. All
 /// read-modify-writes see the newest. Fences are not modelled.
 template <class T>
 class scheduled {
@@ -76,11 +76,11 @@ class scheduled {
     return modify(order, [&](T value) { return static_cast<T>(value & operand); });
   }
 
-  /// Sees what a sequentially consistent load may, whatever the order: the last look before a thread sleeps follows its
-  /// entry among the sleepers, as a notification's look for sleepers follows the change of the value. Unless that change
-  /// is sequentially consistent, too, the two looks may miss each other, and a change that is missed here wakes nobody
-  /// any more. C++ promises otherwise; but a notification that begins with a mere load cannot keep that promise where
-  /// a processor lets loads pass the stores before them, as x86 does with release stores.
+  /// Sees what a sequentially consistent load may, whatever the order: a thread enters itself among the sleepers and
+  /// then looks at the word, and a notification follows a change of the word and looks for sleepers. Unless the change is
+  /// sequentially consistent, too, each may miss the other, and then nobody wakes the sleeper. C++ promises more; but
+  /// where a notification begins with a mere load, a processor that lets loads pass earlier stores breaks the promise,
+  /// as x86 does after a release store.
   void wait(T old, std::memory_order order = std::memory_order_seq_cst) const noexcept {
     for (step(); read(pick(std::memory_order_seq_cst), order) == old; step()) {
       now().sleep(this);
@@ -130,7 +130,7 @@ class scheduled {
   }
 
   // The oldest value this thread may still see: neither overwritten before the thread's past ends, nor older than what
-  // the thread has seen here, or those whose order this load is part of.
+  // the thread has seen here, or, in the order of sequentially consistent operations, those before it.
   [[nodiscard]] std::size_t oldest_visible(std::memory_order order) const {
     const auto seen = std::max(seen_[now().current()], order == std::memory_order_seq_cst ? agreed_ : 0);
     auto index = size_ - 1;
