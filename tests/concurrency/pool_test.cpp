@@ -414,6 +414,42 @@ TEST_CASE("a block has one owner under random schedules of three threads", "[blo
   CHECK(found.failure.empty());
 }
 
+/// A block becomes evictable, by its release or by the end of a step, and is hit, while another is free all the time.
+template <bool Stepped>
+void count_races_release_and_hit(execution& e) {
+  auto pool = audited_pool<scheduled>{e, 2};
+  const auto block = pool.publish();
+  auto step = step_id{};
+  if (Stepped) {
+    step = pool.pool().begin_step().value();
+    pool.release(block);
+  }
+  e.spawn([&] {
+    if (Stepped) {
+      e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+    } else {
+      pool.release(block);
+    }
+  });
+  e.spawn([&] { pool.hit(block); });
+  e.spawn([&] {
+    e.expect(pool.pool().num_available() >= 1, "fewer blocks available than ever were");
+    e.expect(pool.pool().num_available(std::array{block}) >= 1, "fewer available beside a block than ever were");
+  });
+  pool.run();
+}
+
+TEST_CASE("no fewer blocks are counted than are available, under every schedule of three threads",
+          "[block_pool][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
+  for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>}}) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+}
+
 /// The claimed flag does not exist for whoever looks at the word.
 template <class T>
 class blind_to_claims : public scheduled<T> {
