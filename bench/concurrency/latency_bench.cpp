@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,10 +46,10 @@ void report(benchmark::State& state, latencies& times, const std::string& operat
   others.emplace(policy, p999);
 }
 
-/// Calls, as long as it is true and there is time.
+/// Calls again and again, while there is time and the answer is true.
 template <class Call>
-void repeat_for(steady_clock::duration time, Call&& call) {
-  for (const auto end = steady_clock::now() + time; steady_clock::now() < end && call();) {
+void repeat_until(steady_clock::time_point end, Call&& call) {
+  while (steady_clock::now() < end && call()) {
   }
 }
 
@@ -65,25 +66,31 @@ struct own_shared_mutex : fair_shared_mutex {
 template <class Mutex>
 void wait_as_writer(benchmark::State& state) {
   constexpr auto num_readers = 8;
-  constexpr auto num_writes = std::size_t{10'000};
-  constexpr auto most_time = std::chrono::seconds{5};
+  constexpr auto num_writes = std::size_t{4'000};
+  constexpr auto most_time = std::chrono::seconds{7};
   constexpr auto held = std::chrono::microseconds{20};
   auto waits = latencies{};
   for (auto _ : state) {
+    const auto end = steady_clock::now() + most_time;
     auto mutex = Mutex{};
     auto done = std::atomic{false};
+    auto entered = std::latch{num_readers};
     auto readers = std::vector<std::jthread>{};
     for (auto i = 0; i < num_readers; ++i) {
       readers.emplace_back([&] {
-        repeat_for(most_time, [&] {
+        {
           const auto lock = std::shared_lock{mutex};
-          repeat_for(held, [] { return true; });
+          entered.count_down();
+        }
+        repeat_until(end, [&] {
+          const auto lock = std::shared_lock{mutex};
+          repeat_until(steady_clock::now() + held, [] { return true; });
           return !done;
         });
       });
     }
-    repeat_for(most_time, [&] {
-      std::this_thread::sleep_for(held);  // the readers come back
+    entered.wait();
+    repeat_until(end, [&] {
       const auto lock = waits.measure([&] { return std::unique_lock{mutex}; });
       return waits.num_calls() < num_writes;
     });
@@ -145,7 +152,7 @@ void answer_when_full(benchmark::State& state) {
   auto next = static_cast<token>(-1 - num_blocks - state.thread_index());
   for (auto _ : state) {
     auto& own = workers[static_cast<std::size_t>(state.thread_index())];
-    repeat_for(run_time, [&] {
+    repeat_until(steady_clock::now() + run_time, [&] {
       const auto tokens = text(block_size, next);
       next -= state.threads();
       const auto made = own.answers.measure([&] { return cache->create_sequence(tokens); });
@@ -182,7 +189,7 @@ void compute(benchmark::State& state) {
   for (auto _ : state) {
     auto& own = workers[static_cast<std::size_t>(state.thread_index())];
     auto value = std::uint64_t{1};
-    repeat_for(run_time, [&] {
+    repeat_until(steady_clock::now() + run_time, [&] {
       value = own.measure([&] {
         for (auto i = 0; i < 2'000; ++i) {
           benchmark::DoNotOptimize(value = value * 6'364'136'223'846'793'005 + 1);
