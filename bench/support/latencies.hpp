@@ -19,11 +19,16 @@ class latencies {
   auto measure(Call&& call) {
     const auto begin = clock::now();
     auto answer = std::forward<Call>(call)();
-    times_.push_back(clock::now() - begin);
+    add(clock::now() - begin);
     return answer;
   }
 
+  void add(std::chrono::steady_clock::duration time) { times_.push_back(time); }
+
   void join(const latencies& other) { times_.insert(times_.end(), other.times_.begin(), other.times_.end()); }
+
+  /// Of the latest call.
+  [[nodiscard]] std::chrono::steady_clock::duration last() const { return times_.back(); }
 
   [[nodiscard]] std::size_t num_calls() const { return times_.size(); }
 
