@@ -11,6 +11,9 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
 
 #include <array>
 #include <atomic>
@@ -69,6 +72,62 @@ TEMPLATE_LIST_TEST_CASE("a prompt is not refused because others hold its prefix 
   pins.join();
   CHECK(refused == 0);
   CHECK(cache.check_invariants() == std::vector<std::string>{});
+}
+
+using testing::execution;
+
+/// The prompt fits all the time: another thread holds nothing but its prefix, or what it does not need.
+template <class Cache>
+void prompt_meets_its_prefix(execution& e) {
+  auto cache = Cache{pairs_of_tokens(2)};
+  cache_prompt(cache, 1, 2);
+  e.spawn([&] {
+    for (auto i = 0; i < 2; ++i) {
+      const auto pinned = cache.pin(std::array<token, 2>{1, 2});
+      e.expect(pinned.has_value() && cache.unpin(pinned->id), "cannot pin, or unpin");
+    }
+  });
+  e.spawn(
+      [&] { e.expect(cache.create_sequence(std::array<token, 3>{1, 2, 3}).has_value(), "refused though it fits"); });
+  e.run();
+}
+
+/// What somebody else has released may be needed at once, under a prefix or not.
+template <class Cache>
+void prompt_follows_a_release(execution& e) {
+  auto cache = Cache{pairs_of_tokens(3)};
+  cache_prompt(cache, 1, 2);
+  const auto made = cache.create_sequence(std::array<token, 4>{5, 6, 7, 8}).value().id;
+  e.expect(cache.commit(made, 4).has_value(), "cannot commit");
+  auto released = testing::scheduled<bool>{false};
+  e.spawn([&] {
+    e.expect(cache.release(made).has_value(), "cannot release");
+    released.store(true, std::memory_order_release);
+  });
+  e.spawn([&] {
+    const auto fits = released.load(std::memory_order_acquire);
+    const auto created = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5});
+    e.expect(!fits || created.has_value(), "refused though it fits");
+  });
+  e.run();
+}
+
+TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler]") {
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  using scheduled_lock_free_cache =
+      kv_cache<float32, testing::stepwise_lock_free<>, pagedkv::clock<1, testing::scheduled>>;
+  using scheduled_sharded_cache = kv_cache<float32, testing::scheduled_sharded_mutex, lru>;
+  for (const auto body :
+       {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
+        prompt_follows_a_release<scheduled_lock_free_cache>, prompt_follows_a_release<scheduled_sharded_cache>}) {
+    const auto found = testing::explorer{{.preemptions = 2}}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+    const auto random = testing::explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
+    CAPTURE(seed, random.failure, random.schedule);
+    CHECK(random.failure.empty());
+  }
 }
 
 TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[refusals]", rw_lock<>,

@@ -6,6 +6,7 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <array>
 #include <set>
 #include <vector>
 
@@ -80,11 +81,13 @@ TEST_CASE("a published block goes from in use to evictable and is revived by a h
   auto test = evicting_pool{2};
   const auto block = test.make_evictable();
   test.check({1, 0, 1, 0});
-  CHECK(test.pool.could_be_evicted(block));
+  CHECK(test.pool.num_available() == 2);
+  CHECK(test.pool.num_available(std::array{block}) == 1);
   REQUIRE(test.pool.can_hold(block));
   REQUIRE(test.pool.hold(block));
   test.check({1, 1, 0, 0});
-  CHECK_FALSE(test.pool.could_be_evicted(block));
+  CHECK(test.pool.num_available() == 1);
+  CHECK(test.pool.num_available(std::array{block}) == 1);
   CHECK_FALSE(test.pool.writable(block));
   CHECK(test.allocate(2).empty());  // a revived block is no victim
   test.pool.release(block, {});
@@ -252,7 +255,7 @@ TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   CHECK(moves == std::vector<block_pair>{{7, 0}, {6, 2}, {4, 3}});
   test.pool.apply_moves(moves);
   test.check({4, 3, 1, 0});
-  CHECK(test.pool.could_be_evicted(block_id{0}));
+  CHECK(test.pool.num_available(std::array{block_id{0}}) == 4);
   CHECK(test.pool.state(block_id{2}).count() == 1);
   moves.clear();
   test.pool.plan_compaction([&](block_id, block_id) { FAIL("a second compaction moves blocks"); });

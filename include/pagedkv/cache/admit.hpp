@@ -68,21 +68,11 @@ void keep_prefix([[maybe_unused]] State& state, [[maybe_unused]] const block_tab
 template <class State>
 [[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
                                        std::size_t max_blocks, std::size_t num_total) noexcept {
-  auto num_taken = std::int64_t{0};  // of the available blocks, by the prefix itself
   match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_blocks, look(state),
-              [&](block_id block) {
-                blocks.push_back(block);
-                num_taken += state.pool.could_be_evicted(block);
-              });
+              [&](block_id block) { blocks.push_back(block); });
   const auto num_more = num_total - std::min(num_total, blocks.size());
-  auto num_available = state.pool.num_available() - num_taken;
-  if constexpr (State::locking_type::family::concurrent) {
-    // What the prefix took may have been taken from the count by others as well.
-    if (static_cast<std::int64_t>(num_more) > num_available) {
-      num_available = state.pool.count_claimable();
-    }
-  }
-  if (num_more != 0 && static_cast<std::int64_t>(num_more) > num_available) {
+  const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
+  if (static_cast<std::int64_t>(num_more) > num_available) {
     if constexpr (State::locking_type::family::concurrent) {
       drop_prefix(state, blocks, blocks.size());
     }

@@ -5,12 +5,12 @@
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/block_counts.hpp>
+#include <pagedkv/pool/block_tally.hpp>
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
 #include <pagedkv/pool/step_fence.hpp>
-#include <pagedkv/pool/tally.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -33,41 +33,32 @@ class block_pool {
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
-  /// Exact unless other threads are at work: then off by what those have begun and not counted.
+  /// Exact unless other threads are at work: then off by what those have begun, and too many rather than too few are
+  /// free or evictable.
   [[nodiscard]] block_counts counts() const noexcept {
-    // First what was lost: a block that is lost here and gained there meanwhile is then counted.
-    const auto lost = tally_.get(evictable_lost);
-    auto counts = block_counts{free_.size(), 0, tally_.get(evictable_gained) - lost, tally_.get(retiring)};
+    auto counts = block_counts{};
+    counts.evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
+    counts.retiring = tally_.num_retiring();
     counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
     return counts;
   }
 
-  /// Blocks that an allocation could have now: free, or evictable under a policy that evicts; as exact as `counts`.
-  [[nodiscard]] std::int64_t num_available() const noexcept {
-    const auto now = counts();
-    return now.free + (evicts<Eviction> ? now.evictable : 0);
-  }
-
-  /// The same without blocks that somebody looks at, counted block by block, in O(blocks): for who would refuse because
-  /// of counts that may be behind what other threads have done.
-  [[nodiscard]] std::int64_t count_claimable() const noexcept {
-    auto num = std::int64_t{free_.size()};
-    for (auto block = block_id{0}; evicts<Eviction> && block < block_id{num_blocks_}; block = next(block)) {
-      const auto seen = state(block);
-      num += seen.evictable() && seen.looks() == 0;
-    }
-    return num;
+  /// Blocks that an allocation could have now, beside these published ones: free, or evictable under a policy that
+  /// evicts. Not less than at some moment of the call.
+  [[nodiscard]] std::int64_t num_available(std::span<const block_id> beside = {}) const noexcept {
+    auto num_free = std::int64_t{0};
+    auto num_beside = std::int64_t{0};
+    const auto num_evictable = tally_.num_evictable([&] {
+      num_free = free_.size();
+      num_beside = std::ranges::count_if(beside, [&](block_id block) { return state(block).evictable(); });
+    });
+    return num_free + (evicts<Eviction> ? num_evictable - num_beside : 0);
   }
 
   /// Calls `visit(id)` on every id in the free list. No other thread is at work.
   template <class Visit>
   void for_each_free(Visit&& visit) const {
     free_.for_each(visit);
-  }
-
-  /// Whether this block is among those that are available though not free.
-  [[nodiscard]] bool could_be_evicted(block_id block) const noexcept {
-    return evicts<Eviction> && state(block).evictable();
   }
 
   /// Whether this block, which is in use, would be available without references.
@@ -151,11 +142,18 @@ class block_pool {
   /// the steps in flight have retired. Chains are released deepest block first. Without a reference nothing changes.
   void release(block_id block, const block_release& how) noexcept {
     auto after = block_state{};
+    auto gained = false;
     const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
-      return seen.count() > 0 ? std::optional{after = seen.unreferenced().with_step(steps_.tag())} : std::nullopt;
+      if (seen.count() == 0) {
+        return std::optional<block_state>{};
+      }
+      after = seen.unreferenced().with_step(steps_.tag());
+      tally_.foresee_evictable(gained, after.evictable());
+      return std::optional{after};
     };
     if (!words_.change(block, let_go)) {
+      tally_.foresee_evictable(gained, false);
       return;
     }
     if (after.word() == 0) {
@@ -248,11 +246,6 @@ class block_pool {
   }
 
  private:
-  // What `tally_` counts.
-  static constexpr auto evictable_gained = std::size_t{0};
-  static constexpr auto evictable_lost = std::size_t{1};
-  static constexpr auto retiring = std::size_t{2};
-
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
   void set_free(block_id block) noexcept {
@@ -262,8 +255,8 @@ class block_pool {
 
   /// The last reference on a block was given back, which left it evictable or retiring.
   void enter_order(block_id block, block_state after, const block_release& how) noexcept {
-    tally_.add(after.step() == 0 ? evictable_gained : retiring, 1);
     if (after.step() != 0) {
+      tally_.add_retiring(1);
       retiring_.insert(block);
       if (steps_.passed(after.step())) {  // retired between the look at the steps and now: its sweep missed the block
         settle(block);
@@ -277,16 +270,14 @@ class block_pool {
   /// A reference was taken on a block that was in this state.
   void leave_order(block_id block, block_state before) noexcept {
     if (before.count() == 0) {
-      before.step() == 0 ? tally_.add(evictable_lost, 1) : tally_.add(retiring, -1);
+      before.step() == 0 ? tally_.remove_evictable() : tally_.add_retiring(-1);
       order_.remove(block);
     }
   }
 
   /// Whether to try. Where threads share the counts, one block is tried for at once: it leaves no victims to restore.
   [[nodiscard]] bool may_supply(std::size_t num_blocks) const noexcept {
-    const auto wanted = static_cast<std::int64_t>(num_blocks);
-    return (Locking::family::concurrent && wanted <= 1) || wanted <= num_available() ||
-           (Locking::family::concurrent && wanted <= count_claimable());
+    return (Locking::family::concurrent && num_blocks <= 1) || static_cast<std::int64_t>(num_blocks) <= num_available();
   }
 
   [[nodiscard]] static bool holdable(block_state state) noexcept {
@@ -311,14 +302,15 @@ class block_pool {
   }
 
   void end_wait(block_id block) noexcept {
+    auto gained = false;
     const auto before = words_.change(block, [&](block_state seen) {
-      return seen.retiring() && steps_.passed(seen.step()) ? std::optional{seen.with_step(0)} : std::nullopt;
+      const auto ends = seen.retiring() && steps_.passed(seen.step());
+      tally_.foresee_evictable(gained, ends && seen.published());
+      return ends ? std::optional{seen.with_step(0)} : std::nullopt;
     });
     if (before) {
-      tally_.add(retiring, -1);
-      if (before->published()) {
-        tally_.add(evictable_gained, 1);
-      } else {
+      tally_.add_retiring(-1);
+      if (!before->published()) {
         free_.push(block);
       }
     }
@@ -335,7 +327,7 @@ class block_pool {
     if (!before) {
       return fenced ? eviction_answer::fenced : eviction_answer::in_use;
     }
-    tally_.add(evictable_lost, 1);
+    tally_.remove_evictable();
     chains.detach(block);
     return eviction_answer::taken;
   }
@@ -343,7 +335,7 @@ class block_pool {
   template <class Chains>
   void restore_victim(block_id block, Chains& chains) noexcept {
     chains.attach(block);
-    tally_.add(evictable_gained, 1);
+    tally_.add_evictable();
     words_.set(block, state(block).with_claimed(false));
     order_.insert(block, block_release{}, [&] { return state(block).listed(); });
   }
@@ -373,7 +365,8 @@ class block_pool {
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
     auto offered = offer<Chains>{*this, chains};
     const auto block = order_.victim(offered, now);
-    return block == no_block && offered.refused ? take_any(chains) : block;
+    const auto overlooked = block == no_block && offered.refused && tally_.num_evictable([] {}) > 0;
+    return overlooked ? take_any(chains) : block;
   }
 
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
@@ -392,7 +385,7 @@ class block_pool {
   block_words<Locking> words_;
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
-  tally_for<Locking, 3> tally_;
+  block_tally<Locking> tally_;
   block_bitmap<Locking::template atomic> retiring_;
   step_fence<Locking::template atomic> steps_;
 };
