@@ -2,6 +2,9 @@
 #include "../support/cache_fixture.hpp"
 #include "../support/failing_allocator.hpp"
 
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
 #include <array>
 #include <limits>
 #include <new>
@@ -137,6 +140,40 @@ TEST_CASE("a compaction that fails in the backend changes nothing", "[cache][fau
   CHECK(cache.find_prefix(text(0, 4)) == 4);
   check_sound(cache);
   release_all(cache, {id});
+}
+
+TEST_CASE("a compaction that runs out of memory loses nothing but what the eviction policy knew", "[cache][faults]") {
+  const auto keep = text(0, 4);
+  const auto drop = text(10, 4);
+  for (auto n = 1, refusals = 0;; ++n) {
+    CAPTURE(n);
+    auto cache = kv_cache<float32, sharded_mutex<1>, priority>{small_cache(8)};
+    const auto filler = cache.create_sequence(text(100, 16)).value().id;
+    release_all(cache, {filler, create_committed(cache, keep, {.priority = 100}),
+                        create_committed(cache, drop, {.priority = 1})});
+    const auto allocations_before = allocation_count();
+    fail_allocation(n);
+    const auto compacted = cache.compact();
+    fail_allocation(0);
+    const bool failed = allocation_count() >= allocations_before + n;
+    check_sound(cache);
+    CHECK(cache.find_prefix(keep) == 4);
+    CHECK(cache.find_prefix(drop) == 4);
+    CHECK((compacted || compacted.error().code == error_code::out_of_memory));
+    refusals += !compacted;
+
+    const auto all_but_one = cache.create_sequence(text(100, 28)).value().id;
+    CHECK((failed || cache.find_prefix(keep) == 4));
+    const auto last = cache.create_sequence(text(200, 4)).value().id;
+    CHECK(cache.find_prefix(keep) + cache.find_prefix(drop) == 0);
+    release_all(cache, {all_but_one, last});
+    if (!failed) {
+      CHECK(compacted->size() == 2);
+      CHECK(refusals >= 2);
+      CHECK(n > refusals + 1);  // in between the order of eviction had no memory
+      break;
+    }
+  }
 }
 
 TEST_CASE("an allocator with nothing left makes the constructor throw", "[cache][faults]") {

@@ -15,8 +15,7 @@ namespace {
 using map = record_map<int, single_thread>;
 
 [[nodiscard]] std::uint64_t add(map& records, int value) {
-  auto* const place = records.reserve();
-  REQUIRE(place != nullptr);
+  auto* const place = records.reserve("number of records").value();
   place->record = value;
   records.open(*place);
   return map::id_of(*place);
@@ -73,7 +72,7 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   for (auto i = 0; i < capacity; ++i) {
     ids.push_back(add(records, i));
   }
-  CHECK(records.reserve() == nullptr);
+  CHECK(records.reserve("number of records").error().message() == "limit reached: number of records is 130, limit 130");
   CHECK(records.size() == capacity);
   auto seen = std::set<int>{};
   records.for_each([&](const auto& place) { seen.insert(place.record); });
@@ -82,24 +81,28 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   const auto again = add(records, 1000);
   CHECK(holds(records, again));
   CHECK_FALSE(holds(records, ids[70]));
-  CHECK(records.reserve() == nullptr);
+  CHECK(records.reserve("number of records").error().code == error_code::limit_reached);
 }
 
 TEST_CASE("a place that was reserved and abandoned was never open", "[record_map]") {
   auto records = map{1};
-  auto* const place = records.reserve();
-  REQUIRE(place != nullptr);
+  auto* const place = records.reserve("number of records").value();
   records.for_each([](const auto&) { FAIL("visits a place that is not open"); });
   records.abandon(*place);
   CHECK(records.size() == 0);
-  CHECK(records.reserve() == place);
+  CHECK(records.reserve("number of records").value() == place);
 }
 
-TEST_CASE("a place for which there is no memory is null, and vacant again", "[record_map]") {
-  auto records = map{64};
+TEST_CASE("a place for which there is no memory is refused as such, and vacant again", "[record_map]") {
+  auto records = map{65};  // two chunks
+  for (auto i = 0; i < 64; ++i) {
+    static_cast<void>(add(records, i));
+  }
   test::fail_allocation(1);
-  CHECK(records.reserve() == nullptr);
+  const auto refused = records.reserve("number of records");
   test::fail_allocation(0);
-  CHECK(records.size() == 0);
+  CHECK(refused.error().message() == "out of memory: number of records is 64");
+  CHECK(records.size() == 64);
   CHECK(holds(records, add(records, 1)));
+  CHECK(records.reserve("number of records").error().code == error_code::limit_reached);
 }

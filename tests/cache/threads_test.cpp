@@ -1,5 +1,9 @@
 #include "../support/cache_fixture.hpp"
 
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+
 #include <atomic>
 #include <random>
 #include <thread>
@@ -9,10 +13,12 @@ using namespace pagedkv::test;
 
 namespace {
 
-using shared_cache = kv_cache<float32, rw_lock<>, lru>;
+template <locking Locking>
+using shared_cache = kv_cache<float32, Locking, lru>;
 
 /// One thread's life: sequences of its own on prefixes that all threads share. Returns the first thing that was wrong.
-[[nodiscard]] std::string work(shared_cache& cache, unsigned seed, int rounds) {
+template <class Cache>
+[[nodiscard]] std::string work(Cache& cache, unsigned seed, int rounds) {
   auto random = std::mt19937{seed};
   auto mine = std::vector<sequence_id>{};
   auto pins = std::vector<pin_id>{};
@@ -127,11 +133,12 @@ using shared_cache = kv_cache<float32, rw_lock<>, lru>;
 
 }  // namespace
 
-TEST_CASE("threads with sequences of their own share one cache under a reader-writer lock", "[cache][threads]") {
+TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts", "[cache][threads]",
+                   rw_lock<>, sharded_mutex<3>) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   constexpr auto num_threads = 4;
-  auto cache = shared_cache{small_cache(24)};
+  auto cache = shared_cache<TestType>{small_cache(24)};
   auto complaints = std::vector<std::string>(num_threads);
   auto done = std::atomic<int>{0};
   {
@@ -162,7 +169,7 @@ TEST_CASE("threads with sequences of their own share one cache under a reader-wr
 }
 
 TEST_CASE("two threads on one sequence wait for each other", "[cache][threads]") {
-  auto cache = shared_cache{small_cache(300)};
+  auto cache = shared_cache<rw_lock<>>{small_cache(300)};
   const auto id = cache.create_sequence(text(0, 1)).value().id;
   auto appended = std::atomic<int>{0};
   {

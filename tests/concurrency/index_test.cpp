@@ -320,11 +320,10 @@ template <template <class> class Atomic>
 void stale_id_races_reuse(execution& e) {
   auto map = record_map<number, stepwise_lock_free<Atomic>>{1};
   const auto start = [&](int value) {
-    auto* place = map.reserve();
-    e.expect(place != nullptr, "no place is vacant");
-    place->record.value.write(value);
-    map.open(*place);
-    return map.id_of(*place);
+    auto& place = *map.reserve("number of records").value();
+    place.record.value.write(value);
+    map.open(place);
+    return map.id_of(place);
   };
   const auto first = start(1);
   e.spawn([&] {
@@ -355,8 +354,7 @@ void first_records_race(execution& e) {
   auto places = std::array<typename decltype(map)::place*, 2>{};
   for (auto thread = std::size_t{0}; thread < 2; ++thread) {
     e.spawn([&, thread] {
-      places[thread] = map.reserve();
-      e.expect(places[thread] != nullptr, "no place is vacant");
+      places[thread] = map.reserve("number of records").value();
       map.open(*places[thread]);
     });
   }

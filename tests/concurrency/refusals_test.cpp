@@ -24,6 +24,7 @@
 namespace {
 
 using namespace pagedkv;
+using namespace pagedkv::testing;
 
 using lock_free_cache = kv_cache<float32, lock_free, pagedkv::clock<>>;
 using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
@@ -162,6 +163,31 @@ TEST_CASE("a stale id does not make the sequence busy that has its place", "[ref
   stop = true;
   late.join();
   CHECK(refused == 0);
+}
+
+/// One place, which each thread takes and gives back.
+void too_many_sequences(execution& e) {
+  auto config = pairs_of_tokens(4);
+  config.max_sequences = 1;
+  auto cache = kv_cache<float32, scheduled_lock_free<>, pagedkv::clock<1, scheduled>>{config};
+  for (auto thread = 0; thread < 2; ++thread) {
+    e.spawn([&] {
+      const auto made = cache.create_sequence({});
+      if (made) {
+        e.expect(cache.release(made->id).has_value(), "a sequence cannot be released");
+      } else {
+        e.expect(made.error().code == error_code::limit_reached, "refused for another reason");
+      }
+    });
+  }
+  e.run();
+}
+
+TEST_CASE("a sequence too many is refused as such, also when another ends meanwhile", "[refusals][scheduler]") {
+  const auto found = explorer{{.preemptions = 1}}.exhaustive(too_many_sequences);
+  CAPTURE(found.failure, found.schedule, found.schedules);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
 }
 
 }  // namespace

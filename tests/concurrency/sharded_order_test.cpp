@@ -2,6 +2,7 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
@@ -35,12 +36,21 @@ constexpr auto unreferenced = [] { return true; };
 constexpr auto referenced = [] { return false; };
 constexpr auto take_it = [](block_id, auto...) { return eviction_answer::taken; };
 
-/// An order beside a list for each shard, from oldest to newest, of the blocks that it should list.
+/// An order beside a list for each shard, from oldest to newest, of the blocks that it should list. A block that is
+/// moved stays in its shard.
 template <std::size_t NumShards>
 class order_model {
  public:
   order_model(std::int32_t num_blocks, std::uint64_t seed)
-      : order_(num_blocks), listed_(NumShards), blocks_(static_cast<std::size_t>(num_blocks)), random_(seed) {}
+      : order_(num_blocks),
+        listed_(NumShards),
+        shards_(static_cast<std::size_t>(num_blocks)),
+        blocks_(static_cast<std::size_t>(num_blocks)),
+        random_(seed) {
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      shards_[i] = i % NumShards;
+    }
+  }
 
   void step() {
     const auto block = to_block(below(blocks_.size()));
@@ -78,7 +88,7 @@ class order_model {
 
   [[nodiscard]] std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
   [[nodiscard]] mark& at(block_id id) { return blocks_[to_index(id)]; }
-  [[nodiscard]] list& shard_of(block_id id) { return listed_[to_index(id) % NumShards]; }
+  [[nodiscard]] list& shard_of(block_id id) { return listed_[shards_[to_index(id)]]; }
   [[nodiscard]] bool is_listed(block_id id) { return std::ranges::find(shard_of(id), id) != shard_of(id).end(); }
 
   [[nodiscard]] std::size_t num_listed() const {
@@ -121,12 +131,8 @@ class order_model {
     }
     forget(to);
     order_.rename(from, to);
-    if (is_listed(from) && &shard_of(from) == &shard_of(to)) {
-      std::ranges::replace(shard_of(from), from, to);
-    } else if (is_listed(from)) {
-      std::erase(shard_of(from), from);
-      shard_of(to).push_back(to);
-    }
+    std::ranges::replace(shard_of(from), from, to);
+    std::swap(shards_[to_index(from)], shards_[to_index(to)]);
     at(to) = std::exchange(at(from), {});
   }
 
@@ -171,6 +177,7 @@ class order_model {
 
   order_of<NumShards, audited_lru<>> order_;
   std::vector<list> listed_;
+  std::vector<std::size_t> shards_;
   std::vector<mark> blocks_;
   std::mt19937_64 random_;
 };
@@ -250,6 +257,22 @@ TEST_CASE("a policy in a shard is told ids of its own, and of parents only there
   order.insert(block_id{1}, {}, unreferenced);
   CHECK(told::last_block == block_id{0});
   CHECK(told::last.parent == no_block);
+}
+
+TEST_CASE("a block that compaction moves keeps what its policy knows of it", "[sharded_order]") {
+  auto order = order_of<2, priority>{8};
+  order.insert(block_id{5}, {.priority = 100}, unreferenced);
+  order.insert(block_id{7}, {.priority = 50, .retain_until = timestamp{10}}, unreferenced);
+  order.insert(block_id{1}, {.priority = 20}, unreferenced);
+  order.remove(block_id{1});
+  order.rename(block_id{7}, block_id{0});
+  order.rename(block_id{5}, block_id{2});
+  order.rename(block_id{1}, block_id{4});
+  order.insert(block_id{4}, {.priority = 20}, unreferenced);
+  CHECK(order.victim(take_it, timestamp{11}) == block_id{0});
+  CHECK(order.victim(take_it, timestamp{11}) == block_id{4});
+  CHECK(order.victim(take_it, timestamp{11}) == block_id{2});
+  CHECK(order.victim(take_it, timestamp{11}) == no_block);
 }
 
 /// An order, and what the pool has beside it: a word for each block, which decides who has it, and at which the order

@@ -27,7 +27,9 @@ class audited_lru {
   static constexpr bool concurrent = false;
 
   explicit audited_lru(std::int32_t num_blocks)
-      : order_(num_blocks), evictable_(static_cast<std::size_t>(num_blocks)) {}
+      : order_(num_blocks),
+        tracked_(static_cast<std::size_t>(num_blocks)),
+        evictable_(static_cast<std::size_t>(num_blocks)) {}
 
   static void reset() {
     num_listed_ = 0;
@@ -38,6 +40,7 @@ class audited_lru {
 
   void insert(block_id block, const block_release& how) noexcept {
     if (enter(known(block) && !evictable(block) && (how.parent == no_block || known(how.parent)))) {
+      tracked_[to_index(block)] = true;
       set_evictable(block, true);
       order_.insert(block, how);
     }
@@ -49,13 +52,16 @@ class audited_lru {
     }
   }
   void erase(block_id block) noexcept {
-    if (enter(known(block))) {
+    if (enter(known(block) && tracked(block))) {
+      tracked_[to_index(block)] = false;
       set_evictable(block, false);
       order_.erase(block);
     }
   }
   void rename(block_id from, block_id to) noexcept {
-    if (enter(known(from) && known(to) && !evictable(to))) {
+    if (enter(known(from) && known(to) && !tracked(to))) {
+      tracked_[to_index(to)] = tracked(from);
+      tracked_[to_index(from)] = false;
       set_evictable(to, evictable(from));
       set_evictable(from, false);
       order_.rename(from, to);
@@ -65,6 +71,7 @@ class audited_lru {
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
     const auto block = order_.victim(offer, now);
     if (enter(block == no_block || evictable(block)) && block != no_block) {
+      tracked_[to_index(block)] = false;
       set_evictable(block, false);
     }
     return block;
@@ -73,7 +80,8 @@ class audited_lru {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return order_.metadata_bytes(); }
 
  private:
-  [[nodiscard]] bool known(block_id block) const { return to_index(block) < evictable_.size(); }
+  [[nodiscard]] bool known(block_id block) const { return to_index(block) < tracked_.size(); }
+  [[nodiscard]] bool tracked(block_id block) const { return tracked_[to_index(block)]; }
   [[nodiscard]] bool evictable(block_id block) const { return evictable_[to_index(block)]; }
 
   void set_evictable(block_id block, bool on) {
@@ -91,6 +99,7 @@ class audited_lru {
   static inline std::atomic<int> num_violations_{0};
 
   lru order_;
+  std::vector<bool> tracked_;
   std::vector<bool> evictable_;
   Data calls_;
 };

@@ -10,22 +10,21 @@
 
 namespace pagedkv::detail {
 
-/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what` are many, for the
-/// message.
+/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what`: see `reserve`.
 template <class Map, class Fill>
 [[nodiscard]] result<typename Map::place*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
-  auto* place = map.reserve();
-  if (place == nullptr) {
-    const bool full = map.size() >= map.capacity();
-    return error{full ? error_code::limit_reached : error_code::out_of_memory, what, map.size(), map.capacity()};
+  auto reserved = map.reserve(what);
+  if (!reserved) {
+    return reserved;
   }
-  if (const result<void> filled = fill(place->record); !filled) {
-    map.abandon(*place);
+  auto& place = **reserved;
+  if (const result<void> filled = fill(place.record); !filled) {
+    map.abandon(place);
     return filled.error();
   }
-  map.note_usage(*place);
-  map.open(*place);
-  return place;
+  map.note_usage(place);
+  map.open(place);
+  return reserved;
 }
 
 [[nodiscard]] inline error unknown_record(std::uint64_t id) noexcept {

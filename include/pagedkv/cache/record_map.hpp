@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/error.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/sequence/block_table.hpp>
@@ -65,19 +66,17 @@ class record_map {
     }
   }
 
-  [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
-
-  /// A vacant place for the caller alone, until it is opened or abandoned; null when all are taken or memory is
-  /// exhausted.
-  [[nodiscard]] place* reserve() noexcept {
+  /// A vacant place for the caller alone, until it is opened or abandoned. Errors: `limit_reached` when all places are
+  /// taken, and `out_of_memory`; their subject is `what`, such as "number of sequences".
+  [[nodiscard]] result<place*> reserve(const char* what) noexcept {
     const auto vacant = vacant_.pop();
     if (vacant == no_block) {
-      return nullptr;
+      return error{error_code::limit_reached, what, capacity_, capacity_};
     }
     auto* chunk = ensure_chunk(to_index(vacant) / chunk_size);
     if (chunk == nullptr) {
       vacant_.push(vacant);
-      return nullptr;
+      return error{error_code::out_of_memory, what, size()};
     }
     auto& reserved = chunk[to_index(vacant) % chunk_size];
     reserved.index = static_cast<std::uint32_t>(vacant);

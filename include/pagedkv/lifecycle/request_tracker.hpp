@@ -196,13 +196,13 @@ class request_tracker {
 
   [[nodiscard]] result<record_place*> reserve_record() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto* place = records_.reserve();
-    if (place == nullptr) {
+    auto reserved = records_.reserve("number of requests");
+    if (reserved) {
+      (*reserved)->record.arrival = ++last_arrival_;
+    } else {
       ++statistics_.refused;
-      return error{error_code::limit_reached, "number of requests", records_.size(), records_.capacity()};
     }
-    place->record.arrival = ++last_arrival_;
-    return place;
+    return reserved;
   }
   [[nodiscard]] request_id enter(record_place& reserved, const request_info& request) noexcept {
     const auto guard = exclusive_guard{mutex_};

@@ -2,6 +2,7 @@
 
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/pool/block_places.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 
 #include <atomic>
@@ -12,16 +13,19 @@
 
 namespace pagedkv {
 
-/// One eviction policy per shard of the block ids, each behind a mutex. Victims come from the shard whose turn it is,
-/// and from the others when that has none; blocks with children only when no shard has a leaf to offer.
+/// One eviction policy per shard of the blocks, each behind a mutex. Victims come from the shard whose turn it is, and
+/// from the others when that has none; blocks with children only when no shard has a leaf to offer.
 ///
 /// A block's word changes before the order hears of it, so two threads may report in the wrong order. Therefore the
 /// order remembers which blocks it lists, and looks at the word again before it lists one: whoever comes last is right.
-/// A block that is listed though in use is refused when offered.
+/// A block that is listed though in use is refused when offered. One that is forgotten before it was ever listed is
+/// unknown to its policy, and stays so.
+///
+/// A block that compaction moves keeps its place, and with it the shard and all that the policy there knows.
 template <std::size_t NumShards, class Mutex, class Metrics, eviction Eviction>
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:
-  explicit eviction_order(std::int32_t num_blocks) {
+  explicit eviction_order(std::int32_t num_blocks) : places_(num_blocks) {
     const auto size = (num_blocks - 1) / std::int32_t{NumShards} + 1;
     for (std::size_t i = 0; i < NumShards; ++i) {
       shards_.push_back(std::make_unique<shard>(size));
@@ -30,48 +34,41 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
 
   template <class Unreferenced>
   void insert(block_id block, const block_release& how, Unreferenced&& unreferenced) noexcept {
-    auto& of = shard_of(block);
+    auto [of, local] = position_of(block);
     const auto guard = exclusive_guard{of.mutex};
-    const auto listed = of.listed.at(local(block));
-    if (!listed && unreferenced()) {
+    if (!of.listed.at(local) && unreferenced()) {
       auto local_how = how;
-      local_how.parent = same_shard(block, how.parent) ? local(how.parent) : no_block;
-      of.policy.insert(local(block), local_how);
-      of.listed.set(local(block), true);
+      local_how.parent = local_in(of, how.parent);
+      of.list(local, local_how);
     }
   }
 
   void remove(block_id block) noexcept {
-    auto& of = shard_of(block);
+    auto [of, local] = position_of(block);
     const auto guard = exclusive_guard{of.mutex};
-    if (of.listed.at(local(block))) {
-      of.policy.remove(local(block));
-      of.listed.set(local(block), false);
+    if (of.listed.at(local)) {
+      of.policy.remove(local);
+      of.listed.set(local, false);
     }
   }
 
   void erase(block_id block) noexcept {
-    auto& of = shard_of(block);
+    auto [of, local] = position_of(block);
     const auto guard = exclusive_guard{of.mutex};
-    of.policy.erase(local(block));
-    of.listed.set(local(block), false);
+    of.forget(local);
   }
 
-  /// No other thread is at work. A block that changes its shard becomes its newest there.
+  /// No other thread is at work. Without memory to keep its place, the block is as one that was never hit, and becomes
+  /// the newest of another shard.
   void rename(block_id from, block_id to) noexcept {
-    auto& source = shard_of(from);
-    auto& target = shard_of(to);
-    const auto listed = source.listed.at(local(from));
-    if (&source == &target) {
-      source.policy.rename(local(from), local(to));
-    } else {
-      source.policy.erase(local(from));
-      if (listed) {
-        target.policy.insert(local(to), block_release{});
+    if (!places_.swap(from, to)) {
+      auto [source, local_from] = position_of(from);
+      auto [target, local_to] = position_of(to);
+      if (source.listed.at(local_from)) {
+        target.list(local_to, block_release{});
       }
+      source.forget(local_from);
     }
-    source.listed.set(local(from), false);
-    target.listed.set(local(to), listed);
   }
 
   template <class Offer>
@@ -89,9 +86,9 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    auto bytes = std::size_t{0};
+    auto bytes = places_.bytes();
     for (const auto& each : shards_) {
-      bytes += each->policy.metadata_bytes() + each->listed.bytes();
+      bytes += each->policy.metadata_bytes() + each->tracked.bytes() + each->listed.bytes();
     }
     return bytes;
   }
@@ -109,45 +106,75 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   };
 
   struct alignas(64) shard {
-    explicit shard(std::int32_t num_blocks) : policy(num_blocks), listed(num_blocks) {}
+    explicit shard(std::int32_t num_blocks) : policy(num_blocks), tracked(num_blocks), listed(num_blocks) {}
+
+    void list(block_id local, const block_release& how) noexcept {
+      policy.insert(local, how);
+      tracked.set(local, true);
+      listed.set(local, true);
+    }
+
+    void forget(block_id local) noexcept {
+      if (tracked.at(local)) {
+        policy.erase(local);
+        tracked.set(local, false);
+        listed.set(local, false);
+      }
+    }
 
     ordered_mutex<lock_rank::eviction_shard, Mutex, Metrics> mutex;
     Eviction policy;
+    flags tracked;
     flags listed;
   };
 
-  // Neighbours fall into different shards, so that a chain spreads over all.
-  [[nodiscard]] shard& shard_of(block_id block) noexcept { return *shards_[to_index(block) % NumShards]; }
-  [[nodiscard]] static block_id local(block_id block) noexcept { return to_block(to_index(block) / NumShards); }
-  [[nodiscard]] static block_id global(block_id block, std::size_t shard_index) noexcept {
-    return to_block(to_index(block) * NumShards + shard_index);
+  struct position {
+    shard& in;
+    block_id local;
+  };
+
+  // Neighbouring places fall into different shards, so that a chain spreads over all.
+  [[nodiscard]] position position_of(block_id block) noexcept {
+    const auto place = places_.place_of(block);
+    return {*shards_[place % NumShards], to_block(place / NumShards)};
   }
-  [[nodiscard]] static bool same_shard(block_id a, block_id b) noexcept {
-    return b != no_block && to_index(a) % NumShards == to_index(b) % NumShards;
+  [[nodiscard]] block_id global(block_id local, std::size_t shard_index) const noexcept {
+    return places_.block_at(to_index(local) * NumShards + shard_index);
+  }
+  /// What a shard calls a block of its own; no other.
+  [[nodiscard]] block_id local_in(const shard& in, block_id block) noexcept {
+    if (block == no_block) {
+      return no_block;
+    }
+    const auto [of, local] = position_of(block);
+    return &of == &in ? local : no_block;
   }
 
   template <class Offer>
   [[nodiscard]] block_id victim_of(std::size_t index, Offer& offer, timestamp now, bool leaves_only) noexcept {
     struct local_offer {
+      const eviction_order& order;
       Offer& offer;
       std::size_t index;
       bool leaves_only;
 
-      eviction_answer operator()(block_id block) noexcept { return offer(global(block, index)); }
-      eviction_answer operator()(block_id block, evict_anyway_t anyway) noexcept {
-        return leaves_only ? eviction_answer::has_children : offer(global(block, index), anyway);
+      eviction_answer operator()(block_id local) noexcept { return offer(order.global(local, index)); }
+      eviction_answer operator()(block_id local, evict_anyway_t anyway) noexcept {
+        return leaves_only ? eviction_answer::has_children : offer(order.global(local, index), anyway);
       }
     };
     auto& from = *shards_[index];
     const auto guard = exclusive_guard{from.mutex};
-    const auto block = from.policy.victim(local_offer{offer, index, leaves_only}, now);
-    if (block == no_block) {
+    const auto local = from.policy.victim(local_offer{*this, offer, index, leaves_only}, now);
+    if (local == no_block) {
       return no_block;
     }
-    from.listed.set(block, false);
-    return global(block, index);
+    from.tracked.set(local, false);
+    from.listed.set(local, false);
+    return global(local, index);
   }
 
+  block_places places_;
   std::vector<std::unique_ptr<shard>> shards_;
   std::atomic<std::size_t> next_shard_{0};
 };
