@@ -15,8 +15,8 @@ namespace pagedkv::testing {
 ///
 /// A load may return any value that C++20 lets it, as far as coherence and happens-before decide, if the bounds allow
 /// surprises. All sequentially consistent operations are in one order, here that of the schedule: a load among them sees
-/// nothing older than what those before it have written or seen, but may miss what was written since by others. All
-/// read-modify-writes see the newest. Fences are not modelled.
+/// nothing older than what those before it have written or seen, but may miss what was written since by others. A
+/// compare-and-swap that fails is a load; read-modify-writes see the newest. Fences are not modelled.
 template <class T>
 class scheduled {
  public:
@@ -185,7 +185,8 @@ class scheduled {
 
   bool replace(T& expected, T desired, std::memory_order success, std::memory_order failure) {
     if (newest().value != expected) {
-      expected = read(size_ - 1, failure);
+      const auto older = pick(failure);
+      expected = read(history_[older].value != expected ? older : size_ - 1, failure);
       return false;
     }
     replace_newest(success, [&](T) { return desired; });
