@@ -145,12 +145,9 @@ class block_pool {
     auto gained = false;
     const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
-      if (seen.count() == 0) {
-        return std::optional<block_state>{};
-      }
       after = seen.unreferenced().with_step(steps_.tag());
-      tally_.foresee_evictable(gained, after.evictable());
-      return std::optional{after};
+      tally_.foresee_evictable(gained, seen.count() > 0 && after.evictable());
+      return seen.count() > 0 ? std::optional{after} : std::nullopt;
     };
     if (!words_.change(block, let_go)) {
       tally_.foresee_evictable(gained, false);
