@@ -1,5 +1,9 @@
 #pragma once
 
+#if !defined(__cpp_concepts) || __cpp_concepts < 201907L
+  #error "pagedkv needs C++20: compile with -std=c++20 or newer"
+#endif
+
 #include <pagedkv/backend/host/backend.hpp>
 #include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/kv_cache.hpp>

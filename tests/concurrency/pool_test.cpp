@@ -439,10 +439,37 @@ void count_races_release_and_hit(execution& e) {
   pool.run();
 }
 
+/// A block becomes evictable, and whoever has seen that takes the free one.
+template <locking Locking, eviction Eviction>
+void count_races_handover(execution& e) {
+  auto pool = block_pool<Locking, Eviction>{2};
+  auto chains = no_chains{};
+  const auto allocate = [&](std::span<block_id> blocks) {
+    auto num_evicted = std::int64_t{0};
+    return pool.allocate(blocks, chains, timestamp{0}, num_evicted) && num_evicted == 0;
+  };
+  auto used = std::array{no_block};
+  e.expect(allocate(used), "a block is lost");
+  pool.publish(used[0]);
+  auto released = scheduled<bool>{false};
+  e.spawn([&] {
+    pool.release(used[0], block_release{});
+    released.store(true, std::memory_order_release);
+  });
+  e.spawn([&] {
+    auto taken = std::array{no_block};
+    e.expect(!released.load(std::memory_order_acquire) || allocate(taken), "the free block is not handed out first");
+  });
+  e.spawn([&] { e.expect(pool.num_available() >= 1, "fewer blocks available than ever were"); });
+  e.run();
+}
+
 TEST_CASE("no fewer blocks are counted than are available, under every schedule of three threads",
           "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
-  for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>}}) {
+  for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>},
+                           scenario{count_races_handover<scheduled_sharded_mutex, lru>},
+                           scenario{count_races_handover<scheduled_lock_free<>, pagedkv::clock<1, scheduled>>}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());

@@ -56,6 +56,11 @@ std::vector<stopped_operation> operations_that_change() {
       {"create that is refused", false,
        [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(12, 70))); }},
       {"append", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.append(id, text(3))); }},
+      {"append that copies", true,
+       [](cache_under_test& cache, sequence_id id) {
+         ignore(cache.truncate(id, 3));
+         ignore(cache.append(id, token{7}));
+       }},
       {"commit", true,
        [](cache_under_test& cache, sequence_id id) {
          ignore(cache.append(id, token{9}));

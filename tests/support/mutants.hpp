@@ -132,7 +132,7 @@ class unreleased : public scheduled<T> {
 };
 
 /// What `no_single_order` takes away from.
-enum class access { load, store, compare_exchange, fetch_add, fetch_sub, fetch_or, fetch_and };
+enum class access { load, store, exchange, compare_exchange, fetch_add, fetch_sub, fetch_or, fetch_and };
 
 /// Sequentially consistent accesses of these kinds, or of all, only acquire and release: other threads may see them in
 /// another order. Not those of `wait`, whose order says nothing of when a thread sleeps.
@@ -158,6 +158,9 @@ struct no_single_order {
 
     T load(std::memory_order order) const noexcept { return base::load(weaker<access::load>(order)); }
     void store(T value, std::memory_order order) noexcept { base::store(value, weaker<access::store>(order)); }
+    T exchange(T value, std::memory_order order) noexcept {
+      return base::exchange(value, weaker<access::exchange>(order));
+    }
     T fetch_add(T value, std::memory_order order) noexcept {
       return base::fetch_add(value, weaker<access::fetch_add>(order));
     }

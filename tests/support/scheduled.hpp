@@ -184,9 +184,10 @@ class scheduled {
   }
 
   bool replace(T& expected, T desired, std::memory_order success, std::memory_order failure) {
-    if (newest().value != expected) {
-      const auto older = pick(failure);
-      expected = read(history_[older].value != expected ? older : size_ - 1, failure);
+    const auto older = pick(failure);
+    const auto seen = history_[older].value != expected ? older : size_ - 1;
+    if (history_[seen].value != expected) {
+      expected = read(seen, failure);
       return false;
     }
     replace_newest(success, [&](T) { return desired; });

@@ -4,6 +4,7 @@
 
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <atomic>
@@ -76,6 +77,21 @@ struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
 template <pagedkv::lock_rank Rank, class Metrics>
 class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics>
     : public pagedkv::testing::scheduled_mutex {};
+
+template <template <class> class Atomic>
+struct pagedkv::thread_index_of<pagedkv::testing::stepwise_lock_free<Atomic>> {
+  using type = testing::scheduled_thread_index;
+};
+
+template <template <class> class Atomic>
+struct pagedkv::thread_index_of<pagedkv::testing::scheduled_lock_free<Atomic>> {
+  using type = testing::scheduled_thread_index;
+};
+
+template <>
+struct pagedkv::thread_index_of<pagedkv::testing::scheduled_sharded_mutex> {
+  using type = testing::scheduled_thread_index;
+};
 
 template <template <class> class Atomic>
 struct pagedkv::free_list_of<pagedkv::lock_free_family, pagedkv::testing::stepwise_lock_free<Atomic>> {

@@ -38,7 +38,7 @@ template <class State>
   }
 }
 
-/// Gives up the first `count` blocks of a table as if `hold_prefix` had never taken them, deepest first.
+/// Gives up the first `count` blocks of a table that `hold_prefix` took, deepest first: looks leave no trace.
 template <class State>
 void drop_prefix(State& state, const block_table& blocks, std::size_t count) noexcept {
   for (auto i = count; i > 0; --i) {

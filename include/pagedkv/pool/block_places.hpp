@@ -38,7 +38,7 @@ class block_places {
   [[nodiscard]] std::size_t bytes() const noexcept { return entries_ == nullptr ? 0 : size_ * sizeof(entry); }
 
  private:
-  /// Of the block, and of the place, with the number of the entry.
+  /// Entry `i`: the place of block `i`, and the block at place `i`.
   struct entry {
     std::uint32_t place;
     block_id block;

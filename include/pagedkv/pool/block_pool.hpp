@@ -34,12 +34,12 @@ class block_pool {
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
   /// Exact unless other threads are at work: then off by what those have begun, and too many rather than too few are
-  /// free or evictable.
+  /// free or evictable; none is below 0.
   [[nodiscard]] block_counts counts() const noexcept {
     auto counts = block_counts{};
     counts.evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
-    counts.retiring = tally_.num_retiring();
-    counts.in_use = num_blocks_ - counts.free - counts.evictable - counts.retiring;
+    counts.retiring = std::max(tally_.num_retiring(), std::int64_t{0});
+    counts.in_use = std::max(num_blocks_ - counts.free - counts.evictable - counts.retiring, std::int64_t{0});
     return counts;
   }
 
@@ -362,7 +362,7 @@ class block_pool {
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
     auto offered = offer<Chains>{*this, chains};
     const auto block = order_.victim(offered, now);
-    const auto overlooked = block == no_block && offered.refused && tally_.num_evictable([] {}) > 0;
+    const auto overlooked = block == no_block && offered.refused && tally_.num_evictable() > 0;
     return overlooked ? take_any(chains) : block;
   }
 

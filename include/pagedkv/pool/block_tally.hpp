@@ -34,6 +34,9 @@ class block_tally {
     meanwhile();
     return sums_.get(evictable_gained) - lost;
   }
+  [[nodiscard]] std::int64_t num_evictable() const noexcept {
+    return num_evictable([] {});
+  }
   [[nodiscard]] std::int64_t num_retiring() const noexcept { return sums_.get(retiring); }
 
  private:

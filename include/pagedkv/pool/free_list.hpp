@@ -16,7 +16,8 @@ namespace pagedkv {
 /// | `F(num_blocks)`      | holds every id in [0, num_blocks)                                                        |
 /// | `f.pop()`            | an id, now the caller's; `no_block` only when none was free at some moment of the call   |
 /// | `f.push(id)`         | gives back an id that `pop` returned; whether it did is for the caller to know           |
-/// | `f.size()`           | how many it holds; with calls in progress, no fewer than at some moment meanwhile        |
+/// | `f.size()`           | how many it holds; with calls in progress, no fewer than at some moment meanwhile, and   |
+/// |                      | what was done before a pop that it takes into account is known from then on              |
 /// | `f.for_each(visit)`  | calls `visit(id)` on every id that it holds; no other call is in progress                |
 /// | `f.metadata_bytes()` | memory held                                                                              |
 template <class F>

@@ -371,7 +371,8 @@ static_assert(free_list<lock_free_free_list<>>);
 
 template <locking Locking>
 struct free_list_of<lock_free_family, Locking> {
-  using type = lock_free_free_list<Locking::template atomic, this_thread_index, 63, typename Locking::contention>;
+  using type =
+      lock_free_free_list<Locking::template atomic, thread_index_for<Locking>, 63, typename Locking::contention>;
 };
 
 }  // namespace pagedkv

@@ -15,7 +15,8 @@ namespace pagedkv {
 
 /// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that
 /// runs dry, so that it finds nothing only when nothing is there. 4 bytes per block.
-template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics>
+template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics,
+          template <class> class Atomic = std::atomic, class ThreadIndex = this_thread_index>
 class sharded_free_list {
  public:
   explicit sharded_free_list(std::int32_t num_blocks)
@@ -56,7 +57,7 @@ class sharded_free_list {
     size_.fetch_add(1, std::memory_order_release);
   }
 
-  [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_acquire); }
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (const auto& each : shards_) {
@@ -78,27 +79,28 @@ class sharded_free_list {
     block_id top = no_block;
   };
 
-  [[nodiscard]] static std::size_t own_shard() noexcept { return this_thread_index::current() % NumShards; }
+  [[nodiscard]] static std::size_t own_shard() noexcept { return ThreadIndex::current() % NumShards; }
 
   [[nodiscard]] block_id pop_from(shard& from) noexcept {
     const auto guard = exclusive_guard{from.mutex};
     const auto block = from.top;
     if (block != no_block) {
       from.top = below_[to_index(block)];
-      size_.fetch_sub(1, std::memory_order_relaxed);
+      size_.fetch_sub(1, std::memory_order_release);
     }
     return block;
   }
 
   std::int32_t num_blocks_;
-  std::atomic<std::int32_t> size_;
+  Atomic<std::int32_t> size_;
   std::unique_ptr<block_id[]> below_;
   std::array<shard, NumShards> shards_;
 };
 
 template <std::size_t NumShards, class Mutex, class Metrics, locking Locking>
 struct free_list_of<sharded_family<NumShards, Mutex, Metrics>, Locking> {
-  using type = sharded_free_list<NumShards, ordered_mutex<lock_rank::free_list_shard, Mutex, Metrics>, Metrics>;
+  using type = sharded_free_list<NumShards, ordered_mutex<lock_rank::free_list_shard, Mutex, Metrics>, Metrics,
+                                 Locking::template atomic, thread_index_for<Locking>>;
 };
 
 static_assert(free_list<free_list_for<sharded_mutex<>>>);

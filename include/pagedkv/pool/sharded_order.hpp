@@ -19,7 +19,7 @@ namespace pagedkv {
 /// A block's word changes before the order hears of it, so two threads may report in the wrong order. Therefore the
 /// order remembers which blocks it lists, and looks at the word again before it lists one: whoever comes last is right.
 /// A block that is listed though in use is refused when offered. One that is forgotten before it was ever listed is
-/// unknown to its policy, and stays so.
+/// unknown to its policy, and stays so until it is.
 ///
 /// A block that compaction moves keeps its place, and with it the shard and all that the policy there knows.
 template <std::size_t NumShards, class Mutex, class Metrics, eviction Eviction>

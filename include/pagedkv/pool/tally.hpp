@@ -27,11 +27,11 @@ class plain_tally {
 
 /// The same for many threads, each of which adds to a cache line that it shares with few others. Reading takes time in
 /// the number of lines and is exact while nobody adds.
-template <template <class> class Atomic, std::size_t Count>
+template <template <class> class Atomic, std::size_t Count, class ThreadIndex = this_thread_index>
 class striped_tally {
  public:
   void add(std::size_t which, std::int64_t amount) noexcept {
-    stripes_[this_thread_index::current() % stripes_.size()].add(which, amount);
+    stripes_[ThreadIndex::current() % stripes_.size()].add(which, amount);
   }
   [[nodiscard]] std::int64_t get(std::size_t which) const noexcept {
     auto sum = std::int64_t{0};
@@ -48,7 +48,8 @@ class striped_tally {
 };
 
 template <locking Locking, std::size_t Count>
-using tally_for = std::conditional_t<Locking::family::concurrent, striped_tally<Locking::template atomic, Count>,
+using tally_for = std::conditional_t<Locking::family::concurrent,
+                                     striped_tally<Locking::template atomic, Count, thread_index_for<Locking>>,
                                      plain_tally<Locking::template atomic, Count>>;
 
 }  // namespace pagedkv

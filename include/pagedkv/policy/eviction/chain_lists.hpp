@@ -31,8 +31,6 @@ class chain_lists {
   /// Of a tracked block.
   [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list; }
 
-  [[nodiscard]] block_id parent_of(block_id block) const noexcept { return parents_[to_index(block)]; }
-
   /// Tracked blocks that belong to the list: wherever they are.
   [[nodiscard]] std::int32_t size(list_index list) const noexcept { return sizes_[list]; }
 

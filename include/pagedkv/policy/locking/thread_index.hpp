@@ -86,4 +86,14 @@ class this_thread_index {
   static constinit inline thread_local std::uint32_t index_ = unknown;
 };
 
+/// How components tell the threads of a locking policy apart, as member `type`. Specialise it for threads that are not
+/// the system's.
+template <class Locking>
+struct thread_index_of {
+  using type = this_thread_index;
+};
+
+template <class Locking>
+using thread_index_for = typename thread_index_of<Locking>::type;
+
 }  // namespace pagedkv
