@@ -1,4 +1,5 @@
 #include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -63,6 +64,27 @@ TEST_CASE("ids that never were name nothing", "[record_map]") {
   CHECK_FALSE(holds(records, id + (std::uint64_t{1} << 32)));
   CHECK_FALSE(holds(records, id + (std::uint64_t{2} << 32)));
   CHECK_FALSE(holds(records, id & 0xffff'ffff));
+}
+
+TEST_CASE("under lock_free whoever comes second to a record is told so", "[record_map]") {
+  using lock_free_map = record_map<int, lock_free>;
+  using entry = lock_free_map::entry;
+  auto records = lock_free_map{1};
+  auto& place = *records.reserve("number of records").value();
+  records.open(place);
+  const auto id = lock_free_map::id_of(place);
+  CHECK(records.enter(place, id) == entry::inside);
+  CHECK(lock_free_map::is_open(place, id));
+  CHECK(lock_free_map::id_of(place) == id);
+  CHECK(records.enter(place, id) == entry::busy);
+  CHECK(records.enter(place, id + (std::uint64_t{1} << 33)) == entry::stale);
+  CHECK(records.enter(place, id | std::uint64_t{1} << 63) == entry::stale);
+  records.leave(place);
+  CHECK(records.enter(place, id) == entry::inside);
+  records.close(place);
+  CHECK(records.enter(place, id) == entry::stale);
+  records.leave(place);
+  CHECK(records.enter(place, id) == entry::stale);
 }
 
 TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {

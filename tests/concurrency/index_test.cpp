@@ -319,6 +319,7 @@ struct number {
 template <template <class> class Atomic>
 void stale_id_races_reuse(execution& e) {
   auto map = record_map<number, stepwise_lock_free<Atomic>>{1};
+  using entry = typename decltype(map)::entry;
   const auto start = [&](int value) {
     auto& place = *map.reserve("number of records").value();
     place.record.value.write(value);
@@ -327,21 +328,22 @@ void stale_id_races_reuse(execution& e) {
   };
   const auto first = start(1);
   e.spawn([&] {
-    auto* place = map.find(first);
-    if (place->mutex.try_lock()) {
-      map.close(*place);
-      place->mutex.unlock();
-      map.abandon(*place);
-      e.expect(start(2) != first, "an id names two records");
+    auto& place = *map.find(first);
+    if (map.enter(place, first) == entry::inside) {
+      map.close(place);
+      map.leave(place);
+      map.abandon(place);
+      const auto second = start(2);
+      e.expect(second != first, "an id names two records");
+      e.expect(map.enter(place, second) == entry::inside, "a record is busy that only one thread knows");
+      map.leave(place);
     }
   });
   e.spawn([&] {
-    auto* place = map.find(first);
-    if (place->mutex.try_lock()) {
-      if (map.is_open(*place, first)) {
-        e.expect(place->record.value.read() == 1, "a stale id leads to another record");
-      }
-      place->mutex.unlock();
+    auto& place = *map.find(first);
+    if (map.enter(place, first) == entry::inside) {
+      e.expect(place.record.value.read() == 1, "a stale id leads to another record");
+      map.leave(place);
     }
   });
   e.run();

@@ -69,15 +69,6 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
   CHECK_FALSE(TestType::name.empty());
 }
 
-TEST_CASE("under lock_free a second operation on one sequence is told so", "[locking]") {
-  auto busy = lock_free::sequence_mutex{};
-  CHECK(busy.try_lock());
-  CHECK_FALSE(busy.try_lock());
-  busy.unlock();
-  CHECK(busy.try_lock());
-  STATIC_CHECK_FALSE(lock_free::waits_for_sequence);
-}
-
 TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits are counted", "[locking]") {
   struct this_test;
   using metrics = count_contention<this_test>;

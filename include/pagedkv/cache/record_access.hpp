@@ -2,7 +2,6 @@
 
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/error.hpp>
-#include <pagedkv/policy/locking/guards.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -31,28 +30,22 @@ template <class Map, class Fill>
   return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
 }
 
-/// Calls `body(record)` inside the record's mutex; waits for that, or says `sequence_busy`, as the locking policy
-/// wants.
+/// Calls `body(record)` alone in the record: waits for that, or says `sequence_busy`, as the locking policy wants.
 template <class Map, class Body>
 [[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+  using entry = typename Map::entry;
   auto* place = map.find(id);
-  if (place == nullptr) {
+  const auto entered = place != nullptr ? map.enter(*place, id) : entry::stale;
+  if (entered == entry::stale) {
     return unknown_record(id);
   }
-  if constexpr (Map::locking_type::waits_for_sequence) {
-    place->mutex.lock();
-  } else if (!Map::is_open(*place, id)) {
-    return unknown_record(id);  // whoever has a stale id must not make the place's new owner busy
-  } else if (!place->mutex.try_lock()) {
-    return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(id)};
-  }
-  const auto guard = adopted_guard{place->mutex};
-  if (!Map::is_open(*place, id)) {
-    return unknown_record(id);
+  if (entered == entry::busy) {
+    return error{error_code::sequence_busy, "sequence or pin id", static_cast<std::int64_t>(id)};
   }
   auto outcome = std::forward<Body>(body)(place->record);
   map.note_usage(*place);
+  map.leave(*place);
   return outcome;
 }
 

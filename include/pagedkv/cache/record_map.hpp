@@ -87,17 +87,48 @@ class record_map {
 
   /// Makes a reserved place reachable, by `id_of`.
   void open(place& reserved) noexcept {
-    reserved.generation.store(reserved.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    reserved.generation.store(next(reserved.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
 
-  /// Ends an open place; its ids are stale from now on. The caller holds the place's mutex and calls `abandon` after it
-  /// has let go of that.
+  /// Ends an open place; its ids are stale from now on. The caller is inside and calls `abandon` after `leave`.
   void close(place& open) noexcept {
-    open.generation.store(open.generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    const auto generation = open.generation.load(std::memory_order_relaxed);
+    open.generation.store((generation & busy) | next(generation), std::memory_order_release);
   }
 
-  /// The place that an id names, open or not; null for an id that never was. `is_open` decides, under the place's
-  /// mutex.
+  enum class entry : std::uint8_t { inside, busy, stale };
+
+  /// Lets the caller into the open place of an id, alone until `leave`: waits, or says `busy`, as the locking policy
+  /// wants. Where nobody waits, the generation itself is marked, so that a stale id makes no later record busy.
+  [[nodiscard]] static entry enter(place& found, std::uint64_t id) noexcept {
+    if constexpr (Locking::waits_for_sequence) {
+      found.mutex.lock();
+      if (is_open(found, id)) {
+        return entry::inside;
+      }
+      found.mutex.unlock();
+      return entry::stale;
+    } else {
+      auto seen = generation_of(id);
+      if (!may_be_open(seen)) {
+        return entry::stale;
+      }
+      if (found.generation.compare_exchange_strong(seen, seen | busy, std::memory_order_acquire,
+                                                   std::memory_order_relaxed)) {
+        return entry::inside;
+      }
+      return seen == (generation_of(id) | busy) ? entry::busy : entry::stale;
+    }
+  }
+  static void leave(place& inside) noexcept {
+    if constexpr (Locking::waits_for_sequence) {
+      inside.mutex.unlock();
+    } else {
+      inside.generation.store(inside.generation.load(std::memory_order_relaxed) & ~busy, std::memory_order_release);
+    }
+  }
+
+  /// The place that an id names, open or not; null for an id that never was.
   [[nodiscard]] place* find(std::uint64_t id) noexcept {
     const auto index = id & 0xffff'ffff;
     if (index >= static_cast<std::uint64_t>(capacity_)) {
@@ -107,12 +138,12 @@ class record_map {
     return chunk == nullptr ? nullptr : &chunk[index % chunk_size];
   }
   [[nodiscard]] static bool is_open(const place& found, std::uint64_t id) noexcept {
-    const auto generation = static_cast<std::uint32_t>(id >> 32);
-    return generation % 2 == 1 && found.generation.load(std::memory_order_acquire) == generation;
+    const auto generation = generation_of(id);
+    return may_be_open(generation) && (found.generation.load(std::memory_order_acquire) & ~busy) == generation;
   }
 
   [[nodiscard]] static std::uint64_t id_of(const place& open) noexcept {
-    return std::uint64_t{open.generation.load(std::memory_order_relaxed)} << 32 | open.index;
+    return std::uint64_t{open.generation.load(std::memory_order_relaxed) & ~busy} << 32 | open.index;
   }
 
   /// Calls `visit(place)` for every open place.
@@ -161,7 +192,16 @@ class record_map {
 
  private:
   static constexpr auto chunk_size = std::size_t{64};
+  static constexpr auto busy = std::uint32_t{1} << 31;  // beside a generation, while somebody is inside
   using chunk_pointer = typename Locking::template atomic<place*>;
+
+  [[nodiscard]] static std::uint32_t generation_of(std::uint64_t id) noexcept {
+    return static_cast<std::uint32_t>(id >> 32);
+  }
+  [[nodiscard]] static bool may_be_open(std::uint32_t generation) noexcept {
+    return generation % 2 == 1 && (generation & busy) == 0;
+  }
+  [[nodiscard]] static std::uint32_t next(std::uint32_t generation) noexcept { return (generation + 1) & ~busy; }
 
   [[nodiscard]] place* ensure_chunk(std::size_t index) noexcept {
     auto* chunk = chunks_[index].load(std::memory_order_acquire);

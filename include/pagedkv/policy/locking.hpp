@@ -42,16 +42,13 @@ concept shared_mutex = std::default_initializable<M> && requires(M mutex) {
   mutex.unlock_shared();
 };
 
-/// What one thread holds at a time, and others may try for.
+/// A mutex held by one thread at a time.
 template <class M>
-concept busy_marker = std::default_initializable<M> && requires(M mutex) {
+concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
+  mutex.lock();
   { mutex.try_lock() } -> std::convertible_to<bool>;
   mutex.unlock();
 };
-
-/// The same, and others may wait for it.
-template <class M>
-concept exclusive_mutex = busy_marker<M> && requires(M mutex) { mutex.lock(); };
 
 /// How threads are kept apart. The cache's logic is written once over these names; a policy that has no use for one of
 /// them makes it an empty type whose members do nothing.
@@ -61,8 +58,8 @@ concept exclusive_mutex = busy_marker<M> && requires(M mutex) { mutex.lock(); };
 /// | `L::template atomic<T>` | what the words that components share are made of; models `atomic_of<T>`                |
 /// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others;       |
 /// |                         | one that lets several of those in can be `close`d by an operation that must be alone   |
-/// | `L::sequence_mutex`     | held by whoever is inside an operation on one sequence; taken after `cache_mutex`      |
 /// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
+/// | `L::sequence_mutex`     | what it waits for; taken after `cache_mutex`                                           |
 /// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |
 /// | `L::family::concurrent` | whether several threads may be inside the components at once                           |
 /// | `L::contention`         | models `contention_metrics`                                                            |
@@ -73,8 +70,7 @@ concept locking = requires {
   requires atomic_of<typename L::template atomic<std::uint32_t>, std::uint32_t>;
   requires atomic_of<typename L::template atomic<bool>, bool>;
   requires shared_mutex<typename L::cache_mutex>;
-  requires busy_marker<typename L::sequence_mutex>;
-  requires exclusive_mutex<typename L::sequence_mutex> || !L::waits_for_sequence;
+  requires exclusive_mutex<typename L::sequence_mutex>;
   requires std::default_initializable<typename L::family>;
   requires contention_metrics<typename L::contention>;
   { L::family::concurrent } -> std::convertible_to<bool>;

@@ -52,17 +52,4 @@ class [[nodiscard]] whole_guard {
   Mutex& mutex_;
 };
 
-/// Releases a mutex that was locked before.
-template <class Mutex>
-class [[nodiscard]] adopted_guard {
- public:
-  explicit adopted_guard(Mutex& locked) noexcept : mutex_(locked) {}
-  adopted_guard(const adopted_guard&) = delete;
-  adopted_guard& operator=(const adopted_guard&) = delete;
-  ~adopted_guard() { mutex_.unlock(); }
-
- private:
-  Mutex& mutex_;
-};
-
 }  // namespace pagedkv
