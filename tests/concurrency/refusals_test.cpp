@@ -130,6 +130,77 @@ TEST_CASE("a prompt that fits is not refused under any schedule of two threads",
   }
 }
 
+TEMPLATE_LIST_TEST_CASE("a refusal never says that there was enough", "[refusals]", caches) {
+  auto cache = TestType{pairs_of_tokens(2)};
+  auto stop = std::atomic{false};
+  auto others = std::jthread{[&] {
+    while (!stop) {
+      if (const auto made = cache.create_sequence(std::array<token, 4>{1, 2, 3, 4})) {
+        static_cast<void>(cache.release(made->id));
+      }
+    }
+  }};
+  auto num_refused = 0;
+  auto num_wrong = 0;
+  for (auto i = 0; i < 20'000 || num_refused == 0; ++i) {
+    const auto made = cache.create_sequence(std::array<token, 1>{5});
+    if (made) {
+      static_cast<void>(cache.release(made->id));
+    } else {
+      ++num_refused;
+      num_wrong += made.error().code != error_code::capacity_exhausted || made.error().limit >= made.error().value;
+    }
+  }
+  stop = true;
+  others.join();
+  CHECK(num_wrong == 0);
+}
+
+TEMPLATE_LIST_TEST_CASE("a cache is not reset while a sequence holds a block, whatever others do", "[refusals]",
+                        caches) {
+  auto cache = TestType{pairs_of_tokens(8)};
+  const auto held = cache.create_sequence(std::array<token, 1>{9}).value().id;
+  auto stop = std::atomic{false};
+  auto others = std::jthread{[&] {
+    while (!stop) {
+      cache_prompt(cache, 1, 2);
+    }
+  }};
+  auto num_reset = 0;
+  auto num_wrong = 0;
+  for (auto i = 0; i < 20'000; ++i) {
+    const auto counts = cache.statistics().blocks;
+    num_wrong += counts.free < 0 || counts.in_use < 0 || counts.evictable < 0 || counts.retiring < 0;
+    num_wrong += counts.free + counts.in_use + counts.evictable + counts.retiring != 8;
+    num_reset += cache.reset_prefix_cache().has_value();
+  }
+  stop = true;
+  others.join();
+  CHECK(num_wrong == 0);
+  CHECK(num_reset == 0);
+  CHECK(cache.release(held));
+  CHECK(cache.reset_prefix_cache());
+}
+
+/// Rows of a batch are collected first and then copied.
+void update_races_truncate(execution& e) {
+  auto cache = kv_cache<float32, testing::scheduled_sharded_mutex, lru>{pairs_of_tokens(6)};
+  const auto id = cache.create_sequence(std::array<token, 3>{1, 2, 3}).value().id;
+  e.spawn([&] {
+    auto batch = compressed_batch{1, 8};
+    e.expect(cache.update(batch, std::array{id}).has_value(), "a batch is refused where it should wait");
+  });
+  e.spawn([&] { e.expect(cache.truncate(id, 1).has_value(), "cannot truncate"); });
+  e.run();
+}
+
+TEST_CASE("under mutexes a batch waits for a sequence that changes", "[refusals][scheduler]") {
+  const auto found = testing::explorer{{.preemptions = 3}}.exhaustive(update_races_truncate);
+  CAPTURE(found.failure, found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
 TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[refusals]", rw_lock<>,
                    sharded_mutex<1>) {
   auto cache = kv_cache<float32, TestType, priority>{pairs_of_tokens(3)};

@@ -8,6 +8,7 @@
 #include <pagedkv/prefix/prefix_index.hpp>
 #include <pagedkv/sequence/sequence.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -58,10 +59,11 @@ struct cache_state {
     return {};
   }
 
+  /// What other threads have made available since does not count.
   [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available) noexcept {
     counts.add(counter::refusals, 1);
-    return {error_code::capacity_exhausted, "number of blocks needed", static_cast<std::int64_t>(num_needed),
-            num_available};
+    const auto needed = static_cast<std::int64_t>(num_needed);
+    return {error_code::capacity_exhausted, "number of blocks needed", needed, std::min(num_available, needed - 1)};
   }
 
   /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has

@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/release.hpp>
 #include <pagedkv/core/view.hpp>
+#include <pagedkv/pool/plan_moves.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,7 @@ template <class State>
 [[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state) noexcept {
   try {
     auto moves = std::vector<block_pair>{};
-    state.pool.plan_compaction([&](block_id from, block_id to) {
+    plan_moves(state.pool, [&](block_id from, block_id to) {
       moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
     });
     return moves;

@@ -37,8 +37,7 @@ namespace pagedkv {
 /// A locking policy other than `single_thread` lets every operation be called from any thread; only `compact` and
 /// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
-/// Lock order: the cache mutex, then one sequence's mutex; `fork` takes only the mutex of the sequence it copies, since
-/// nobody else can know the new one yet.
+/// Locks are taken in the order that docs/concurrency.md states.
 template <element Element, locking Locking, eviction Eviction, allocator Allocator, class Backend, class Layout,
           block_hash Hash, events Events>
   requires backend_for<Backend, Element>
@@ -246,11 +245,16 @@ class basic_kv_cache {
   template <class Batch>
   result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};
-    return batch.update(ids.size(), state_.config.block_size, [&](std::size_t i, auto&& use) {
+    const auto visit_row = [&](std::size_t i, auto&& use) {
       return visit(ids[i], [&](const sequence& s) -> result<void> {
         return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()});
       });
-    });
+    };
+    auto updated = batch.update(ids.size(), state_.config.block_size, visit_row);
+    while (Locking::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
+      updated = batch.update(ids.size(), state_.config.block_size, visit_row);  // another thread has changed a sequence
+    }
+    return updated;
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
@@ -299,9 +303,8 @@ class basic_kv_cache {
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
   result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto counts = state_.pool.counts();
-    if (counts.in_use != 0 || counts.retiring != 0) {
-      return error{error_code::in_use, "number of blocks in use or retiring", counts.in_use + counts.retiring};
+    if (const auto num_occupied = state_.pool.count_occupied(); num_occupied != 0) {
+      return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
     }
     auto chains = state_.chains();
     return state_.pool.forget_evictable(chains);

@@ -4,6 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_tally.hpp>
 #include <pagedkv/pool/block_words.hpp>
@@ -33,13 +34,16 @@ class block_pool {
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
-  /// Exact unless other threads are at work: then off by what those have begun, and too many rather than too few are
-  /// free or evictable; none is below 0.
+  /// Exact unless other threads are at work. Then free and evictable ones are rather too many than too few; none is
+  /// below 0, and they add up.
   [[nodiscard]] block_counts counts() const noexcept {
     auto counts = block_counts{};
-    counts.evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
-    counts.retiring = std::max(tally_.num_retiring(), std::int64_t{0});
-    counts.in_use = std::max(num_blocks_ - counts.free - counts.evictable - counts.retiring, std::int64_t{0});
+    const auto num_evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
+    counts.in_use = num_blocks_ - counts.free;
+    counts.evictable = std::clamp(num_evictable, std::int64_t{0}, counts.in_use);
+    counts.in_use -= counts.evictable;
+    counts.retiring = std::clamp(tally_.num_retiring(), std::int64_t{0}, counts.in_use);
+    counts.in_use -= counts.retiring;
     return counts;
   }
 
@@ -53,6 +57,15 @@ class block_pool {
       num_beside = std::ranges::count_if(beside, [&](block_id block) { return state(block).evictable(); });
     });
     return num_free + (evicts<Eviction> ? num_evictable - num_beside : 0);
+  }
+
+  /// In use or retiring, in O(blocks). Those that stay so during the call are counted.
+  [[nodiscard]] std::int64_t count_occupied() const noexcept {
+    auto num = std::int64_t{0};
+    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
+      num += state(block).count() > 0 || state(block).retiring();
+    }
+    return num;
   }
 
   /// Calls `visit(id)` on every id in the free list. No other thread is at work.
@@ -201,27 +214,7 @@ class block_pool {
     return seen.count() == 1 && !seen.published();
   }
 
-  /// Calls `move(from, to)` for the moves that leave no free block below one that is not. No step is in flight and no
-  /// other thread is at work, here and in `apply_moves`.
-  template <class Move>
-  void plan_compaction(Move&& move) const {
-    auto hole = block_id{0};
-    auto source = block_id{num_blocks_};
-    for (;;) {
-      while (hole < source && state(hole).word() != 0) {
-        hole = next(hole);
-      }
-      do {
-        source = to_block(to_index(source) - 1);
-      } while (source > hole && state(source).word() == 0);
-      if (source <= hole) {
-        return;
-      }
-      move(source, hole);
-      hole = next(hole);
-    }
-  }
-
+  /// Renames blocks, in this order (see `plan_moves`). No step is in flight and no other thread is at work.
   void apply_moves(std::span<const block_pair> moves) noexcept {
     while (free_.pop() != no_block) {
     }
@@ -243,6 +236,8 @@ class block_pool {
   }
 
  private:
+  static constexpr auto max_attempts = 16;
+
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
   void set_free(block_id block) noexcept {
@@ -337,33 +332,44 @@ class block_pool {
     order_.insert(block, block_release{}, [&] { return state(block).listed(); });
   }
 
-  /// What `victim` calls; remembers whether anything was offered at all.
+  /// What `victim` calls; remembers why it did not get what it offered.
   template <class Chains>
   struct offer {
     block_pool& pool;
     Chains& chains;
-    bool refused = false;
+    bool passed_over = false;  // a block that waits for a step or has children
+    bool looked_at = false;    // one that somebody looks at just now
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
       const auto answer = pool.claim(block, chains);
-      refused |= answer != eviction_answer::taken;
+      if (answer == eviction_answer::fenced) {
+        (pool.state(block).evictable() ? looked_at : passed_over) = true;
+      }
       return answer;
     }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
-        refused = true;
+        passed_over = true;
         return eviction_answer::has_children;
       }
       return (*this)(block, evict_anyway);
     }
   };
 
+  /// Looks are short, so for what is looked at it asks again; not for ever, since a thread may be stopped there.
   template <class Chains>
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
-    auto offered = offer<Chains>{*this, chains};
-    const auto block = order_.victim(offered, now);
-    const auto overlooked = block == no_block && offered.refused && tally_.num_evictable() > 0;
-    return overlooked ? take_any(chains) : block;
+    for (auto attempts = 1;; ++attempts) {
+      auto offered = offer<Chains>{*this, chains};
+      const auto block = order_.victim(offered, now);
+      if (block != no_block) {
+        return block;
+      }
+      if (!offered.looked_at || attempts == max_attempts) {
+        return offered.passed_over && tally_.num_evictable() > 0 ? take_any(chains) : no_block;
+      }
+      pause();
+    }
   }
 
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.

@@ -27,12 +27,18 @@ class block_tally {
   void remove_evictable() noexcept { sums_.add(evictable_lost, 1); }
   void add_retiring(std::int64_t amount) noexcept { sums_.add(retiring, amount); }
 
-  /// Calls `meanwhile()` between the two readings.
+  /// Calls `meanwhile()` between the two readings. Reads anew, a few times, if something ended in between: a reader that
+  /// is held up there would else count all that begins.
   template <class Meanwhile>
   [[nodiscard]] std::int64_t num_evictable(Meanwhile&& meanwhile) const noexcept {
-    const auto lost = sums_.get(evictable_lost);
-    meanwhile();
-    return sums_.get(evictable_gained) - lost;
+    for (auto attempts = 1;; ++attempts) {
+      const auto lost = sums_.get(evictable_lost);
+      meanwhile();
+      const auto gained = sums_.get(evictable_gained);
+      if (attempts == max_attempts || sums_.get(evictable_lost) == lost) {
+        return gained - lost;
+      }
+    }
   }
   [[nodiscard]] std::int64_t num_evictable() const noexcept {
     return num_evictable([] {});
@@ -40,6 +46,7 @@ class block_tally {
   [[nodiscard]] std::int64_t num_retiring() const noexcept { return sums_.get(retiring); }
 
  private:
+  static constexpr auto max_attempts = 4;
   static constexpr auto evictable_gained = std::size_t{0};
   static constexpr auto evictable_lost = std::size_t{1};
   static constexpr auto retiring = std::size_t{2};

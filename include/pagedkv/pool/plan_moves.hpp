@@ -1,0 +1,31 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <cstddef>
+
+namespace pagedkv {
+
+/// Calls `move(from, to)` for the moves that leave no free block of a pool below one that is not. No other thread is at
+/// work.
+template <class Pool, class Move>
+void plan_moves(const Pool& pool, Move&& move) {
+  const auto is_free = [&](std::size_t index) { return pool.state(to_block(index)).word() == 0; };
+  auto hole = std::size_t{0};
+  auto source = static_cast<std::size_t>(pool.size());
+  for (;;) {
+    while (hole < source && !is_free(hole)) {
+      ++hole;
+    }
+    do {
+      --source;
+    } while (source > hole && is_free(source));
+    if (source <= hole) {
+      return;
+    }
+    move(to_block(source), to_block(hole));
+    ++hole;
+  }
+}
+
+}  // namespace pagedkv
