@@ -1,6 +1,7 @@
 #include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/ordered_mutex.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
@@ -8,7 +9,11 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
@@ -68,6 +73,41 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
   const auto again = std::lock_guard{cache};
   CHECK_FALSE(TestType::name.empty());
 }
+
+#ifndef NDEBUG
+
+/// Whether the process ends by an assertion; tried in a copy of it.
+template <class Body>
+[[nodiscard]] bool asserts(Body&& body) {
+  const auto child = fork();
+  if (child == 0) {
+    std::signal(SIGABRT, SIG_DFL);
+    close(STDERR_FILENO);
+    body();
+    _exit(0);
+  }
+  auto status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locking]") {
+  auto sequence = ordered_mutex<lock_rank::sequence>{};
+  auto eviction = ordered_mutex<lock_rank::eviction_shard>{};
+  auto free_list = ordered_mutex<lock_rank::free_list_shard>{};
+  const auto lock_both = [](auto& first, auto& second) {
+    const auto outer = exclusive_guard{first};
+    const auto inner = exclusive_guard{second};
+  };
+  CHECK_FALSE(asserts([&] { lock_both(sequence, free_list); }));
+  CHECK_FALSE(asserts([&] { lock_both(eviction, free_list); }));
+  CHECK(asserts([&] { lock_both(free_list, eviction); }));
+  CHECK(asserts([&] { lock_both(eviction, sequence); }));
+  auto another = ordered_mutex<lock_rank::free_list_shard>{};
+  CHECK(asserts([&] { lock_both(free_list, another); }));
+}
+
+#endif
 
 TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits are counted", "[locking]") {
   struct this_test;
