@@ -79,11 +79,9 @@ TEST_CASE("under lock_free whoever comes second to a record is told so", "[recor
   CHECK(records.enter(place, id) == entry::busy);
   CHECK(records.enter(place, id + (std::uint64_t{1} << 33)) == entry::stale);
   CHECK(records.enter(place, id | std::uint64_t{1} << 63) == entry::stale);
-  records.leave(place);
+  records.leave(place, id);
   CHECK(records.enter(place, id) == entry::inside);
-  records.close(place);
-  CHECK(records.enter(place, id) == entry::stale);
-  records.leave(place);
+  records.leave_closed(place);
   CHECK(records.enter(place, id) == entry::stale);
 }
 

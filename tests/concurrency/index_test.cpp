@@ -330,20 +330,19 @@ void stale_id_races_reuse(execution& e) {
   e.spawn([&] {
     auto& place = *map.find(first);
     if (map.enter(place, first) == entry::inside) {
-      map.close(place);
-      map.leave(place);
+      map.leave_closed(place);
       map.abandon(place);
       const auto second = start(2);
       e.expect(second != first, "an id names two records");
       e.expect(map.enter(place, second) == entry::inside, "a record is busy that only one thread knows");
-      map.leave(place);
+      map.leave(place, second);
     }
   });
   e.spawn([&] {
     auto& place = *map.find(first);
     if (map.enter(place, first) == entry::inside) {
       e.expect(place.record.value.read() == 1, "a stale id leads to another record");
-      map.leave(place);
+      map.leave(place, first);
     }
   });
   e.run();

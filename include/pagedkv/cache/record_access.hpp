@@ -30,10 +30,11 @@ template <class Map, class Fill>
   return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
 }
 
-/// Calls `body(record)` alone in the record: waits for that, or says `sequence_busy`, as the locking policy wants.
+/// Calls `body(place)` alone in the open place of an id: waits for that, or says `sequence_busy`, as the locking policy
+/// wants. The body leaves the place.
 template <class Map, class Body>
-[[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
-    -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+[[nodiscard]] auto enter_record(Map& map, std::uint64_t id, Body&& body) noexcept
+    -> std::invoke_result_t<Body, typename Map::place&> {
   using entry = typename Map::entry;
   auto* place = map.find(id);
   const auto entered = place != nullptr ? map.enter(*place, id) : entry::stale;
@@ -43,24 +44,30 @@ template <class Map, class Body>
   if (entered == entry::busy) {
     return error{error_code::sequence_busy, "sequence or pin id", static_cast<std::int64_t>(id)};
   }
-  auto outcome = std::forward<Body>(body)(place->record);
-  map.note_usage(*place);
-  map.leave(*place);
-  return outcome;
+  return std::forward<Body>(body)(*place);
+}
+
+/// Calls `body(record)` alone in the record.
+template <class Map, class Body>
+[[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
+    -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+  return enter_record(map, id, [&](typename Map::place& inside) {
+    auto outcome = std::forward<Body>(body)(inside.record);
+    map.note_usage(inside);
+    map.leave(inside, id);
+    return outcome;
+  });
 }
 
 /// Empties a record by `empty(record)`, closes it, and lets its place be taken again.
 template <class Map, class Empty>
 [[nodiscard]] result<void> end_record(Map& map, std::uint64_t id, Empty&& empty) noexcept {
-  auto closed = visit_record(map, id, [&](auto& record) -> result<void> {
-    empty(record);
-    map.close(*map.find(id));
+  return enter_record(map, id, [&](typename Map::place& inside) -> result<void> {
+    empty(inside.record);
+    map.leave_closed(inside);
+    map.abandon(inside);
     return {};
   });
-  if (closed) {
-    map.abandon(*map.find(id));
-  }
-  return closed;
 }
 
 }  // namespace pagedkv::detail

@@ -5,6 +5,7 @@
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,8 +44,12 @@ class record_map {
   struct no_usage {};
   using noted_usage = std::conditional_t<Locking::family::concurrent, shared_usage, no_usage>;
 
+  // Neighbours may be used by different threads.
+  static constexpr auto alignment =
+      Locking::family::concurrent ? 64 : std::max(alignof(Record), alignof(std::uint32_t));
+
  public:
-  struct place {
+  struct alignas(alignment) place {
     [[no_unique_address]] typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
     std::uint32_t index = 0;
@@ -90,15 +95,14 @@ class record_map {
     reserved.generation.store(next(reserved.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
 
-  /// Ends an open place; its ids are stale from now on. The caller is inside and calls `abandon` after `leave`.
+  /// Ends an open place that nobody is inside; its ids are stale from now on.
   void close(place& open) noexcept {
-    const auto generation = open.generation.load(std::memory_order_relaxed);
-    open.generation.store((generation & busy) | next(generation), std::memory_order_release);
+    open.generation.store(next(open.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
 
   enum class entry : std::uint8_t { inside, busy, stale };
 
-  /// Lets the caller into the open place of an id, alone until `leave`: waits, or says `busy`, as the locking policy
+  /// Lets the caller into the open place of an id, alone until it leaves: waits, or says `busy`, as the locking policy
   /// wants. Where nobody waits, the generation itself is marked, so that a stale id makes no later record busy.
   [[nodiscard]] static entry enter(place& found, std::uint64_t id) noexcept {
     if constexpr (Locking::waits_for_sequence) {
@@ -120,11 +124,18 @@ class record_map {
       return seen == (generation_of(id) | busy) ? entry::busy : entry::stale;
     }
   }
-  static void leave(place& inside) noexcept {
+  static void leave(place& inside, std::uint64_t id) noexcept {
     if constexpr (Locking::waits_for_sequence) {
       inside.mutex.unlock();
     } else {
-      inside.generation.store(inside.generation.load(std::memory_order_relaxed) & ~busy, std::memory_order_release);
+      inside.generation.store(generation_of(id), std::memory_order_release);
+    }
+  }
+  /// Ends the place and leaves it; `abandon` comes next.
+  void leave_closed(place& inside) noexcept {
+    close(inside);
+    if constexpr (Locking::waits_for_sequence) {
+      inside.mutex.unlock();
     }
   }
 
