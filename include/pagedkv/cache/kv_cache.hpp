@@ -278,8 +278,8 @@ class basic_kv_cache {
 
   /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings;
   /// batches notice by themselves. What the eviction policy knows of a block moves along; under `sharded_mutex` that
-  /// takes 8 bytes more per block from the first compaction on, and where those cannot be had moved blocks count as just released,
-  /// with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
+  /// takes 8 bytes more per block from the first compaction on, and where those cannot be had moved blocks count as just
+  /// released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
   result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
