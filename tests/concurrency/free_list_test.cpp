@@ -1,3 +1,7 @@
+#include "../support/printing.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -16,8 +20,20 @@
 #include <concepts>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <vector>
+
+namespace {
+
+struct with_boost_free_list : pagedkv::basic_lock_free<> {};
+
+}  // namespace
+
+template <>
+struct pagedkv::free_list_of<pagedkv::lock_free_family, with_boost_free_list> {
+  using type = boost_free_list;
+};
 
 namespace {
 
@@ -126,6 +142,23 @@ TEST_CASE("free lists take little memory per block", "[free_list]") {
 TEST_CASE("a free list of Boost.Lockfree ends at 65,535 blocks", "[free_list]") {
   CHECK(boost_free_list{65'535}.size() == 65'535);
   CHECK_THROWS_AS(boost_free_list{65'536}, std::runtime_error);
+}
+
+TEST_CASE("a cache is built over another free list", "[free_list]") {
+  auto config = cache_config{};
+  config.block_size = 2;
+  config.num_blocks = 4;
+  config.max_sequences = 2;
+  auto cache = kv_cache<float32, with_boost_free_list, pagedkv::clock<>>{config};
+  const auto tokens = std::vector<token>{1, 2, 3, 4, 5};
+  for (auto i = 0; i < 3; ++i) {
+    const auto made = cache.create_sequence(tokens).value();
+    CHECK(made.num_cached_tokens == (i == 0 ? 0 : 4));
+    CHECK(cache.commit(made.id, 5));
+    CHECK(cache.check_invariants() == std::vector<std::string>{});
+    CHECK(cache.release(made.id));
+  }
+  CHECK(cache.statistics().blocks == block_counts{.free = 2, .evictable = 2});
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class boost_free_list {
   [[nodiscard]] block_id pop() noexcept {
     auto id = static_cast<std::int32_t>(no_block);
     if (ids_.pop(id)) {
-      num_free_.fetch_sub(1, std::memory_order_relaxed);
+      num_free_.fetch_sub(1, std::memory_order_release);
     }
     return block_id{id};
   }
@@ -36,7 +36,7 @@ class boost_free_list {
     ids_.bounded_push(static_cast<std::int32_t>(block));
   }
 
-  [[nodiscard]] std::int32_t size() const noexcept { return num_free_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::int32_t size() const noexcept { return num_free_.load(std::memory_order_acquire); }
 
   template <class Visit>
   void for_each(Visit&& visit) const {
