@@ -14,7 +14,7 @@
 namespace pagedkv {
 
 /// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that
-/// runs dry, so that it finds nothing only when nothing is there. 4 bytes per block.
+/// runs dry or another thread is at it, so that it finds nothing only when nothing is there. 4 bytes per block.
 template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics,
           template <class> class Atomic = std::atomic, class ThreadIndex = this_thread_index>
 class sharded_free_list {
@@ -35,9 +35,9 @@ class sharded_free_list {
   [[nodiscard]] block_id pop() noexcept {
     const auto own = own_shard();
     // While the size says that there is one, it is there or about to be: look again.
-    while (size_.load(std::memory_order_acquire) > 0) {
+    for (auto patient = false; size_.load(std::memory_order_acquire) > 0; patient = true) {
       for (std::size_t i = 0; i < NumShards; ++i) {
-        const auto block = pop_from(shards_[(own + i) % NumShards]);
+        const auto block = pop_from(shards_[(own + i) % NumShards], patient);
         if (block != no_block) {
           if (i != 0) {
             Metrics::stole();
@@ -50,11 +50,13 @@ class sharded_free_list {
   }
 
   void push(block_id block) noexcept {
-    auto& own = shards_[own_shard()];
-    const auto guard = exclusive_guard{own.mutex};
-    below_[to_index(block)] = own.top;
-    own.top = block;
-    size_.fetch_add(1, std::memory_order_release);
+    const auto own = own_shard();
+    for (std::size_t i = 0; i < NumShards; ++i) {
+      if (push_to(shards_[(own + i) % NumShards], block, false)) {
+        return;
+      }
+    }
+    static_cast<void>(push_to(shards_[own], block, true));
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_acquire); }
@@ -81,14 +83,25 @@ class sharded_free_list {
 
   [[nodiscard]] static std::size_t own_shard() noexcept { return ThreadIndex::current() % NumShards; }
 
-  [[nodiscard]] block_id pop_from(shard& from) noexcept {
-    const auto guard = exclusive_guard{from.mutex};
-    const auto block = from.top;
+  /// Nothing also when another thread is at the shard, unless the caller is patient.
+  [[nodiscard]] block_id pop_from(shard& from, bool patient) noexcept {
+    const auto guard = eager_guard{from.mutex, patient};
+    const auto block = guard.holds() ? from.top : no_block;
     if (block != no_block) {
       from.top = below_[to_index(block)];
       size_.fetch_sub(1, std::memory_order_release);
     }
     return block;
+  }
+
+  [[nodiscard]] bool push_to(shard& to, block_id block, bool patient) noexcept {
+    const auto guard = eager_guard{to.mutex, patient};
+    if (guard.holds()) {
+      below_[to_index(block)] = to.top;
+      to.top = block;
+      size_.fetch_add(1, std::memory_order_release);
+    }
+    return guard.holds();
   }
 
   std::int32_t num_blocks_;

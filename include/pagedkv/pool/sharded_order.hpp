@@ -74,11 +74,14 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
     for (const auto leaves_only : {true, false}) {
+      auto wanted = search<Offer>{offer, now, leaves_only};
       const auto first = next_shard_.fetch_add(1, std::memory_order_relaxed);
-      for (std::size_t i = 0; i < NumShards; ++i) {
-        const auto block = victim_of((first + i) % NumShards, offer, now, leaves_only);
-        if (block != no_block) {
-          return block;
+      for (const auto patient : {false, true}) {
+        for (std::size_t i = 0; i < NumShards && (!patient || wanted.passed_by); ++i) {
+          const auto block = victim_of((first + i) % NumShards, wanted, patient);
+          if (block != no_block) {
+            return block;
+          }
         }
       }
     }
@@ -151,21 +154,29 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   }
 
   template <class Offer>
-  [[nodiscard]] block_id victim_of(std::size_t index, Offer& offer, timestamp now, bool leaves_only) noexcept {
+  struct search {
+    Offer& offer;
+    timestamp now;
+    bool leaves_only;
+    bool passed_by = false;  // a shard that another thread was at
+  };
+
+  template <class Offer>
+  [[nodiscard]] block_id victim_of(std::size_t index, search<Offer>& wanted, bool patient) noexcept {
     struct local_offer {
       const eviction_order& order;
-      Offer& offer;
+      search<Offer>& wanted;
       std::size_t index;
-      bool leaves_only;
 
-      eviction_answer operator()(block_id local) noexcept { return offer(order.global(local, index)); }
+      eviction_answer operator()(block_id local) noexcept { return wanted.offer(order.global(local, index)); }
       eviction_answer operator()(block_id local, evict_anyway_t anyway) noexcept {
-        return leaves_only ? eviction_answer::has_children : offer(order.global(local, index), anyway);
+        return wanted.leaves_only ? eviction_answer::has_children : wanted.offer(order.global(local, index), anyway);
       }
     };
     auto& from = *shards_[index];
-    const auto guard = exclusive_guard{from.mutex};
-    const auto local = from.policy.victim(local_offer{*this, offer, index, leaves_only}, now);
+    const auto guard = eager_guard{from.mutex, patient};
+    wanted.passed_by |= !guard.holds();
+    const auto local = guard.holds() ? from.policy.victim(local_offer{*this, wanted, index}, wanted.now) : no_block;
     if (local == no_block) {
       return no_block;
     }

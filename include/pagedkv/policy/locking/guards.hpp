@@ -27,6 +27,30 @@ class [[nodiscard]] shared_guard {
   Mutex& mutex_;
 };
 
+/// Tries for a mutex, or waits for it if the caller is patient.
+template <class Mutex>
+class [[nodiscard]] eager_guard {
+ public:
+  eager_guard(Mutex& mutex, bool patient) noexcept : mutex_(mutex), holds_(patient || mutex.try_lock()) {
+    if (patient) {
+      mutex_.lock();
+    }
+  }
+  eager_guard(const eager_guard&) = delete;
+  eager_guard& operator=(const eager_guard&) = delete;
+  ~eager_guard() {
+    if (holds_) {
+      mutex_.unlock();
+    }
+  }
+
+  [[nodiscard]] bool holds() const noexcept { return holds_; }
+
+ private:
+  Mutex& mutex_;
+  bool holds_;
+};
+
 /// Keeps every other thread out of the cache for as long as it lives, where the mutex can.
 template <class Mutex>
 class [[nodiscard]] whole_guard {
