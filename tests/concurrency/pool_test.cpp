@@ -311,21 +311,29 @@ void count_races_moves(execution& e) {
   pool.run();
 }
 
+/// A block that waits for a step is hit: it is in use or retiring all the time.
+template <template <class> class Atomic>
+void occupation_races_hit(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  const auto step = pool.pool().begin_step().value();
+  pool.release(block);
+  e.spawn([&] { e.expect(pool.pool().count_occupied() == 1, "a block that is occupied all the time is not counted"); });
+  e.spawn([&] { pool.hit(block); });
+  e.run();
+  e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+  pool.run();
+}
+
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
-  return {hit_races_eviction<Atomic>,
-          hit_races_release<Atomic>,
-          claim_races_claim<Atomic>,
-          hit_races_restored_victims<Atomic>,
-          retire_races_release<Atomic, true>,
-          retire_races_release<Atomic, false>,
-          retire_races_a_second_step<Atomic>,
-          retire_races_a_sweep<Atomic>,
-          allocation_races_retirement<Atomic>,
-          references_race<Atomic>,
-          look_races_eviction<Atomic, false>,
-          look_races_eviction<Atomic, true>,
-          count_races_moves<Atomic>};
+  return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
+          claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
+          retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
+          retire_races_a_second_step<Atomic>,  retire_races_a_sweep<Atomic>,
+          allocation_races_retirement<Atomic>, references_race<Atomic>,
+          look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
+          count_races_moves<Atomic>,           occupation_races_hit<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {

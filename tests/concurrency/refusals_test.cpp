@@ -74,8 +74,6 @@ TEMPLATE_LIST_TEST_CASE("a prompt is not refused because others hold its prefix 
   CHECK(cache.check_invariants() == std::vector<std::string>{});
 }
 
-using testing::execution;
-
 /// The prompt fits all the time: another thread holds nothing but its prefix, or what it does not need.
 template <class Cache>
 void prompt_meets_its_prefix(execution& e) {
@@ -99,7 +97,7 @@ void prompt_follows_a_release(execution& e) {
   cache_prompt(cache, 1, 2);
   const auto made = cache.create_sequence(std::array<token, 4>{5, 6, 7, 8}).value().id;
   e.expect(cache.commit(made, 4).has_value(), "cannot commit");
-  auto released = testing::scheduled<bool>{false};
+  auto released = scheduled<bool>{false};
   e.spawn([&] {
     e.expect(cache.release(made).has_value(), "cannot release");
     released.store(true, std::memory_order_release);
@@ -114,17 +112,16 @@ void prompt_follows_a_release(execution& e) {
 
 TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
-  using scheduled_lock_free_cache =
-      kv_cache<float32, testing::stepwise_lock_free<>, pagedkv::clock<1, testing::scheduled>>;
-  using scheduled_sharded_cache = kv_cache<float32, testing::scheduled_sharded_mutex, lru>;
+  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, pagedkv::clock<1, scheduled>>;
+  using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex, lru>;
   for (const auto body :
        {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
         prompt_follows_a_release<scheduled_lock_free_cache>, prompt_follows_a_release<scheduled_sharded_cache>}) {
-    const auto found = testing::explorer{{.preemptions = 2}}.exhaustive(body);
+    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
     CAPTURE(found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());
     CHECK(found.complete);
-    const auto random = testing::explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
+    const auto random = explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
     CAPTURE(seed, random.failure, random.schedule);
     CHECK(random.failure.empty());
   }
@@ -184,7 +181,7 @@ TEMPLATE_LIST_TEST_CASE("a cache is not reset while a sequence holds a block, wh
 
 /// Rows of a batch are collected first and then copied.
 void update_races_truncate(execution& e) {
-  auto cache = kv_cache<float32, testing::scheduled_sharded_mutex, lru>{pairs_of_tokens(6)};
+  auto cache = kv_cache<float32, scheduled_sharded_mutex, lru>{pairs_of_tokens(6)};
   const auto id = cache.create_sequence(std::array<token, 3>{1, 2, 3}).value().id;
   e.spawn([&] {
     auto batch = compressed_batch{1, 8};
@@ -195,7 +192,7 @@ void update_races_truncate(execution& e) {
 }
 
 TEST_CASE("under mutexes a batch waits for a sequence that changes", "[refusals][scheduler]") {
-  const auto found = testing::explorer{{.preemptions = 3}}.exhaustive(update_races_truncate);
+  const auto found = explorer{{.preemptions = 3}}.exhaustive(update_races_truncate);
   CAPTURE(found.failure, found.schedule);
   CHECK(found.failure.empty());
   CHECK(found.complete);

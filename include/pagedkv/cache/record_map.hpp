@@ -95,7 +95,7 @@ class record_map {
     reserved.generation.store(next(reserved.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
 
-  /// Ends an open place that nobody is inside; its ids are stale from now on.
+  /// Ends an open place; its ids are stale from now on. Nobody else is inside.
   void close(place& open) noexcept {
     open.generation.store(next(open.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }

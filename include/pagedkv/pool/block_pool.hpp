@@ -63,7 +63,8 @@ class block_pool {
   [[nodiscard]] std::int64_t count_occupied() const noexcept {
     auto num = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      num += state(block).count() > 0 || state(block).retiring();
+      const auto seen = state(block);
+      num += seen.count() > 0 || seen.retiring();
     }
     return num;
   }

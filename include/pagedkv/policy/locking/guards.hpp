@@ -31,10 +31,11 @@ class [[nodiscard]] shared_guard {
 template <class Mutex>
 class [[nodiscard]] eager_guard {
  public:
-  eager_guard(Mutex& mutex, bool patient) noexcept : mutex_(mutex), holds_(patient || mutex.try_lock()) {
+  eager_guard(Mutex& mutex, bool patient) noexcept : mutex_(mutex) {
     if (patient) {
       mutex_.lock();
     }
+    holds_ = patient || mutex_.try_lock();
   }
   eager_guard(const eager_guard&) = delete;
   eager_guard& operator=(const eager_guard&) = delete;
@@ -48,7 +49,7 @@ class [[nodiscard]] eager_guard {
 
  private:
   Mutex& mutex_;
-  bool holds_;
+  bool holds_ = false;
 };
 
 /// Keeps every other thread out of the cache for as long as it lives, where the mutex can.
