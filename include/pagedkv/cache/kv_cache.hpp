@@ -77,7 +77,7 @@ class basic_kv_cache {
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
   /// see it. Four stores when neither is the case. Errors: `capacity_exhausted`, and those of the backend.
-  result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) -> result<void> {
       if (s.has_room()) [[likely]] {
@@ -91,13 +91,13 @@ class basic_kv_cache {
     });
   }
 
-  result<void> append(sequence_id id, std::span<const token> tokens, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, std::span<const token> tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return extend(s, tokens, on); });
   }
 
   /// Declares that the K/V of the first `num_tokens` has been written, and publishes the full blocks among them.
-  result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
   }
@@ -116,20 +116,20 @@ class basic_kv_cache {
   }
 
   /// Keeps the first `num_tokens`. Whole blocks past the end are released; what is published stays published.
-  result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
+  [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return detail::truncate(state_, s, num_tokens); });
   }
 
   /// Releases blocks wholly before token `num_tokens`, which must be committed. Positions stay valid.
-  result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
+  [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
   }
 
   /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. `ended`
   /// tells the eviction policy that the session will not return.
-  result<void> release(sequence_id id, bool ended = false) noexcept {
+  [[nodiscard]] result<void> release(sequence_id id, bool ended = false) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id),
                               [&](sequence& s) { detail::release_all(state_, s, ended); });
@@ -147,7 +147,7 @@ class basic_kv_cache {
                    static_cast<std::int64_t>((*made)->record.blocks.size() * state_.block_size())};
   }
 
-  result<void> unpin(pin_id id) noexcept {
+  [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
       detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{});
@@ -180,7 +180,7 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return state_.pool.begin_step();
   }
-  result<void> retire_step(step_id step) noexcept {
+  [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return state_.pool.retire_step(step);
   }
@@ -214,7 +214,7 @@ class basic_kv_cache {
   }
 
   /// Fills `slots` for the tokens from `first_token` on. Errors: `invalid_argument` outside the sequence.
-  result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) noexcept {
+  [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<void> {
       const auto size = static_cast<std::int64_t>(slots.size());
@@ -228,7 +228,7 @@ class basic_kv_cache {
   }
 
   /// Copies the block table; returns its size. Errors: `invalid_argument` when `blocks` is shorter.
-  result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) noexcept {
+  [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<std::size_t> {
       if (blocks.size() < s.blocks.size()) {
@@ -243,7 +243,7 @@ class basic_kv_cache {
   /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row
   /// each. Errors: see there.
   template <class Batch>
-  result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
+  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
     const auto guard = shared_guard{mutex_};
     const auto visit_row = [&](std::size_t i, auto&& use) {
       return visit(ids[i], [&](const sequence& s) -> result<void> {
@@ -259,15 +259,15 @@ class basic_kv_cache {
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
   /// Slots of committed tokens are not to be written.
-  result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
-                     token_rows<const float> values, stream on = {}) noexcept {
+  [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
+                                   token_rows<const float> values, stream on = {}) noexcept {
     return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are
   /// left.
-  result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys, token_rows<float> values,
-                    stream on = {}) noexcept {
+  [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
+                                  token_rows<float> values, stream on = {}) noexcept {
     return backend_.template gather<Element>(storage_.view(), layer, slots, keys, values, on);
   }
 
@@ -280,7 +280,7 @@ class basic_kv_cache {
   /// batches notice by themselves. What the eviction policy knows of a block moves along; under `sharded_mutex` that
   /// takes 8 bytes more per block from the first compaction on, and where those cannot be had moved blocks count as just
   /// released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
-  result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+  [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
       return error{error_code::in_use, "number of retiring blocks", state_.pool.counts().retiring};
@@ -301,7 +301,7 @@ class basic_kv_cache {
   }
 
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
-  result<std::int64_t> reset_prefix_cache() noexcept {
+  [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
     if (const auto num_occupied = state_.pool.count_occupied(); num_occupied != 0) {
       return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};

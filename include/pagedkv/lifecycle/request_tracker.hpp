@@ -100,7 +100,7 @@ class request_tracker {
   }
 
   /// Appends tokens to a running request, preempting as `submit` does.
-  result<void> append(request_id id, std::span<const token> tokens) noexcept {
+  [[nodiscard]] result<void> append(request_id id, std::span<const token> tokens) noexcept {
     const auto running = info_in(id, request_state::running);
     if (!running) {
       return running.error();
@@ -117,16 +117,16 @@ class request_tracker {
 
   /// The end of a running or preempted request. `session_ended` is passed on to the eviction policy. Errors:
   /// `already_ended`, `unknown_request`.
-  result<void> finish(request_id id, bool session_ended = false) noexcept {
+  [[nodiscard]] result<void> finish(request_id id, bool session_ended = false) noexcept {
     return end(id, request_state::finished, session_ended, {});
   }
-  result<void> cancel(request_id id) noexcept { return end(id, request_state::cancelled, false, {}); }
-  result<void> fail(request_id id, const error& reason) noexcept {
+  [[nodiscard]] result<void> cancel(request_id id) noexcept { return end(id, request_state::cancelled, false, {}); }
+  [[nodiscard]] result<void> fail(request_id id, const error& reason) noexcept {
     return end(id, request_state::failed, false, reason);
   }
 
   /// Takes a running request's blocks; `resume` starts it again.
-  result<void> preempt(request_id id) noexcept {
+  [[nodiscard]] result<void> preempt(request_id id) noexcept {
     auto sequence = sequence_id{};
     auto preempted = change(id, request_state::running, [&](request_info& request) {
       sequence = request.sequence;
