@@ -1,0 +1,146 @@
+#pragma once
+
+#include <pagedkv/core/attention.hpp>
+#include <pagedkv/policy/element.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// One sequence as attention sees it, every number as a float64. Its queries belong to its last tokens.
+struct attention_problem {
+  std::int64_t num_tokens = 0;
+  std::int64_t num_queries = 1;
+  std::int64_t num_heads = 1;
+  std::int64_t num_kv_heads = 1;
+  std::int64_t key_dim = 1;
+  std::int64_t value_dim = 1;
+  std::vector<double> keys;     // [token][KV head][key_dim]
+  std::vector<double> values;   // [token][KV head][value_dim]
+  std::vector<double> queries;  // [query][head][key_dim]
+};
+
+struct attention_answer {
+  std::vector<double> output;       // [query][head][value_dim]
+  std::vector<double> log_sum_exp;  // [query][head]
+};
+
+/// Reads keys and values of a sequence out of blocks; those of `no_block` are NaN.
+template <element Element>
+void read_blocks(attention_problem& problem, const block_storage_view& view, std::int32_t layer,
+                 std::span<const block_id> blocks, std::int64_t num_tokens) {
+  using storage = typename Element::storage;
+  problem.num_tokens = num_tokens;
+  problem.num_kv_heads = view.num_kv_heads;
+  problem.key_dim = problem.value_dim = view.head_dim;
+  problem.keys.clear();
+  problem.values.clear();
+  const auto read_row = [&](std::vector<double>& numbers, const storage* row, const float* scale) {
+    for (auto i = 0; i < view.head_dim; ++i) {
+      numbers.push_back(scale == nullptr ? double{Element::decode(row[i], 1.0f)}
+                                         : double{Element::decode(row[i], 1.0f)} * double{*scale});
+    }
+  };
+  for (auto t = std::int64_t{0}; t < num_tokens; ++t) {
+    const auto block = static_cast<std::int64_t>(blocks[static_cast<std::size_t>(t / view.block_size)]);
+    const auto offset = static_cast<std::int32_t>(t % view.block_size);
+    for (auto head = 0; head < view.num_kv_heads; ++head) {
+      if (block < 0) {
+        const auto dim = static_cast<std::size_t>(view.head_dim);
+        problem.keys.insert(problem.keys.end(), dim, std::nan(""));
+        problem.values.insert(problem.values.end(), dim, std::nan(""));
+        continue;
+      }
+      const auto* const key_scale = Element::scaled ? view.key_scale(layer, block, offset, head) : nullptr;
+      const auto* const value_scale = Element::scaled ? view.value_scale(layer, block, offset, head) : nullptr;
+      read_row(problem.keys, view.template key<storage>(layer, block, offset, head), key_scale);
+      read_row(problem.values, view.template value<storage>(layer, block, offset, head), value_scale);
+    }
+  }
+}
+
+/// The score of one query and one key, as `attention_options` describes it.
+[[nodiscard]] inline double reference_score(const attention_problem& problem, const attention_options& options,
+                                            std::int64_t query, std::int64_t head, std::int64_t token) {
+  const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
+  const auto* const q = problem.queries.data() + (query * problem.num_heads + head) * problem.key_dim;
+  const auto* const k = problem.keys.data() + (token * problem.num_kv_heads + kv_head) * problem.key_dim;
+  auto score = 0.0;
+  for (auto i = std::int64_t{0}; i < problem.key_dim; ++i) {
+    score += q[i] * k[i];
+  }
+  score *= options.scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.key_dim)) : double{options.scale};
+  if (options.soft_cap != 0) {
+    score = double{options.soft_cap} * std::tanh(score / double{options.soft_cap});
+  }
+  if (options.alibi_slopes != nullptr) {
+    const auto position = problem.num_tokens - problem.num_queries + query;
+    score += double{options.alibi_slopes[head]} * static_cast<double>(token - position);
+  }
+  return score;
+}
+
+/// Attention in float64, straight from its definition. A query without any token to see gives zeros and minus infinity.
+[[nodiscard]] inline attention_answer reference_attention(const attention_problem& problem,
+                                                          const attention_options& options) {
+  constexpr auto infinity = std::numeric_limits<double>::infinity();
+  const auto rows = static_cast<std::size_t>(problem.num_queries * problem.num_heads);
+  auto answer = attention_answer{std::vector<double>(rows * static_cast<std::size_t>(problem.value_dim)),
+                                 std::vector<double>(rows, -infinity)};
+  for (auto row = std::int64_t{0}; row < problem.num_queries * problem.num_heads; ++row) {
+    const auto query = row / problem.num_heads;
+    const auto head = row % problem.num_heads;
+    const auto end = problem.num_tokens - problem.num_queries + query + 1;
+    const auto begin = options.window == 0 ? std::int64_t{0} : std::max<std::int64_t>(0, end - options.window);
+    if (end <= begin) {
+      continue;
+    }
+    auto scores = std::vector<double>{};
+    auto highest = options.sinks == nullptr ? -infinity : double{options.sinks[head]};
+    for (auto token = begin; token < end; ++token) {
+      scores.push_back(reference_score(problem, options, query, head, token));
+      highest = std::max(highest, scores.back());
+    }
+    auto sum = options.sinks == nullptr ? 0.0 : std::exp(double{options.sinks[head]} - highest);
+    auto* const output = answer.output.data() + row * problem.value_dim;
+    const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
+    for (auto token = begin; token < end; ++token) {
+      const auto weight = std::exp(scores[static_cast<std::size_t>(token - begin)] - highest);
+      const auto* const value = problem.values.data() + (token * problem.num_kv_heads + kv_head) * problem.value_dim;
+      for (auto i = std::int64_t{0}; i < problem.value_dim; ++i) {
+        output[i] += weight * value[i];
+      }
+      sum += weight;
+    }
+    std::for_each(output, output + problem.value_dim, [&](double& number) { number /= sum; });
+    answer.log_sum_exp[static_cast<std::size_t>(row)] = highest + std::log(sum);
+  }
+  return answer;
+}
+
+/// The largest difference between a row of results and of the reference, as a share of the reference's largest
+/// magnitude in that row. NaN if a result is.
+template <class Decode>
+[[nodiscard]] double relative_error(std::span<const double> reference, Decode&& result_at) {
+  auto largest = std::numeric_limits<double>::min();
+  auto difference = 0.0;
+  for (auto i = std::size_t{0}; i < reference.size(); ++i) {
+    largest = std::max(largest, std::abs(reference[i]));
+    const auto d = std::abs(reference[i] - result_at(i));
+    difference = std::isnan(difference) || d <= difference ? difference : d;
+  }
+  return difference / largest;
+}
+
+/// The error that attention over an element may have.
+template <element Element>
+inline constexpr double attention_tolerance =
+    Element::scaled ? 1e-2 : (Element::name == "float32" ? 1e-5 : (Element::name == "float16" ? 2e-3 : 1.6e-2));
+
+}  // namespace pagedkv::test
