@@ -1,6 +1,6 @@
 #include "comparison.hpp"
 
-#include "../support/optimum.hpp"
+#include "../support/foresight.hpp"
 #include "options.hpp"
 #include "policies.hpp"
 #include "progress.hpp"
@@ -34,6 +34,16 @@ template <eviction Policy>
     shown.advance();
   }
   return simulator.result();
+}
+
+template <auto Compute>
+[[nodiscard]] support::simulation_result shown_when_done(const support::prefix_trace& trace, std::int32_t num_blocks,
+                                                         progress& shown) {
+  const auto result = Compute(trace, num_blocks, {});
+  for (auto i = trace.requests().size(); i > 0; --i) {
+    shown.advance();
+  }
+  return result;
 }
 
 [[nodiscard]] simulation simulation_of(std::string_view policy) {
@@ -70,7 +80,7 @@ struct job {
   support::simulation_result* result;
 };
 
-/// The optimum's jobs first, which take the longest, and of each policy those of the largest pools.
+/// Of each policy those of the largest pools first, which take the longest.
 [[nodiscard]] std::vector<job> jobs_of(comparison& made) {
   auto jobs = std::vector<job>{};
   const auto add = [&](comparison::row& row, simulation simulate) {
@@ -79,7 +89,8 @@ struct job {
       jobs.push_back({simulate, made.capacities[i], &row.results[i]});
     }
   };
-  add(made.optimum, simulate_shown<support::optimum>);
+  add(made.bound, shown_when_done<support::bound_of>);
+  add(made.oracle, shown_when_done<support::oracle_of>);
   for (auto& row : made.policies) {
     add(row, simulation_of(row.policy));
   }
@@ -118,7 +129,8 @@ comparison compare(const support::prefix_trace& trace, const options& chosen) {
       made.policies.push_back({policy, {}});
     }
   }
-  made.optimum.policy = support::optimum::name;
+  made.bound.policy = "bound";
+  made.oracle.policy = "oracle";
 
   const auto start = std::chrono::steady_clock::now();
   const auto cpu_start = std::clock();
@@ -126,10 +138,6 @@ comparison compare(const support::prefix_trace& trace, const options& chosen) {
   made.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   made.cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   return made;
-}
-
-support::simulation_result optimum_of(const support::prefix_trace& trace, std::int32_t num_blocks) {
-  return support::simulate<support::optimum>(trace, usable_blocks(trace, num_blocks));
 }
 
 }  // namespace pagedkv::replay

@@ -23,17 +23,15 @@ struct comparison {
   std::size_t num_distinct_blocks = 0;
   std::vector<std::int32_t> capacities;  // blocks, ascending
   std::vector<row> policies;
-  row optimum;
+  row bound;   // hits that no policy passes
+  row oracle;  // hits that no policy passes which has to admit every request that fits
   double seconds = 0;      // wall clock
   double cpu_seconds = 0;  // of all threads
 };
 
-/// Simulates every policy chosen, and the optimum, at every capacity, side by side over the one trace, on as many
-/// threads as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % of the distinct blocks, or the size
+/// Simulates every policy chosen, and what knowing the future would give, at every capacity, side by side over the one
+/// trace, on as many threads as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % of the distinct blocks, or the size
 /// that the longest request needs, to 100 %. Shows progress on a terminal.
 [[nodiscard]] comparison compare(const support::prefix_trace& trace, const options& chosen);
-
-/// What an eviction policy that knew the future would find cached of these requests, one at a time.
-[[nodiscard]] support::simulation_result optimum_of(const support::prefix_trace& trace, std::int32_t num_blocks);
 
 }  // namespace pagedkv::replay

@@ -40,8 +40,15 @@ void print_row(const comparison::row& row, Mark&& is_best) {
     points.push_back({{"blocks", made.capacities[i]},
                       {"hit_blocks", found.hits},
                       {"hit_ratio", found.hit_ratio()},
-                      {"evictions", found.evictions},
                       {"refused_requests", found.refused_requests}});
+  }
+  return points;
+}
+
+[[nodiscard]] nlohmann::ordered_json points_of_policy(const comparison& made, const comparison::row& row) {
+  auto points = points_of(made, row);
+  for (auto i = std::size_t{0}; i < row.results.size(); ++i) {
+    points[i]["evictions"] = row.results[i].evictions;
   }
   return points;
 }
@@ -63,15 +70,19 @@ void print_table(const comparison& made, const options& chosen) {
   for (const auto& row : made.policies) {
     print_row(row, [&](std::size_t column, const auto& found) { return found.hits == most_hits(made, column); });
   }
-  print_row(made.optimum, [](auto&&...) { return false; });
-  fmt::print("\n* best of the column, the optimum apart; share: of the distinct blocks\n");
+  for (const auto* row : {&made.oracle, &made.bound}) {
+    print_row(*row, [](auto&&...) { return false; });
+  }
+  fmt::print(
+      "\n* best policy of the column; share: of the distinct blocks\n"
+      "oracle: knows the future and admits every request that fits; bound: no policy passes it\n");
   fmt::print("{:.1f} s, {:.1f} s of CPU time\n", made.seconds, made.cpu_seconds);
 }
 
 void write_json(std::ostream& stream, const comparison& made, const options& chosen) {
   auto policies = nlohmann::ordered_json::object();
   for (const auto& row : made.policies) {
-    policies[row.policy] = points_of(made, row);
+    policies[row.policy] = points_of_policy(made, row);
   }
   const auto report = nlohmann::ordered_json{
       {"trace", chosen.trace},
@@ -80,7 +91,8 @@ void write_json(std::ostream& stream, const comparison& made, const options& cho
       {"distinct_blocks", made.num_distinct_blocks},
       {"capacities", made.capacities},
       {"policies", std::move(policies)},
-      {"optimum", points_of(made, made.optimum)},
+      {"oracle", points_of(made, made.oracle)},
+      {"bound", points_of(made, made.bound)},
       {"threads", chosen.num_threads},
       {"seconds", made.seconds},
       {"cpu_seconds", made.cpu_seconds},

@@ -1,3 +1,4 @@
+#include "../support/foresight.hpp"
 #include "comparison.hpp"
 #include "comparison_report.hpp"
 #include "contents.hpp"
@@ -78,7 +79,7 @@ void report(const outcome& found, const workload& work, const options& chosen, s
     auto shown = progress{work.requests.size()};
     found = run(*served, work, chosen, shown);
   }
-  found.optimum_hits = optimum_of(support::prefix_trace{work.requests}, chosen.blocks.front()).hits;
+  found.bound_hits = support::bound_of(support::prefix_trace{work.requests}, chosen.blocks.front()).hits;
   report(found, work, chosen, json);
   return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;
 }

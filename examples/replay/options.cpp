@@ -58,7 +58,7 @@ parsed_options parse_options(int argc, const char* const* argv) {
       ->check(positive);
   auto* const compare =
       app.add_option("--compare", chosen.compared,
-                     "simulate these eviction policies side by side, and the optimum, instead of replaying with one")
+                     "simulate these eviction policies side by side, and with foresight, instead of replaying with one")
           ->expected(0, -1)
           ->delimiter(',')
           ->default_str(every_policy)

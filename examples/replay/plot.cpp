@@ -66,7 +66,7 @@ constexpr auto line_styles = std::array<line_style, 14>{{
 void write_data(std::ostream& script, const comparison& made) {
   script << "$hits << END\n";
   for (auto i = std::size_t{0}; i < made.capacities.size(); ++i) {
-    script << made.capacities[i] << fmt::format(" {:.6f}", made.optimum.results[i].hit_ratio());
+    script << made.capacities[i] << fmt::format(" {:.6f} {:.6f}", made.bound.results[i].hit_ratio(), made.oracle.results[i].hit_ratio());
     for (const auto& row : made.policies) {
       script << fmt::format(" {:.6f}", row.results[i].hit_ratio());
     }
@@ -106,7 +106,7 @@ void write_axes(std::ostream& script, const comparison& made, const std::string&
     script << ", " << mark;
   }
   script << ")\n"
-         << fmt::format("set yrange [0:{}]\n", made.optimum.results.back().hits == 0 ? "1" : "*")
+         << fmt::format("set yrange [0:{}]\n", made.bound.results.back().hits == 0 ? "1" : "*")
          << "set format x '%.0s%c'\n"
          << "set format y '%.2f'\n"
          << "set grid xtics ytics linetype 1 linecolor '#dddddd'\n"
@@ -121,10 +121,12 @@ void write_lines(std::ostream& script, const comparison& made) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater<>{}, [&](std::size_t i) { return sum_of_hit_ratios(made.policies[i]); });
   script << "plot $hits using 1:2 with lines linewidth 2.5 linecolor 'black' title "
-         << gnuplot_string(made.optimum.policy);
+         << gnuplot_string(made.bound.policy)
+         << ", \\\n  '' using 1:3 with lines linewidth 2.5 dashtype (4,3) linecolor 'black' title "
+         << gnuplot_string(made.oracle.policy);
   for (const auto i : order) {
     const auto& style = line_styles[i % line_styles.size()];
-    script << fmt::format(", \\\n  '' using 1:{} with linespoints", i + 3)
+    script << fmt::format(", \\\n  '' using 1:{} with linespoints", i + 4)
            << fmt::format(" pointtype {} pointsize {} dashtype {}", style.point, style.size, style.dashes)
            << fmt::format(" linecolor '{}' title {}", style.colour, gnuplot_string(made.policies[i].policy));
   }

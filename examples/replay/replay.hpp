@@ -17,7 +17,7 @@ struct options;
 struct outcome {
   std::int64_t num_requests = 0;
   std::int64_t num_references = 0;    // blocks in all prompts, those of refused requests included
-  std::int64_t optimum_hits = 0;      // of the references, had eviction known the future; requests one at a time
+  std::int64_t bound_hits = 0;        // of the references: hits that no eviction policy passes
   std::int64_t refused_requests = 0;  // no room for the prompt
   std::int64_t failed_requests = 0;   // no room for an output token
   std::int64_t output_tokens = 0;     // appended

@@ -19,8 +19,8 @@ namespace {
   return ratio(static_cast<double>(found.at_end.hit_blocks), found.num_references);
 }
 
-[[nodiscard]] double optimum_hit_ratio(const outcome& found) {
-  return ratio(static_cast<double>(found.optimum_hits), found.num_references);
+[[nodiscard]] double bound_hit_ratio(const outcome& found) {
+  return ratio(static_cast<double>(found.bound_hits), found.num_references);
 }
 
 [[nodiscard]] double waste(const outcome& found) {
@@ -56,8 +56,7 @@ void print_table(const outcome& found, const workload& work, const options& chos
   print_row("  failed", found.failed_requests, "no room for an output token");
   print_row("block references", found.num_references, fmt::format("of {} tokens each", work.block_size));
   print_row("  prefix hits", at_end.hit_blocks, fmt::format("{:.4f} of the references", hit_ratio(found)));
-  print_row("  optimum", found.optimum_hits,
-            fmt::format("{:.4f}, had eviction known the future", optimum_hit_ratio(found)));
+  print_row("  bound", found.bound_hits, fmt::format("{:.4f}, which no eviction passes", bound_hit_ratio(found)));
   print_row("output tokens", found.output_tokens);
   print_row("evictions", at_end.evictions, "blocks");
   print_row("waste", fmt::format("{:.2f} %", 100 * waste(found)), "slots behind the last token");
@@ -82,7 +81,7 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
       {"block_references", found.num_references},
       {"hit_blocks", at_end.hit_blocks},
       {"hit_ratio", hit_ratio(found)},
-      {"optimum_hit_ratio", optimum_hit_ratio(found)},
+      {"bound_hit_ratio", bound_hit_ratio(found)},
       {"evictions", at_end.evictions},
       {"refused_requests", found.refused_requests},
       {"failed_requests", found.failed_requests},

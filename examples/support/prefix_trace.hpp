@@ -11,39 +11,32 @@
 
 namespace pagedkv::support {
 
-/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number, and every reference
-/// knows when its block is referenced next.
+/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number.
 class prefix_trace {
  public:
   using node = std::uint32_t;
-  using request_index = std::uint32_t;
-
-  static constexpr auto never = std::numeric_limits<request_index>::max();
 
   struct request {
     std::int64_t arrival_ms = 0;
     std::uint32_t num_prompt_tokens = 0;
     std::uint32_t num_output_tokens = 0;
     std::span<const node> nodes;
-    std::span<const request_index> next_uses;  // by position: the next request with the same node, or `never`
   };
 
   explicit prefix_trace(const std::vector<trace_request>& trace) {
+    auto starts = std::vector<std::size_t>{};
     for (const auto& from : trace) {
-      requests_.push_back({from.arrival_ms, from.num_prompt_tokens, from.num_output_tokens, {}, {}});
-      starts_.push_back(nodes_.size());
-      auto parent = never;
+      requests_.push_back({from.arrival_ms, from.num_prompt_tokens, from.num_output_tokens, {}});
+      starts.push_back(nodes_.size());
+      auto parent = no_parent;
       for (const auto id : from.blocks) {
         parent = children_.try_emplace({parent, id}, static_cast<node>(children_.size())).first->second;
         nodes_.push_back(parent);
       }
     }
-    starts_.push_back(nodes_.size());
-    find_next_uses();
+    starts.push_back(nodes_.size());
     for (auto i = std::size_t{0}; i < requests_.size(); ++i) {
-      const auto length = starts_[i + 1] - starts_[i];
-      requests_[i].nodes = std::span{nodes_}.subspan(starts_[i], length);
-      requests_[i].next_uses = std::span{next_uses_}.subspan(starts_[i], length);
+      requests_[i].nodes = std::span{nodes_}.subspan(starts[i], starts[i + 1] - starts[i]);
     }
   }
 
@@ -55,6 +48,8 @@ class prefix_trace {
   [[nodiscard]] std::size_t num_references() const noexcept { return nodes_.size(); }
 
  private:
+  static constexpr auto no_parent = std::numeric_limits<node>::max();
+
   struct edge {
     node parent;
     std::uint64_t id;
@@ -69,21 +64,8 @@ class prefix_trace {
     }
   };
 
-  void find_next_uses() {
-    auto next = std::vector<request_index>(num_nodes(), never);
-    next_uses_.resize(nodes_.size());
-    for (auto i = requests_.size(); i-- > 0;) {
-      for (auto at = starts_[i + 1]; at-- > starts_[i];) {
-        next_uses_[at] = next[nodes_[at]];
-        next[nodes_[at]] = static_cast<request_index>(i);
-      }
-    }
-  }
-
   std::vector<request> requests_;
-  std::vector<std::size_t> starts_;
   std::vector<node> nodes_;
-  std::vector<request_index> next_uses_;
   std::unordered_map<edge, node, edge_hash> children_;
 };
 

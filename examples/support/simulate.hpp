@@ -22,12 +22,6 @@ struct simulation_result {
   }
 };
 
-/// A policy that may know the future: it is told when a block that becomes evictable is referenced next.
-template <class P>
-concept clairvoyant = eviction<P> && requires(P policy, block_id block, prefix_trace::request_index next_use) {
-  policy.expect(block, next_use);
-};
-
 /// Blocks that a request of `examples/replay` takes besides those of its prompt: one, for the token of its own.
 inline constexpr auto replay_private_blocks = std::size_t{1};
 
@@ -177,9 +171,6 @@ class chain_simulator {
       release.hash = hash_of(request.nodes[i]);
       release.parent = i == 0 ? no_block : chain_[i - 1];
       release.depth = static_cast<std::uint32_t>(i);
-      if constexpr (clairvoyant<Policy>) {
-        policy_.expect(chain_[i], request.next_uses[i]);
-      }
       policy_.insert(chain_[i], release);
     }
   }

@@ -107,7 +107,7 @@ class Report(TemporaryFolder):
         path = self.trace(*map(json.dumps, lines))
         report = replay("--trace", path, "--block-size", 8, "--blocks", 100)
         # The third block of the fourth request has an id seen before, but stands behind another prefix.
-        expected = {"requests": 5, "block_references": 12, "hit_blocks": 6, "hit_ratio": 0.5, "optimum_hit_ratio": 0.5,
+        expected = {"requests": 5, "block_references": 12, "hit_blocks": 6, "hit_ratio": 0.5, "bound_hit_ratio": 0.5,
                     "evictions": 0, "refused_requests": 0, "failed_requests": 0, "output_tokens": 0, "blocks_in_use_at_end": 0,
                     "invariant_violations": 0}
         self.assertEqual({key: report[key] for key in expected}, expected)
@@ -146,7 +146,7 @@ class Report(TemporaryFolder):
         self.assertEqual(done.stderr, "")
         report = json.loads(path.read_text())
         self.assertEqual(report["requests"], 50)
-        for name in ("requests", "block references", "prefix hits", "optimum", "evictions", "refused", "waste", "peak",
+        for name in ("requests", "block references", "prefix hits", "bound", "evictions", "refused", "waste", "peak",
                      "at end", "requests/s", "memory"):
             self.assertIn(name, done.stdout)
         self.assertIn(f"{report['hit_ratio']:.4f}", done.stdout)
@@ -195,7 +195,7 @@ class ConversationTrace(unittest.TestCase):
                 report = replay("--trace", TRACE, "--locking", locking, "--blocks", blocks)
                 self.assertEqual((report["requests"], report["block_references"]), (12_031, 288_500))
                 self.assertAlmostEqual(report["hit_ratio"], expected, delta=0.0005)
-                self.assertAlmostEqual(report["optimum_hit_ratio"], 0.3664, delta=0.0005)
+                self.assertAlmostEqual(report["bound_hit_ratio"], 0.3664, delta=0.0005)
 
 
 if __name__ == "__main__":
