@@ -41,7 +41,7 @@ class longest_prompt_first {
   pagedkv::chain_lists lists_;
 };
 
-static_assert(pagedkv::eviction<longest_prompt_first>);
+static_assert(pagedkv::eviction_policy<longest_prompt_first>);
 
 using cache = pagedkv::kv_cache<pagedkv::float16, pagedkv::single_thread, longest_prompt_first>;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -19,7 +19,7 @@ namespace pagedkv::bench {
 
 /// The same eviction under every locking policy, so that only that differs.
 template <locking Locking>
-using cache_under = kv_cache<float32, Locking, clock<>>;
+using cache_under = kv_cache<float32, Locking, clock_sweep>;
 
 /// Peers of `fair_shared_mutex`, of the standard library: one that starves writers, and one that knows no readers.
 struct rw_lock_std_shared_mutex : rw_lock<std::shared_mutex> {

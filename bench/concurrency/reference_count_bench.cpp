@@ -30,7 +30,7 @@ struct no_chains {
 /// all on the same blocks, or each on its own.
 template <locking Locking, bool Shared>
 void reference(benchmark::State& state) {
-  using pool_type = block_pool<Locking, pagedkv::clock<>>;
+  using pool_type = block_pool<Locking, clock_sweep>;
   static auto pool = std::unique_ptr<pool_type>{};
   static auto mutex = std::unique_ptr<typename Locking::cache_mutex>{};
   static auto blocks = std::vector<block_id>{};

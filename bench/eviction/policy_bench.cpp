@@ -1,5 +1,5 @@
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -33,7 +33,7 @@ block_release release_of(std::uint64_t content) {
 }
 
 /// Every block of the pool is published and evictable.
-template <eviction Policy>
+template <eviction_policy Policy>
 void fill(Policy& policy, std::int32_t num_blocks) {
   for (auto i = 0; i < num_blocks; ++i) {
     policy.insert(block_id{i}, release_of(static_cast<std::uint64_t>(i)));
@@ -50,7 +50,7 @@ std::vector<block_id> choices_below(std::int32_t num_blocks) {
 }
 
 /// A block is hit and released again.
-template <eviction Policy>
+template <eviction_policy Policy>
 void hit(benchmark::State& state) {
   const auto num_blocks = static_cast<std::int32_t>(state.range(0));
   auto policy = Policy{num_blocks};
@@ -65,7 +65,7 @@ void hit(benchmark::State& state) {
 }
 
 /// A block is evicted and its successor published.
-template <eviction Policy>
+template <eviction_policy Policy>
 void turn_over(benchmark::State& state, Policy& policy) {
   auto content = std::uint64_t{1} << 32;
   for (auto _ : state) {
@@ -76,7 +76,7 @@ void turn_over(benchmark::State& state, Policy& policy) {
       static_cast<double>(policy.metadata_bytes()) / static_cast<double>(state.range(0));
 }
 
-template <eviction Policy>
+template <eviction_policy Policy>
 void victim(benchmark::State& state) {
   const auto num_blocks = static_cast<std::int32_t>(state.range(0));
   auto policy = Policy{num_blocks};
@@ -85,7 +85,7 @@ void victim(benchmark::State& state) {
 }
 
 /// The same while 99 of 100 blocks are in use.
-template <eviction Policy>
+template <eviction_policy Policy>
 void victim_among_pinned(benchmark::State& state) {
   const auto num_blocks = static_cast<std::int32_t>(state.range(0));
   auto policy = Policy{num_blocks};
@@ -109,7 +109,7 @@ void sizes(benchmark::internal::Benchmark* benchmark) { benchmark->Arg(10'000)->
 
 MEASURE(lru);
 MEASURE(fifo);
-MEASURE(pagedkv::clock<>);
+MEASURE(clock_sweep);
 MEASURE(sieve);
 MEASURE(slru);
 MEASURE(arc);

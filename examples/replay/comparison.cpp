@@ -24,7 +24,7 @@ using simulation = support::simulation_result (*)(const support::prefix_trace&, 
   return static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
 }
 
-template <eviction Policy>
+template <eviction_policy Policy>
 [[nodiscard]] support::simulation_result simulate_shown(const support::prefix_trace& trace, std::int32_t num_blocks,
                                                         progress& shown) {
   const auto usable = usable_blocks(trace, num_blocks);

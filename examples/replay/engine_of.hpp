@@ -71,7 +71,7 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
       return make(std::true_type{}, factory);
     } else {
       throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
-                         " cannot; use --eviction clock or none, or --locking sharded_mutex");
+                         " cannot; use --eviction clock_sweep or none, or --locking sharded_mutex");
       return std::unique_ptr<engine>{};
     }
   });

@@ -5,7 +5,7 @@
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -35,7 +35,7 @@ struct policy_list {};
 using all_elements = policy_list<float16, bfloat16, float32, int8>;
 using all_lockings = policy_list<single_thread, rw_lock<>, sharded_mutex<>, lock_free>;
 using all_evictions =
-    policy_list<lru, fifo, no_eviction, clock<>, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density>;
+    policy_list<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density>;
 
 template <class... Policies>
 [[nodiscard]] std::vector<std::string> names_of(policy_list<Policies...>) {

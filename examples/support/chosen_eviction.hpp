@@ -40,7 +40,7 @@ class any_eviction {
 
 using eviction_factory = std::unique_ptr<any_eviction> (*)(std::int32_t num_blocks);
 
-template <eviction Eviction>
+template <eviction_policy Eviction>
 class any_eviction_of final : public any_eviction {
  public:
   explicit any_eviction_of(std::int32_t num_blocks) : policy_(num_blocks) {}
@@ -86,6 +86,6 @@ class chosen_eviction {
   std::unique_ptr<any_eviction> policy_;
 };
 
-static_assert(eviction<chosen_eviction<false>> && eviction<chosen_eviction<true>>);
+static_assert(eviction_policy<chosen_eviction<false>> && eviction_policy<chosen_eviction<true>>);
 
 }  // namespace pagedkv::support

@@ -37,7 +37,7 @@ struct simulation_options {
 /// A cache of prefix chains reduced to its bookkeeping: requests one at a time, each of which shares the leading run of
 /// its blocks that are cached, takes blocks for the rest and a few for tokens of its own, and gives all back,
 /// deepest first. Drives a policy exactly as `kv_cache` does, at millions of references a second.
-template <eviction Policy>
+template <eviction_policy Policy>
 class chain_simulator {
  public:
   chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, simulation_options options = {})
@@ -193,7 +193,7 @@ class chain_simulator {
   simulation_result result_;
 };
 
-template <eviction Policy>
+template <eviction_policy Policy>
 [[nodiscard]] simulation_result simulate(const prefix_trace& trace, std::int32_t num_blocks,
                                          simulation_options options = {}) {
   auto simulator = chain_simulator<Policy>{trace, num_blocks, options};

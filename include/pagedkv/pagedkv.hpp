@@ -23,7 +23,7 @@
 namespace pagedkv {
 
 /// The cache with its default policies.
-template <element Element = float16, locking Locking = single_thread, eviction Eviction = lru,
+template <element Element = float16, locking Locking = single_thread, eviction_policy Eviction = lru,
           allocator Allocator = host_allocator, class Backend = host_backend, class Layout = memory_layout<>,
           block_hash Hash = xxh3_hash, events Events = no_events>
 using kv_cache = basic_kv_cache<Element, Locking, Eviction, Allocator, Backend, Layout, Hash, Events>;

@@ -2,7 +2,7 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/tagged_index_stack.hpp>
@@ -33,7 +33,7 @@ namespace {
 
 using namespace pagedkv;
 
-using lock_free_cache = kv_cache<float32, lock_free, pagedkv::clock<>>;
+using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
 using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
 using rw_lock_cache = kv_cache<float32, rw_lock<>, lru>;
 using caches = std::tuple<lock_free_cache, sharded_cache, rw_lock_cache>;
@@ -85,7 +85,7 @@ block_id allocate(Pool& pool) {
   return pool.allocate(block, chains, timestamp{0}, num_evicted) ? block[0] : no_block;
 }
 
-using pools = std::tuple<block_pool<lock_free, pagedkv::clock<>>, block_pool<sharded_mutex<>, lru>>;
+using pools = std::tuple<block_pool<lock_free, clock_sweep>, block_pool<sharded_mutex<>, lru>>;
 
 // Plain numbers stand for the bytes: ThreadSanitizer sees them, too.
 TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a miss", "[cases]", pools) {
@@ -439,11 +439,11 @@ struct hash_of_8_bits {
   }
 };
 
-template <locking Locking, eviction Eviction>
+template <locking Locking, eviction_policy Eviction>
 using colliding_cache =
     kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
 
-using colliding_caches = std::tuple<colliding_cache<lock_free, pagedkv::clock<>>, colliding_cache<sharded_mutex<>, lru>,
+using colliding_caches = std::tuple<colliding_cache<lock_free, clock_sweep>, colliding_cache<sharded_mutex<>, lru>,
                                     colliding_cache<rw_lock<>, lru>>;
 
 TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]", colliding_caches) {
@@ -541,7 +541,7 @@ struct stopping_backend : host_backend {
 
 static_assert(backend_for<stopping_backend, float32>);
 
-using stopping_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>, host_allocator, stopping_backend>,
+using stopping_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep, host_allocator, stopping_backend>,
                                    kv_cache<float32, sharded_mutex<>, lru, host_allocator, stopping_backend>>;
 
 TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing",

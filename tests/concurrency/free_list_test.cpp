@@ -1,7 +1,7 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -149,7 +149,7 @@ TEST_CASE("a cache is built over another free list", "[free_list]") {
   config.block_size = 2;
   config.num_blocks = 4;
   config.max_sequences = 2;
-  auto cache = kv_cache<float32, with_boost_free_list, pagedkv::clock<>>{config};
+  auto cache = kv_cache<float32, with_boost_free_list, clock_sweep>{config};
   const auto tokens = std::vector<token>{1, 2, 3, 4, 5};
   for (auto i = 0; i < 3; ++i) {
     const auto made = cache.create_sequence(tokens).value();

@@ -2,7 +2,7 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/cache/record_map.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
@@ -210,7 +210,7 @@ class audited_index {
   [[nodiscard]] std::uint64_t hash(std::span<const token> tokens) const { return index_.hash(root().hash, tokens); }
 
   execution& execution_;
-  block_pool<locking, pagedkv::clock<1, Atomic>> pool_;
+  block_pool<locking, basic_clock_sweep<1, Atomic>> pool_;
   prefix_index<locking, no_hash> index_;
   std::vector<scheduled_data<int>> contents_;
 };

@@ -3,7 +3,7 @@
 #include "../support/recorder.hpp"
 #include "../support/scheduled_policies.hpp"
 
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -83,7 +83,7 @@ scenario random_history(std::uint64_t program, std::size_t num_threads, int num_
 }
 
 template <template <class> class Atomic>
-using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, pagedkv::clock<1, Atomic>>;
+using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, basic_clock_sweep<1, Atomic>>;
 
 using caches = std::tuple<scheduled_cache<scheduled>, kv_cache<float32, scheduled_sharded_mutex, lru>>;
 
@@ -113,7 +113,7 @@ TEST_CASE("a cache on words without compare-and-swap is not linearisable", "[lin
   CHECK(caught);
 }
 
-using threaded_caches = std::tuple<kv_cache<float32, lock_free, pagedkv::clock<>>,
+using threaded_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep>,
                                    kv_cache<float32, sharded_mutex<2>, lru>, kv_cache<float32, rw_lock<>, lru>>;
 
 TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability]", threaded_caches) {

@@ -4,7 +4,7 @@
 
 #include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/evictable_bitmap.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/pool/block_pool.hpp>
@@ -136,7 +136,7 @@ class audited_pool {
   static constexpr auto published_contents = 1;
 
   execution& execution_;
-  block_pool<stepwise_lock_free<Atomic>, pagedkv::clock<1, Atomic>> pool_;
+  block_pool<stepwise_lock_free<Atomic>, basic_clock_sweep<1, Atomic>> pool_;
   no_chains chains_;
   std::vector<scheduled_data<int>> contents_;
 };
@@ -448,7 +448,7 @@ void count_races_release_and_hit(execution& e) {
 }
 
 /// A block becomes evictable, and whoever has seen that takes the free one.
-template <locking Locking, eviction Eviction>
+template <locking Locking, eviction_policy Eviction>
 void count_races_handover(execution& e) {
   auto pool = block_pool<Locking, Eviction>{2};
   auto chains = no_chains{};
@@ -477,7 +477,7 @@ TEST_CASE("no fewer blocks are counted than are available, under every schedule 
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
   for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>},
                            scenario{count_races_handover<scheduled_sharded_mutex, lru>},
-                           scenario{count_races_handover<scheduled_lock_free<>, pagedkv::clock<1, scheduled>>}}) {
+                           scenario{count_races_handover<scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());

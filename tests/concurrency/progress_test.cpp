@@ -1,7 +1,7 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -20,7 +20,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-using cache_under_test = kv_cache<float32, scheduled_lock_free<>, pagedkv::clock<1, scheduled>>;
+using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
 
 cache_config small() {
   auto config = cache_config{};

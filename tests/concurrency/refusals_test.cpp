@@ -4,7 +4,7 @@
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -26,7 +26,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-using lock_free_cache = kv_cache<float32, lock_free, pagedkv::clock<>>;
+using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
 using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
 using caches = std::tuple<lock_free_cache, sharded_cache>;
 
@@ -112,7 +112,7 @@ void prompt_follows_a_release(execution& e) {
 
 TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
-  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, pagedkv::clock<1, scheduled>>;
+  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex, lru>;
   for (const auto body :
        {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
@@ -237,7 +237,7 @@ TEST_CASE("a stale id does not make the sequence busy that has its place", "[ref
 void too_many_sequences(execution& e) {
   auto config = pairs_of_tokens(4);
   config.max_sequences = 1;
-  auto cache = kv_cache<float32, scheduled_lock_free<>, pagedkv::clock<1, scheduled>>{config};
+  auto cache = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>{config};
   for (auto thread = 0; thread < 2; ++thread) {
     e.spawn([&] {
       const auto made = cache.create_sequence({});

@@ -11,7 +11,7 @@ COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
@@ -34,11 +34,12 @@ class Combinations(unittest.TestCase):
             with self.subTest(eviction):
                 status, text = compile_cache("lock_free", eviction)
                 self.assertNotEqual(status, 0)
-                self.assertIn("use the eviction policy `clock` or `no_eviction` with lock_free", text)
+                self.assertIn("use the eviction policy `clock_sweep` or `no_eviction` with lock_free", text)
                 self.assertIn("or the locking policy `sharded_mutex` with this one", text)
 
     def test_what_the_sentence_names_compiles(self):
-        for locking, eviction in (("lock_free", "clock<>"), ("lock_free", "no_eviction"), ("sharded_mutex<>", "lru")):
+        combinations = (("lock_free", "clock_sweep"), ("lock_free", "no_eviction"), ("sharded_mutex<>", "lru"))
+        for locking, eviction in combinations:
             with self.subTest(f"{locking}, {eviction}"):
                 status, text = compile_cache(locking, eviction)
                 self.assertEqual(status, 0, text)

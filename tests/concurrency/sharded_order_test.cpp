@@ -29,7 +29,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-template <std::size_t NumShards, eviction Policy, class Mutex = std::mutex>
+template <std::size_t NumShards, eviction_policy Policy, class Mutex = std::mutex>
 using order_of = eviction_order<sharded_family<NumShards, Mutex, no_contention_metrics>, Policy>;
 
 constexpr auto unreferenced = [] { return true; };

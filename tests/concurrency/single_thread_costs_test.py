@@ -12,13 +12,13 @@ COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 namespace pagedkv::compiled {{
 
-using cache = kv_cache<float16, {locking}, pagedkv::clock<>>;
+using cache = kv_cache<float16, {locking}, clock_sweep>;
 
 auto create(cache& c, std::span<const token> tokens) {{ return c.create_sequence(tokens); }}
 auto append(cache& c, sequence_id id, token next) {{ return c.append(id, next); }}

@@ -1,5 +1,5 @@
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -24,15 +24,15 @@
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES                                                                                             \
-  lru, fifo, pagedkv::clock<1>, pagedkv::clock<3>, pagedkv::clock<3>::for_one_thread, sieve, slru, arc, lfu, s3_fifo, \
+#define EVICTING_POLICIES                                                                                    \
+  lru, fifo, basic_clock_sweep<1>, clock_sweep, clock_sweep::for_one_thread, sieve, slru, arc, lfu, s3_fifo, \
       tiny_lfu, priority, hit_density
 
 namespace {
 
 constexpr auto take_leaf = [](block_id, auto...) { return eviction_answer::taken; };
 
-template <eviction Policy>
+template <eviction_policy Policy>
 block_id next_victim(Policy& policy, timestamp now = {}) {
   return policy.victim(take_leaf, now);
 }

@@ -1,5 +1,5 @@
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -111,7 +111,7 @@ class exhaustive_search {
   std::map<std::pair<std::size_t, mask>, std::int64_t> known_;
 };
 
-template <eviction Policy>
+template <eviction_policy Policy>
 void check_within(const support::prefix_trace& trace, std::int32_t num_blocks,
                   const support::simulation_options& options) {
   const auto found = support::simulate<Policy>(trace, num_blocks, options);
@@ -141,7 +141,7 @@ TEST_CASE("no way to serve a tiny trace hits more than the oracle and the bound 
 }
 
 TEMPLATE_TEST_CASE("no policy passes the bound, nor the oracle unless it refuses requests", "[eviction]", lru, fifo,
-                   pagedkv::clock<1>, pagedkv::clock<3>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density,
+                   basic_clock_sweep<1>, clock_sweep, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density,
                    no_eviction) {
   const auto seed = GENERATE(Catch::Generators::range(std::uint64_t{1}, std::uint64_t{25}));
   CAPTURE(seed);

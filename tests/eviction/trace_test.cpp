@@ -1,5 +1,5 @@
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -55,12 +55,12 @@ const support::prefix_trace& conversation_as_blocks() {
   return trace;
 }
 
-template <eviction Policy>
+template <eviction_policy Policy>
 double hit_ratio(std::int32_t num_blocks) {
   return support::simulate<Policy>(conversation(), num_blocks).hit_ratio();
 }
 
-template <eviction Policy>
+template <eviction_policy Policy>
 std::int64_t misses(std::int32_t num_blocks) {
   const auto result = support::simulate<Policy>(conversation_as_blocks(), num_blocks, {.num_private = 0});
   return result.references - result.hits;
@@ -68,7 +68,7 @@ std::int64_t misses(std::int32_t num_blocks) {
 
 using counts = std::map<std::int32_t, std::int64_t>;
 
-template <eviction Policy>
+template <eviction_policy Policy>
 counts misses_at(const counts& capacities) {
   auto found = counts{};
   for (const auto& [num_blocks, expected] : capacities) {
@@ -88,7 +88,7 @@ TEST_CASE("policies miss exactly what their textbooks say on a flat stream of bl
   CHECK(misses_at<lru>(lru_misses) == lru_misses);
   CHECK(misses_at<priority>(lru_misses) == lru_misses);
   CHECK(misses_at<fifo>(fifo_misses) == fifo_misses);
-  CHECK(misses_at<pagedkv::clock<1>>(clock_misses) == clock_misses);
+  CHECK(misses_at<basic_clock_sweep<1>>(clock_misses) == clock_misses);
   CHECK(misses_at<sieve>(sieve_misses) == sieve_misses);
 }
 
@@ -112,8 +112,8 @@ TEST_CASE("policies hit the published share of prefix blocks", "[eviction][trace
   CHECK_THAT(hit_ratio<lru>(9139), WithinAbs(.1958, .0005));
   CHECK_THAT(hit_ratio<lru>(18'279), WithinAbs(.2789, .0005));
   CHECK_THAT(hit_ratio<lru>(50'000), WithinAbs(.3546, .0005));
-  CHECK_THAT(hit_ratio<pagedkv::clock<3>>(9139), WithinAbs(.203, .003));
-  CHECK_THAT(hit_ratio<pagedkv::clock<3>>(18'279), WithinAbs(.287, .003));
+  CHECK_THAT(hit_ratio<clock_sweep>(9139), WithinAbs(.203, .003));
+  CHECK_THAT(hit_ratio<clock_sweep>(18'279), WithinAbs(.287, .003));
   CHECK_THAT(hit_ratio<arc>(9139), WithinAbs(.210, .003));
   CHECK_THAT(hit_ratio<arc>(18'279), WithinAbs(.284, .003));
   CHECK_THAT(hit_ratio<lfu>(9139), WithinAbs(.207, .003));
@@ -161,7 +161,7 @@ TEST_CASE("hit_density is lru while it has nothing to learn from", "[eviction][t
 }
 
 TEMPLATE_TEST_CASE("no policy beats the oracle, or refuses a request that fits", "[eviction][trace]", lru, fifo,
-                   pagedkv::clock<>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density) {
+                   clock_sweep, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density) {
   require_trace();
   for (const auto num_blocks : {1000, 9139}) {
     const auto result = support::simulate<TestType>(conversation(), num_blocks);

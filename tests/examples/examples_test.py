@@ -170,7 +170,7 @@ class GeneratedWorkload(unittest.TestCase):
             with self.subTest(locking=locking, eviction=eviction):
                 options = ["--locking", locking, "--eviction", eviction, "--limit", 1000, "--blocks", 1500, "--decode"]
                 options += ["--concurrency", 8, "--threads", 1 if locking == "single_thread" else 4]
-                if locking == "lock_free" and eviction not in ("clock", "none"):
+                if locking == "lock_free" and eviction not in ("clock_sweep", "none"):
                     done = run(*options)
                     self.assertEqual(done.returncode, 2)
                     self.assertIn(f"--eviction {eviction} keeps a strict order", done.stderr)

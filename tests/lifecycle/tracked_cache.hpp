@@ -3,7 +3,7 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
@@ -20,7 +20,8 @@ namespace pagedkv::test {
 inline constexpr auto block_size = std::int32_t{4};
 
 using threaded_caches =
-    std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>, kv_cache<float16, lock_free, clock<>>>;
+    std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>,
+               kv_cache<float16, lock_free, clock_sweep>>;
 using caches = decltype(std::tuple_cat(std::declval<std::tuple<kv_cache<>>>(), std::declval<threaded_caches>()));
 
 /// A small cache and a tracker over it.

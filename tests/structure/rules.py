@@ -22,6 +22,8 @@ DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b
 ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 MAX_LINES = 400
+# Whose names a user of a C++ library has to expect. (No header of the C library but these; none has a dot in C++.)
+FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|sys/mman\.h)")
 
 
 def headers(root):
@@ -104,6 +106,30 @@ def device_violations(root):
             if match:
                 found.append(f"{name}:{number}: names {match.group()}")
     return found
+
+
+def foreign_include_violations(root):
+    """Libraries that a host program would meet without having asked for them."""
+    found = []
+    for name, path in headers(root).items():
+        if part_of(name) in MAY_SEE_DEVICE:
+            continue
+        for line, operand in includes(path.read_text()):
+            if not operand.startswith("<pagedkv/") and not FOREIGN_HEADER.fullmatch(operand.strip("<>")):
+                found.append(f"{name}:{line}: {operand} brings names that are not ours")
+    return found
+
+
+def macro_violations(preprocessed, root):
+    """Macros that headers below a folder leave defined or undefine, from the output of a preprocessor with -dD."""
+    changed, file = {}, ""
+    for line in preprocessed.splitlines():
+        if match := re.match(r'# \d+ "(.*?)"', line):
+            file = match.group(1)
+        elif (match := re.match(r"#(define|undef) (\w+)", line)) and file.startswith(str(root)):
+            if not match.group(2).startswith("PAGEDKV_"):
+                changed[match.group(2)] = file
+    return [f"{file}: defines or undefines {name}" for name, file in changed.items()]
 
 
 def length_violations(root):

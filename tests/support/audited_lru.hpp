@@ -104,6 +104,6 @@ class audited_lru {
   Data calls_;
 };
 
-static_assert(eviction<audited_lru<>>);
+static_assert(eviction_policy<audited_lru<>>);
 
 }  // namespace pagedkv::testing

@@ -6,7 +6,7 @@
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
@@ -34,7 +34,7 @@ using all_elements = type_list<float32, float16, bfloat16, int8>;
 // Three shards: in the small pools of tests, each then has blocks to order.
 using all_lockings = type_list<single_thread, rw_lock<>, sharded_mutex<3>, lock_free>;
 using all_evictions =
-    type_list<no_eviction, fifo, lru, clock<>, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density>;
+    type_list<no_eviction, fifo, lru, clock_sweep, sieve, slru, arc, lfu, s3_fifo, tiny_lfu, priority, hit_density>;
 
 template <dimension_order Dimensions, storage_order Storage>
 using layout_of = memory_layout<Dimensions, Storage>;

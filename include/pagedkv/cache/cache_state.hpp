@@ -24,7 +24,7 @@ struct pinned_prefix {
 
 /// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache`
 /// takes the locks and hands the bytes to the backend.
-template <locking Locking, eviction Eviction, block_hash Hash, events Events>
+template <locking Locking, eviction_policy Eviction, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;
   using events_type = Events;

@@ -38,7 +38,7 @@ namespace pagedkv {
 /// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
-template <element Element, locking Locking, eviction Eviction, allocator Allocator, class Backend, class Layout,
+template <element Element, locking Locking, eviction_policy Eviction, allocator Allocator, class Backend, class Layout,
           block_hash Hash, events Events>
   requires backend_for<Backend, Element>
 class basic_kv_cache {

@@ -64,7 +64,7 @@ struct eviction_offer {
 /// policy that offers nothing evicts nothing. A policy for several threads may name, as `P::for_one_thread`, one that
 /// orders alike and costs less where one thread at a time calls it.
 template <class P>
-concept eviction = requires(P policy, const P& constant, block_id block, const block_release& release,
+concept eviction_policy = requires(P policy, const P& constant, block_id block, const block_release& release,
                             const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {
   requires std::constructible_from<P, std::int32_t>;
   { policy.insert(block, release) } noexcept;
@@ -79,10 +79,10 @@ concept eviction = requires(P policy, const P& constant, block_id block, const b
 
 /// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that
 /// it holds are then not counted as available.
-template <eviction P>
+template <eviction_policy P>
 inline constexpr bool evicts = true;
 
-template <eviction P>
+template <eviction_policy P>
   requires requires { requires !P::evicts; }
 inline constexpr bool evicts<P> = false;
 

@@ -4,7 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/pause.hpp>
+#include <pagedkv/policy/locking/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_tally.hpp>
 #include <pagedkv/pool/block_words.hpp>
@@ -26,7 +26,7 @@ namespace pagedkv {
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
-template <locking Locking, eviction Eviction>
+template <locking Locking, eviction_policy Eviction>
 class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
@@ -369,7 +369,7 @@ class block_pool {
       if (!offered.looked_at || attempts == max_attempts) {
         return offered.passed_over && tally_.num_evictable() > 0 ? take_any(chains) : no_block;
       }
-      pause();
+      spin_pause();
     }
   }
 

@@ -12,11 +12,11 @@ namespace pagedkv {
 /// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of
 /// components lets in. The members are those of the policy; in addition `insert` is told by `unreferenced()` whether
 /// the block is (still) without references, since other threads may have overtaken the caller.
-template <class Family, eviction Eviction>
+template <class Family, eviction_policy Eviction>
 class eviction_order;
 
 /// For families in which one call at a time, or any number of them, goes straight to the policy.
-template <eviction Eviction>
+template <eviction_policy Eviction>
 class direct_order {
  public:
   explicit direct_order(std::int32_t num_blocks) : policy_(num_blocks) {}
@@ -40,24 +40,24 @@ class direct_order {
   Eviction policy_;
 };
 
-template <eviction Eviction>
+template <eviction_policy Eviction>
 class eviction_order<unsynchronized_family, Eviction> : public direct_order<Eviction> {
   using direct_order<Eviction>::direct_order;
 };
 
 /// For policies that are fit for several threads, and cost less without.
-template <eviction Eviction>
-  requires eviction<typename Eviction::for_one_thread>
+template <eviction_policy Eviction>
+  requires eviction_policy<typename Eviction::for_one_thread>
 class eviction_order<unsynchronized_family, Eviction> : public direct_order<typename Eviction::for_one_thread> {
   using direct_order<typename Eviction::for_one_thread>::direct_order;
 };
 
-template <eviction Eviction>
+template <eviction_policy Eviction>
 class eviction_order<lock_free_family, Eviction> : public direct_order<Eviction> {
   static_assert(
       Eviction::concurrent,
       "this eviction policy keeps a strict order that one thread at a time may change, which lock_free cannot "
-      "offer: use the eviction policy `clock` or `no_eviction` with lock_free, or the locking policy "
+      "offer: use the eviction policy `clock_sweep` or `no_eviction` with lock_free, or the locking policy "
       "`sharded_mutex` with this one");
   using direct_order<Eviction>::direct_order;
 };

@@ -22,7 +22,7 @@ namespace pagedkv {
 /// unknown to its policy, and stays so until it is.
 ///
 /// A block that compaction moves keeps its place, and with it the shard and all that the policy there knows.
-template <std::size_t NumShards, class Mutex, class Metrics, eviction Eviction>
+template <std::size_t NumShards, class Mutex, class Metrics, eviction_policy Eviction>
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:
   explicit eviction_order(std::int32_t num_blocks) : places_(num_blocks) {

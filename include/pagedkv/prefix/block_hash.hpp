@@ -1,11 +1,10 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <pagedkv/prefix/xxh3.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -21,7 +20,7 @@ concept block_hash = requires(std::uint64_t previous, std::span<const token> tok
 /// XXH3, 64 bits, seeded with the previous hash.
 struct xxh3_hash {
   [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), previous);
+    return detail::xxh3::hash(std::as_bytes(tokens).data(), tokens.size_bytes(), previous);
   }
 };
 

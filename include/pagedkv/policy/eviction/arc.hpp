@@ -98,6 +98,6 @@ class arc {
   std::vector<std::uint64_t> hashes_;
 };
 
-static_assert(eviction<arc>);
+static_assert(eviction_policy<arc>);
 
 }  // namespace pagedkv

@@ -42,6 +42,6 @@ class fifo {
   chain_lists lists_;
 };
 
-static_assert(eviction<fifo>);
+static_assert(eviction_policy<fifo>);
 
 }  // namespace pagedkv

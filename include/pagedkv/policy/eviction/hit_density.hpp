@@ -180,6 +180,6 @@ class hit_density {
   std::uint64_t since_fade_ = 0;
 };
 
-static_assert(eviction<hit_density>);
+static_assert(eviction_policy<hit_density>);
 
 }  // namespace pagedkv

@@ -65,6 +65,6 @@ class lfu {
   int age_ = 0;                 // list of the lowest rank
 };
 
-static_assert(eviction<lfu>);
+static_assert(eviction_policy<lfu>);
 
 }  // namespace pagedkv

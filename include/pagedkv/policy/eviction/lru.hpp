@@ -46,6 +46,6 @@ class lru {
   block_lists order_;
 };
 
-static_assert(eviction<lru>);
+static_assert(eviction_policy<lru>);
 
 }  // namespace pagedkv

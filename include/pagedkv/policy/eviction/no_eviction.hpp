@@ -26,6 +26,6 @@ class no_eviction {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return 0; }
 };
 
-static_assert(eviction<no_eviction> && !evicts<no_eviction>);
+static_assert(eviction_policy<no_eviction> && !evicts<no_eviction>);
 
 }  // namespace pagedkv

@@ -100,6 +100,6 @@ class priority {
   std::array<std::uint64_t, 2> occupied_{};  // lists that may have blocks
 };
 
-static_assert(eviction<priority>);
+static_assert(eviction_policy<priority>);
 
 }  // namespace pagedkv

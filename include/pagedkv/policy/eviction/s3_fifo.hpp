@@ -128,6 +128,6 @@ class s3_fifo {
   std::vector<std::uint64_t> hashes_;
 };
 
-static_assert(eviction<s3_fifo>);
+static_assert(eviction_policy<s3_fifo>);
 
 }  // namespace pagedkv

@@ -72,6 +72,6 @@ class sieve {
   chain_lists::list_index behind_ = 1;  // what the hand has passed: its next lap
 };
 
-static_assert(eviction<sieve>);
+static_assert(eviction_policy<sieve>);
 
 }  // namespace pagedkv

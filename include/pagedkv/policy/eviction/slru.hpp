@@ -49,6 +49,6 @@ class slru {
   std::int32_t protected_limit_;
 };
 
-static_assert(eviction<slru>);
+static_assert(eviction_policy<slru>);
 
 }  // namespace pagedkv

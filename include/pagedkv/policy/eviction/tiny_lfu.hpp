@@ -95,6 +95,6 @@ class tiny_lfu {
   bool full_ = false;  // until the first victim nothing has to be admitted
 };
 
-static_assert(eviction<tiny_lfu>);
+static_assert(eviction_policy<tiny_lfu>);
 
 }  // namespace pagedkv

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/pause.hpp>
+#include <pagedkv/policy/locking/spin_pause.hpp>
 
 #include <atomic>
 #include <cassert>
@@ -105,7 +105,7 @@ class basic_fair_shared_mutex {
         return;
       }
       if (looks < max_looks) {
-        pause();
+        spin_pause();
       } else {
         admissions_.wait(admissions);
       }
@@ -136,7 +136,7 @@ class basic_fair_shared_mutex {
       if (try_enter()) {
         return;
       }
-      pause();
+      spin_pause();
     }
     auto seen = state_.fetch_or(door_closed, std::memory_order_relaxed) | door_closed;
     for (;;) {

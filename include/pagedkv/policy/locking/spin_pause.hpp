@@ -3,7 +3,7 @@
 namespace pagedkv {
 
 /// For threads that look at a word again and again: leaves it, and what the core has, to others for a moment.
-inline void pause() noexcept {
+inline void spin_pause() noexcept {
   for (auto i = 0; i < 8; ++i) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

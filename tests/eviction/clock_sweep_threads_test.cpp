@@ -1,4 +1,4 @@
-#include <pagedkv/policy/eviction/clock.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -30,11 +30,11 @@ class words {
 
 }  // namespace
 
-TEST_CASE("clock loses no block and hands none out twice while threads hit, release and evict", "[eviction][threads]") {
+TEST_CASE("clock_sweep loses no block and hands none out twice while threads hit, release and evict", "[eviction][threads]") {
   constexpr auto num_blocks = 300;
   constexpr auto num_threads = 4U;
   constexpr auto num_rounds = 20'000;
-  auto policy = pagedkv::clock<>{num_blocks};
+  auto policy = clock_sweep{num_blocks};
   auto state = words{num_blocks};
   for (auto i = 0; i < num_blocks; ++i) {
     policy.insert(block_id{i}, {});
@@ -75,9 +75,9 @@ TEST_CASE("clock loses no block and hands none out twice while threads hit, rele
   CHECK(num_left == num_blocks);
 }
 
-TEST_CASE("clock finds the one evictable block among a million", "[eviction]") {
+TEST_CASE("clock_sweep finds the one evictable block among a million", "[eviction]") {
   constexpr auto num_blocks = 1'000'000;
-  auto policy = pagedkv::clock<>{num_blocks};
+  auto policy = clock_sweep{num_blocks};
   policy.insert(block_id{777'777}, {});
   auto num_offers = 0;
   const auto offer = [&](block_id, auto...) {
@@ -89,9 +89,9 @@ TEST_CASE("clock finds the one evictable block among a million", "[eviction]") {
   CHECK(num_offers == 1);
 }
 
-TEST_CASE("clock offers a block three times at most when none can be taken", "[eviction]") {
+TEST_CASE("clock_sweep offers a block three times at most when none can be taken", "[eviction]") {
   constexpr auto num_blocks = 10'000;
-  auto policy = pagedkv::clock<>{num_blocks};
+  auto policy = clock_sweep{num_blocks};
   for (auto i = 0; i < num_blocks; ++i) {
     policy.insert(block_id{i}, {});
   }

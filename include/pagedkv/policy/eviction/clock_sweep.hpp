@@ -18,17 +18,17 @@ namespace pagedkv {
 /// of a bitmap. A counter may miss a hit that races another; but no block is lost or taken twice, because the offer
 /// decides, and an index that was dropped from the bitmap on its word is offered once more afterwards.
 template <int Bits = 3, template <class> class Atomic = std::atomic>
-class clock {
+class basic_clock_sweep {
   static_assert(Bits >= 1 && Bits <= 6);
 
  public:
-  static constexpr std::string_view name = "clock";
+  static constexpr std::string_view name = "clock_sweep";
   static constexpr bool concurrent = true;
 
   /// The same, where one thread at a time calls it.
-  using for_one_thread = clock<Bits, unsynchronized>;
+  using for_one_thread = basic_clock_sweep<Bits, unsynchronized>;
 
-  explicit clock(std::int32_t num_blocks)
+  explicit basic_clock_sweep(std::int32_t num_blocks)
       : evictable_(static_cast<std::size_t>(num_blocks)),
         counters_(static_cast<std::size_t>(num_blocks)),
         parents_(static_cast<std::size_t>(num_blocks)) {}
@@ -144,6 +144,8 @@ class clock {
   Atomic<block_id> due_{no_block};
 };
 
-static_assert(eviction<clock<>>);
+using clock_sweep = basic_clock_sweep<>;
+
+static_assert(eviction_policy<clock_sweep>);
 
 }  // namespace pagedkv
