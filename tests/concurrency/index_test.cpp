@@ -23,8 +23,12 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-/// A hash with this fingerprint whose home is the first bucket.
-constexpr std::uint64_t first_bucket(std::uint64_t fingerprint) { return fingerprint << 32; }
+constexpr auto bucket_slots = 15;
+
+/// A hash with this tag whose home is the first bucket, where it looks at this slot first.
+constexpr std::uint64_t first_bucket(std::uint64_t tag, std::uint64_t slot = 0) {
+  return tag << 48 | (slot * 0x1'0000 + bucket_slots - 1) / bucket_slots << 32;
+}
 
 template <class Table>
 bool holds(const Table& table, std::uint64_t hash, block_id block) {
@@ -34,66 +38,103 @@ bool holds(const Table& table, std::uint64_t hash, block_id block) {
 /// The first bucket has room for one entry more; one thread fills it, the other empties it and fills it again.
 template <template <class> class Atomic>
 void inserts_race_in_a_full_bucket(execution& e) {
+  constexpr auto last_slot = std::uint64_t{bucket_slots - 1};
   auto table = bucket_table<Atomic>{28};
-  for (auto i = 0; i < 6; ++i) {
+  for (auto i = 0; i < bucket_slots - 1; ++i) {
     table.insert(first_bucket(static_cast<std::uint64_t>(i)), block_id{i});
   }
   auto contents = std::array<scheduled_data<int>, 2>{};
   e.spawn([&] {
     contents[0].write(1);
-    table.insert(first_bucket(100), block_id{10});
-    e.expect(holds(table, first_bucket(100), block_id{10}), "an entry is lost");
-    table.erase(first_bucket(100), block_id{10});
-    e.expect(!holds(table, first_bucket(100), block_id{10}), "an entry is found after it was erased");
+    table.insert(first_bucket(100, last_slot), block_id{20});
+    e.expect(holds(table, first_bucket(100, last_slot), block_id{20}), "an entry is lost");
+    table.erase(first_bucket(100, last_slot), block_id{20});
+    e.expect(!holds(table, first_bucket(100, last_slot), block_id{20}), "an entry is found after it was erased");
   });
   e.spawn([&] {
     contents[1].write(1);
-    table.insert(first_bucket(101), block_id{11});
-    e.expect(holds(table, first_bucket(101), block_id{11}), "an entry is lost");
-    static_cast<void>(table.find(first_bucket(100), [&](block_id block) {
-      e.expect(block == block_id{10}, "a wrong id");
+    table.insert(first_bucket(101, last_slot), block_id{21});
+    e.expect(holds(table, first_bucket(101, last_slot), block_id{21}), "an entry is lost");
+    static_cast<void>(table.find(first_bucket(100, last_slot), [&](block_id block) {
+      e.expect(block == block_id{20}, "a wrong id");
       e.expect(contents[0].read() == 1, "an entry without what was written before it");
       return true;
     }));
   });
   e.run();
-  for (auto i = 0; i < 6; ++i) {
+  for (auto i = 0; i < bucket_slots - 1; ++i) {
     e.expect(holds(table, first_bucket(static_cast<std::uint64_t>(i)), block_id{i}), "an entry is lost");
   }
-  e.expect(holds(table, first_bucket(101), block_id{11}), "an entry is lost");
-  e.expect(!holds(table, first_bucket(100), block_id{10}), "an entry is found after it was erased");
+  e.expect(holds(table, first_bucket(101, last_slot), block_id{21}), "an entry is lost");
+  e.expect(!holds(table, first_bucket(100, last_slot), block_id{20}), "an entry is found after it was erased");
 }
 
 /// An entry that its bucket passed on is found, whatever comes and goes in that bucket.
 template <template <class> class Atomic>
 void entries_pass_an_overflowing_bucket(execution& e) {
   auto table = bucket_table<Atomic>{28};
-  for (auto i = 0; i < 8; ++i) {
+  for (auto i = 0; i <= bucket_slots; ++i) {
     table.insert(first_bucket(static_cast<std::uint64_t>(i)), block_id{i});
   }
   e.spawn([&] {
-    table.insert(first_bucket(200), block_id{20});
+    table.insert(first_bucket(200, 3), block_id{20});
     table.erase(first_bucket(3), block_id{3});
   });
   e.spawn([&] {
-    e.expect(holds(table, first_bucket(7), block_id{7}), "an entry that was passed on is lost");
-    table.erase(first_bucket(7), block_id{7});
-    table.insert(first_bucket(201), block_id{21});
-    e.expect(holds(table, first_bucket(201), block_id{21}), "an entry is lost");
+    e.expect(holds(table, first_bucket(bucket_slots), block_id{bucket_slots}), "an entry that was passed on is lost");
+    table.erase(first_bucket(bucket_slots), block_id{bucket_slots});
+    table.insert(first_bucket(201, 3), block_id{21});
+    e.expect(holds(table, first_bucket(201, 3), block_id{21}), "an entry is lost");
   });
   e.run();
-  e.expect(holds(table, first_bucket(200), block_id{20}) && holds(table, first_bucket(201), block_id{21}),
+  e.expect(holds(table, first_bucket(200, 3), block_id{20}) && holds(table, first_bucket(201, 3), block_id{21}),
            "an entry is lost");
-  e.expect(!holds(table, first_bucket(7), block_id{7}) && !holds(table, first_bucket(3), block_id{3}),
+  e.expect(!holds(table, first_bucket(bucket_slots), block_id{bucket_slots}) &&
+               !holds(table, first_bucket(3), block_id{3}),
            "an entry is found after it was erased");
-  table.erase(first_bucket(200), block_id{20});
-  e.expect(holds(table, first_bucket(201), block_id{21}), "an entry is lost with another");
+  table.erase(first_bucket(200, 3), block_id{20});
+  e.expect(holds(table, first_bucket(201, 3), block_id{21}), "an entry is lost with another");
+}
+
+/// As many compare-and-swaps as were asked for fail, as if other threads were quicker and then took back what they did.
+template <class T>
+class overtaken : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  inline static auto num_overtaken = 0;
+
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return num_overtaken > 0 ? (--num_overtaken, static_cast<void>(base::load(failure)), false)
+                             : base::compare_exchange_strong(expected, desired, success, failure);
+  }
+};
+
+/// One thread finds no room in either bucket and begins again, while another looks for what the first bucket passed on.
+void insertion_begins_again(execution& e) {
+  auto table = bucket_table<overtaken>{15};
+  auto& num_overtaken = overtaken<std::uint32_t>::num_overtaken;
+  num_overtaken = bucket_slots;
+  table.insert(first_bucket(1), block_id{1});
+  num_overtaken = 2 * bucket_slots;
+  e.spawn([&] { table.insert(first_bucket(2), block_id{2}); });
+  e.spawn([&] {
+    e.expect(holds(table, first_bucket(1), block_id{1}), "an entry that was passed on is lost");
+    table.erase(first_bucket(1), block_id{1});
+  });
+  e.run();
+  e.expect(holds(table, first_bucket(2), block_id{2}), "an entry is lost");
+  table.erase(first_bucket(2), block_id{2});
+  e.expect(!holds(table, first_bucket(2), block_id{2}), "an entry is found after it was erased");
 }
 
 TEST_CASE("a bucket table loses and invents no entry under any schedule", "[bucket_table][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 1, .surprises = 1});
   for (const auto& body :
-       {scenario{inserts_race_in_a_full_bucket<scheduled>}, scenario{entries_pass_an_overflowing_bucket<scheduled>}}) {
+       {scenario{inserts_race_in_a_full_bucket<scheduled>}, scenario{entries_pass_an_overflowing_bucket<scheduled>},
+        scenario{insertion_begins_again}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(found.failure, found.schedule);
     CHECK(found.failure.empty());

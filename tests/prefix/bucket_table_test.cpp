@@ -25,8 +25,39 @@ using table = bucket_table<unsynchronized>;
   return found;
 }
 
-[[nodiscard]] bool finds(const table& t, std::uint64_t hash, block_id wanted) {
+template <class Table>
+[[nodiscard]] bool finds(const Table& t, std::uint64_t hash, block_id wanted) {
   return t.find(hash, [&](block_id block) { return block == wanted; }) == wanted;
+}
+
+/// A word that counts how often any of its kind is read, and whose compare-and-swaps fail as often as was asked for, as
+/// if other threads were quicker and then took back what they did.
+template <class T>
+class watched : public unsynchronized<T> {
+ public:
+  using unsynchronized<T>::unsynchronized;
+
+  inline static auto num_loads = 0;
+  inline static auto num_overtaken = 0;
+
+  [[nodiscard]] T load(std::memory_order order) const noexcept {
+    ++num_loads;
+    return unsynchronized<T>::load(order);
+  }
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    return num_overtaken > 0 ? (--num_overtaken, false)
+                             : unsynchronized<T>::compare_exchange_strong(expected, desired, success, failure);
+  }
+};
+
+/// Words that a look-up reads which finds nothing, on average.
+[[nodiscard]] double cost_of_a_miss(const bucket_table<watched>& t, std::mt19937_64& random) {
+  constexpr auto num_misses = 20'000;
+  const auto before = watched<std::uint32_t>::num_loads + watched<std::uint64_t>::num_loads;
+  for (auto i = 0; i < num_misses; ++i) {
+    static_cast<void>(t.find(random(), [](block_id) { return false; }));
+  }
+  return double(watched<std::uint32_t>::num_loads + watched<std::uint64_t>::num_loads - before) / num_misses;
 }
 
 }  // namespace
@@ -106,4 +137,39 @@ TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
     }
     REQUIRE(std::ranges::all_of(found, [&](block_id id) { return model.contains(id); }));
   }
+}
+
+TEST_CASE("a full table serves misses as fast when all its entries have been replaced many times", "[bucket_table]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937_64{seed};
+  constexpr auto num_blocks = std::int32_t{20'000};
+  auto t = bucket_table<watched>{num_blocks};
+  auto hashes = std::vector<std::uint64_t>(num_blocks);
+  for (auto i = 0; i < num_blocks; ++i) {
+    hashes[to_index(block_id{i})] = random();
+    t.insert(hashes[to_index(block_id{i})], block_id{i});
+  }
+  const auto fresh = cost_of_a_miss(t, random);
+  for (auto i = 0; i < 20 * num_blocks; ++i) {
+    const auto block = block_id{static_cast<std::int32_t>(random() % num_blocks)};
+    t.erase(hashes[to_index(block)], block);
+    hashes[to_index(block)] = random();
+    t.insert(hashes[to_index(block)], block);
+  }
+  const auto aged = cost_of_a_miss(t, random);
+  CAPTURE(fresh, aged);
+  CHECK(aged < 1.25 * fresh);
+}
+
+TEST_CASE("an insertion that finds no room in any bucket leaves no count behind", "[bucket_table]") {
+  auto random = std::mt19937_64{};
+  auto t = bucket_table<watched>{15};
+  const auto empty = cost_of_a_miss(t, random);
+  watched<std::uint32_t>::num_overtaken = watched<std::uint64_t>::num_overtaken = 50;
+  t.insert(7, block_id{0});
+  CHECK(finds(t, 7, block_id{0}));
+  t.erase(7, block_id{0});
+  watched<std::uint32_t>::num_overtaken = watched<std::uint64_t>::num_overtaken = 0;
+  CHECK(cost_of_a_miss(t, random) == empty);
 }
