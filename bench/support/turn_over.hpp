@@ -1,0 +1,52 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagedkv::bench {
+
+/// Prompts of which no two have a block in common. They are told by their number, below 100,000.
+class new_prompts {
+ public:
+  explicit new_prompts(std::size_t num_tokens, std::int64_t first = 0) : tokens_(num_tokens), number_(first) {}
+
+  [[nodiscard]] const std::vector<token>& next() {
+    constexpr auto vocabulary = std::int64_t{151'643};
+    ++number_;
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      tokens_[i] = static_cast<token>((static_cast<std::int64_t>(i) * 13 + number_ * 7'919'001) % vocabulary);
+    }
+    return tokens_;
+  }
+
+ private:
+  std::vector<token> tokens_;
+  std::int64_t number_;
+};
+
+/// Computes a prompt and lets it go: all its full blocks are cached.
+template <class Cache>
+[[nodiscard]] bool cache_prompt(Cache& cache, const std::vector<token>& prompt) {
+  const auto made = cache.create_sequence(prompt);
+  return made && cache.commit(made->id, static_cast<std::int64_t>(prompt.size())) && cache.release(made->id);
+}
+
+/// Caches so many prompts of a hundred blocks that every block of the pool is replaced `times` times.
+template <class Cache>
+void turn_over(benchmark::State& state, Cache& cache, std::int64_t times) {
+  constexpr auto num_blocks = 100;
+  auto prompts = new_prompts(static_cast<std::size_t>(num_blocks * cache.config().block_size));
+  for (auto i = std::int64_t{0}; i * num_blocks < times * cache.config().num_blocks; ++i) {
+    if (!cache_prompt(cache, prompts.next())) {
+      state.SkipWithError("a prompt was refused");
+      return;
+    }
+  }
+}
+
+}  // namespace pagedkv::bench
