@@ -59,7 +59,7 @@ using device_buffer = buffer<hip::device_allocator>;
 using pinned_buffer = buffer<hip::pinned_allocator>;
 
 /// Random bytes, again and again: zeros may move faster than what is kept in caches.
-void fill(std::byte* data, std::int64_t size, hipStream_t stream) {
+void fill(std::byte* data, std::int64_t size, runtime::stream stream) {
   static const auto pattern = [] {
     auto words = std::vector<std::uint32_t>(1 << 20);
     auto random = std::mt19937(3);
@@ -68,36 +68,36 @@ void fill(std::byte* data, std::int64_t size, hipStream_t stream) {
   }();
   constexpr auto period = static_cast<std::int64_t>(sizeof(std::uint32_t)) << 20;
   for (auto at = std::int64_t{0}; at < size; at += period) {
-    hip::require(hipMemcpyAsync(data + at, pattern.data(), static_cast<std::size_t>(std::min(period, size - at)),
-                                hipMemcpyHostToDevice, stream),
-                 "hipMemcpyAsync");
+    hip::require(runtime::copy_async(data + at, pattern.data(), static_cast<std::size_t>(std::min(period, size - at)),
+                                     runtime::host_to_device, stream),
+                 "the copy of memory");
   }
-  hip::require(hipStreamSynchronize(stream), "hipStreamSynchronize");
+  hip::require(runtime::synchronize_stream(stream), "the wait for a stream");
 }
 
-void fill(const device_buffer& buffer, hipStream_t stream) {
+void fill(const device_buffer& buffer, runtime::stream stream) {
   fill(buffer.data(), static_cast<std::int64_t>(buffer.size()), stream);
 }
 
 /// A mark that knows its time.
 class timer {
  public:
-  timer() { hip::require(hipEventCreateWithFlags(&handle_, 0), "hipEventCreateWithFlags"); }
+  timer() { hip::require(runtime::create_timed_event(&handle_), "the creation of an event"); }
   timer(const timer&) = delete;
   timer& operator=(const timer&) = delete;
-  ~timer() { static_cast<void>(hipEventDestroy(handle_)); }
+  ~timer() { static_cast<void>(runtime::destroy_event(handle_)); }
 
-  [[nodiscard]] hipEvent_t get() const { return handle_; }
+  [[nodiscard]] runtime::event get() const { return handle_; }
 
  private:
-  hipEvent_t handle_ = nullptr;
+  runtime::event handle_ = nullptr;
 };
 
 class bench {
  public:
   explicit bench(std::int64_t bytes) : bytes_(bytes) {}
 
-  [[nodiscard]] hipStream_t stream() const { return stream_.get(); }
+  [[nodiscard]] runtime::stream stream() const { return stream_.get(); }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] int num_reports() const { return num_reports_; }
 
@@ -107,20 +107,20 @@ class bench {
     constexpr auto num_samples = on_device ? 15 : 1;
     constexpr auto per_sample = on_device ? 4 : 1;
     run(operation);
-    hip::require(hipStreamSynchronize(stream()), "hipStreamSynchronize");
+    hip::require(runtime::synchronize_stream(stream()), "the wait for a stream");
     auto seconds = std::vector<double>();
     for (auto sample = 0; sample < num_samples; ++sample) {
-      hip::require(hipEventRecord(start_.get(), stream()), "hipEventRecord");
+      hip::require(runtime::record_event(start_.get(), stream()), "the recording of an event");
       for (auto i = 0; i < per_sample; ++i) {
         run(operation);
       }
-      hip::require(hipEventRecord(stop_.get(), stream()), "hipEventRecord");
-      hip::require(hipEventSynchronize(stop_.get()), "hipEventSynchronize");
+      hip::require(runtime::record_event(stop_.get(), stream()), "the recording of an event");
+      hip::require(runtime::synchronize_event(stop_.get()), "the wait for an event");
       auto milliseconds = 0.0F;
-      hip::require(hipEventElapsedTime(&milliseconds, start_.get(), stop_.get()), "hipEventElapsedTime");
+      hip::require(runtime::elapsed_milliseconds(&milliseconds, start_.get(), stop_.get()), "the time between events");
       seconds.push_back(double{milliseconds} / 1e3 / per_sample);
     }
-    hip::require(hipStreamSynchronize(stream()), "hipStreamSynchronize");
+    hip::require(runtime::synchronize_stream(stream()), "the wait for a stream");
     std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
     return static_cast<double>(moved) / seconds[num_samples / 2];
   }
@@ -194,8 +194,8 @@ void report_rows(bench& b, double copy_rate) {
   const auto mapping = device_buffer(num_tokens * static_cast<std::int64_t>(sizeof(slot)));
   const auto keys = device_buffer(row_bytes);
   const auto values = device_buffer(row_bytes);
-  hip::require(hipMemcpyAsync(mapping.data(), slots.data(), mapping.size(), hipMemcpyHostToDevice, b.stream()),
-               "hipMemcpyAsync");
+  hip::require(runtime::copy_async(mapping.data(), slots.data(), mapping.size(), runtime::host_to_device, b.stream()),
+               "the copy of memory");
   fill(keys, b.stream());
   fill(values, b.stream());
 
@@ -222,8 +222,8 @@ void report_rows(bench& b, double copy_rate) {
     position_of[i] = static_cast<std::int64_t>(i) % num_positions;
   }
   hip::require(
-      hipMemcpyAsync(positions.data(), position_of.data(), positions.size(), hipMemcpyHostToDevice, b.stream()),
-      "hipMemcpyAsync");
+      runtime::copy_async(positions.data(), position_of.data(), positions.size(), runtime::host_to_device, b.stream()),
+      "the copy of memory");
   b.report("rope append" + suffix, copy_rate, moved + static_cast<std::int64_t>(positions.size()), [&] {
     return hip::rope_append<Element, Rows, kernels::rope_pairing::halves>(
         storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
@@ -301,11 +301,11 @@ void report_swaps(bench& b) {
     scattered.push_back({i, config.num_blocks - 1 - i});
   }
   for (const auto out : {true, false}) {
-    const auto kind = out ? hipMemcpyDeviceToHost : hipMemcpyHostToDevice;
+    const auto kind = out ? runtime::device_to_host : runtime::host_to_device;
     const auto& from = out ? device.view() : host_view;
     const auto& to = out ? host_view : device.view();
     const auto rate = b.measure(device.bytes(), [&] {
-      return hip::to_result(hipMemcpyAsync(to.base, from.base, bytes, kind, b.stream()), "hipMemcpyAsync");
+      return hip::to_result(runtime::copy_async(to.base, from.base, bytes, kind, b.stream()), "the copy of memory");
     });
     const auto name = std::string(out ? "swap out" : "swap in");
     b.report(name + ", one run (of pinned copy)", rate, device.bytes(),
@@ -335,10 +335,10 @@ void report_runs(bench& b) {
     const auto num_runs = config.num_blocks / length;
     const auto bytes = std::int64_t{num_runs} * length * config.num_layers * device.view().layer_bytes();
     b.report("copied runs of " + std::to_string(length) + " blocks (of launch)", launched, bytes, [&] {
-      auto status = hipSuccess;
-      for (auto run = 0; run < num_runs && status == hipSuccess; ++run) {
+      auto status = runtime::success;
+      for (auto run = 0; run < num_runs && status == runtime::success; ++run) {
         const auto first = block_pair{run * length, (num_runs - 1 - run) * length};
-        status = kernels::copy_run(device.view(), host_view, {first, length}, hipMemcpyDeviceToHost, b.stream());
+        status = kernels::copy_run(device.view(), host_view, {first, length}, runtime::device_to_host, b.stream());
       }
       return hip::to_result(status, "copy_run");
     });
@@ -351,8 +351,9 @@ void report_all(std::int64_t bytes) {
   const auto to = device_buffer(bytes);
   fill(from, b.stream());
   const auto copy_device = [&] {
-    return hip::to_result(hipMemcpyAsync(to.data(), from.data(), from.size(), hipMemcpyDeviceToDevice, b.stream()),
-                          "hipMemcpyAsync");
+    return hip::to_result(
+        runtime::copy_async(to.data(), from.data(), from.size(), runtime::device_to_device, b.stream()),
+        "the copy of memory");
   };
   const auto copy_rate = b.measure(2 * bytes, copy_device);
   b.report("device copy", copy_rate, 2 * bytes, copy_device);
@@ -380,14 +381,14 @@ int main() {
     return 77;
   }
   try {
-    auto properties = hipDeviceProp_t{};
-    hip::require(hipGetDeviceProperties(&properties, 0), "hipGetDeviceProperties");
+    auto properties = runtime::device_properties{};
+    hip::require(runtime::get_device_properties(&properties, 0), "the properties of a device");
     if (!on_device) {
       std::printf("# built for the host: no bandwidth, only whether every operation runs\n");
       report_all(std::int64_t{1} << 18);
       return 0;
     }
-    std::printf("device: %s\n\n", properties.name);
+    std::printf("device: %s\n\n", properties.name.c_str());
     std::printf("| operation                          |    MiB |     GB/s |  ratio |\n|---|---|---|---|\n");
     for (const auto mebibytes : {64, 256, 1024}) {
       report_all(std::int64_t{mebibytes} << 20);

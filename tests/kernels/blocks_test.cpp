@@ -220,14 +220,14 @@ TEMPLATE_TEST_CASE("Blocks swapped out and in again are bit-identical, whatever 
     const auto host_view = at(host_layout.view, host.data());
 
     const auto out = std::vector<block_pair>{{3, 0}, {4, 1}, {5, 2}, {6, 3}, {7, 4}, {8, 5}, {1, 9}};
-    REQUIRE(hip::swap_blocks(device_view, host_view, out, hipMemcpyDeviceToHost, target.stream()));
+    REQUIRE(hip::swap_blocks(device_view, host_view, out, runtime::device_to_host, target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
     reference_move(on_host, on_device, host_layout.view, device_layout.view, out);
     CHECK(host.values() == on_host);
     CHECK(device.values() == on_device);
 
     const auto in = std::vector<block_pair>{{0, 13}, {1, 14}, {2, 15}, {9, 0}};
-    REQUIRE(hip::swap_blocks(host_view, device_view, in, hipMemcpyHostToDevice, target.stream()));
+    REQUIRE(hip::swap_blocks(host_view, device_view, in, runtime::host_to_device, target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
     reference_move(on_device, on_host, device_layout.view, host_layout.view, in);
     CHECK(device.values() == on_device);
@@ -240,7 +240,7 @@ TEST_CASE("Swaps of storages that do not fit are refused", "[blocks]") {
   const auto device = plan<int8, nhd_by_layer>(make_config(16, 4, 2, 4, 64)).view;
   const auto pairs = std::vector<block_pair>{{0, 0}};
   const auto swap = [&](const block_storage_view& host, const std::vector<block_pair>& which) {
-    return hip::swap_blocks(device, host, which, hipMemcpyDeviceToHost, target.stream());
+    return hip::swap_blocks(device, host, which, runtime::device_to_host, target.stream());
   };
   CHECK(swap(plan<int8, nhd_by_layer>(make_config(16, 4, 3, 4, 64)).view, pairs).has_error());
   CHECK(swap(plan<float16, nhd_by_layer>(make_config(16, 4, 2, 4, 64)).view, pairs).has_error());
@@ -250,7 +250,7 @@ TEST_CASE("Swaps of storages that do not fit are refused", "[blocks]") {
   const auto padded = plan<int8, nhd_by_layer>(make_config(1, 4, 2, 1, 8)).view;
   const auto as_large = plan<float32, nhd_by_layer>(make_config(1, 4, 2, 1, 8)).view;
   REQUIRE(padded.layer_bytes() == as_large.layer_bytes());
-  CHECK(hip::swap_blocks(padded, as_large, pairs, hipMemcpyDeviceToHost, target.stream()).has_error());
+  CHECK(hip::swap_blocks(padded, as_large, pairs, runtime::device_to_host, target.stream()).has_error());
 }
 
 template <class To, class From>

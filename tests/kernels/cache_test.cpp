@@ -38,7 +38,7 @@ class row_writer {
       REQUIRE(
           cache_.write(layer, {slots.data(), slots.size()}, rows.view(numbers), rows.view(numbers), target_.stream()));
     }
-    REQUIRE(hipStreamSynchronize(target_.stream()) == hipSuccess);
+    REQUIRE(runtime::synchronize_stream(target_.stream()) == runtime::success);
   }
 
   [[nodiscard]] std::vector<float> read(sequence_id id, std::int64_t from, std::int64_t to) {
@@ -48,7 +48,7 @@ class row_writer {
     const auto slots = target_array<slot, hip_target<0>>(target_, mapping(id, from, to));
     REQUIRE(cache_.read(cache_.config().num_layers - 1, {slots.data(), slots.size()}, rows.view(keys.data()),
                         rows.view(values.data()), target_.stream()));
-    REQUIRE(hipStreamSynchronize(target_.stream()) == hipSuccess);
+    REQUIRE(runtime::synchronize_stream(target_.stream()) == runtime::success);
     REQUIRE(keys.values() == values.values());
     return keys.values();
   }

@@ -21,16 +21,18 @@ using namespace pagedkv::test;
 /// Lets `num_calls` runtime calls succeed and fails all later ones until the end of the scope.
 class failing_runtime {
  public:
-  failing_runtime(std::int64_t num_calls, hipError_t failure) { executor::failures().fail_after(num_calls, failure); }
+  failing_runtime(std::int64_t num_calls, runtime::status failure) {
+    executor::failures().fail_after(num_calls, failure);
+  }
   failing_runtime(const failing_runtime&) = delete;
   failing_runtime& operator=(const failing_runtime&) = delete;
   ~failing_runtime() { executor::failures().clear(); }
 };
 
 TEST_CASE("Without a device the backend throws one clear sentence", "[hip]") {
-  const auto failing = failing_runtime(0, hipErrorNoDevice);
+  const auto failing = failing_runtime(0, runtime::error_no_device);
   CHECK_THROWS_WITH(hip_backend(),
-                    "backend failure: the search for a device by hipGetDeviceCount answered 100 "
+                    "backend failure: the search for a device answered 100 "
                     "(no device is detected)");
 }
 
@@ -52,7 +54,7 @@ TEST_CASE("Every call that the runtime refuses becomes an error with the call an
           std::string("backend failure: ") + call + " answered 9 (invalid configuration argument)");
   };
   {
-    const auto failing = failing_runtime(0, hipErrorInvalidConfiguration);
+    const auto failing = failing_runtime(0, runtime::error_invalid_configuration);
     auto& backend = target.backend;
     const auto stream = target.stream();
     refused(backend.append<int8>(view, 0, slots, {}, {}, stream), "launch of append");
@@ -60,14 +62,14 @@ TEST_CASE("Every call that the runtime refuses becomes an error with the call an
     refused(backend.copy_blocks(view, pairs, stream), "launch of copy_blocks");
     refused(backend.move_blocks(view, pairs, stream), "launch of move_blocks");
     refused(backend.move_blocks(view, swaps, stream), "launch of move_blocks");
-    refused(backend.synchronize(stream), "hipStreamSynchronize");
-    refused(hip::swap_blocks(view, view, pairs, hipMemcpyDeviceToHost, stream), "swap_blocks");
-    refused(event.record(stream), "hipEventRecord");
-    refused(event.synchronize(), "hipEventSynchronize");
-    refused(event.hold(stream), "hipStreamWaitEvent");
+    refused(backend.synchronize(stream), "the wait for a stream");
+    refused(hip::swap_blocks(view, view, pairs, runtime::device_to_host, stream), "swap_blocks");
+    refused(event.record(stream), "the recording of an event");
+    refused(event.synchronize(), "the wait for an event");
+    refused(event.hold(stream), "a stream's wait for an event");
     CHECK(event.reached().has_error());
-    CHECK_THROWS_WITH(hip::stream(), Catch::Matchers::ContainsSubstring("hipStreamCreateWithFlags"));
-    CHECK_THROWS_WITH(hip::event(), Catch::Matchers::ContainsSubstring("hipEventCreateWithFlags"));
+    CHECK_THROWS_WITH(hip::stream(), Catch::Matchers::ContainsSubstring("the creation of a stream"));
+    CHECK_THROWS_WITH(hip::event(), Catch::Matchers::ContainsSubstring("the creation of an event"));
   }
   CHECK(storage.values() == bytes);
 }
@@ -78,9 +80,9 @@ TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks
     const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(layout.bytes));
     const auto from = target_array<std::byte, hip_target<0>>(target, bytes);
     const auto to = target_array<std::byte, hip_target<0>>(target, bytes);
-    const auto failing = failing_runtime(calls, hipErrorOutOfMemory);
+    const auto failing = failing_runtime(calls, runtime::error_out_of_memory);
     const auto swapped = hip::swap_blocks(at(layout.view, from.data()), at(layout.view, to.data()), pairs,
-                                          hipMemcpyDeviceToHost, target.stream());
+                                          runtime::device_to_host, target.stream());
     executor::failures().clear();
     REQUIRE(target.backend.synchronize(target.stream()));
     return swapped.has_value();
@@ -177,8 +179,8 @@ TEST_CASE("What a call was given may go when it returns", "[hip]") {
   auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
   const auto storage = target_array<std::byte, hip_target<0>>(target, expected);
   auto gate = std::latch(1);
-  const auto wait = [](hipStream_t, hipError_t, void* latch) { static_cast<std::latch*>(latch)->wait(); };
-  REQUIRE(hipStreamAddCallback(target.stream(), wait, &gate, 0) == hipSuccess);
+  const auto wait = [](runtime::stream, runtime::status, void* latch) { static_cast<std::latch*>(latch)->wait(); };
+  REQUIRE(runtime::add_callback(target.stream(), wait, &gate) == runtime::success);
   auto event = hip::event();
   {
     const auto moves = std::vector<block_pair>{{0, 1}, {1, 0}};

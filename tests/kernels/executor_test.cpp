@@ -12,181 +12,194 @@ using test::device_array;
 using test::run_kernel;
 using test::wave_size_scope;
 
-__global__ void reverse(const int* in, int* out) {
-  __shared__ kernels::shared_array<int, 256> values;
-  const auto size = blockDim.x;
-  values[threadIdx.x] = kernels::load(in + blockIdx.x * size + threadIdx.x);
-  __syncthreads();
-  kernels::store(out + blockIdx.x * size + threadIdx.x, values[size - 1 - threadIdx.x]);
+PAGEDKV_KERNEL void reverse(const int* in, int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 256> values;
+  const auto size = kernels::workgroup_extent().x;
+  values[kernels::local_index().x] = kernels::load(in + kernels::workgroup_index().x * size + kernels::local_index().x);
+  kernels::barrier();
+  kernels::store(out + kernels::workgroup_index().x * size + kernels::local_index().x,
+                 values[size - 1 - kernels::local_index().x]);
 }
 
-__global__ void reverse_in_dynamic_memory(const int* in, int* out) {
-  const auto size = blockDim.x;
+PAGEDKV_KERNEL void reverse_in_dynamic_memory(const int* in, int* out) {
+  const auto size = kernels::workgroup_extent().x;
   const auto padding = kernels::dynamic_shared<double>(0, 1);
   const auto values = kernels::dynamic_shared<int>(sizeof(double), size);
-  if (threadIdx.x == 0) {
+  if (kernels::local_index().x == 0) {
     padding[0] = 1.5;
   }
-  values[threadIdx.x] = kernels::load(in + threadIdx.x);
-  __syncthreads();
-  kernels::store(out + threadIdx.x, values[size - 1 - threadIdx.x] + static_cast<int>(padding[0] * 2));
+  values[kernels::local_index().x] = kernels::load(in + kernels::local_index().x);
+  kernels::barrier();
+  kernels::store(out + kernels::local_index().x,
+                 values[size - 1 - kernels::local_index().x] + static_cast<int>(padding[0] * 2));
 }
 
-__global__ void sum_groups(const float* in, float* out, int width) {
-  auto value = kernels::load(in + threadIdx.x);
+PAGEDKV_KERNEL void sum_groups(const float* in, float* out, int width) {
+  auto value = kernels::load(in + kernels::local_index().x);
   for (auto distance = width / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor(value, distance, width);
+    value += kernels::shuffle_xor(value, distance, width);
   }
-  kernels::store(out + threadIdx.x, value);
+  kernels::store(out + kernels::local_index().x, value);
 }
 
-__global__ void shuffle_every_way(long long* out, int width) {
-  const auto own = 100LL + threadIdx.x;
-  auto* const results = out + threadIdx.x * 4;
-  kernels::store(results, __shfl(own, 1, width));
-  kernels::store(results + 1, __shfl_up(own, 3, width));
-  kernels::store(results + 2, __shfl_down(own, 3, width));
-  kernels::store(results + 3, __shfl_xor(own, 5, width));
+PAGEDKV_KERNEL void shuffle_every_way(long long* out, int width) {
+  const auto own = 100LL + kernels::local_index().x;
+  auto* const results = out + kernels::local_index().x * 4;
+  kernels::store(results, kernels::shuffle(own, 1, width));
+  kernels::store(results + 1, kernels::shuffle_up(own, 3, width));
+  kernels::store(results + 2, kernels::shuffle_down(own, 3, width));
+  kernels::store(results + 3, kernels::shuffle_xor(own, 5, width));
 }
 
-__global__ void vote(unsigned long long* out) {
-  const auto odd = static_cast<int>(threadIdx.x % 2);
-  auto* const results = out + threadIdx.x * 4;
-  kernels::store(results, __ballot(odd));
-  kernels::store(results + 1, static_cast<unsigned long long>(__any(odd)));
-  kernels::store(results + 2, static_cast<unsigned long long>(__all(odd)));
-  kernels::store(results + 3, static_cast<unsigned long long>(warpSize));
+PAGEDKV_KERNEL void vote(unsigned long long* out) {
+  const auto odd = static_cast<int>(kernels::local_index().x % 2);
+  auto* const results = out + kernels::local_index().x * 4;
+  kernels::store(results, kernels::ballot(odd));
+  kernels::store(results + 1, static_cast<unsigned long long>(kernels::any(odd)));
+  kernels::store(results + 2, static_cast<unsigned long long>(kernels::all(odd)));
+  kernels::store(results + 3, static_cast<unsigned long long>(kernels::wave_size()));
 }
 
-__global__ void count(int* global, int* per_workgroup) {
-  __shared__ kernels::shared_array<int, 1> local;
-  if (threadIdx.x == 0) {
+PAGEDKV_KERNEL void count(int* global, int* per_workgroup) {
+  PAGEDKV_SHARED kernels::shared_array<int, 1> local;
+  if (kernels::local_index().x == 0) {
     local[0] = 0;
   }
-  __syncthreads();
-  atomicAdd(&local[0], 2);
-  atomicAdd(global, 1);
-  atomicMax(global + 1, static_cast<int>(blockIdx.x));
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    kernels::store(per_workgroup + blockIdx.x, local[0]);
+  kernels::barrier();
+  kernels::atomic_add(&local[0], 2);
+  kernels::atomic_add(global, 1);
+  kernels::atomic_max(global + 1, static_cast<int>(kernels::workgroup_index().x));
+  kernels::barrier();
+  if (kernels::local_index().x == 0) {
+    kernels::store(per_workgroup + kernels::workgroup_index().x, local[0]);
   }
 }
 
-__global__ void name_indices(int* out) {
-  const auto workgroup = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const auto lane = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-  const auto lanes = blockDim.x * blockDim.y * blockDim.z;
-  atomicAdd(out + workgroup * lanes + lane, static_cast<int>(workgroup * lanes + lane + 1));
+PAGEDKV_KERNEL void name_indices(int* out) {
+  const auto workgroup = (kernels::workgroup_index().z * kernels::grid_extent().y + kernels::workgroup_index().y) *
+                             kernels::grid_extent().x +
+                         kernels::workgroup_index().x;
+  const auto lane = (kernels::local_index().z * kernels::workgroup_extent().y + kernels::local_index().y) *
+                        kernels::workgroup_extent().x +
+                    kernels::local_index().x;
+  const auto lanes = kernels::workgroup_extent().x * kernels::workgroup_extent().y * kernels::workgroup_extent().z;
+  kernels::atomic_add(out + workgroup * lanes + lane, static_cast<int>(workgroup * lanes + lane + 1));
 }
 
 // Planted faults.
 
-__global__ void forget_barrier(const int* in, int* out) {
-  __shared__ kernels::shared_array<int, 256> values;
-  values[threadIdx.x] = kernels::load(in + threadIdx.x);
-  kernels::store(out + threadIdx.x, values[threadIdx.x == 0 ? 0 : threadIdx.x - 1]);
+PAGEDKV_KERNEL void forget_barrier(const int* in, int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 256> values;
+  values[kernels::local_index().x] = kernels::load(in + kernels::local_index().x);
+  kernels::store(out + kernels::local_index().x,
+                 values[kernels::local_index().x == 0 ? 0 : kernels::local_index().x - 1]);
 }
 
-__global__ void forget_barrier_before_later_lanes(const int* in, int* out) {
-  __shared__ kernels::shared_array<int, 256> values;
-  values[threadIdx.x] = kernels::load(in + threadIdx.x);
-  kernels::store(out + threadIdx.x, values[blockDim.x - 1 - threadIdx.x]);
+PAGEDKV_KERNEL void forget_barrier_before_later_lanes(const int* in, int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 256> values;
+  values[kernels::local_index().x] = kernels::load(in + kernels::local_index().x);
+  kernels::store(out + kernels::local_index().x, values[kernels::workgroup_extent().x - 1 - kernels::local_index().x]);
 }
 
-__global__ void overwrite_what_is_read(int* out) {
-  __shared__ kernels::shared_array<int, 256> values;
-  values[threadIdx.x] = 1;
-  __syncthreads();
-  const auto next = int{values[(threadIdx.x + 1) % blockDim.x]};
-  values[threadIdx.x] = next;
-  kernels::store(out + threadIdx.x, next);
+PAGEDKV_KERNEL void overwrite_what_is_read(int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 256> values;
+  values[kernels::local_index().x] = 1;
+  kernels::barrier();
+  const auto next = int{values[(kernels::local_index().x + 1) % kernels::workgroup_extent().x]};
+  values[kernels::local_index().x] = next;
+  kernels::store(out + kernels::local_index().x, next);
 }
 
-__global__ void work_on_own_element(int* out) {
-  __shared__ kernels::shared_array<int, 256> values;
-  values[threadIdx.x] = 1;
-  values[threadIdx.x] += 2;
-  values[threadIdx.x] += 3;
-  kernels::store(out + threadIdx.x, values[threadIdx.x]);
+PAGEDKV_KERNEL void work_on_own_element(int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 256> values;
+  values[kernels::local_index().x] = 1;
+  values[kernels::local_index().x] += 2;
+  values[kernels::local_index().x] += 3;
+  kernels::store(out + kernels::local_index().x, values[kernels::local_index().x]);
 }
 
-__global__ void add_to_what_another_lane_wrote(int* out) {
-  __shared__ kernels::shared_array<int, 1> sum;
-  if (threadIdx.x == 0) {
+PAGEDKV_KERNEL void add_to_what_another_lane_wrote(int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 1> sum;
+  if (kernels::local_index().x == 0) {
     sum[0] = 0;
   }
-  atomicAdd(&sum[0], 1);
-  __syncthreads();
-  kernels::store(out + threadIdx.x, sum[0]);
+  kernels::atomic_add(&sum[0], 1);
+  kernels::barrier();
+  kernels::store(out + kernels::local_index().x, sum[0]);
 }
 
-__global__ void read_what_nobody_wrote(int* out) {
-  __shared__ kernels::shared_array<int, 8> values;
-  if (threadIdx.x < 7) {
-    values[threadIdx.x] = 1;
+PAGEDKV_KERNEL void read_what_nobody_wrote(int* out) {
+  PAGEDKV_SHARED kernels::shared_array<int, 8> values;
+  if (kernels::local_index().x < 7) {
+    values[kernels::local_index().x] = 1;
   }
-  __syncthreads();
-  kernels::store(out + blockIdx.x * 8 + threadIdx.x, values[threadIdx.x]);
+  kernels::barrier();
+  kernels::store(out + kernels::workgroup_index().x * 8 + kernels::local_index().x, values[kernels::local_index().x]);
 }
 
-__global__ void one_too_far(const int* in, int* out, int size) {
-  const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+PAGEDKV_KERNEL void one_too_far(const int* in, int* out, int size) {
+  const auto i =
+      static_cast<int>(kernels::workgroup_index().x * kernels::workgroup_extent().x + kernels::local_index().x);
   if (i <= size) {
     kernels::store(out + i, kernels::load(in + i));
   }
 }
 
-__global__ void one_too_far_in_shared_memory() {
-  __shared__ kernels::shared_array<int, 64> values;
-  values[threadIdx.x + 1] = 1;
+PAGEDKV_KERNEL void one_too_far_in_shared_memory() {
+  PAGEDKV_SHARED kernels::shared_array<int, 64> values;
+  values[kernels::local_index().x + 1] = 1;
 }
 
-__global__ void one_too_far_in_dynamic_memory(std::size_t size) {
-  kernels::dynamic_shared<int>(0, size)[threadIdx.x + 1] = 1;
+PAGEDKV_KERNEL void one_too_far_in_dynamic_memory(std::size_t size) {
+  kernels::dynamic_shared<int>(0, size)[kernels::local_index().x + 1] = 1;
 }
 
-__global__ void shuffle_in_half_the_wave(int* out) {
-  auto value = static_cast<int>(threadIdx.x);
-  if (threadIdx.x < 16) {
-    value += __shfl_xor(value, 1, 16);
+PAGEDKV_KERNEL void shuffle_in_half_the_wave(int* out) {
+  auto value = static_cast<int>(kernels::local_index().x);
+  if (kernels::local_index().x < 16) {
+    value += kernels::shuffle_xor(value, 1, 16);
   }
-  kernels::store(out + threadIdx.x, value);
+  kernels::store(out + kernels::local_index().x, value);
 }
 
-__global__ void barrier_in_one_branch(int* out) {
-  if (threadIdx.x != 5) {
-    __syncthreads();
+PAGEDKV_KERNEL void barrier_in_one_branch(int* out) {
+  if (kernels::local_index().x != 5) {
+    kernels::barrier();
   }
-  kernels::store(out + blockIdx.x * blockDim.x + threadIdx.x, 1);
+  kernels::store(out + kernels::workgroup_index().x * kernels::workgroup_extent().x + kernels::local_index().x, 1);
 }
 
-__global__ void different_barriers(int* out) {
-  if (threadIdx.x < 64) {
-    __syncthreads();
+PAGEDKV_KERNEL void different_barriers(int* out) {
+  if (kernels::local_index().x < 64) {
+    kernels::barrier();
   } else {
-    __syncthreads();
+    kernels::barrier();
   }
-  kernels::store(out + threadIdx.x, 1);
+  kernels::store(out + kernels::local_index().x, 1);
 }
 
-__global__ void return_before_barrier(int* out) {
-  if (threadIdx.x == 70) {
+PAGEDKV_KERNEL void return_before_barrier(int* out) {
+  if (kernels::local_index().x == 70) {
     return;
   }
-  __syncthreads();
-  kernels::store(out + threadIdx.x, 1);
+  kernels::barrier();
+  kernels::store(out + kernels::local_index().x, 1);
 }
 
-__global__ void misaligned(const float* in, float* out) {
-  kernels::store_vector(out + 4 * threadIdx.x, kernels::load_vector<4>(in + 4 * threadIdx.x + 1));
+PAGEDKV_KERNEL void misaligned(const float* in, float* out) {
+  kernels::store_vector(out + 4 * kernels::local_index().x,
+                        kernels::load_vector<4>(in + 4 * kernels::local_index().x + 1));
 }
 
-__global__ void wrong_width(int* out) { kernels::store(out, __shfl(1, 0, 48)); }
+PAGEDKV_KERNEL void wrong_width(int* out) { kernels::store(out, kernels::shuffle(1, 0, 48)); }
 
-__global__ void absent_lane(int* out) { kernels::store(out + threadIdx.x, __shfl(1, 20, 32)); }
+PAGEDKV_KERNEL void absent_lane(int* out) {
+  kernels::store(out + kernels::local_index().x, kernels::shuffle(1, 20, 32));
+}
 
-__global__ void failed_check(int limit) { kernels::check(static_cast<int>(threadIdx.x) < limit, "lane below limit"); }
+PAGEDKV_KERNEL void failed_check(int limit) {
+  kernels::check(static_cast<int>(kernels::local_index().x) < limit, "lane below limit");
+}
 
 std::vector<int> counted(std::size_t size) {
   auto values = std::vector<int>(size);
@@ -402,12 +415,16 @@ TEST_CASE("The executor runs on after a fault") {
 }
 
 TEST_CASE("Shapes that no device takes are refused") {
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{0}, {64}}, nullptr) == hipErrorInvalidConfiguration);
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {1025}}, nullptr) == hipErrorInvalidConfiguration);
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {64}, 65537}, nullptr) == hipErrorInvalidConfiguration);
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 65536}, {64}}, nullptr) == hipErrorInvalidConfiguration);
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 1, 65536}, {64}}, nullptr) == hipErrorInvalidConfiguration);
-  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1U << 26}, {64}}, nullptr) == hipErrorInvalidConfiguration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{0}, {64}}, nullptr) == runtime::error_invalid_configuration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {1025}}, nullptr) == runtime::error_invalid_configuration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1}, {64}, 65537}, nullptr) ==
+        runtime::error_invalid_configuration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 65536}, {64}}, nullptr) ==
+        runtime::error_invalid_configuration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1, 1, 65536}, {64}}, nullptr) ==
+        runtime::error_invalid_configuration);
+  CHECK(kernels::launch<one_too_far_in_shared_memory>({{1U << 26}, {64}}, nullptr) ==
+        runtime::error_invalid_configuration);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using namespace pagedkv::test;
 
 template <class Allocator>
 Allocator make_allocator(const hip_target<0>& target) {
-  if constexpr (std::is_constructible_v<Allocator, hipStream_t>) {
+  if constexpr (std::is_constructible_v<Allocator, runtime::stream>) {
     return Allocator(target.stream());
   } else {
     return Allocator();
@@ -38,7 +38,7 @@ TEMPLATE_TEST_CASE("Allocations are aligned as asked, distinct, and reachable by
       auto* const pointer = allocator.allocate(size, static_cast<std::size_t>(alignment));
       REQUIRE(pointer != nullptr);
       CHECK(reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(alignment) == 0);
-      CHECK(hipMemsetAsync(pointer, static_cast<int>(all.size()), size, target.stream()) == hipSuccess);
+      CHECK(runtime::fill_async(pointer, static_cast<int>(all.size()), size, target.stream()) == runtime::success);
       all.emplace_back(pointer, size);
     }
   }
@@ -89,13 +89,13 @@ TEST_CASE("A thousand caches made and released leave the memory accounts as they
     return on_device->bytes() + on_host->bytes() + 4096;
   };
   const auto peak = cycle();
-  REQUIRE(hipStreamSynchronize(target.stream()) == hipSuccess);
-  REQUIRE(hipMemGetInfo(&free_before, &total) == hipSuccess);
+  REQUIRE(runtime::synchronize_stream(target.stream()) == runtime::success);
+  REQUIRE(runtime::get_memory_info(&free_before, &total) == runtime::success);
   for (auto i = 1; i < 1000; ++i) {
     REQUIRE(cycle() == peak);
   }
-  REQUIRE(hipStreamSynchronize(target.stream()) == hipSuccess);
-  REQUIRE(hipMemGetInfo(&free_after, &total) == hipSuccess);
+  REQUIRE(runtime::synchronize_stream(target.stream()) == runtime::success);
+  REQUIRE(runtime::get_memory_info(&free_after, &total) == runtime::success);
   CHECK(free_after == free_before);
   CHECK(ledger.total().bytes == 0);
   CHECK(ledger.total().peak_bytes == peak);

@@ -15,7 +15,7 @@ class device_array {
  public:
   explicit device_array(std::size_t size) : size_(size) {
     auto* memory = static_cast<void*>(nullptr);
-    if (size > 0 && hipMalloc(&memory, size * sizeof(T)) != hipSuccess) {
+    if (size > 0 && runtime::allocate(&memory, size * sizeof(T)) != runtime::success) {
       throw std::bad_alloc();
     }
     data_ = static_cast<T*>(memory);
@@ -28,7 +28,7 @@ class device_array {
 
   device_array(const device_array&) = delete;
   device_array& operator=(const device_array&) = delete;
-  ~device_array() { static_cast<void>(hipFree(data_)); }
+  ~device_array() { static_cast<void>(runtime::release(data_)); }
 
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -43,20 +43,20 @@ class device_array {
 /// A device of the executor, by its wave size, until the end of the scope.
 class wave_size_scope {
  public:
-  explicit wave_size_scope(int wave_size) { static_cast<void>(hipSetDevice(wave_size == 64 ? 0 : 1)); }
+  explicit wave_size_scope(int wave_size) { static_cast<void>(runtime::set_device(wave_size == 64 ? 0 : 1)); }
   wave_size_scope(const wave_size_scope&) = delete;
   wave_size_scope& operator=(const wave_size_scope&) = delete;
-  ~wave_size_scope() { static_cast<void>(hipSetDevice(0)); }
+  ~wave_size_scope() { static_cast<void>(runtime::set_device(0)); }
 };
 
 /// Runs a kernel to its end. The fault, if it was at fault.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] std::optional<executor::fault> run_kernel(const kernels::launch_shape& shape, Arguments... arguments) {
   const auto launched = kernels::launch<Kernel>(shape, nullptr, arguments...);
-  if (launched != hipSuccess) {
-    throw std::runtime_error(hipGetErrorString(launched));
+  if (launched != runtime::success) {
+    throw std::runtime_error(runtime::error_text(launched));
   }
-  static_cast<void>(hipStreamSynchronize(nullptr));
+  static_cast<void>(runtime::synchronize_stream(nullptr));
   return executor::faults().take();
 }
 

@@ -11,50 +11,51 @@ using namespace pagedkv;
 using test::device_array;
 
 struct stream_owner {
-  stream_owner() { REQUIRE(hipStreamCreateWithFlags(&handle, hipStreamNonBlocking) == hipSuccess); }
+  stream_owner() { REQUIRE(runtime::create_stream(&handle) == runtime::success); }
   stream_owner(const stream_owner&) = delete;
   stream_owner& operator=(const stream_owner&) = delete;
-  ~stream_owner() { static_cast<void>(hipStreamDestroy(handle)); }
+  ~stream_owner() { static_cast<void>(runtime::destroy_stream(handle)); }
 
-  hipStream_t handle = nullptr;
+  runtime::stream handle = nullptr;
 };
 
 struct event_owner {
-  event_owner() { REQUIRE(hipEventCreateWithFlags(&handle, hipEventDisableTiming) == hipSuccess); }
+  event_owner() { REQUIRE(runtime::create_event(&handle) == runtime::success); }
   event_owner(const event_owner&) = delete;
   event_owner& operator=(const event_owner&) = delete;
-  ~event_owner() { static_cast<void>(hipEventDestroy(handle)); }
+  ~event_owner() { static_cast<void>(runtime::destroy_event(handle)); }
 
-  hipEvent_t handle = nullptr;
+  runtime::event handle = nullptr;
 };
 
 // Stops a stream until the test lets it go on.
 void hold(const stream_owner& stream, std::latch& gate) {
-  const auto wait = [](hipStream_t, hipError_t, void* latch) { static_cast<std::latch*>(latch)->wait(); };
-  REQUIRE(hipStreamAddCallback(stream.handle, wait, &gate, 0) == hipSuccess);
+  const auto wait = [](runtime::stream, runtime::status, void* latch) { static_cast<std::latch*>(latch)->wait(); };
+  REQUIRE(runtime::add_callback(stream.handle, wait, &gate) == runtime::success);
 }
 
-__global__ void increment(int* value) { atomicAdd(value, 1); }
+PAGEDKV_KERNEL void increment(int* value) { kernels::atomic_add(value, 1); }
 
-__global__ void double_value(int* value) { kernels::store(value, kernels::load(value) * 2); }
+PAGEDKV_KERNEL void double_value(int* value) { kernels::store(value, kernels::load(value) * 2); }
 
-__global__ void read_past_the_end(int* value) { kernels::store(value, kernels::load(value + 1)); }
+PAGEDKV_KERNEL void read_past_the_end(int* value) { kernels::store(value, kernels::load(value + 1)); }
 
 TEST_CASE("Work of a stream runs later and in order") {
   const auto stream = stream_owner();
   const auto value = device_array<int>(1);
   auto gate = std::latch(1);
   hold(stream, gate);
-  REQUIRE(kernels::launch<increment>({{2}, {32}}, stream.handle, value.data()) == hipSuccess);
-  REQUIRE(kernels::launch<double_value>({{1}, {1}}, stream.handle, value.data()) == hipSuccess);
+  REQUIRE(kernels::launch<increment>({{2}, {32}}, stream.handle, value.data()) == runtime::success);
+  REQUIRE(kernels::launch<double_value>({{1}, {1}}, stream.handle, value.data()) == runtime::success);
   auto copy = 0;
-  REQUIRE(hipMemcpyAsync(&copy, value.data(), sizeof(int), hipMemcpyDeviceToHost, stream.handle) == hipSuccess);
-  REQUIRE(hipMemsetAsync(value.data(), 0, sizeof(int), stream.handle) == hipSuccess);
-  CHECK(hipStreamQuery(stream.handle) == hipErrorNotReady);
+  REQUIRE(runtime::copy_async(&copy, value.data(), sizeof(int), runtime::device_to_host, stream.handle) ==
+          runtime::success);
+  REQUIRE(runtime::fill_async(value.data(), 0, sizeof(int), stream.handle) == runtime::success);
+  CHECK(runtime::query_stream(stream.handle) == runtime::error_not_ready);
   CHECK(copy == 0);
   gate.count_down();
-  REQUIRE(hipStreamSynchronize(stream.handle) == hipSuccess);
-  CHECK(hipStreamQuery(stream.handle) == hipSuccess);
+  REQUIRE(runtime::synchronize_stream(stream.handle) == runtime::success);
+  CHECK(runtime::query_stream(stream.handle) == runtime::success);
   CHECK(copy == 128);
   CHECK(value[0] == 0);
 }
@@ -64,74 +65,76 @@ TEST_CASE("An event is reached when the work before it is done, and orders anoth
   const auto second = stream_owner();
   const auto event = event_owner();
   const auto value = device_array<int>(1);
-  CHECK(hipEventQuery(event.handle) == hipSuccess);
+  CHECK(runtime::query_event(event.handle) == runtime::success);
   auto gate = std::latch(1);
   hold(first, gate);
-  REQUIRE(kernels::launch<increment>({{1}, {3}}, first.handle, value.data()) == hipSuccess);
-  REQUIRE(hipEventRecord(event.handle, first.handle) == hipSuccess);
-  REQUIRE(hipStreamWaitEvent(second.handle, event.handle, 0) == hipSuccess);
-  REQUIRE(kernels::launch<double_value>({{1}, {1}}, second.handle, value.data()) == hipSuccess);
-  CHECK(hipEventQuery(event.handle) == hipErrorNotReady);
-  CHECK(hipStreamQuery(second.handle) == hipErrorNotReady);
+  REQUIRE(kernels::launch<increment>({{1}, {3}}, first.handle, value.data()) == runtime::success);
+  REQUIRE(runtime::record_event(event.handle, first.handle) == runtime::success);
+  REQUIRE(runtime::wait_for_event(second.handle, event.handle) == runtime::success);
+  REQUIRE(kernels::launch<double_value>({{1}, {1}}, second.handle, value.data()) == runtime::success);
+  CHECK(runtime::query_event(event.handle) == runtime::error_not_ready);
+  CHECK(runtime::query_stream(second.handle) == runtime::error_not_ready);
   gate.count_down();
-  REQUIRE(hipEventSynchronize(event.handle) == hipSuccess);
-  REQUIRE(hipStreamSynchronize(second.handle) == hipSuccess);
+  REQUIRE(runtime::synchronize_event(event.handle) == runtime::success);
+  REQUIRE(runtime::synchronize_stream(second.handle) == runtime::success);
   CHECK(value[0] == 6);
 }
 
 TEST_CASE("An event recorded again waits for the later mark") {
   const auto stream = stream_owner();
   const auto event = event_owner();
-  REQUIRE(hipEventRecord(event.handle, stream.handle) == hipSuccess);
-  REQUIRE(hipEventSynchronize(event.handle) == hipSuccess);
+  REQUIRE(runtime::record_event(event.handle, stream.handle) == runtime::success);
+  REQUIRE(runtime::synchronize_event(event.handle) == runtime::success);
   auto gate = std::latch(1);
   hold(stream, gate);
-  REQUIRE(hipEventRecord(event.handle, stream.handle) == hipSuccess);
-  CHECK(hipEventQuery(event.handle) == hipErrorNotReady);
+  REQUIRE(runtime::record_event(event.handle, stream.handle) == runtime::success);
+  CHECK(runtime::query_event(event.handle) == runtime::error_not_ready);
   gate.count_down();
-  CHECK(hipEventSynchronize(event.handle) == hipSuccess);
+  CHECK(runtime::synchronize_event(event.handle) == runtime::success);
 }
 
 TEST_CASE("After a fault a stream drops work until it has told, but its events are reached") {
   const auto stream = stream_owner();
   const auto event = event_owner();
   const auto value = device_array<int>(1);
-  REQUIRE(kernels::launch<read_past_the_end>({{1}, {1}}, stream.handle, value.data()) == hipSuccess);
-  REQUIRE(kernels::launch<increment>({{1}, {1}}, stream.handle, value.data()) == hipSuccess);
-  REQUIRE(hipEventRecord(event.handle, stream.handle) == hipSuccess);
-  REQUIRE(hipEventSynchronize(event.handle) == hipSuccess);
-  CHECK(hipStreamSynchronize(stream.handle) == hipErrorLaunchFailure);
+  REQUIRE(kernels::launch<read_past_the_end>({{1}, {1}}, stream.handle, value.data()) == runtime::success);
+  REQUIRE(kernels::launch<increment>({{1}, {1}}, stream.handle, value.data()) == runtime::success);
+  REQUIRE(runtime::record_event(event.handle, stream.handle) == runtime::success);
+  REQUIRE(runtime::synchronize_event(event.handle) == runtime::success);
+  CHECK(runtime::synchronize_stream(stream.handle) == runtime::error_launch_failure);
   CHECK(value[0] == 0);
   const auto found = executor::faults().take();
   REQUIRE(found);
   CHECK(found->kind == executor::fault_kind::global_out_of_bounds);
   CHECK_FALSE(executor::faults().take());
-  REQUIRE(kernels::launch<increment>({{1}, {1}}, stream.handle, value.data()) == hipSuccess);
-  REQUIRE(hipStreamSynchronize(stream.handle) == hipSuccess);
+  REQUIRE(kernels::launch<increment>({{1}, {1}}, stream.handle, value.data()) == runtime::success);
+  REQUIRE(runtime::synchronize_stream(stream.handle) == runtime::success);
   CHECK(value[0] == 1);
 }
 
 TEST_CASE("Copies outside an allocation are refused") {
   const auto values = device_array<int>(4);
   auto host = std::vector<int>(8);
-  CHECK(hipMemcpyAsync(values.data(), host.data(), 20, hipMemcpyHostToDevice, nullptr) == hipErrorInvalidValue);
-  CHECK(hipMemcpyAsync(host.data(), values.data() + 1, 16, hipMemcpyDeviceToHost, nullptr) == hipErrorInvalidValue);
-  CHECK(hipMemcpy2DAsync(host.data(), 8, values.data(), 8, 4, 3, hipMemcpyDeviceToHost, nullptr) ==
-        hipErrorInvalidValue);
-  CHECK(hipMemsetAsync(values.data(), 0, 17, nullptr) == hipErrorInvalidValue);
-  CHECK(hipFree(values.data() + 1) == hipErrorInvalidValue);
+  CHECK(runtime::copy_async(values.data(), host.data(), 20, runtime::host_to_device, nullptr) ==
+        runtime::error_invalid_value);
+  CHECK(runtime::copy_async(host.data(), values.data() + 1, 16, runtime::device_to_host, nullptr) ==
+        runtime::error_invalid_value);
+  CHECK(runtime::copy_rows_async(host.data(), 8, values.data(), 8, 4, 3, runtime::device_to_host, nullptr) ==
+        runtime::error_invalid_value);
+  CHECK(runtime::fill_async(values.data(), 0, 17, nullptr) == runtime::error_invalid_value);
+  CHECK(runtime::release(values.data() + 1) == runtime::error_invalid_value);
 }
 
 TEST_CASE("Freeing memory waits for every stream, as on a device") {
   const auto stream = stream_owner();
   auto* memory = static_cast<void*>(nullptr);
-  REQUIRE(hipMalloc(&memory, sizeof(int)) == hipSuccess);
-  REQUIRE(hipMemsetAsync(memory, 0, sizeof(int), stream.handle) == hipSuccess);
+  REQUIRE(runtime::allocate(&memory, sizeof(int)) == runtime::success);
+  REQUIRE(runtime::fill_async(memory, 0, sizeof(int), stream.handle) == runtime::success);
   for (auto i = 0; i < 20; ++i) {
-    REQUIRE(kernels::launch<increment>({{50}, {64}}, stream.handle, static_cast<int*>(memory)) == hipSuccess);
+    REQUIRE(kernels::launch<increment>({{50}, {64}}, stream.handle, static_cast<int*>(memory)) == runtime::success);
   }
-  REQUIRE(hipFree(memory) == hipSuccess);
-  CHECK(hipStreamQuery(stream.handle) == hipSuccess);
+  REQUIRE(runtime::release(memory) == runtime::success);
+  CHECK(runtime::query_stream(stream.handle) == runtime::success);
   CHECK_FALSE(executor::faults().take());
 }
 
@@ -139,41 +142,41 @@ TEST_CASE("Memory freed in a stream stays until the work before it is done") {
   const auto stream = stream_owner();
   auto gate = std::latch(1);
   auto* memory = static_cast<void*>(nullptr);
-  REQUIRE(hipMallocAsync(&memory, sizeof(int), stream.handle) == hipSuccess);
+  REQUIRE(runtime::allocate_async(&memory, sizeof(int), stream.handle) == runtime::success);
   auto* const value = static_cast<int*>(memory);
-  REQUIRE(hipMemsetAsync(value, 0, sizeof(int), stream.handle) == hipSuccess);
+  REQUIRE(runtime::fill_async(value, 0, sizeof(int), stream.handle) == runtime::success);
   hold(stream, gate);
-  REQUIRE(kernels::launch<increment>({{1}, {8}}, stream.handle, value) == hipSuccess);
+  REQUIRE(kernels::launch<increment>({{1}, {8}}, stream.handle, value) == runtime::success);
   auto seen = 0;
-  REQUIRE(hipMemcpyAsync(&seen, value, sizeof(int), hipMemcpyDeviceToHost, stream.handle) == hipSuccess);
-  REQUIRE(hipFreeAsync(value, stream.handle) == hipSuccess);
+  REQUIRE(runtime::copy_async(&seen, value, sizeof(int), runtime::device_to_host, stream.handle) == runtime::success);
+  REQUIRE(runtime::release_async(value, stream.handle) == runtime::success);
   gate.count_down();
-  REQUIRE(hipStreamSynchronize(stream.handle) == hipSuccess);
+  REQUIRE(runtime::synchronize_stream(stream.handle) == runtime::success);
   CHECK(seen == 8);
-  CHECK(hipFree(value) == hipErrorInvalidValue);
+  CHECK(runtime::release(value) == runtime::error_invalid_value);
 }
 
 TEST_CASE("A planned failure is what the runtime answers") {
   auto* memory = static_cast<void*>(nullptr);
-  executor::failures().fail_after(1, hipErrorOutOfMemory);
-  REQUIRE(hipMalloc(&memory, 16) == hipSuccess);
+  executor::failures().fail_after(1, runtime::error_out_of_memory);
+  REQUIRE(runtime::allocate(&memory, 16) == runtime::success);
   auto* other = static_cast<void*>(nullptr);
-  CHECK(hipMalloc(&other, 16) == hipErrorOutOfMemory);
-  CHECK(hipStreamSynchronize(nullptr) == hipErrorOutOfMemory);
+  CHECK(runtime::allocate(&other, 16) == runtime::error_out_of_memory);
+  CHECK(runtime::synchronize_stream(nullptr) == runtime::error_out_of_memory);
   executor::failures().clear();
-  CHECK(hipFree(memory) == hipSuccess);
+  CHECK(runtime::release(memory) == runtime::success);
 }
 
 TEST_CASE("The two devices differ in wave size") {
-  auto properties = hipDeviceProp_t{};
+  auto properties = runtime::device_properties{};
   auto count = 0;
-  REQUIRE(hipGetDeviceCount(&count) == hipSuccess);
+  REQUIRE(runtime::get_device_count(&count) == runtime::success);
   REQUIRE(count == 2);
-  REQUIRE(hipGetDeviceProperties(&properties, 0) == hipSuccess);
-  CHECK(properties.warpSize == 64);
-  REQUIRE(hipGetDeviceProperties(&properties, 1) == hipSuccess);
-  CHECK(properties.warpSize == 32);
-  CHECK(hipSetDevice(2) == hipErrorInvalidDevice);
+  REQUIRE(runtime::get_device_properties(&properties, 0) == runtime::success);
+  CHECK(properties.wave_size == 64);
+  REQUIRE(runtime::get_device_properties(&properties, 1) == runtime::success);
+  CHECK(properties.wave_size == 32);
+  CHECK(runtime::set_device(2) == runtime::error_invalid_device);
 }
 
 }  // namespace

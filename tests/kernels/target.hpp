@@ -49,23 +49,23 @@ class hip_target {
 
   hip_backend backend = hip_backend(Device);
 
-  [[nodiscard]] hipStream_t stream() const { return stream_.get(); }
+  [[nodiscard]] runtime::stream stream() const { return stream_.get(); }
 
   [[nodiscard]] void* allocate(std::size_t bytes) const {
     const auto scope = hip::device_scope(Device);
     auto* memory = static_cast<void*>(nullptr);
-    hip::require(hipMalloc(&memory, bytes), "hipMalloc");
+    hip::require(runtime::allocate(&memory, bytes), "the allocation of device memory");
     return memory;
   }
 
-  void release(void* memory) const { static_cast<void>(hipFree(memory)); }
+  void release(void* memory) const { static_cast<void>(runtime::release(memory)); }
 
-  void upload(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, hipMemcpyHostToDevice); }
-  void download(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, hipMemcpyDeviceToHost); }
+  void upload(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, runtime::host_to_device); }
+  void download(void* to, const void* from, std::size_t bytes) const { copy(to, from, bytes, runtime::device_to_host); }
 
  private:
-  void copy(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind) const {
-    hip::require(hipMemcpyAsync(to, from, bytes, kind, stream_.get()), "hipMemcpyAsync");
+  void copy(void* to, const void* from, std::size_t bytes, runtime::copy_kind kind) const {
+    hip::require(runtime::copy_async(to, from, bytes, kind, stream_.get()), "the copy of memory");
     stream_.synchronize().value();
   }
 

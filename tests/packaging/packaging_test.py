@@ -28,7 +28,7 @@ def run(*command, **environment):
 
 
 def headers_below(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.hpp")}
+    return {path.relative_to(folder).as_posix() for kind in ("*.hpp", "*.hip") for path in folder.rglob(kind)}
 
 
 class Packaging(unittest.TestCase):
@@ -71,6 +71,9 @@ class Packaging(unittest.TestCase):
         program = self.folder / "by_hand"
         run(*COMPILER, "-std=c++20", self.consumer / "main.cpp", "-o", program, *flags)
         self.assertEqual(run(program), OUTPUT)
+
+        kernels = pathlib.Path(run("pkg-config", "--variable=kernels", "pagedkv", PKG_CONFIG_PATH=path).strip())
+        self.assertTrue((kernels / "float16.hip").is_file())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ ALLOWED = {
 UMBRELLA = "pagedkv.hpp"
 MAY_SEE_DEVICE = {"kernels", "backend/hip"}
 DEVICE_HEADER = re.compile(r"^(hip|cuda|rocm|nv)(/|[a-z_]*\.h)")
+# The only headers that name a device's runtime and its compilers' extensions; all others use pagedkv's own names for them.
+PLATFORM_HEADER = re.compile(r"kernels/(runtime|platform|attributes)[a-z_]*\.hpp|core/(host_device|device_half)\.hpp")
+RUNTIME_NAME = re.compile(
+    r"\b(?:(?:hip|cuda)[A-Z]\w*|__(?:global|device|host|shared|launch_bounds|forceinline)__|__shfl\w*|__syncthreads|__ballot|"
+    r"__(?:float_as_int|int_as_float)|threadIdx|blockIdx|blockDim|gridDim|warpSize|dim3|atomic(?:Add|Max|Min|Exch|CAS))\b"
+)
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
 ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
@@ -130,6 +136,48 @@ def macro_violations(preprocessed, root):
             if not match.group(2).startswith("PAGEDKV_"):
                 changed[match.group(2)] = file
     return [f"{file}: defines or undefines {name}" for name, file in changed.items()]
+
+
+def runtime_name_violations(root):
+    """Names of a device runtime, or of a device compiler, outside the headers that translate them."""
+    found = []
+    for name, path in headers(root).items():
+        if PLATFORM_HEADER.fullmatch(name):
+            continue
+        for number, line in enumerate(without_comments(path.read_text()).splitlines(), 1):
+            match = None if re.match(r"\s*#", line) else RUNTIME_NAME.search(line)
+            if match:
+                found.append(f"{name}:{number}: names {match.group()}")
+    return found
+
+
+def foreign_name_violations(root):
+    """Macros and global names that are not pagedkv's, which every user of a header would get."""
+    found = []
+    for name, path in headers(root).items():
+        text = without_comments(path.read_text())
+        for number, line in enumerate(text.splitlines(), 1):
+            match = re.match(r"\s*#\s*define\s+(\w+)", line)
+            if match and not match.group(1).startswith("PAGEDKV_"):
+                found.append(f"{name}:{number}: defines {match.group(1)}")
+        found += [f"{name}: `{declaration}` is global" for declaration in global_declarations(text)]
+    return found
+
+
+def global_declarations(text):
+    """What is declared in no namespace, each cut short at its first brace or semicolon."""
+    text = re.sub(r"\\\n", " ", text)
+    text = re.sub(r"^\s*#[^\n]*", "", text, flags=re.MULTILINE)
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', '""', text)
+    depth, start = 0, 0
+    for position, character in enumerate(text):
+        if character in "{;" and depth == 0:
+            declaration = text[start:position].strip()
+            if declaration and not re.fullmatch(r"namespace\s+(pagedkv|std)\b[\w:\s]*", declaration):
+                yield " ".join(declaration.split())
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character in "};" and depth == 0:
+            start = position + 1
 
 
 def length_violations(root):

@@ -37,6 +37,12 @@ class SourceTree(unittest.TestCase):
     def test_host_parts_never_name_a_device_runtime(self):
         self.check(rules.device_violations(SOURCE_ROOT))
 
+    def test_runtimes_are_named_by_platform_headers_only(self):
+        self.check(rules.runtime_name_violations(SOURCE_ROOT))
+
+    def test_no_macro_and_no_global_name_is_foreign(self):
+        self.check(rules.foreign_name_violations(SOURCE_ROOT))
+
     def test_no_header_is_too_long(self):
         self.check(rules.length_violations(SOURCE_ROOT))
 
@@ -61,7 +67,7 @@ class PlantedViolations(unittest.TestCase):
         self.write("include/pagedkv/policy/element.hpp", "#include <pagedkv/core/ids.hpp>\n")
         self.write("include/pagedkv/policy/element/int8.hpp", "#include <pagedkv/policy/element.hpp>\n")
         self.write("include/pagedkv/backend/host/memory.hpp", "#include <pagedkv/policy/element.hpp>\n")
-        self.write("include/pagedkv/backend/hip/memory.hpp", "#include <hip/hip_runtime.h>\nhipStream_t stream;\n")
+        self.write("include/pagedkv/backend/hip/memory.hpp", "#include <hip/hip_runtime.h>\nnamespace pagedkv::hip {}\n")
         self.write("include/pagedkv/pagedkv.hpp", "#include <pagedkv/policy/element/int8.hpp>\n")
         self.write("kernels/pagedkv/kernels/append.hpp", "#include <pagedkv/core/ids.hpp>\n")
 
@@ -79,6 +85,8 @@ class PlantedViolations(unittest.TestCase):
     def test_a_clean_tree_passes(self):
         self.expect(rules.include_violations)
         self.expect(rules.device_violations)
+        self.expect(rules.runtime_name_violations)
+        self.expect(rules.foreign_name_violations)
         self.expect(rules.length_violations)
         self.expect(rules.default_policy_violations)
         self.expect(rules.unbuilt_violations)
@@ -114,6 +122,19 @@ class PlantedViolations(unittest.TestCase):
     def test_pool_names_hip(self):
         self.write("include/pagedkv/pool/bad.hpp", "// hipStream_t in a comment is fine\nusing s = hipStream_t;\n")
         self.expect(rules.device_violations, "pool/bad.hpp:2: names hipStream_t")
+
+    def test_kernel_names_a_runtime(self):
+        self.write("kernels/pagedkv/kernels/bad.hpp", "auto* a = hipMalloc;\n\nint b = __shfl_xor(1, 2);\n#if defined(__CUDACC__)\n")
+        self.write("kernels/pagedkv/kernels/runtime_amd.hpp", "using status = hipError_t;\n")
+        self.expect(rules.runtime_name_violations, "bad.hpp:1: names hipMalloc", "bad.hpp:3: names __shfl_xor")
+
+    def test_foreign_macro_and_global_name(self):
+        self.write(
+            "kernels/pagedkv/kernels/bad.hpp",
+            "  #define __shfl(...) 0\n#define PAGEDKV_MINE\nnamespace pagedkv::kernels {\nstruct mine { char c = '{'; };\n}\n"
+            "using stranger = int;\ninline int other() { return 0; }\n",
+        )
+        self.expect(rules.foreign_name_violations, "defines __shfl", "`using stranger = int` is global", "`inline int other()` is global")
 
     def test_quoted_computed_and_missing_includes(self):
         self.write("include/pagedkv/core/bad.hpp", '#include "ids.hpp"\n#include HEADER\n#include <pagedkv/core/no.hpp>\n')

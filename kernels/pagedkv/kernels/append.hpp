@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/ids.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 
 namespace pagedkv::kernels {
@@ -12,14 +12,15 @@ struct mapped_tokens {
   divider<std::int32_t> block_size_of_most;  // for slots of 31 bits: far cheaper, and nearly all are
 
   /// -1 for no token.
-  [[nodiscard]] __device__ std::int64_t slot_of(std::int32_t token) const {
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t slot_of(std::int32_t token) const {
     return token < 0 ? -1 : static_cast<std::int64_t>(load(slots + token));
   }
 
   template <class Element>
-  [[nodiscard]] __device__ row_pair<typename Element::storage> rows_in_slot(const block_storage_view& view,
-                                                                            std::int32_t layer, std::int64_t slot_index,
-                                                                            std::int32_t head) const {
+  [[nodiscard]] PAGEDKV_DEVICE row_pair<typename Element::storage> rows_in_slot(const block_storage_view& view,
+                                                                                std::int32_t layer,
+                                                                                std::int64_t slot_index,
+                                                                                std::int32_t head) const {
     if (slot_index >> 31 == 0) {
       const auto [block, offset] = block_size_of_most.split(static_cast<std::int32_t>(slot_index));
       return rows_in_block<Element>(view, layer, block, offset, head);
@@ -35,20 +36,21 @@ struct mapped_tokens {
 
 /// One token and head among rows that a caller holds.
 template <class Storage>
-[[nodiscard]] __device__ Storage* row_of_token(const token_rows<Storage>& rows, std::int32_t token, std::int32_t head) {
+[[nodiscard]] PAGEDKV_DEVICE Storage* row_of_token(const token_rows<Storage>& rows, std::int32_t token,
+                                                   std::int32_t head) {
   return rows.data + stride_over(token, rows.token_stride) + stride_over(head, rows.head_stride);
 }
 
 template <class Storage>
-[[nodiscard]] __device__ row_pair<Storage> rows_of_token(const token_rows<Storage>& keys,
-                                                         const token_rows<Storage>& values, std::int32_t token,
-                                                         std::int32_t head) {
+[[nodiscard]] PAGEDKV_DEVICE row_pair<Storage> rows_of_token(const token_rows<Storage>& keys,
+                                                             const token_rows<Storage>& values, std::int32_t token,
+                                                             std::int32_t head) {
   return {row_of_token(keys, token, head), row_of_token(values, token, head)};
 }
 
 /// Reshape and cache: encodes token i of `keys` and `values`, stored as `Input`, into slot i of one layer.
 template <class Element, class Input, int N>
-__global__ void __launch_bounds__(row_workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                   token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values) {
   const auto row = find_row(spread);
@@ -61,13 +63,10 @@ __global__ void __launch_bounds__(row_workgroup_size)
                        [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
 }
 
-/// Enqueues the append. `slots` and the rows are memory that the device can read. Negative slots are skipped, though
-/// their rows may be read; slots past the storage are the caller's error, caught in debug builds; what equal slots
-/// hold then is not specified. `Input` is an unscaled element.
 template <class Element, class Input>
-[[nodiscard]] hipError_t append(const block_storage_view& view, std::int32_t layer, const slot* slots,
-                                std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
-                                const token_rows<const typename Input::storage>& values, hipStream_t stream) {
+[[nodiscard]] runtime::status append(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                     std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
+                                     const token_rows<const typename Input::storage>& values, runtime::stream stream) {
   static_assert(!Input::scaled, "rows carry no scales");
   constexpr auto most = numbers_per_lane<Element>;
   using input = const typename Input::storage;

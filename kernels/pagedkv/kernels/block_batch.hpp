@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/kernels/divider.hpp>
-#include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/kernels/runtime.hpp>
 
 #include <span>
 
@@ -20,9 +20,9 @@ struct block_batch {
 
 /// Calls `launch_one(batch)` for pair after pair until all are launched or one launch fails.
 template <class Launch>
-[[nodiscard]] hipError_t launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
-  auto status = hipSuccess;
-  while (!pairs.empty() && status == hipSuccess) {
+[[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
+  auto status = runtime::success;
+  while (!pairs.empty() && status == runtime::success) {
     auto batch = block_batch{};
     for (const auto pair : pairs.first(pairs.size() < batch.capacity ? pairs.size() : batch.capacity)) {
       batch.pairs[batch.num_pairs++] = pair;

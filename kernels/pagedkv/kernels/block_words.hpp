@@ -1,6 +1,8 @@
 #pragma once
 
 #include <pagedkv/kernels/block_batch.hpp>
+#include <pagedkv/kernels/launch_shape.hpp>
+#include <pagedkv/kernels/vector.hpp>
 
 #include <limits>
 
@@ -22,12 +24,11 @@ struct block_words {
     std::int32_t in_layer;
   };
 
-  [[nodiscard]] __device__ bool covers(std::uint32_t word) const {
+  [[nodiscard]] PAGEDKV_HOST_DEVICE bool covers(std::uint32_t word) const {
     return word < static_cast<std::uint32_t>(num_words);
   }
-  [[nodiscard]] __device__ static std::uint32_t word() { return blockIdx.x * workgroup_size + threadIdx.x; }
 
-  [[nodiscard]] __device__ place find(std::uint32_t word) const {
+  [[nodiscard]] PAGEDKV_HOST_DEVICE place find(std::uint32_t word) const {
     const auto [layer, in_layer] = words_per_layer.split(static_cast<std::int32_t>(word));
     return {layer, in_layer};
   }
@@ -43,29 +44,21 @@ struct block_words {
 /// covers a block's words and `num_blocks` blocks or runs of blocks. Fails for a block of no words, or more than 31
 /// bits count.
 template <class Launch>
-[[nodiscard]] hipError_t launch_words(const block_storage_view& view, bool aligned, std::int32_t num_blocks,
-                                      Launch launch_with) {
+[[nodiscard]] runtime::status launch_words(const block_storage_view& view, bool aligned, std::int32_t num_blocks,
+                                           Launch launch_with) {
   const auto launch_word = [&](auto word) {
     const auto words_per_layer = view.layer_bytes() / static_cast<std::int64_t>(sizeof(word));
     if (words_per_layer == 0 || words_per_layer > std::numeric_limits<std::int32_t>::max() / view.num_layers) {
-      return hipErrorInvalidValue;
+      return runtime::error_invalid_value;
     }
     const auto words = block_words{static_cast<std::int32_t>(words_per_layer * view.num_layers),
                                    divider<std::int32_t>(static_cast<std::int32_t>(words_per_layer))};
     const auto workgroups =
         (static_cast<std::uint32_t>(words.num_words) + words.workgroup_size - 1) / words.workgroup_size;
     return launch_with(
-        word, words,
-        launch_shape{dim3(workgroups, static_cast<std::uint32_t>(num_blocks)), dim3(words.workgroup_size)});
+        word, words, launch_shape{{workgroups, static_cast<std::uint32_t>(num_blocks)}, {block_words::workgroup_size}});
   };
   return aligned ? launch_word(wide_word{}) : launch_word(std::byte{});
-}
-
-template <class Word>
-[[nodiscard]] __device__ Word* find_word(const block_storage_view& view, std::int32_t block,
-                                         const block_words::place& at) {
-  check(block >= 0 && block < view.num_blocks, "block within the storage");
-  return reinterpret_cast<Word*>(view.block(at.layer, block)) + at.in_layer;
 }
 
 }  // namespace pagedkv::kernels

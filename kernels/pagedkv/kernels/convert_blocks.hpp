@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/kernels/block_batch.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 
 namespace pagedkv::kernels {
@@ -8,7 +9,7 @@ namespace pagedkv::kernels {
 /// Stores the numbers of blocks anew, as another element. Tokens are counted through the pairs; the grid's y is the
 /// layer.
 template <class To, class From, int N>
-__global__ void __launch_bounds__(row_workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     convert_blocks_kernel(row_spread spread, divider<std::int32_t> block_size, block_storage_view from,
                           block_storage_view to, block_batch batch) {
   const auto row = find_row(spread);
@@ -17,7 +18,7 @@ __global__ void __launch_bounds__(row_workgroup_size)
   auto destination = row_pair<typename To::storage>{};
   if (active) {
     const auto [pair, offset] = block_size.split(row.token);
-    const auto layer = static_cast<std::int32_t>(blockIdx.y);
+    const auto layer = static_cast<std::int32_t>(workgroup_index().y);
     const auto blocks = batch.pairs[pair];
     const auto read = rows_in_block<From>(from, layer, blocks.source, offset, row.head);
     source.rows = {read.key, read.value, read.key_scale, read.value_scale};
@@ -26,12 +27,9 @@ __global__ void __launch_bounds__(row_workgroup_size)
   transfer<To, N>(spread, source, active, active, [&] { return destination; });
 }
 
-/// Enqueues the conversion of blocks of `from`, stored as `From`, into blocks of `to`, stored as `To`; the two share no
-/// memory and agree in layers, block size, heads and head dimension, not necessarily in layout. Slots that were never
-/// written are converted too, to something as meaningless. The pairs may go when the call returns.
 template <class To, class From>
-[[nodiscard]] hipError_t convert_blocks(const block_storage_view& from, const block_storage_view& to,
-                                        std::span<const block_pair> pairs, hipStream_t stream) {
+[[nodiscard]] runtime::status convert_blocks(const block_storage_view& from, const block_storage_view& to,
+                                             std::span<const block_pair> pairs, runtime::stream stream) {
   static_assert(!std::is_same_v<To, From>, "blocks of equal elements are copied");
   constexpr auto most = numbers_per_lane<To>;
   const auto aligned = aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);

@@ -6,7 +6,7 @@ namespace pagedkv::kernels {
 
 /// Decodes slot i of one layer into token i of `keys` and `values`, stored as `Output`.
 template <class Element, class Output, int N>
-__global__ void __launch_bounds__(row_workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     gather_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                   token_rows<typename Output::storage> keys, token_rows<typename Output::storage> values) {
   const auto row = find_row(spread);
@@ -19,12 +19,10 @@ __global__ void __launch_bounds__(row_workgroup_size)
   }
 }
 
-/// Enqueues the gather. `slots` and the rows are memory that the device can reach. A negative slot leaves its token as
-/// it is; slots past the storage are the caller's error, caught in debug builds. `Output` is an unscaled element.
 template <class Element, class Output>
-[[nodiscard]] hipError_t gather(const block_storage_view& view, std::int32_t layer, const slot* slots,
-                                std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
-                                const token_rows<typename Output::storage>& values, hipStream_t stream) {
+[[nodiscard]] runtime::status gather(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                     std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
+                                     const token_rows<typename Output::storage>& values, runtime::stream stream) {
   static_assert(!Output::scaled, "rows carry no scales");
   constexpr auto most = numbers_per_lane<Output>;
   using output = typename Output::storage;

@@ -35,19 +35,63 @@ struct move_batch {
   }
 };
 
+/// One launch of `move_blocks`. Defined where kernels are compiled.
+template <class Word>
+[[nodiscard]] runtime::status launch_moves(const launch_shape& shape, runtime::stream stream,
+                                           const block_storage_view& view, const block_words& words,
+                                           const move_batch& batch);
+
+/// Enqueues the runs of a plan, as many to a launch as fit.
+[[nodiscard]] inline runtime::status launch_runs(const block_storage_view& view, const move_plan& plan,
+                                                 runtime::stream stream) {
+  auto batch = move_batch{};
+  const auto launch_batch = [&] {
+    const auto status =
+        launch_words(view, aligned_blocks(view), batch.num_runs, [&](auto word, const auto& words, const auto& shape) {
+          return launch_moves<decltype(word)>(shape, stream, view, words, batch);
+        });
+    batch = move_batch{};
+    return status;
+  };
+  for (auto i = std::size_t{0}; i < plan.num_runs(); ++i) {
+    for (const auto& step : plan.run(i)) {
+      if (batch.num_steps == batch.capacity) {
+        batch.end_run();
+        if (const auto status = launch_batch(); status != runtime::success) {
+          return status;
+        }
+      }
+      batch.add(step);
+    }
+    batch.end_run();
+  }
+  return batch.num_steps == 0 ? runtime::success : launch_batch();
+}
+
+/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call
+/// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
+[[nodiscard]] inline runtime::status move_blocks(const block_storage_view& view, move_order& order,
+                                                 runtime::stream stream) {
+  const auto plan = move_plan(order);
+  const auto copied = copy_blocks(view, view, plan.independent(), stream);
+  return copied == runtime::success ? launch_runs(view, plan, stream) : copied;
+}
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+
 /// Every lane takes one word of the blocks and walks a whole run with it, the grid's y: words of different places never
 /// meet, so that the steps of a run need neither a barrier nor memory besides the blocks.
 template <class Word>
-__global__ void __launch_bounds__(block_words::workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
     move_blocks_kernel(block_storage_view view, block_words words, move_batch batch) {
-  const auto word = words.word();
+  const auto word = word_of_lane();
   if (!words.covers(word)) {
     return;
   }
   const auto at = words.find(word);
-  const auto first_swap = std::int32_t{batch.runs[blockIdx.y].first_swap};
-  const auto last = std::int32_t{batch.runs[blockIdx.y].end};
-  auto i = blockIdx.y == 0 ? 0 : std::int32_t{batch.runs[blockIdx.y - 1].end};
+  const auto first_swap = std::int32_t{batch.runs[workgroup_index().y].first_swap};
+  const auto last = std::int32_t{batch.runs[workgroup_index().y].end};
+  auto i = workgroup_index().y == 0 ? 0 : std::int32_t{batch.runs[workgroup_index().y - 1].end};
   // Nothing reads what a copy has just written, so several words are under way before the first one is stored.
   constexpr auto window = 4;
   for (; i < first_swap; i += window) {
@@ -72,38 +116,13 @@ __global__ void __launch_bounds__(block_words::workgroup_size)
   }
 }
 
-/// Enqueues the runs of a plan, as many to a launch as fit.
-[[nodiscard]] inline hipError_t launch_runs(const block_storage_view& view, const move_plan& plan, hipStream_t stream) {
-  auto batch = move_batch{};
-  const auto launch_batch = [&] {
-    const auto status =
-        launch_words(view, aligned_blocks(view), batch.num_runs, [&](auto word, const auto& words, const auto& shape) {
-          return launch<move_blocks_kernel<decltype(word)>>(shape, stream, view, words, batch);
-        });
-    batch = move_batch{};
-    return status;
-  };
-  for (auto i = std::size_t{0}; i < plan.num_runs(); ++i) {
-    for (const auto& step : plan.run(i)) {
-      if (batch.num_steps == batch.capacity) {
-        batch.end_run();
-        if (const auto status = launch_batch(); status != hipSuccess) {
-          return status;
-        }
-      }
-      batch.add(step);
-    }
-    batch.end_run();
-  }
-  return batch.num_steps == 0 ? hipSuccess : launch_batch();
+template <class Word>
+[[nodiscard]] runtime::status launch_moves(const launch_shape& shape, runtime::stream stream,
+                                           const block_storage_view& view, const block_words& words,
+                                           const move_batch& batch) {
+  return launch<move_blocks_kernel<Word>>(shape, stream, view, words, batch);
 }
 
-/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call
-/// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
-[[nodiscard]] inline hipError_t move_blocks(const block_storage_view& view, move_order& order, hipStream_t stream) {
-  const auto plan = move_plan(order);
-  const auto copied = copy_blocks(view, view, plan.independent(), stream);
-  return copied == hipSuccess ? launch_runs(view, plan, stream) : copied;
-}
+#endif
 
 }  // namespace pagedkv::kernels

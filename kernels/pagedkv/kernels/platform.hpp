@@ -1,12 +1,17 @@
 #pragma once
 
-// What kernels are written against: HIP's own names, and the few that are pagedkv's own (launch, load, store, shared
-// memory, check). Which implementation stands behind them follows from the compiler that reads this.
+// What kernels are written against, in `pagedkv::kernels`, and the runtime that launches them. Which implementation
+// stands behind the names follows from the compiler that reads this.
+
+#include <pagedkv/kernels/attributes.hpp>
+#include <pagedkv/kernels/launch_shape.hpp>
+#include <pagedkv/kernels/runtime.hpp>
+#include <pagedkv/kernels/vector.hpp>
 
 #if defined(__HIPCC__)
   #include <pagedkv/kernels/platform_amd.hpp>
 #elif defined(__CUDACC__)
   #include <pagedkv/kernels/platform_nvidia.hpp>
-#else
+#elif defined(PAGEDKV_COMPILES_KERNELS)
   #include <pagedkv/kernels/platform_host.hpp>
 #endif

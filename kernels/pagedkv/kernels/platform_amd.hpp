@@ -7,4 +7,33 @@
 
   #include <pagedkv/kernels/platform_device.hpp>
 
+namespace pagedkv::kernels {
+
+/// Lanes of a wave: 32 or 64.
+[[nodiscard]] __device__ inline int wave_size() { return warpSize; }
+
+// Every lane of the wave takes part, as the executor demands. `width` is a power of two up to the wave size: lanes
+// exchange with their neighbours in a group of so many.
+template <class T>
+[[nodiscard]] __device__ T shuffle(T value, int source, int width = warpSize) {
+  return __shfl(value, source, width);
+}
+template <class T>
+[[nodiscard]] __device__ T shuffle_up(T value, unsigned delta, int width = warpSize) {
+  return __shfl_up(value, delta, width);
+}
+template <class T>
+[[nodiscard]] __device__ T shuffle_down(T value, unsigned delta, int width = warpSize) {
+  return __shfl_down(value, delta, width);
+}
+template <class T>
+[[nodiscard]] __device__ T shuffle_xor(T value, int mask, int width = warpSize) {
+  return __shfl_xor(value, mask, width);
+}
+[[nodiscard]] __device__ inline unsigned long long ballot(int predicate) { return __ballot(predicate); }
+[[nodiscard]] __device__ inline int any(int predicate) { return __any(predicate); }
+[[nodiscard]] __device__ inline int all(int predicate) { return __all(predicate); }
+
+}  // namespace pagedkv::kernels
+
 #endif

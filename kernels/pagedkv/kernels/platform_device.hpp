@@ -5,7 +5,9 @@
 
 // The names that are pagedkv's own, the same on every real device. Included by the platform headers only.
 
+  #include <pagedkv/kernels/attributes.hpp>
   #include <pagedkv/kernels/launch_shape.hpp>
+  #include <pagedkv/kernels/runtime.hpp>
   #include <pagedkv/kernels/vector.hpp>
 
   #include <cassert>
@@ -13,7 +15,40 @@
 
 namespace pagedkv::kernels {
 
-/// Static shared memory: declare it `__shared__`. The host executor checks every access.
+[[nodiscard]] inline dim3 to_dim3(const extent& size) { return dim3(size.x, size.y, size.z); }
+
+/// The lane's place in its workgroup, the workgroup's in the grid, and the sizes of both.
+[[nodiscard]] __device__ inline extent local_index() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
+[[nodiscard]] __device__ inline extent workgroup_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+[[nodiscard]] __device__ inline extent workgroup_extent() { return {blockDim.x, blockDim.y, blockDim.z}; }
+[[nodiscard]] __device__ inline extent grid_extent() { return {gridDim.x, gridDim.y, gridDim.z}; }
+
+/// Waits for every lane of the workgroup; shared memory written before is seen after.
+__device__ inline void barrier() { __syncthreads(); }
+
+/// Each returns the value before. In global or shared memory.
+template <class T>
+__device__ T atomic_add(T* target, std::type_identity_t<T> value) {
+  return atomicAdd(target, value);
+}
+template <class T>
+__device__ T atomic_max(T* target, std::type_identity_t<T> value) {
+  return atomicMax(target, value);
+}
+template <class T>
+__device__ T atomic_min(T* target, std::type_identity_t<T> value) {
+  return atomicMin(target, value);
+}
+template <class T>
+__device__ T atomic_exchange(T* target, std::type_identity_t<T> value) {
+  return atomicExch(target, value);
+}
+template <class T>
+__device__ T atomic_compare_exchange(T* target, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
+  return atomicCAS(target, expected, desired);
+}
+
+/// Static shared memory: declare it `PAGEDKV_SHARED`. The host executor checks every access.
 template <class T, std::size_t N>
 struct shared_array {
   T values[N];
@@ -61,16 +96,16 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 
 template <class... Parameters>
-[[nodiscard]] hipError_t launch_typed(void (*kernel)(Parameters...), const launch_shape& shape, hipStream_t stream,
-                                      std::type_identity_t<Parameters>... parameters) {
+[[nodiscard]] runtime::status launch_typed(void (*kernel)(Parameters...), const launch_shape& shape,
+                                           runtime::stream stream, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {&parameters...};
-  return hipLaunchKernel(reinterpret_cast<const void*>(kernel), shape.grid, shape.workgroup, pointers,
-                         shape.dynamic_shared_bytes, stream);
+  return runtime::launch_kernel(reinterpret_cast<const void*>(kernel), to_dim3(shape.grid), to_dim3(shape.workgroup),
+                                pointers, shape.dynamic_shared_bytes, stream);
 }
 
 /// Enqueues the kernel; the arguments are copied now.
 template <auto Kernel, class... Arguments>
-[[nodiscard]] hipError_t launch(const launch_shape& shape, hipStream_t stream, Arguments... arguments) {
+[[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
   return launch_typed(Kernel, shape, stream, arguments...);
 }
 

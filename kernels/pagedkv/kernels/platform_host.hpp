@@ -36,9 +36,9 @@ using executor::shared_span;
 
 /// Enqueues the kernel. Arguments are copied now; a fault appears when the stream is next waited for.
 template <auto Kernel, class... Arguments>
-[[nodiscard]] hipError_t launch(const launch_shape& shape, hipStream_t stream, Arguments... arguments) {
+[[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
   if (!executor::valid_shape(shape)) {
-    return hipErrorInvalidConfiguration;
+    return runtime::error_invalid_configuration;
   }
   return executor::attempt([&] {
     auto& queue = executor::resolve(stream);
@@ -48,12 +48,12 @@ template <auto Kernel, class... Arguments>
     queue.enqueue([work = std::move(work)] {
       auto found = executor::workers().run(work);
       if (!found) {
-        return hipSuccess;
+        return runtime::success;
       }
       executor::faults().put(*std::move(found));
-      return hipErrorLaunchFailure;
+      return runtime::error_launch_failure;
     });
-    return hipSuccess;
+    return runtime::success;
   });
 }
 

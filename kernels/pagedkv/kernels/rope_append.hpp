@@ -6,35 +6,12 @@
 
 namespace pagedkv::kernels {
 
-/// Which two numbers of a key rotate together.
-enum class rope_pairing : std::uint8_t {
-  halves,      // i and i + rotary_dim / 2
-  neighbours,  // 2 i and 2 i + 1
-};
-
-/// Cosines and sines of the rotary position embedding (Su et al., "RoFormer", 2021), computed by the caller: row p
-/// holds `rotary_dim / 2` cosines and then as many sines for position p. A table needs no range reduction on the
-/// device.
-struct rope_table {
-  const float* angles = nullptr;
-  std::int64_t num_positions = 0;
-  std::int32_t rotary_dim = 0;  // even, at most head_dim; the numbers past it are not rotated
-};
-
 /// The element of rotated numbers on their way: float32 as it is.
 struct rotated_number {
   using storage = float;
   static constexpr bool scaled = false;
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
-};
-
-/// Queries to rotate along with the keys. In place, where both are the same rows.
-template <class Storage>
-struct rope_queries {
-  token_rows<const Storage> from;
-  token_rows<Storage> to;
-  std::int32_t num_heads = 0;
 };
 
 /// Reads keys rotated to their position, as float32, and values as they are. So that a lane holds both numbers of each
@@ -51,18 +28,18 @@ struct rotating_source {
   std::int32_t rotary_dim = 0;
   std::int32_t head_dim = 0;
 
-  [[nodiscard]] static __device__ float key_scale() { return 1.0F; }
-  [[nodiscard]] static __device__ float value_scale() { return 1.0F; }
+  [[nodiscard]] static PAGEDKV_DEVICE float key_scale() { return 1.0F; }
+  [[nodiscard]] static PAGEDKV_DEVICE float value_scale() { return 1.0F; }
 
-  [[nodiscard]] __device__ vector<float, N> key(std::int32_t first) const {
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, N> key(std::int32_t first) const {
     const auto stored = read(rows.key, first);
     return first < rotary_dim ? rotate(stored, halves_of(first)) : decode<Input, N>(stored, 1.0F);
   }
 
-  [[nodiscard]] __device__ vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
 
   template <class Storage>
-  __device__ void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+  PAGEDKV_DEVICE void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
     const auto at = halves_of(first);
     auto low = vector<Storage, half>{};
     auto high = vector<Storage, half>{};
@@ -84,7 +61,7 @@ struct rotating_source {
     std::int32_t high;
   };
 
-  [[nodiscard]] __device__ halves halves_of(std::int32_t first) const {
+  [[nodiscard]] PAGEDKV_DEVICE halves halves_of(std::int32_t first) const {
     if (adjoining) {
       return {first, first + 1};
     }
@@ -95,7 +72,7 @@ struct rotating_source {
     return {low, low + size / 2};
   }
 
-  [[nodiscard]] __device__ vector<storage, N> read(const storage* row, std::int32_t first) const {
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> read(const storage* row, std::int32_t first) const {
     const auto at = halves_of(first);
     const auto low = load_vector<half>(row + at.low);
     const auto high = load_vector<half>(row + at.high);
@@ -107,7 +84,7 @@ struct rotating_source {
     return numbers;
   }
 
-  [[nodiscard]] __device__ vector<float, N> rotate(const vector<storage, N>& stored, const halves& at) const {
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, N> rotate(const vector<storage, N>& stored, const halves& at) const {
     const auto* const sines = cosines + rotary_dim / 2;
     const auto numbers = decode<Input, N>(stored, 1.0F);
     auto rotated = vector<float, N>{};
@@ -140,7 +117,7 @@ struct rotating_source {
 /// Append that rotates token i's keys to `positions[i]` on the way: workgroups whose y is 0. Those whose y is 1 rotate
 /// the queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
-__global__ void __launch_bounds__(row_workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
@@ -156,7 +133,7 @@ __global__ void __launch_bounds__(row_workgroup_size)
     source.head_dim = spread.head_dim;
     return source;
   };
-  if (blockIdx.y == 0) {
+  if (workgroup_index().y == 0) {
     const auto row = find_row(spread);
     const auto slot_index = mapping.slot_of(row.token);
     auto source = rotating_source<Input, Pairing, N>{};
@@ -177,16 +154,14 @@ __global__ void __launch_bounds__(row_workgroup_size)
   }
 }
 
-/// Enqueues the append; see `append`. `positions`, the table and the queries are memory that the device can reach.
-/// Every token's queries are rotated, also where its slot is negative; with no query heads there are none. Positions
-/// lie in the table, but those of skipped tokens may be anything: their queries then rotate to position 0. `head_dim`
-/// is even.
 template <class Element, class Input, rope_pairing Pairing>
-[[nodiscard]] hipError_t rope_append(const block_storage_view& view, std::int32_t layer, const slot* slots,
-                                     std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
-                                     const token_rows<const typename Input::storage>& values,
-                                     const std::int64_t* positions, const rope_table& table,
-                                     const rope_queries<typename Input::storage>& queries, hipStream_t stream) {
+[[nodiscard]] runtime::status rope_append(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                          std::int64_t num_tokens,
+                                          const token_rows<const typename Input::storage>& keys,
+                                          const token_rows<const typename Input::storage>& values,
+                                          const std::int64_t* positions, const rope_table& table,
+                                          const rope_queries<typename Input::storage>& queries,
+                                          runtime::stream stream) {
   static_assert(!Input::scaled, "rows carry no scales");
   using input = typename Input::storage;
   constexpr auto widest =
@@ -199,7 +174,7 @@ template <class Element, class Input, rope_pairing Pairing>
                        aligned_rows<input, half>(queries.to);
   const auto mapping = map_tokens(view, slots);
   if (num_tokens == 0 || num_tokens > max_tokens_per_launch) {
-    return num_tokens == 0 ? hipSuccess : hipErrorInvalidValue;
+    return num_tokens == 0 ? runtime::success : runtime::error_invalid_value;
   }
   const auto launch_width = [&](auto width) {
     const auto tokens = static_cast<std::int32_t>(num_tokens);
@@ -209,7 +184,7 @@ template <class Element, class Input, rope_pairing Pairing>
     if (queries.num_heads > 0) {
       query_spread = spread_rows(tokens, queries.num_heads, view.head_dim, width);
       const auto grid = cover_rows(query_spread).grid;
-      shape.grid = dim3(std::max(shape.grid.x, grid.x), 2, std::max(shape.grid.z, grid.z));
+      shape.grid = {std::max(shape.grid.x, grid.x), 2, std::max(shape.grid.z, grid.z)};
     }
     return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
         shape, stream, spread, mapping, view, layer, keys, values, positions, table, query_spread, queries);

@@ -2,14 +2,12 @@
 
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/kernels/divider.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
 #include <type_traits>
 
 namespace pagedkv::kernels {
-
-/// Every kernel over rows runs in workgroups of this many lanes.
-inline constexpr auto row_workgroup_size = 256;
 
 /// The rows (the numbers of one token and head) of tokens, spread over workgroups: each takes whole tokens, and gives
 /// every row a group of neighbouring lanes, each lane taking the same `N` neighbouring numbers of the key and of the
@@ -22,11 +20,13 @@ struct row_spread {
   std::int32_t tokens_per_workgroup = 1;
   divider<std::int32_t> heads;
 
-  [[nodiscard]] __device__ std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
-  [[nodiscard]] __device__ std::int32_t num_groups() const { return row_workgroup_size >> lanes_log2; }
-  [[nodiscard]] __device__ std::int32_t group() const { return static_cast<std::int32_t>(threadIdx.x) >> lanes_log2; }
-  [[nodiscard]] __device__ std::int32_t lane() const {
-    return static_cast<std::int32_t>(threadIdx.x) & (lanes_per_row() - 1);
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t num_groups() const { return row_workgroup_size >> lanes_log2; }
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const {
+    return static_cast<std::int32_t>(local_index().x) >> lanes_log2;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t lane() const {
+    return static_cast<std::int32_t>(local_index().x) & (lanes_per_row() - 1);
   }
 };
 
@@ -40,27 +40,24 @@ struct row_spread {
   return {num_tokens, num_heads, head_dim, lanes_log2, tokens_per_workgroup, divider<std::int32_t>(num_heads)};
 }
 
-/// What one launch takes: HIP counts a grid's lanes by 32 bits.
-inline constexpr auto max_tokens_per_launch = std::int64_t{0xffffffff} / row_workgroup_size;
-
 /// Workgroups that cover all rows: x counts tokens; z the rounds that a token takes with more heads than a workgroup
 /// has groups.
 [[nodiscard]] inline launch_shape cover_rows(const row_spread& spread) {
   const auto covering = [](std::int32_t all, std::int32_t each) {
     return static_cast<std::uint32_t>((all + each - 1) / each);
   };
-  return {dim3(covering(spread.num_tokens, spread.tokens_per_workgroup), 1,
-               covering(spread.num_heads, row_workgroup_size >> spread.lanes_log2)),
-          dim3(row_workgroup_size)};
+  return {{covering(spread.num_tokens, spread.tokens_per_workgroup), 1,
+           covering(spread.num_heads, row_workgroup_size >> spread.lanes_log2)},
+          {row_workgroup_size}};
 }
 
 /// Calls `launch_with(width, spread, shape)` with as many numbers per lane as alignment permits: `Most`, or one. Fails
 /// for more tokens than one launch takes.
 template <int Most, class Launch>
-[[nodiscard]] hipError_t launch_rows(bool aligned, std::int64_t num_tokens, std::int32_t num_heads,
-                                     std::int32_t head_dim, Launch launch_with) {
+[[nodiscard]] runtime::status launch_rows(bool aligned, std::int64_t num_tokens, std::int32_t num_heads,
+                                          std::int32_t head_dim, Launch launch_with) {
   if (num_tokens == 0 || num_tokens > max_tokens_per_launch) {
-    return num_tokens == 0 ? hipSuccess : hipErrorInvalidValue;
+    return num_tokens == 0 ? runtime::success : runtime::error_invalid_value;
   }
   const auto launch_width = [&](auto width) {
     const auto spread = spread_rows(static_cast<std::int32_t>(num_tokens), num_heads, head_dim, width);
@@ -76,11 +73,11 @@ struct row_place {
   std::int32_t head = 0;
 };
 
-[[nodiscard]] __device__ inline row_place find_row(const row_spread& spread) {
+[[nodiscard]] PAGEDKV_DEVICE inline row_place find_row(const row_spread& spread) {
   const auto [in_workgroup, in_round] = spread.heads.split(spread.group());
-  const auto token =
-      blockIdx.x * static_cast<std::uint32_t>(spread.tokens_per_workgroup) + static_cast<std::uint32_t>(in_workgroup);
-  const auto head = static_cast<std::int32_t>(blockIdx.z) * spread.num_groups() + in_round;
+  const auto token = workgroup_index().x * static_cast<std::uint32_t>(spread.tokens_per_workgroup) +
+                     static_cast<std::uint32_t>(in_workgroup);
+  const auto head = static_cast<std::int32_t>(workgroup_index().z) * spread.num_groups() + in_round;
   if (in_workgroup >= spread.tokens_per_workgroup || token >= static_cast<std::uint32_t>(spread.num_tokens) ||
       head >= spread.num_heads) {
     return {};
@@ -89,7 +86,7 @@ struct row_place {
 }
 
 /// `index` strides, in 64 bits. Cheaper on devices than the product of two 64-bit numbers.
-[[nodiscard]] __device__ inline std::int64_t stride_over(std::int32_t index, std::int64_t stride) {
+[[nodiscard]] PAGEDKV_DEVICE inline std::int64_t stride_over(std::int32_t index, std::int64_t stride) {
   return static_cast<std::int64_t>(std::uint64_t{static_cast<std::uint32_t>(index)} *
                                    static_cast<std::uint64_t>(stride));
 }
@@ -110,9 +107,9 @@ struct row_pair {
 
 /// The rows of one token and head in block storage.
 template <class Element>
-[[nodiscard]] __device__ row_pair<typename Element::storage> rows_in_block(const block_storage_view& view,
-                                                                           std::int32_t layer, std::int64_t block,
-                                                                           std::int32_t offset, std::int32_t head) {
+[[nodiscard]] PAGEDKV_DEVICE row_pair<typename Element::storage> rows_in_block(const block_storage_view& view,
+                                                                               std::int32_t layer, std::int64_t block,
+                                                                               std::int32_t offset, std::int32_t head) {
   using storage = typename Element::storage;
   check(block >= 0 && block < view.num_blocks, "block within the storage");
   // The numbers of one layer of one block are counted by 31 bits, so that strides inside it take half the registers.
@@ -133,7 +130,7 @@ template <class Element>
 
 /// `N` numbers of `Element` as float32.
 template <class Element, int N>
-[[nodiscard]] __device__ vector<float, N> decode(const vector<typename Element::storage, N>& stored, float scale) {
+[[nodiscard]] PAGEDKV_DEVICE vector<float, N> decode(const vector<typename Element::storage, N>& stored, float scale) {
   auto numbers = vector<float, N>{};
   for (auto i = 0; i < N; ++i) {
     numbers.values[i] = Element::decode(stored.values[i], scale);
@@ -142,7 +139,7 @@ template <class Element, int N>
 }
 
 template <class Element, int N>
-[[nodiscard]] __device__ vector<typename Element::storage, N> encode(const vector<float, N>& numbers, float scale) {
+[[nodiscard]] PAGEDKV_DEVICE vector<typename Element::storage, N> encode(const vector<float, N>& numbers, float scale) {
   auto stored = vector<typename Element::storage, N>{};
   for (auto i = 0; i < N; ++i) {
     stored.values[i] = Element::encode(numbers.values[i], scale);

@@ -19,9 +19,9 @@ struct block_run {
 
 /// Calls `visit(run)` for each maximal run of `pairs`, in their order, until one does not succeed.
 template <class Visit>
-[[nodiscard]] hipError_t for_each_run(std::span<const block_pair> pairs, Visit visit) {
-  auto status = hipSuccess;
-  while (!pairs.empty() && status == hipSuccess) {
+[[nodiscard]] runtime::status for_each_run(std::span<const block_pair> pairs, Visit visit) {
+  auto status = runtime::success;
+  while (!pairs.empty() && status == runtime::success) {
     auto run = block_run{pairs.front(), 1};
     const auto continues = [&](block_pair next) {
       return next.source == run.first.source + run.num_blocks &&
@@ -53,30 +53,31 @@ template <class Visit>
          to.layer_stride <= max_pitch;
 }
 
-[[nodiscard]] inline hipError_t copy_run(const block_storage_view& from, const block_storage_view& to,
-                                         const block_run& run, hipMemcpyKind kind, hipStream_t stream) {
+[[nodiscard]] inline runtime::status copy_run(const block_storage_view& from, const block_storage_view& to,
+                                              const block_run& run, runtime::copy_kind kind, runtime::stream stream) {
   const auto bytes = static_cast<std::size_t>(from.layer_bytes());
   const auto blocks = static_cast<std::size_t>(run.num_blocks);
   const auto* const source = from.block(0, run.first.source);
   auto* const destination = to.block(0, run.first.destination);
   if (contiguous_runs(from, to)) {
-    return hipMemcpyAsync(destination, source, bytes * blocks * static_cast<std::size_t>(from.num_layers), kind,
-                          stream);
+    return runtime::copy_async(destination, source, bytes * blocks * static_cast<std::size_t>(from.num_layers), kind,
+                               stream);
   }
-  return hipMemcpy2DAsync(destination, static_cast<std::size_t>(to.layer_stride), source,
-                          static_cast<std::size_t>(from.layer_stride), bytes * blocks,
-                          static_cast<std::size_t>(from.num_layers), kind, stream);
+  return runtime::copy_rows_async(destination, static_cast<std::size_t>(to.layer_stride), source,
+                                  static_cast<std::size_t>(from.layer_stride), bytes * blocks,
+                                  static_cast<std::size_t>(from.num_layers), kind, stream);
 }
 
 /// Enqueues the copy of blocks in every layer between device memory and pinned host memory: `from` and `to` differ in
 /// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. There is never a copy
 /// for each block. The pairs may go when the call returns.
-[[nodiscard]] inline hipError_t swap_blocks(const block_storage_view& from, const block_storage_view& to,
-                                            std::span<const block_pair> pairs, hipMemcpyKind kind, hipStream_t stream) {
+[[nodiscard]] inline runtime::status swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                                 std::span<const block_pair> pairs, runtime::copy_kind kind,
+                                                 runtime::stream stream) {
   auto num_runs = std::int64_t{0};
   static_cast<void>(for_each_run(pairs, [&](const block_run&) {
     ++num_runs;
-    return hipSuccess;
+    return runtime::success;
   }));
   const auto num_pairs = static_cast<std::int64_t>(pairs.size());
   const auto bytes = num_pairs * from.layer_bytes() * from.num_layers;

@@ -23,20 +23,22 @@ struct plain_source {
 
   row_pair<const storage> rows;
 
-  [[nodiscard]] __device__ vector<storage, N> key(std::int32_t first) const { return load_vector<N>(rows.key + first); }
-  [[nodiscard]] __device__ vector<storage, N> value(std::int32_t first) const {
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const {
+    return load_vector<N>(rows.key + first);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
     return load_vector<N>(rows.value + first);
   }
-  [[nodiscard]] __device__ float key_scale() const { return scale(rows.key_scale); }
-  [[nodiscard]] __device__ float value_scale() const { return scale(rows.value_scale); }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return scale(rows.key_scale); }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return scale(rows.value_scale); }
 
   template <class Storage>
-  __device__ void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+  PAGEDKV_DEVICE void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
     store_vector<N>(row + first, numbers);
   }
 
  private:
-  [[nodiscard]] static __device__ float scale(const float* where) {
+  [[nodiscard]] static PAGEDKV_DEVICE float scale(const float* where) {
     if constexpr (Element::scaled) {
       return load(where);
     } else {
@@ -47,8 +49,8 @@ struct plain_source {
 
 /// Numbers of `From` as numbers of `To`. Equal elements keep every bit, NaN payloads included.
 template <class To, class From, int N>
-[[nodiscard]] __device__ vector<typename To::storage, N> recode(const vector<typename From::storage, N>& stored,
-                                                                float from_scale, float to_scale) {
+[[nodiscard]] PAGEDKV_DEVICE vector<typename To::storage, N> recode(const vector<typename From::storage, N>& stored,
+                                                                    float from_scale, float to_scale) {
   if constexpr (std::is_same_v<To, From> && !To::scaled) {
     return stored;
   } else {
@@ -58,7 +60,7 @@ template <class To, class From, int N>
 
 /// Bits of the largest magnitude so far and in `numbers`.
 template <int N>
-[[nodiscard]] __device__ std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
+[[nodiscard]] PAGEDKV_DEVICE std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
   for (auto i = 0; i < N; ++i) {
     so_far = larger_magnitude(so_far, numbers.values[i]);
   }
@@ -66,17 +68,17 @@ template <int N>
 }
 
 /// The same, over all lanes of a row. Every lane of the wave takes part.
-[[nodiscard]] __device__ inline float absmax_of_row(std::int32_t bits, std::int32_t lanes_per_row) {
+[[nodiscard]] PAGEDKV_DEVICE inline float absmax_of_row(std::int32_t bits, std::int32_t lanes_per_row) {
   for (auto distance = lanes_per_row / 2; distance > 0; distance /= 2) {
-    const auto other = __shfl_xor(bits, distance, lanes_per_row);
+    const auto other = shuffle_xor(bits, distance, lanes_per_row);
     bits = other > bits ? other : bits;
   }
-  return __int_as_float(bits);
+  return __builtin_bit_cast(float, bits);
 }
 
 // Values are read first: a key may have to wait for more than memory.
 template <class To, int N, class Source, class Locate>
-__device__ void transfer_unscaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
+PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
   const auto key_scale = source.key_scale();
   const auto value_scale = source.value_scale();
   PAGEDKV_KEEP_LOOP
@@ -94,8 +96,8 @@ __device__ void transfer_unscaled(const row_spread& spread, const Source& source
 // A lane keeps its first numbers, as they are stored, from the search for the largest magnitude to the encoding; only
 // rows longer than 32 * N numbers are read twice, the second time from the cache.
 template <class To, int N, class Source, class Locate>
-__device__ void transfer_scaled(const row_spread& spread, const Source& source, bool readable, bool writable,
-                                Locate locate) {
+PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& source, bool readable, bool writable,
+                                    Locate locate) {
   using key_element = typename Source::key_element;
   using value_element = typename Source::value_element;
   const auto lane_first = spread.lane() * N;
@@ -144,7 +146,8 @@ __device__ void transfer_scaled(const row_spread& spread, const Source& source, 
 /// where the source is not readable, lanes only take part in shuffles. `locate` tells where the rows go, if they are
 /// writable; it is asked when the reads are under way, so that finding the place does not delay them.
 template <class To, int N, class Source, class Locate>
-__device__ void transfer(const row_spread& spread, const Source& source, bool readable, bool writable, Locate locate) {
+PAGEDKV_DEVICE void transfer(const row_spread& spread, const Source& source, bool readable, bool writable,
+                             Locate locate) {
   if constexpr (To::scaled) {
     transfer_scaled<To, N>(spread, source, readable, writable, locate);
   } else if (readable) {

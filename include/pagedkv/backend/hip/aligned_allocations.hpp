@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/kernels/runtime.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,9 +21,9 @@ class aligned_allocations {
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment, Take take) noexcept {
     auto* start = static_cast<void*>(nullptr);
     if (alignment <= runtime_alignment) {
-      return take(&start, bytes) == hipSuccess ? static_cast<std::byte*>(start) : nullptr;
+      return take(&start, bytes) == runtime::success ? static_cast<std::byte*>(start) : nullptr;
     }
-    if (bytes + alignment < bytes || !reserve_one() || take(&start, bytes + alignment) != hipSuccess) {
+    if (bytes + alignment < bytes || !reserve_one() || take(&start, bytes + alignment) != runtime::success) {
       return nullptr;
     }
     const auto misaligned = reinterpret_cast<std::uintptr_t>(start) % alignment;

@@ -2,9 +2,13 @@
 
 #include <pagedkv/backend/hip/checks.hpp>
 #include <pagedkv/backend/hip/status.hpp>
-#include <pagedkv/kernels/append.hpp>
-#include <pagedkv/kernels/rope_append.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/policy/element.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/append.hpp>
+  #include <pagedkv/kernels/rope_append.hpp>
+#endif
 
 namespace pagedkv::hip {
 
@@ -16,7 +20,7 @@ template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values,
-                                  hipStream_t stream) noexcept {
+                                  runtime::stream stream) noexcept {
   if (const auto checked = check_rows(view, layer, slots); !checked) {
     return checked;
   }
@@ -34,7 +38,7 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                                        const token_rows<const typename Input::storage>& values,
                                        std::span<const std::int64_t> positions, const kernels::rope_table& table,
                                        const kernels::rope_queries<typename Input::storage>& queries,
-                                       hipStream_t stream) noexcept {
+                                       runtime::stream stream) noexcept {
   if (const auto checked = check_rows(view, layer, slots); !checked) {
     return checked;
   }

@@ -16,7 +16,7 @@ namespace pagedkv {
 /// number; thread-safe.
 class hip_backend {
  public:
-  using stream = hipStream_t;
+  using stream = runtime::stream;
 
   static constexpr std::string_view name = "hip";
 
@@ -26,7 +26,7 @@ class hip_backend {
   [[nodiscard]] int device() const noexcept { return device_; }
 
   [[nodiscard]] result<void> synchronize(stream in) noexcept {
-    return on_device([&] { return hip::to_result(hipStreamSynchronize(in), "hipStreamSynchronize"); });
+    return on_device([&] { return hip::to_result(runtime::synchronize_stream(in), "the wait for a stream"); });
   }
 
   template <element Element>
@@ -55,7 +55,7 @@ class hip_backend {
   template <class Operation>
   [[nodiscard]] result<void> on_device(Operation operation) noexcept {
     const auto scope = hip::device_scope(device_);
-    const auto selected = hip::to_result(scope.status(), "hipSetDevice");
+    const auto selected = hip::to_result(scope.status(), "the choice of a device");
     return selected ? operation() : selected;
   }
 

@@ -3,7 +3,7 @@
 #include <pagedkv/core/block_pairs.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 
 #include <algorithm>
 #include <limits>

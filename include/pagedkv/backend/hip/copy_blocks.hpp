@@ -3,9 +3,13 @@
 #include <pagedkv/backend/hip/checks.hpp>
 #include <pagedkv/backend/hip/status.hpp>
 #include <pagedkv/core/block_pairs.hpp>
-#include <pagedkv/kernels/convert_blocks.hpp>
+#include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/swap_blocks.hpp>
 #include <pagedkv/policy/element.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/convert_blocks.hpp>
+#endif
 
 namespace pagedkv::hip {
 
@@ -13,7 +17,7 @@ namespace pagedkv::hip {
 /// destination of two pairs. The pairs may go when the call returns. Errors: `invalid_argument` for a block outside the
 /// storage, before anything is enqueued.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                              hipStream_t stream) noexcept {
+                                              runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
     return checked;
   }
@@ -25,8 +29,8 @@ namespace pagedkv::hip {
 /// pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit, before anything is
 /// enqueued.
 [[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
-                                              std::span<const block_pair> pairs, hipMemcpyKind kind,
-                                              hipStream_t stream) noexcept {
+                                              std::span<const block_pair> pairs, runtime::copy_kind kind,
+                                              runtime::stream stream) noexcept {
   if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
     return checked;
   }
@@ -44,7 +48,7 @@ namespace pagedkv::hip {
 /// storages that do not fit, before anything is enqueued.
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
-                                          std::span<const block_pair> pairs, hipStream_t stream) noexcept {
+                                          std::span<const block_pair> pairs, runtime::stream stream) noexcept {
   if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
     return checked;
   }

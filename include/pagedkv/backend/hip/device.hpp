@@ -7,13 +7,13 @@ namespace pagedkv::hip {
 /// Whether there is a device of this number. Errors: `backend_failure` with the runtime's words where there is none at
 /// all; `invalid_argument` for a number that is not one of its devices'.
 [[nodiscard]] inline result<void> check_device(int device) noexcept {
-  constexpr auto* search = "the search for a device by hipGetDeviceCount";
+  constexpr auto* search = "the search for a device";
   auto count = 0;
-  if (const auto found = to_result(hipGetDeviceCount(&count), search); !found) {
+  if (const auto found = to_result(runtime::get_device_count(&count), search); !found) {
     return found;
   }
   if (count == 0) {
-    return to_result(hipErrorNoDevice, search);
+    return to_result(runtime::error_no_device, search);
   }
   if (device < 0 || device >= count) {
     return error{error_code::invalid_argument, "device", device, count};
@@ -27,9 +27,9 @@ class device_scope {
  public:
   explicit device_scope(int device) noexcept {
     auto current = 0;
-    status_ = hipGetDevice(&current);
-    if (status_ == hipSuccess && current != device) {
-      status_ = hipSetDevice(device);
+    status_ = runtime::get_device(&current);
+    if (status_ == runtime::success && current != device) {
+      status_ = runtime::set_device(device);
       previous_ = current;
     }
   }
@@ -39,14 +39,14 @@ class device_scope {
 
   ~device_scope() {
     if (previous_ >= 0) {
-      static_cast<void>(hipSetDevice(previous_));
+      static_cast<void>(runtime::set_device(previous_));
     }
   }
 
-  [[nodiscard]] hipError_t status() const noexcept { return status_; }
+  [[nodiscard]] runtime::status status() const noexcept { return status_; }
 
  private:
-  hipError_t status_ = hipSuccess;
+  runtime::status status_ = runtime::success;
   int previous_ = -1;  // what to go back to; -1 for nothing
 };
 

@@ -13,15 +13,15 @@ class device_allocator {
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
     const auto scope = device_scope(device_);
-    if (scope.status() != hipSuccess) {
+    if (scope.status() != runtime::success) {
       return nullptr;
     }
     return allocations_.allocate(bytes, alignment,
-                                 [](void** start, std::size_t size) { return hipMalloc(start, size); });
+                                 [](void** start, std::size_t size) { return runtime::allocate(start, size); });
   }
 
   void deallocate(std::byte* pointer, std::size_t /*bytes*/) noexcept {
-    static_cast<void>(hipFree(allocations_.forget(pointer)));
+    static_cast<void>(runtime::release(allocations_.forget(pointer)));
   }
 
  private:

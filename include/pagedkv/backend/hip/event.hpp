@@ -13,8 +13,8 @@ class event {
   /// Throws `exception`.
   explicit event(int device = 0) {
     const auto scope = device_scope(device);
-    require(scope.status(), "hipSetDevice");
-    require(hipEventCreateWithFlags(&handle_, hipEventDisableTiming), "hipEventCreateWithFlags");
+    require(scope.status(), "the choice of a device");
+    require(runtime::create_event(&handle_), "the creation of an event");
   }
 
   event(event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -26,36 +26,36 @@ class event {
 
   ~event() {
     if (handle_ != nullptr) {
-      static_cast<void>(hipEventDestroy(handle_));
+      static_cast<void>(runtime::destroy_event(handle_));
     }
   }
 
   /// Marks the work enqueued so far; forgets an earlier mark.
-  [[nodiscard]] result<void> record(hipStream_t stream) noexcept {
-    return to_result(hipEventRecord(handle_, stream), "hipEventRecord");
+  [[nodiscard]] result<void> record(runtime::stream stream) noexcept {
+    return to_result(runtime::record_event(handle_, stream), "the recording of an event");
   }
 
   /// Whether the work before the mark is done; true when nothing was ever recorded.
   [[nodiscard]] result<bool> reached() const noexcept {
-    const auto status = hipEventQuery(handle_);
-    if (status == hipSuccess || status == hipErrorNotReady) {
-      return status == hipSuccess;
+    const auto status = runtime::query_event(handle_);
+    if (status == runtime::success || status == runtime::error_not_ready) {
+      return status == runtime::success;
     }
-    return to_result(status, "hipEventQuery").error();
+    return to_result(status, "the query of an event").error();
   }
 
   /// Waits until the work before the mark is done.
   [[nodiscard]] result<void> synchronize() const noexcept {
-    return to_result(hipEventSynchronize(handle_), "hipEventSynchronize");
+    return to_result(runtime::synchronize_event(handle_), "the wait for an event");
   }
 
   /// Lets work enqueued in `stream` from now on wait for the mark, without waiting here.
-  [[nodiscard]] result<void> hold(hipStream_t stream) const noexcept {
-    return to_result(hipStreamWaitEvent(stream, handle_, 0), "hipStreamWaitEvent");
+  [[nodiscard]] result<void> hold(runtime::stream stream) const noexcept {
+    return to_result(runtime::wait_for_event(stream, handle_), "a stream's wait for an event");
   }
 
  private:
-  hipEvent_t handle_ = nullptr;
+  runtime::event handle_ = nullptr;
 };
 
 }  // namespace pagedkv::hip

@@ -1,7 +1,11 @@
 #pragma once
 
 #include <pagedkv/backend/hip/append.hpp>
-#include <pagedkv/kernels/gather.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/gather.hpp>
+#endif
 
 namespace pagedkv::hip {
 
@@ -12,7 +16,7 @@ namespace pagedkv::hip {
 template <element Element, element Output>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,
-                                  const token_rows<typename Output::storage>& values, hipStream_t stream) noexcept {
+                                  const token_rows<typename Output::storage>& values, runtime::stream stream) noexcept {
   if (const auto checked = check_rows(view, layer, slots); !checked) {
     return checked;
   }

@@ -13,7 +13,7 @@ namespace pagedkv::hip {
 /// the storage or the destination of two moves; `out_of_memory` for the working memory, which is proportional to the
 /// moves.
 [[nodiscard]] inline result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                              hipStream_t stream) noexcept {
+                                              runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
     return checked;
   }

@@ -11,13 +11,12 @@ namespace pagedkv::hip {
 class pinned_allocator {
  public:
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-    return allocations_.allocate(bytes, alignment, [](void** start, std::size_t size) {
-      return hipHostMalloc(start, size, hipHostMallocDefault);
-    });
+    return allocations_.allocate(bytes, alignment,
+                                 [](void** start, std::size_t size) { return runtime::allocate_pinned(start, size); });
   }
 
   void deallocate(std::byte* pointer, std::size_t /*bytes*/) noexcept {
-    static_cast<void>(hipHostFree(allocations_.forget(pointer)));
+    static_cast<void>(runtime::release_pinned(allocations_.forget(pointer)));
   }
 
  private:

@@ -10,19 +10,20 @@ namespace pagedkv::hip {
 /// initialised. The stream must outlive the allocator and its allocations.
 class pool_allocator {
  public:
-  explicit pool_allocator(hipStream_t stream) noexcept : stream_(stream) {}
+  explicit pool_allocator(runtime::stream stream) noexcept : stream_(stream) {}
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-    return allocations_.allocate(
-        bytes, alignment, [this](void** start, std::size_t size) { return hipMallocAsync(start, size, stream_); });
+    return allocations_.allocate(bytes, alignment, [this](void** start, std::size_t size) {
+      return runtime::allocate_async(start, size, stream_);
+    });
   }
 
   void deallocate(std::byte* pointer, std::size_t /*bytes*/) noexcept {
-    static_cast<void>(hipFreeAsync(allocations_.forget(pointer), stream_));
+    static_cast<void>(runtime::release_async(allocations_.forget(pointer), stream_));
   }
 
  private:
-  hipStream_t stream_;
+  runtime::stream stream_;
   aligned_allocations allocations_;
 };
 

@@ -1,20 +1,20 @@
 #pragma once
 
 #include <pagedkv/core/error.hpp>
-#include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/kernels/runtime.hpp>
 
 namespace pagedkv::hip {
 
 /// Success, or `backend_failure` with the call and the runtime's own words. `call` has static storage.
-[[nodiscard]] inline result<void> to_result(hipError_t status, const char* call) noexcept {
-  if (status == hipSuccess) {
+[[nodiscard]] inline result<void> to_result(runtime::status status, const char* call) noexcept {
+  if (status == runtime::success) {
     return {};
   }
   return error{error_code::backend_failure, call, static_cast<std::int64_t>(status), error::no_limit,
-               hipGetErrorString(status)};
+               runtime::error_text(status)};
 }
 
 /// For constructors: throws `exception` instead.
-inline void require(hipError_t status, const char* call) { to_result(status, call).value(); }
+inline void require(runtime::status status, const char* call) { to_result(status, call).value(); }
 
 }  // namespace pagedkv::hip

@@ -12,8 +12,8 @@ class stream {
   /// Throws `exception`.
   explicit stream(int device = 0) {
     const auto scope = device_scope(device);
-    require(scope.status(), "hipSetDevice");
-    require(hipStreamCreateWithFlags(&handle_, hipStreamNonBlocking), "hipStreamCreateWithFlags");
+    require(scope.status(), "the choice of a device");
+    require(runtime::create_stream(&handle_), "the creation of a stream");
   }
 
   stream(stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -25,19 +25,19 @@ class stream {
 
   ~stream() {
     if (handle_ != nullptr) {
-      static_cast<void>(hipStreamDestroy(handle_));
+      static_cast<void>(runtime::destroy_stream(handle_));
     }
   }
 
-  [[nodiscard]] hipStream_t get() const noexcept { return handle_; }
+  [[nodiscard]] runtime::stream get() const noexcept { return handle_; }
 
   /// Waits until the stream is empty. Errors: `backend_failure`, also for work enqueued earlier.
   [[nodiscard]] result<void> synchronize() const noexcept {
-    return to_result(hipStreamSynchronize(handle_), "hipStreamSynchronize");
+    return to_result(runtime::synchronize_stream(handle_), "the wait for a stream");
   }
 
  private:
-  hipStream_t handle_ = nullptr;
+  runtime::stream handle_ = nullptr;
 };
 
 }  // namespace pagedkv::hip

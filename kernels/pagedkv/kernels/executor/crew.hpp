@@ -77,9 +77,9 @@ class crew {
     lock.unlock();
     const auto grid = from.work->grid;
     const auto column = index / grid.x;
-    auto found = group.run(*from.work,
-                           dim3(static_cast<std::uint32_t>(index % grid.x), static_cast<std::uint32_t>(column % grid.y),
-                                static_cast<std::uint32_t>(column / grid.y)));
+    auto found =
+        group.run(*from.work, {static_cast<std::uint32_t>(index % grid.x), static_cast<std::uint32_t>(column % grid.y),
+                               static_cast<std::uint32_t>(column / grid.y)});
     lock.lock();
     --from.running;
     if (found && (!from.first_fault || index < from.faulty_workgroup)) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/kernels/executor/types.hpp>
+#include <pagedkv/kernels/launch_shape.hpp>
 
 #include <string>
 #include <string_view>
@@ -40,7 +40,7 @@ enum class fault_kind : std::uint8_t {
 struct fault {
   fault_kind kind{};
   std::string kernel;
-  dim3 workgroup;
+  kernels::extent workgroup;
   std::uint32_t lane = 0;  // within the workgroup, x fastest
   std::string detail;
 

@@ -1,20 +1,11 @@
 #pragma once
 
-// HIP's device-side names, run by the executor. Global, as in HIP, so that kernels compile unchanged.
+// What kernels call on a device, run by the executor.
 
 #include <pagedkv/kernels/executor/memory.hpp>
 #include <pagedkv/kernels/executor/shared.hpp>
 
 #include <atomic>
-#include <bit>
-#include <cmath>
-
-#define __global__
-#define __device__
-#define __host__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
-#define __shared__ static thread_local
 
 namespace pagedkv::executor {
 
@@ -50,73 +41,66 @@ template <class T, class Choose>
 
 }  // namespace pagedkv::executor
 
-#define threadIdx (::pagedkv::executor::here().current().thread)
-#define blockIdx (::pagedkv::executor::here().index())
-#define blockDim (::pagedkv::executor::here().work().workgroup)
-#define gridDim (::pagedkv::executor::here().work().grid)
+namespace pagedkv::kernels {
 
-namespace pagedkv::executor {
+/// The lane's place in its workgroup, the workgroup's in the grid, and the sizes of both.
+[[nodiscard]] inline extent local_index() noexcept { return executor::here().current().thread; }
+[[nodiscard]] inline extent workgroup_index() noexcept { return executor::here().index(); }
+[[nodiscard]] inline extent workgroup_extent() noexcept { return executor::here().work().workgroup; }
+[[nodiscard]] inline extent grid_extent() noexcept { return executor::here().work().grid; }
 
-// No macro: the runtime's device properties have a member of this name.
-struct wave_size_of_lane {
-  operator int() const noexcept { return static_cast<int>(here().work().wave_size); }
-};
+/// Lanes of a wave: 32 or 64.
+[[nodiscard]] inline int wave_size() noexcept { return static_cast<int>(executor::here().work().wave_size); }
 
-}  // namespace pagedkv::executor
-
-inline constexpr auto warpSize = pagedkv::executor::wave_size_of_lane{};
-
-inline void __syncthreads(const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  pagedkv::executor::here().barrier(where);
+/// Waits for every lane of the workgroup; shared memory written before is seen after.
+inline void barrier(const executor::call_site& where = executor::call_site::current()) {
+  executor::here().barrier(where);
 }
 
 template <class T>
-[[nodiscard]] T __shfl(T value, int source, int width = warpSize,
-                       const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t) { return source & (width - 1); });
+[[nodiscard]] T shuffle(T value, int source, int width = wave_size(),
+                        const executor::call_site& where = executor::call_site::current()) {
+  return executor::shuffle(value, width, where, [=](std::int64_t) { return source & (width - 1); });
 }
 
 template <class T>
-[[nodiscard]] T __shfl_up(T value, unsigned delta, int width = warpSize,
-                          const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own - delta; });
+[[nodiscard]] T shuffle_up(T value, unsigned delta, int width = wave_size(),
+                           const executor::call_site& where = executor::call_site::current()) {
+  return executor::shuffle(value, width, where, [=](std::int64_t own) { return own - delta; });
 }
 
 template <class T>
-[[nodiscard]] T __shfl_down(T value, unsigned delta, int width = warpSize,
-                            const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own + delta; });
+[[nodiscard]] T shuffle_down(T value, unsigned delta, int width = wave_size(),
+                             const executor::call_site& where = executor::call_site::current()) {
+  return executor::shuffle(value, width, where, [=](std::int64_t own) { return own + delta; });
 }
 
 template <class T>
-[[nodiscard]] T __shfl_xor(T value, int mask, int width = warpSize,
-                           const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return pagedkv::executor::shuffle(value, width, where, [=](std::int64_t own) { return own ^ mask; });
+[[nodiscard]] T shuffle_xor(T value, int mask, int width = wave_size(),
+                            const executor::call_site& where = executor::call_site::current()) {
+  return executor::shuffle(value, width, where, [=](std::int64_t own) { return own ^ mask; });
 }
 
-[[nodiscard]] inline unsigned long long __ballot(
-    int predicate, const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  auto& group = pagedkv::executor::here();
+[[nodiscard]] inline unsigned long long ballot(int predicate,
+                                               const executor::call_site& where = executor::call_site::current()) {
+  auto& group = executor::here();
   group.meet_wave(predicate != 0, group.work().wave_size, where);
-  auto ballot = 0ULL;
+  auto votes = 0ULL;
   for (auto i = std::uint32_t{0}; i < group.lanes_in_wave(); ++i) {
-    ballot |= static_cast<unsigned long long>(group.exchanged(i)) << i;
+    votes |= static_cast<unsigned long long>(group.exchanged(i)) << i;
   }
-  return ballot;
+  return votes;
 }
 
-[[nodiscard]] inline int __any(int predicate,
-                               const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return __ballot(predicate, where) != 0;
+[[nodiscard]] inline int any(int predicate, const executor::call_site& where = executor::call_site::current()) {
+  return ballot(predicate, where) != 0;
 }
 
-[[nodiscard]] inline int __all(int predicate,
-                               const pagedkv::executor::call_site& where = pagedkv::executor::call_site::current()) {
-  return __ballot(!predicate, where) == 0;
+[[nodiscard]] inline int all(int predicate, const executor::call_site& where = executor::call_site::current()) {
+  return ballot(!predicate, where) == 0;
 }
 
-[[nodiscard]] inline int __float_as_int(float value) noexcept { return std::bit_cast<int>(value); }
-[[nodiscard]] inline float __int_as_float(int bits) noexcept { return std::bit_cast<float>(bits); }
+}  // namespace pagedkv::kernels
 
 namespace pagedkv::executor {
 
@@ -155,27 +139,32 @@ T combine(T* target, Combine combined) {
 
 }  // namespace pagedkv::executor
 
+namespace pagedkv::kernels {
+
+/// Each returns the value before. In global memory, or `&shared[i]`.
 template <class Pointer, class T>
-T atomicAdd(Pointer target, T value) {
-  return pagedkv::executor::combine(target, [=](T before) { return static_cast<T>(before + value); });
+T atomic_add(Pointer target, T value) {
+  return executor::combine(target, [=](T before) { return static_cast<T>(before + value); });
 }
 
 template <class Pointer, class T>
-T atomicMax(Pointer target, T value) {
-  return pagedkv::executor::combine(target, [=](T before) { return before < value ? value : before; });
+T atomic_max(Pointer target, T value) {
+  return executor::combine(target, [=](T before) { return before < value ? value : before; });
 }
 
 template <class Pointer, class T>
-T atomicMin(Pointer target, T value) {
-  return pagedkv::executor::combine(target, [=](T before) { return value < before ? value : before; });
+T atomic_min(Pointer target, T value) {
+  return executor::combine(target, [=](T before) { return value < before ? value : before; });
 }
 
 template <class Pointer, class T>
-T atomicExch(Pointer target, T value) {
-  return pagedkv::executor::combine(target, [=](T) { return value; });
+T atomic_exchange(Pointer target, T value) {
+  return executor::combine(target, [=](T) { return value; });
 }
 
 template <class Pointer, class T>
-T atomicCAS(Pointer target, T expected, T desired) {
-  return pagedkv::executor::combine(target, [=](T before) { return before == expected ? desired : before; });
+T atomic_compare_exchange(Pointer target, T expected, T desired) {
+  return executor::combine(target, [=](T before) { return before == expected ? desired : before; });
 }
+
+}  // namespace pagedkv::kernels

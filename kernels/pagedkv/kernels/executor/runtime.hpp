@@ -1,11 +1,10 @@
 #pragma once
 
-// HIP's host-side names, run by the executor: two devices, of which 0 has waves of 64 lanes and 1 waves of 32.
+// The runtime of the host executor: two devices, of which 0 has waves of 64 lanes and 1 waves of 32.
 
+#include <pagedkv/kernels/device_properties.hpp>
 #include <pagedkv/kernels/executor/memory.hpp>
 #include <pagedkv/kernels/executor/stream.hpp>
-
-#include <cstdio>
 
 namespace pagedkv::executor {
 
@@ -20,7 +19,7 @@ inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;
 }
 
 /// The stream behind a handle; null is the current device's default stream, which waits for no other here.
-[[nodiscard]] inline stream& resolve(hipStream_t handle) {
+[[nodiscard]] inline stream& resolve(runtime::stream handle) {
   static auto defaults = std::array<stream, 2>{stream(wave_sizes[0]), stream(wave_sizes[1])};
   return handle != nullptr ? *handle : defaults[static_cast<std::size_t>(current_device())];
 }
@@ -29,25 +28,25 @@ inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;
 class failure_plan {
  public:
   /// The call after `num_calls` successful ones, and all later ones, answer `failure`.
-  void fail_after(std::int64_t num_calls, hipError_t failure) noexcept {
+  void fail_after(std::int64_t num_calls, runtime::status failure) noexcept {
     failure_.store(failure);
     remaining_.store(num_calls);
   }
 
   void clear() noexcept { remaining_.store(never); }
 
-  [[nodiscard]] hipError_t next() noexcept {
+  [[nodiscard]] runtime::status next() noexcept {
     auto remaining = remaining_.load();
     while (remaining != never && remaining > 0 && !remaining_.compare_exchange_weak(remaining, remaining - 1)) {
     }
-    return remaining == 0 ? failure_.load() : hipSuccess;
+    return remaining == 0 ? failure_.load() : runtime::success;
   }
 
  private:
   static constexpr auto never = std::int64_t{-1};
 
   std::atomic<std::int64_t> remaining_ = never;
-  std::atomic<hipError_t> failure_ = hipSuccess;
+  std::atomic<runtime::status> failure_ = runtime::success;
 };
 
 [[nodiscard]] inline failure_plan& failures() {
@@ -57,12 +56,12 @@ class failure_plan {
 
 /// `call` unless a failure is planned.
 template <class Call>
-[[nodiscard]] hipError_t attempt(Call call) noexcept {
+[[nodiscard]] runtime::status attempt(Call call) noexcept {
   try {
     const auto planned = failures().next();
-    return planned != hipSuccess ? planned : call();
+    return planned != runtime::success ? planned : call();
   } catch (const std::bad_alloc&) {
-    return hipErrorOutOfMemory;
+    return runtime::error_out_of_memory;
   }
 }
 
@@ -70,231 +69,232 @@ template <class Call>
   return !on_device || memory().contains(pointer, bytes);
 }
 
-[[nodiscard]] inline bool valid_copy(const void* to, const void* from, std::size_t bytes, hipMemcpyKind kind) {
-  const auto to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
-  const auto from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
+[[nodiscard]] inline bool valid_copy(const void* to, const void* from, std::size_t bytes, runtime::copy_kind kind) {
+  const auto to_device = kind == runtime::host_to_device || kind == runtime::device_to_device;
+  const auto from_device = kind == runtime::device_to_host || kind == runtime::device_to_device;
   return readable(to, bytes, to_device) && readable(from, bytes, from_device);
 }
 
-inline hipError_t allocate_into(void** pointer, std::size_t bytes) {
+inline runtime::status allocate_into(void** pointer, std::size_t bytes) {
   return attempt([&] {
     *pointer = memory().allocate(bytes);
-    return *pointer != nullptr ? hipSuccess : hipErrorOutOfMemory;
+    return *pointer != nullptr ? runtime::success : runtime::error_out_of_memory;
   });
 }
 
-inline hipError_t release_from(void* pointer) {
-  return pointer == nullptr || memory().release(pointer) ? hipSuccess : hipErrorInvalidValue;
+inline runtime::status release_from(void* pointer) {
+  return pointer == nullptr || memory().release(pointer) ? runtime::success : runtime::error_invalid_value;
 }
 
 }  // namespace pagedkv::executor
 
-inline const char* hipGetErrorString(hipError_t error) {
+namespace pagedkv::runtime {
+
+inline const char* error_text(status error) {
   switch (error) {
-    case hipSuccess: return "no error";
-    case hipErrorInvalidValue: return "invalid argument";
-    case hipErrorOutOfMemory: return "out of memory";
-    case hipErrorInvalidConfiguration: return "invalid configuration argument";
-    case hipErrorNoDevice: return "no device is detected";
-    case hipErrorInvalidDevice: return "invalid device ordinal";
-    case hipErrorInvalidHandle: return "invalid resource handle";
-    case hipErrorNotReady: return "not ready";
-    case hipErrorLaunchFailure: return "a kernel was at fault";
+    case success: return "no error";
+    case error_invalid_value: return "invalid argument";
+    case error_out_of_memory: return "out of memory";
+    case error_invalid_configuration: return "invalid configuration argument";
+    case error_no_device: return "no device is detected";
+    case error_invalid_device: return "invalid device ordinal";
+    case error_invalid_handle: return "invalid resource handle";
+    case error_not_ready: return "not ready";
+    case error_launch_failure: return "a kernel was at fault";
   }
   return "unknown error";
 }
 
-inline hipError_t hipGetDeviceCount(int* count) {
-  return pagedkv::executor::attempt([&] {
-    *count = pagedkv::executor::num_devices;
-    return hipSuccess;
+inline status get_device_count(int* count) {
+  return executor::attempt([&] {
+    *count = executor::num_devices;
+    return success;
   });
 }
 
-inline hipError_t hipSetDevice(int device) {
-  if (device < 0 || device >= pagedkv::executor::num_devices) {
-    return hipErrorInvalidDevice;
+inline status set_device(int device) {
+  if (device < 0 || device >= executor::num_devices) {
+    return error_invalid_device;
   }
-  pagedkv::executor::current_device() = device;
-  return hipSuccess;
+  executor::current_device() = device;
+  return success;
 }
 
-inline hipError_t hipGetDevice(int* device) {
-  *device = pagedkv::executor::current_device();
-  return hipSuccess;
+inline status get_device(int* device) {
+  *device = executor::current_device();
+  return success;
 }
 
-inline hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device) {
-  if (device < 0 || device >= pagedkv::executor::num_devices) {
-    return hipErrorInvalidDevice;
+inline status get_device_properties(device_properties* properties, int device) {
+  if (device < 0 || device >= executor::num_devices) {
+    return error_invalid_device;
   }
-  const auto wave_size = pagedkv::executor::wave_sizes[static_cast<std::size_t>(device)];
-  std::snprintf(properties->name, sizeof(properties->name), "host executor, waves of %u", wave_size);
-  properties->totalGlobalMem = pagedkv::executor::memory_map::capacity;
-  properties->warpSize = static_cast<int>(wave_size);
-  properties->multiProcessorCount = 2;
-  properties->sharedMemPerBlock = pagedkv::executor::shared_bytes_per_workgroup;
-  properties->maxThreadsPerBlock = static_cast<int>(pagedkv::executor::max_workgroup_size);
-  return hipSuccess;
+  const auto wave_size = executor::wave_sizes[static_cast<std::size_t>(device)];
+  *properties = {"host executor, waves of " + std::to_string(wave_size),
+                 executor::memory_map::capacity,
+                 static_cast<int>(wave_size),
+                 2,
+                 executor::shared_bytes_per_workgroup,
+                 static_cast<int>(executor::max_workgroup_size)};
+  return success;
 }
 
-inline hipError_t hipMalloc(void** pointer, std::size_t bytes) {
-  return pagedkv::executor::allocate_into(pointer, bytes);
+inline status allocate(void** pointer, std::size_t bytes) { return executor::allocate_into(pointer, bytes); }
+
+inline status release(void* pointer) {
+  executor::streams().wait_idle();
+  return executor::release_from(pointer);
 }
 
-inline hipError_t hipFree(void* pointer) {
-  pagedkv::executor::streams().wait_idle();
-  return pagedkv::executor::release_from(pointer);
+inline status allocate_pinned(void** pointer, std::size_t bytes) { return executor::allocate_into(pointer, bytes); }
+
+inline status release_pinned(void* pointer) { return release(pointer); }
+
+inline status allocate_async(void** pointer, std::size_t bytes, stream) {
+  return executor::allocate_into(pointer, bytes);
 }
 
-inline hipError_t hipHostMalloc(void** pointer, std::size_t bytes, unsigned) {
-  return pagedkv::executor::allocate_into(pointer, bytes);
-}
-
-inline hipError_t hipHostFree(void* pointer) { return hipFree(pointer); }
-
-inline hipError_t hipMallocAsync(void** pointer, std::size_t bytes, hipStream_t) {
-  return pagedkv::executor::allocate_into(pointer, bytes);
-}
-
-inline hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
-  return pagedkv::executor::attempt([&] {
-    pagedkv::executor::resolve(stream).enqueue_always([=] { return pagedkv::executor::release_from(pointer); });
-    return hipSuccess;
+inline status release_async(void* pointer, stream in) {
+  return executor::attempt([&] {
+    executor::resolve(in).enqueue_always([=] { return executor::release_from(pointer); });
+    return success;
   });
 }
 
-inline hipError_t hipMemGetInfo(std::size_t* free, std::size_t* total) {
-  *total = pagedkv::executor::memory_map::capacity;
-  *free = *total - pagedkv::executor::memory().used();
-  return hipSuccess;
+inline status get_memory_info(std::size_t* free, std::size_t* total) {
+  *total = executor::memory_map::capacity;
+  *free = *total - executor::memory().used();
+  return success;
 }
 
-inline hipError_t hipMemcpyAsync(void* to, const void* from, std::size_t bytes, hipMemcpyKind kind,
-                                 hipStream_t stream) {
-  return pagedkv::executor::attempt([&] {
-    if (!pagedkv::executor::valid_copy(to, from, bytes, kind)) {
-      return hipErrorInvalidValue;
+inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
+  return executor::attempt([&] {
+    if (!executor::valid_copy(to, from, bytes, kind)) {
+      return error_invalid_value;
     }
-    pagedkv::executor::resolve(stream).enqueue([=] {
+    executor::resolve(in).enqueue([=] {
       std::memmove(to, from, bytes);
-      return hipSuccess;
+      return success;
     });
-    return hipSuccess;
+    return success;
   });
 }
 
-inline hipError_t hipMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                                   std::size_t width, std::size_t height, hipMemcpyKind kind, hipStream_t stream) {
-  return pagedkv::executor::attempt([&] {
+inline status copy_rows_async(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, copy_kind kind, stream in) {
+  return executor::attempt([&] {
     for (auto row = std::size_t{0}; row < height; ++row) {
-      if (!pagedkv::executor::valid_copy(static_cast<std::byte*>(to) + row * to_pitch,
-                                         static_cast<const std::byte*>(from) + row * from_pitch, width, kind)) {
-        return hipErrorInvalidValue;
+      if (!executor::valid_copy(static_cast<std::byte*>(to) + row * to_pitch,
+                                static_cast<const std::byte*>(from) + row * from_pitch, width, kind)) {
+        return error_invalid_value;
       }
     }
-    pagedkv::executor::resolve(stream).enqueue([=] {
+    executor::resolve(in).enqueue([=] {
       for (auto row = std::size_t{0}; row < height; ++row) {
         std::memmove(static_cast<std::byte*>(to) + row * to_pitch,
                      static_cast<const std::byte*>(from) + row * from_pitch, width);
       }
-      return hipSuccess;
+      return success;
     });
-    return hipSuccess;
+    return success;
   });
 }
 
-inline hipError_t hipMemsetAsync(void* to, int value, std::size_t bytes, hipStream_t stream) {
-  return pagedkv::executor::attempt([&] {
-    if (!pagedkv::executor::readable(to, bytes, true)) {
-      return hipErrorInvalidValue;
+inline status fill_async(void* to, int value, std::size_t bytes, stream in) {
+  return executor::attempt([&] {
+    if (!executor::readable(to, bytes, true)) {
+      return error_invalid_value;
     }
-    pagedkv::executor::resolve(stream).enqueue([=] {
+    executor::resolve(in).enqueue([=] {
       std::memset(to, value, bytes);
-      return hipSuccess;
+      return success;
     });
-    return hipSuccess;
+    return success;
   });
 }
 
-inline hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned) {
-  return pagedkv::executor::attempt([&] {
-    const auto device = static_cast<std::size_t>(pagedkv::executor::current_device());
-    *stream = new pagedkv::executor::stream(pagedkv::executor::wave_sizes[device]);
-    return hipSuccess;
+/// A stream that does not wait for the default stream, as none does here.
+inline status create_stream(stream* created) {
+  return executor::attempt([&] {
+    const auto device = static_cast<std::size_t>(executor::current_device());
+    *created = new executor::stream(executor::wave_sizes[device]);
+    return success;
   });
 }
 
-inline hipError_t hipStreamDestroy(hipStream_t stream) {
-  delete stream;
-  return hipSuccess;
+inline status destroy_stream(stream destroyed) {
+  delete destroyed;
+  return success;
 }
 
-inline hipError_t hipStreamSynchronize(hipStream_t stream) {
-  return pagedkv::executor::attempt([&] { return pagedkv::executor::resolve(stream).synchronize(); });
+inline status synchronize_stream(stream in) {
+  return executor::attempt([&] { return executor::resolve(in).synchronize(); });
 }
 
-inline hipError_t hipStreamQuery(hipStream_t stream) {
-  return pagedkv::executor::attempt([&] { return pagedkv::executor::resolve(stream).query(); });
+inline status query_stream(stream in) {
+  return executor::attempt([&] { return executor::resolve(in).query(); });
 }
 
-inline hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned) {
-  return pagedkv::executor::attempt([&] {
-    *event = new pagedkv::executor::event();
-    return hipSuccess;
+inline status create_event(event* created) {
+  return executor::attempt([&] {
+    *created = new executor::event();
+    return success;
   });
 }
 
-inline hipError_t hipEventDestroy(hipEvent_t event) {
-  delete event;
-  return hipSuccess;
+inline status create_timed_event(event* created) { return create_event(created); }
+
+inline status destroy_event(event destroyed) {
+  delete destroyed;
+  return success;
 }
 
-inline hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
-  return pagedkv::executor::attempt([&] {
-    pagedkv::executor::resolve(stream).enqueue_always([marks = event->marks(), recording = event->marks()->record()] {
+inline status record_event(event mark, stream in) {
+  return executor::attempt([&] {
+    executor::resolve(in).enqueue_always([marks = mark->marks(), recording = mark->marks()->record()] {
       marks->reach(recording);
-      return hipSuccess;
+      return success;
     });
-    return hipSuccess;
+    return success;
   });
 }
 
-inline hipError_t hipEventSynchronize(hipEvent_t event) {
-  return pagedkv::executor::attempt([&] {
-    event->marks()->wait(event->marks()->last_recording());
-    return hipSuccess;
+inline status synchronize_event(event mark) {
+  return executor::attempt([&] {
+    mark->marks()->wait(mark->marks()->last_recording());
+    return success;
   });
 }
 
-inline hipError_t hipEventQuery(hipEvent_t event) {
-  return pagedkv::executor::attempt(
-      [&] { return event->marks()->reached(event->marks()->last_recording()) ? hipSuccess : hipErrorNotReady; });
+inline status query_event(event mark) {
+  return executor::attempt(
+      [&] { return mark->marks()->reached(mark->marks()->last_recording()) ? success : error_not_ready; });
 }
 
-inline hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hipEvent_t stop) {
+inline status elapsed_milliseconds(float* milliseconds, event start, event stop) {
   const auto elapsed = stop->marks()->when() - start->marks()->when();
   *milliseconds = std::chrono::duration<float, std::milli>(elapsed).count();
-  return hipSuccess;
+  return success;
 }
 
-inline hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
-  return pagedkv::executor::attempt([&] {
-    pagedkv::executor::resolve(stream).enqueue_always(
-        [marks = event->marks(), recording = event->marks()->last_recording()] {
-          marks->wait(recording);
-          return hipSuccess;
-        });
-    return hipSuccess;
-  });
-}
-
-inline hipError_t hipStreamAddCallback(hipStream_t stream, hipStreamCallback_t callback, void* argument, unsigned) {
-  return pagedkv::executor::attempt([&] {
-    pagedkv::executor::resolve(stream).enqueue_always([=] {
-      callback(stream, hipSuccess, argument);
-      return hipSuccess;
+inline status wait_for_event(stream waiting, event mark) {
+  return executor::attempt([&] {
+    executor::resolve(waiting).enqueue_always([marks = mark->marks(), recording = mark->marks()->last_recording()] {
+      marks->wait(recording);
+      return success;
     });
-    return hipSuccess;
+    return success;
   });
 }
+
+inline status add_callback(stream in, stream_callback callback, void* argument) {
+  return executor::attempt([&] {
+    executor::resolve(in).enqueue_always([=] {
+      callback(in, success, argument);
+      return success;
+    });
+    return success;
+  });
+}
+
+}  // namespace pagedkv::runtime

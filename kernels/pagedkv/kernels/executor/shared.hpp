@@ -127,7 +127,7 @@ inline void check_shared_index(std::size_t i, std::size_t size) {
   }
 }
 
-/// Static shared memory: declare it `__shared__`. A plain array on devices.
+/// Static shared memory: declare it `PAGEDKV_SHARED`. A plain array on devices.
 template <class T, std::size_t N>
 class shared_array {
  public:

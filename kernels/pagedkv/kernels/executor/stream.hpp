@@ -2,6 +2,7 @@
 
 #include <pagedkv/kernels/executor/crew.hpp>
 #include <pagedkv/kernels/executor/memory.hpp>
+#include <pagedkv/kernels/executor/types.hpp>
 
 #include <chrono>
 
@@ -144,10 +145,10 @@ class stream {
   [[nodiscard]] std::uint32_t wave_size() const noexcept { return wave_size_; }
 
   /// Dropped after a fault.
-  void enqueue(std::function<hipError_t()> run) { push({std::move(run), false}); }
+  void enqueue(std::function<runtime::status()> run) { push({std::move(run), false}); }
 
   /// Runs after a fault too: somebody may wait for it.
-  void enqueue_always(std::function<hipError_t()> run) { push({std::move(run), true}); }
+  void enqueue_always(std::function<runtime::status()> run) { push({std::move(run), true}); }
 
   /// Waits until the stream is empty, and leaves its failure to be told.
   void wait_idle() {
@@ -156,20 +157,20 @@ class stream {
   }
 
   /// Waits until the stream is empty. The first failure since the last call.
-  [[nodiscard]] hipError_t synchronize() {
+  [[nodiscard]] runtime::status synchronize() {
     auto lock = std::unique_lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
-    return std::exchange(failure_, hipSuccess);
+    return std::exchange(failure_, runtime::success);
   }
 
-  [[nodiscard]] hipError_t query() {
+  [[nodiscard]] runtime::status query() {
     const auto lock = std::unique_lock(mutex_);
-    return tasks_.empty() && !busy_ ? std::exchange(failure_, hipSuccess) : hipErrorNotReady;
+    return tasks_.empty() && !busy_ ? std::exchange(failure_, runtime::success) : runtime::error_not_ready;
   }
 
  private:
   struct task {
-    std::function<hipError_t()> run;
+    std::function<runtime::status()> run;
     bool always;
   };
 
@@ -190,13 +191,13 @@ class stream {
       }
       auto next = std::move(tasks_.front());
       tasks_.pop_front();
-      if (failure_ == hipSuccess || next.always) {
+      if (failure_ == runtime::success || next.always) {
         busy_ = true;
         lock.unlock();
         const auto outcome = next.run();
         lock.lock();
         busy_ = false;
-        failure_ = failure_ == hipSuccess ? outcome : failure_;
+        failure_ = failure_ == runtime::success ? outcome : failure_;
       }
       changed_.notify_all();
     }
@@ -208,7 +209,7 @@ class stream {
   std::deque<task> tasks_;
   bool busy_ = false;
   bool stopping_ = false;
-  hipError_t failure_ = hipSuccess;
+  runtime::status failure_ = runtime::success;
   std::thread thread_;
 };
 

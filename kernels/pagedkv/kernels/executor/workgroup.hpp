@@ -16,8 +16,8 @@ namespace pagedkv::executor {
 /// One kernel and everything that all of its workgroups share.
 struct launch {
   std::string_view kernel;
-  dim3 grid;
-  dim3 workgroup;
+  kernels::extent grid;
+  kernels::extent workgroup;
   std::size_t dynamic_shared_bytes = 0;
   std::uint32_t wave_size = 64;
   std::function<void()> body;  // run once by every lane
@@ -44,7 +44,7 @@ struct lane {
 
   std::unique_ptr<fiber> stack;
   std::uint32_t index = 0;
-  dim3 thread;
+  kernels::extent thread;
   state now = state::finished;
   meeting at;
 
@@ -72,7 +72,7 @@ class workgroup {
     return group;
   }
 
-  [[nodiscard]] std::optional<fault> run(const launch& work, dim3 index) {
+  [[nodiscard]] std::optional<fault> run(const launch& work, kernels::extent index) {
     start(work, index);
     running() = this;
     while (!fault_ && run_ready_lanes() && release_those_that_met()) {
@@ -115,7 +115,7 @@ class workgroup {
   [[nodiscard]] const lane& current() const noexcept { return *current_; }
   [[nodiscard]] const launch& work() const noexcept { return *work_; }
   [[nodiscard]] std::uint32_t lanes_in_wave() const noexcept { return waves_[wave_of(*current_)].num_lanes; }
-  [[nodiscard]] dim3 index() const noexcept { return index_; }
+  [[nodiscard]] kernels::extent index() const noexcept { return index_; }
 
   /// Barriers passed since the workgroup started.
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
@@ -133,7 +133,7 @@ class workgroup {
     std::array<std::array<std::uint64_t, 64>, 2> values{};
   };
 
-  void start(const launch& work, dim3 index) {
+  void start(const launch& work, kernels::extent index) {
     static auto num_runs = std::atomic<std::uint64_t>{0};
     work_ = &work;
     index_ = index;
@@ -149,7 +149,7 @@ class workgroup {
     for (auto i = std::uint32_t{0}; i < num_lanes_; ++i) {
       auto& each = lanes_[i];
       each.index = i;
-      each.thread = dim3(i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y);
+      each.thread = kernels::extent{i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y};
       each.now = lane::state::ready;
       each.stack->assign([this] { run_body(); });
       ++waves_[wave_of(each)].num_lanes;
@@ -255,7 +255,7 @@ class workgroup {
   [[nodiscard]] std::size_t wave_of(const lane& which) const noexcept { return which.index / work_->wave_size; }
 
   const launch* work_ = nullptr;
-  dim3 index_;
+  kernels::extent index_;
   std::uint32_t num_lanes_ = 0;
   std::uint32_t epoch_ = 0;
   std::uint64_t run_number_ = 0;

@@ -1,12 +1,12 @@
-#include <pagedkv/kernels/instantiations/all_kernels.hpp>
+#include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
-namespace pagedkv::kernels {
-
-auto float32_row_launchers() { return row_launchers<float32, float32, float16, bfloat16>(); }
-auto float32_convert_launchers() { return convert_launchers<float32, float16, bfloat16, int8>(); }
-
-}  // namespace pagedkv::kernels
+PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::float32)
+PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::float16)
+PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::float16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::int8)

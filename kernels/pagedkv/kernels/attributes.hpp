@@ -1,0 +1,14 @@
+#pragma once
+
+// What a function or a variable is to the compiler of a kernel. On the host executor, every function may be a kernel's.
+#if defined(__HIPCC__) || defined(__CUDACC__)
+  #define PAGEDKV_KERNEL __global__
+  #define PAGEDKV_DEVICE __device__
+  #define PAGEDKV_SHARED __shared__
+  #define PAGEDKV_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)
+#else
+  #define PAGEDKV_KERNEL
+  #define PAGEDKV_DEVICE
+  #define PAGEDKV_SHARED static thread_local
+  #define PAGEDKV_LAUNCH_BOUNDS(...)
+#endif

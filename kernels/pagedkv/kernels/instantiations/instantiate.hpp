@@ -1,0 +1,37 @@
+#pragma once
+
+// Explicit instantiation of what launches kernels, for files that a device compiler turns into objects or code objects:
+// one per element here, or a program's own for its own elements. Host compilers then call the same functions through
+// their declarations. To be used inside no namespace.
+
+#include <pagedkv/kernels/append.hpp>
+#include <pagedkv/kernels/convert_blocks.hpp>
+#include <pagedkv/kernels/gather.hpp>
+#include <pagedkv/kernels/rope_append.hpp>
+
+/// Every kernel over blocks of `Element` and rows of `Rows`.
+#define PAGEDKV_INSTANTIATE_ROWS(Element, Rows)                                                                   \
+  template ::pagedkv::runtime::status pagedkv::kernels::append<Element, Rows>(                                    \
+      const ::pagedkv::block_storage_view&, std::int32_t, const ::pagedkv::slot*, std::int64_t,                   \
+      const ::pagedkv::token_rows<const typename Rows::storage>&,                                                 \
+      const ::pagedkv::token_rows<const typename Rows::storage>&, ::pagedkv::runtime::stream);                    \
+  template ::pagedkv::runtime::status pagedkv::kernels::gather<Element, Rows>(                                    \
+      const ::pagedkv::block_storage_view&, std::int32_t, const ::pagedkv::slot*, std::int64_t,                   \
+      const ::pagedkv::token_rows<typename Rows::storage>&, const ::pagedkv::token_rows<typename Rows::storage>&, \
+      ::pagedkv::runtime::stream);                                                                                \
+  PAGEDKV_INSTANTIATE_ROPE(Element, Rows, ::pagedkv::kernels::rope_pairing::halves)                               \
+  PAGEDKV_INSTANTIATE_ROPE(Element, Rows, ::pagedkv::kernels::rope_pairing::neighbours)
+
+#define PAGEDKV_INSTANTIATE_ROPE(Element, Rows, Pairing)                                                      \
+  template ::pagedkv::runtime::status pagedkv::kernels::rope_append<Element, Rows, Pairing>(                  \
+      const ::pagedkv::block_storage_view&, std::int32_t, const ::pagedkv::slot*, std::int64_t,               \
+      const ::pagedkv::token_rows<const typename Rows::storage>&,                                             \
+      const ::pagedkv::token_rows<const typename Rows::storage>&, const std::int64_t*,                        \
+      const ::pagedkv::kernels::rope_table&, const ::pagedkv::kernels::rope_queries<typename Rows::storage>&, \
+      ::pagedkv::runtime::stream);
+
+/// The conversion of blocks of `From` to `To`.
+#define PAGEDKV_INSTANTIATE_CONVERSION(To, From)                                  \
+  template ::pagedkv::runtime::status pagedkv::kernels::convert_blocks<To, From>( \
+      const ::pagedkv::block_storage_view&, const ::pagedkv::block_storage_view&, \
+      std::span<const ::pagedkv::block_pair>, ::pagedkv::runtime::stream);
