@@ -88,6 +88,10 @@ template <class Rows>
 }
 
 /// One thread's part: requests taken in order from the queue that all workers share.
+[[nodiscard]] bool is_refusal(const error& reason) {
+  return reason.code == error_code::capacity_exhausted || reason.code == error_code::never_fits;
+}
+
 class worker {
  public:
   struct shared_state {
@@ -160,7 +164,7 @@ class worker {
     const auto submitted = shared_.served.submit(tokens);
     if (!submitted) {
       ++part_.refused_requests;
-      if (submitted.error().code != error_code::capacity_exhausted) {
+      if (!is_refusal(submitted.error())) {
         shared_.collected.add_violation("submit: " + submitted.error().message());
       }
       return;
@@ -216,7 +220,7 @@ class worker {
     for (auto i = std::uint32_t{0}; i < num_output_tokens; ++i) {
       const auto appended = shared_.served.append(submitted.id, static_cast<token>(++output & 0x7fff'ffff));
       if (!appended) {
-        if (appended.error().code != error_code::capacity_exhausted) {
+        if (!is_refusal(appended.error())) {
           shared_.collected.add_violation("append: " + appended.error().message());
         }
         note_sizes(submitted.sequence);

@@ -75,9 +75,10 @@ TEST_CASE("hits on blocks that wait for a step need none of the free ones", "[ca
 TEST_CASE("a refused prompt leaves cached blocks evictable though a step is in flight", "[cache][create]") {
   auto cache = kv_cache<float16, single_thread, no_eviction>{small_cache(4)};
   release_all(cache, {create_committed(cache, text(0, 8))});
+  REQUIRE(cache.create_sequence(text(100, 1)));
   REQUIRE(cache.begin_step());
   const auto before = cache.statistics().blocks;
-  const auto refused = cache.create_sequence(text(0, 17));
+  const auto refused = cache.create_sequence(text(0, 16));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::capacity_exhausted);
   CHECK(cache.statistics().blocks == before);

@@ -62,7 +62,12 @@ TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives 
   auto pool = full_pool<TestType>{};
   const auto refused = pool.tracker.submit(pool.fresh_tokens(9 * block_size), with_priority(100, true));
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(refused.error().code == error_code::never_fits);
+  CHECK(refused.error().value == 9);
+  CHECK(refused.error().limit == 8);
+  const auto grown = pool.tracker.append(pool.high, pool.fresh_tokens(6 * block_size + 1));
+  REQUIRE_FALSE(grown);
+  CHECK(grown.error().code == error_code::never_fits);
   CHECK(pool.preempted().empty());
   CHECK(pool.tracker.statistics().refused == 1);
 }
@@ -75,7 +80,7 @@ TEST_CASE("where cached blocks are never evicted, preemption that would only cac
 
 TEST_CASE("a request for which there is no record makes nobody give way", "[lifecycle]") {
   auto cache = kv_cache<>{{.block_size = block_size, .num_blocks = 4, .head_dim = 2, .max_sequences = 2}};
-  auto tracker = request_tracker{cache, {.max_ended = 0}};
+  auto tracker = request_tracker{cache, {.max_open = 4, .max_ended = 0}};
   auto last = submission{};
   for (auto i = 0; i < 4; ++i) {
     if (i != 0) {

@@ -1,3 +1,4 @@
+#include "../support/recording_backend.hpp"
 #include "tracked_cache.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -75,13 +76,13 @@ TEMPLATE_LIST_TEST_CASE("a preempted request holds nothing until it is resumed",
   auto& tracker = under_test.tracker;
   const auto tokens = under_test.fresh_tokens(3 * block_size + 1);
   const auto id = under_test.running_on(tokens);
-  CHECK(code_of(tracker.resume(id, tokens)) == error_code::invalid_argument);
+  CHECK(code_of(tracker.resume(id, tokens)) == error_code::not_preempted);
 
   REQUIRE(tracker.preempt(id));
   CHECK(under_test.state(id) == request_state::preempted);
   CHECK(under_test.in_use() == 0);
-  CHECK(code_of(tracker.preempt(id)) == error_code::invalid_argument);
-  CHECK(code_of(tracker.append(id, tokens)) == error_code::invalid_argument);
+  CHECK(code_of(tracker.preempt(id)) == error_code::preempted);
+  CHECK(code_of(tracker.append(id, tokens)) == error_code::preempted);
 
   const auto resumed = tracker.resume(id, tokens);
   REQUIRE(resumed);
@@ -104,7 +105,7 @@ TEMPLATE_LIST_TEST_CASE("a refused request leaves no trace but a count", "[lifec
   const auto before = under_test.cache.statistics();
   CHECK(code_of(under_test.tracker.submit(under_test.fresh_tokens(2 * block_size))) == error_code::capacity_exhausted);
   CHECK(code_of(under_test.tracker.append(id, under_test.fresh_tokens(2 * block_size))) ==
-        error_code::capacity_exhausted);
+        error_code::never_fits);
   CHECK(code_of(under_test.tracker.submit({}, with_priority(101))) == error_code::invalid_argument);
   const auto after = under_test.cache.statistics();
   CHECK(after.blocks == before.blocks);
@@ -181,8 +182,56 @@ TEMPLATE_LIST_TEST_CASE("records are purged by age in the cache's time", "[lifec
   CHECK(tracker.statistics().kept_records == 1);
 }
 
+TEMPLATE_LIST_TEST_CASE("running and preempted requests together stay below a limit", "[lifecycle]", caches) {
+  auto under_test = tracked_cache<TestType>{16, {.max_open = 2, .max_ended = 5}};
+  auto& tracker = under_test.tracker;
+  const auto first = under_test.running(1);
+  const auto second = under_test.running(1);
+  REQUIRE(tracker.preempt(first));
+  const auto refused = tracker.submit(under_test.fresh_tokens(1));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::limit_reached);
+  CHECK(refused.error().limit == 2);
+  REQUIRE(tracker.finish(second));
+  CHECK(tracker.submit(under_test.fresh_tokens(1)));
+  CHECK(code_of(tracker.submit(under_test.fresh_tokens(1))) == error_code::limit_reached);
+  CHECK(tracker.statistics().refused == 2);
+}
+
+TEST_CASE("without a limit of its own, a tracker follows twice as many requests as the cache has sequences",
+          "[lifecycle]") {
+  auto cache = kv_cache<>{{.block_size = block_size, .num_blocks = 4, .head_dim = 2, .max_sequences = 3}};
+  auto tracker = request_tracker{cache};
+  for (auto i = 0; i < 6; ++i) {
+    const auto made = tracker.submit(std::vector<token>(1, i));
+    REQUIRE(made);
+    REQUIRE(tracker.preempt(made->id));
+  }
+  const auto refused = tracker.submit(std::vector<token>(1, 7));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::limit_reached);
+  CHECK(refused.error().limit == 6);
+}
+
+TEST_CASE("a copy on write of a request runs on the caller's stream", "[lifecycle]") {
+  auto log = recording_backend::log{};
+  using recorded_cache = kv_cache<float32, single_thread, lru, host_allocator, recording_backend>;
+  auto cache = recorded_cache{{.block_size = block_size, .num_blocks = 4, .head_dim = 2}, {}, recording_backend{log}};
+  auto tracker = request_tracker{cache};
+  const auto tokens = std::vector<token>(block_size + 1, 5);
+  const auto submitted = tracker.submit(tokens).value();
+  REQUIRE(cache.commit(submitted.sequence, std::ssize(tokens)));
+  const auto forked = cache.fork(submitted.sequence);
+  REQUIRE(forked);
+  CHECK(log.calls.empty());
+  REQUIRE(tracker.append(submitted.id, tokens, 3));
+  CHECK(log.calls == std::vector{std::pair{std::string{"copy"}, 3}});
+  REQUIRE(cache.release(*forked));
+}
+
 TEST_CASE("negative limits are refused", "[lifecycle]") {
   auto cache = kv_cache<>{{.num_blocks = 4}};
+  CHECK_THROWS_AS(request_tracker(cache, {.max_open = -1}), pagedkv::exception);
   CHECK_THROWS_AS(request_tracker(cache, {.max_ended = -1}), pagedkv::exception);
   CHECK_THROWS_AS(request_tracker(cache, {.max_age = -1}), pagedkv::exception);
 }

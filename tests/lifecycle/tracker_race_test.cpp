@@ -74,7 +74,7 @@ class contest {
     if (!done) {
       const auto code = done.error().code;
       num_unexpected_ +=
-          code != already_ended && code != invalid_argument && code != capacity_exhausted && code != sequence_busy;
+          code != already_ended && code != preempted && code != capacity_exhausted && code != sequence_busy;
     }
   }
 

@@ -102,6 +102,10 @@ void cache_model::create(const operation& next) {
   if (live_.size() == static_cast<std::size_t>(config_.max_sequences)) {
     return expect_error(made, error_code::limit_reached, "create beyond max_sequences");
   }
+  if (blocks_for(size) > config_.num_blocks) {
+    ++expected_.refusals;
+    return expect_error(made, error_code::never_fits, "create beyond the pool");
+  }
   if (num_fresh > available(seen_.blocks)) {
     ++expected_.refusals;
     return expect_error(made, error_code::capacity_exhausted, "create beyond capacity");
@@ -159,6 +163,10 @@ void cache_model::append(const operation& next, bool run) {
                        }));
   const auto total = blocks_for(s->size() + static_cast<std::int64_t>(tokens.size()));
   const auto num_fresh = total - static_cast<std::int64_t>(last) + (shared ? 1 : 0);
+  if (!tokens.empty() && total - static_cast<std::int64_t>(s->num_dropped) > config_.num_blocks) {
+    ++expected_.refusals;
+    return expect_error(appended, error_code::never_fits, "append beyond the pool");
+  }
   if (num_fresh > available(seen_.blocks)) {
     ++expected_.refusals;
     return expect_error(appended, error_code::capacity_exhausted, "append beyond capacity");

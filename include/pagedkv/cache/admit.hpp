@@ -104,7 +104,7 @@ template <class State>
                  std::min(options.retention, options.expected_tokens)};
   }
   if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
-    return state.refuse(num_blocks, state.pool.num_available());
+    return state.never_fits(num_blocks);
   }
   if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_for(options.expected_tokens)))) {
     return error{error_code::out_of_memory, "number of tokens in the block table",

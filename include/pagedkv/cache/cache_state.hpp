@@ -66,6 +66,13 @@ struct cache_state {
     return {error_code::capacity_exhausted, "number of blocks needed", needed, std::min(num_available, needed - 1)};
   }
 
+  /// More blocks than the pool has, whatever is released.
+  [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
+    counts.add(counter::refusals, 1);
+    return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
+            config.num_blocks};
+  }
+
   /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has
   /// other contents.
   [[nodiscard]] auto chains() noexcept {

@@ -62,6 +62,9 @@ template <class State, class Copy>
   const bool must_copy = partial && !state.pool.writable(s.blocks.back());
   const auto total = state.blocks_for(s.num_tokens + static_cast<std::int64_t>(tokens.size()));
   const auto num_fresh = total - size + (must_copy ? 1 : 0);
+  if (const auto num_held = total - s.blocks.num_dropped(); num_held > static_cast<std::size_t>(state.config.num_blocks)) {
+    return state.never_fits(num_held);
+  }
   if (!s.blocks.try_reserve(size + num_fresh)) {
     return error{error_code::out_of_memory, "number of blocks in the block table",
                  static_cast<std::int64_t>(size + num_fresh)};

@@ -62,8 +62,8 @@ class basic_kv_cache {
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
   /// Starts a sequence with a prompt, which may be empty. All of it is allocated or nothing is; at least the last token
-  /// is left to compute. Linear in the prompt. Errors: `capacity_exhausted`, `limit_reached` (`max_sequences`),
-  /// `invalid_argument`, `out_of_memory`.
+  /// is left to compute. Linear in the prompt. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
+  /// (`max_sequences`), `invalid_argument`, `out_of_memory`.
   [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -76,7 +76,8 @@ class basic_kv_cache {
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
-  /// see it. Four stores when neither is the case. Errors: `capacity_exhausted`, and those of the backend.
+  /// see it. Four stores when neither is the case. Errors: `capacity_exhausted` (not now), `never_fits`,
+  /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) -> result<void> {

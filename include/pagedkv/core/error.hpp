@@ -13,12 +13,15 @@ enum class error_code : std::uint8_t {
   invalid_argument,    // a value outside what the operation accepts
   size_overflow,       // a product of sizes does not fit its type
   out_of_memory,       // an allocator had nothing left
-  capacity_exhausted,  // not enough blocks, even after eviction
+  capacity_exhausted,  // not enough blocks now, even after eviction
+  never_fits,          // more blocks than the pool has
   unknown_sequence,    // never existed, or already released
   sequence_busy,       // another thread is inside an operation on it
   unknown_step,        // never begun, or already retired
   unknown_request,     // never submitted, or purged
   already_ended,       // the request finished, was cancelled or failed before
+  preempted,           // the request holds no sequence until it is resumed
+  not_preempted,       // the request runs: there is nothing to resume
   in_use,              // refused while blocks or steps are in use
   limit_reached,       // a bounded table or counter is full
   backend_failure,     // the device runtime refused a call
@@ -61,11 +64,14 @@ class exception : public std::runtime_error {
     case error_code::size_overflow: return "size overflow";
     case error_code::out_of_memory: return "out of memory";
     case error_code::capacity_exhausted: return "capacity exhausted";
+    case error_code::never_fits: return "never fits";
     case error_code::unknown_sequence: return "unknown sequence";
     case error_code::sequence_busy: return "sequence busy";
     case error_code::unknown_step: return "unknown step";
     case error_code::unknown_request: return "unknown request";
     case error_code::already_ended: return "already ended";
+    case error_code::preempted: return "preempted";
+    case error_code::not_preempted: return "not preempted";
     case error_code::in_use: return "in use";
     case error_code::limit_reached: return "limit reached";
     case error_code::backend_failure: return "backend failure";

@@ -71,8 +71,10 @@ struct tracker_statistics {
   std::int64_t kept_records = 0;  // of ended requests
 };
 
-/// How long records of ended requests are kept.
+/// How many requests a tracker follows, and how long it keeps the records of ended ones. It holds memory for
+/// `max_open + max_ended` records at most.
 struct tracker_limits {
+  std::int32_t max_open = 0;                             // running and preempted; 0: twice the cache's `max_sequences`
   std::int32_t max_ended = 1024;                         // records; the oldest go first
   std::int64_t max_age = std::int64_t{600'000'000'000};  // nanoseconds of the cache's time since the end
 };

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/locking/guards.hpp>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace pagedkv {
+
+/// Sequences that are still to be released, because another thread was inside of them. Takes memory only when made.
+template <class Mutex>
+class deferred_releases {
+ public:
+  struct entry {
+    sequence_id sequence{};
+    bool session_ended = false;
+  };
+
+  explicit deferred_releases(std::size_t capacity) { entries_.reserve(capacity); }
+
+  [[nodiscard]] std::size_t size() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return entries_.size();
+  }
+  void push(const entry& owed) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    entries_.push_back(owed);
+  }
+  [[nodiscard]] std::optional<entry> pop() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    if (entries_.empty()) {
+      return std::nullopt;
+    }
+    const auto last = entries_.back();
+    entries_.pop_back();
+    return last;
+  }
+
+ private:
+  [[no_unique_address]] Mutex mutex_;
+  std::vector<entry> entries_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/policy/element.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// The host backend, which fails on demand and notes on which stream block operations were asked for.
+struct recording_backend : host_backend {
+  using stream = int;
+
+  struct log {
+    bool fail = false;
+    std::vector<std::pair<std::string, stream>> calls;
+  };
+
+  static constexpr std::string_view name = "recording";
+
+  explicit recording_backend(log& to) : notes(&to) {}
+
+  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values, stream on) noexcept {
+    notes->calls.emplace_back("append", on);
+    return host::append<Element>(view, layer, slots, keys, values);
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream on) noexcept {
+    notes->calls.emplace_back("gather", on);
+    return host::gather<Element>(view, layer, slots, keys, values);
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    notes->calls.emplace_back("copy", on);
+    return notes->fail ? error{error_code::backend_failure, "copy"} : host::copy_blocks(view, pairs);
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    notes->calls.emplace_back("move", on);
+    return notes->fail ? error{error_code::backend_failure, "move"} : host::move_blocks(view, pairs);
+  }
+
+  log* notes;
+};
+
+}  // namespace pagedkv::test
