@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/events.hpp>
+#include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/lifecycle/deferred_releases.hpp>
 #include <pagedkv/lifecycle/request.hpp>
 #include <pagedkv/lifecycle/request_records.hpp>
