@@ -39,25 +39,3 @@ TEST_CASE("every error code is described, each differently", "[error]") {
     }
   }
 }
-
-TEST_CASE("value() of a failed result throws an exception that carries the error", "[error]") {
-  const auto failed = pagedkv::result<int>(error{error_code::unknown_sequence, "sequence_id", 7});
-  REQUIRE(failed.has_error());
-  try {
-    static_cast<void>(failed.value());
-    FAIL("value() returned");
-  } catch (const pagedkv::exception& e) {
-    CHECK(e.reason().code == error_code::unknown_sequence);
-    CHECK(e.reason().value == 7);
-    CHECK(std::string(e.what()) == failed.error().message());
-  }
-}
-
-TEST_CASE("a result holds a value or an error, also without a value type", "[error]") {
-  const auto good = pagedkv::result<int>(5);
-  CHECK(good.value() == 5);
-  CHECK(pagedkv::result<void>().has_value());
-  const auto refused = pagedkv::result<void>(error{error_code::in_use, "blocks", 2});
-  CHECK(refused.error().code == error_code::in_use);
-  CHECK_THROWS_AS(refused.value(), pagedkv::exception);
-}

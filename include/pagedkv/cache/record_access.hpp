@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/record_map.hpp>
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
 
 #include <cstdint>
 #include <type_traits>

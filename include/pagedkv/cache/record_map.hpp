@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/sequence/block_table.hpp>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <boost/system/result.hpp>
-
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -40,10 +40,7 @@ struct error {
   [[nodiscard]] std::string message() const;
 };
 
-template <class T>
-using result = boost::system::result<T, error>;
-
-/// Thrown by constructors, and by `result::value()` on a result that holds an error.
+/// Thrown by constructors, and by `value()` of a result that holds an error.
 class exception : public std::runtime_error {
  public:
   explicit exception(const error& e) : std::runtime_error(e.message()), error_(e) {}
@@ -53,10 +50,6 @@ class exception : public std::runtime_error {
  private:
   error error_;
 };
-
-[[noreturn]] inline void throw_exception_from_error(const error& e, const boost::source_location&) {
-  throw exception(e);
-}
 
 [[nodiscard]] constexpr const char* describe(error_code code) noexcept {
   switch (code) {
@@ -90,5 +83,19 @@ inline std::string error::message() const {
   }
   return text;
 }
+
+namespace detail {
+
+/// Throws `exception`; a program that is compiled without exceptions prints the message and ends.
+[[noreturn]] inline void fail(const error& reason) {
+#if defined(__cpp_exceptions)
+  throw exception(reason);
+#else
+  std::fprintf(stderr, "pagedkv: %s\n", reason.message().c_str());
+  std::abort();
+#endif
+}
+
+}  // namespace detail
 
 }  // namespace pagedkv

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/block_bitmap.hpp>
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/policy/locking/spin_pause.hpp>

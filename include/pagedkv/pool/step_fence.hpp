@@ -1,9 +1,10 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 namespace pagedkv {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <pagedkv/core/block_pairs.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 
 #include <algorithm>
