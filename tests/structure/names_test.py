@@ -56,7 +56,7 @@ class Names(unittest.TestCase):
         lines += '# 2 "/in/a.hpp" 2\n#define C(x)'
         self.assertEqual(len(rules.macro_violations(lines, "/in")), 2)
 
-    def test_no_library_but_the_standard_and_boost_comes_along(self):
+    def test_no_library_but_the_standard_boost_and_xxhash_comes_along(self):
         self.assertEqual(rules.foreign_include_violations(SOURCE_ROOT), [])
 
     def test_a_using_directive_collides_with_nothing(self):
@@ -66,7 +66,7 @@ class Names(unittest.TestCase):
 
     def test_users_have_xxhash_as_they_configure_it(self):
         for macro in ("", "#define XXH_INLINE_ALL\n", "#define XXH_NAMESPACE user_\n"):
-            for before, after in ((macro + XXHASH_USER, self.library), (self.library, macro + XXHASH_USER)):
+            for before, after in ((macro + XXHASH_USER, self.library), (macro + self.library, XXHASH_USER)):
                 with self.subTest(macro=macro, first=before[:32]):
                     preprocessed = call_compiler("-E", program=before + after)
                     self.assertEqual("user_XXH3_64bits" in preprocessed, "NAMESPACE" in macro)

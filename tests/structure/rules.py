@@ -29,7 +29,7 @@ ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 MAX_LINES = 400
 # Whose names a user of a C++ library has to expect. (No header of the C library but these; none has a dot in C++.)
-FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|sys/mman\.h)")
+FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|sys/mman\.h)")
 
 
 def headers(root):

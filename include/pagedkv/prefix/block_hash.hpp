@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/prefix/xxh3.hpp>
+#include <xxhash.h>
 
 #include <concepts>
 #include <cstddef>
@@ -17,10 +17,10 @@ concept block_hash = requires(std::uint64_t previous, std::span<const token> tok
   { H::hash(previous, tokens) } noexcept -> std::same_as<std::uint64_t>;
 };
 
-/// XXH3, 64 bits, seeded with the previous hash.
+/// XXH3, 64 bits, seeded with the previous hash: xxHash's own, called as its header is configured.
 struct xxh3_hash {
   [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return detail::xxh3::hash(std::as_bytes(tokens).data(), tokens.size_bytes(), previous);
+    return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), previous);
   }
 };
 
