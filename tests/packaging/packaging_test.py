@@ -1,4 +1,4 @@
-"""A small project uses pagedkv in both ways that are offered: as a Meson subproject, and installed, by pkg-config."""
+"""A small project uses pagedkv in every way that is offered: from its sources, and installed; by Meson, CMake and pkg-config."""
 
 import os
 import pathlib
@@ -11,7 +11,8 @@ import unittest
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 CONSUMER = pathlib.Path(__file__).parent / "consumer"
-OUTPUT = "in use: blocks is 2\n"
+OUTPUT = "4 blocks are free\n"
+CMAKE_FILES = {f"share/cmake/pagedkv/{name}" for name in ("pagedkvConfig.cmake", "pagedkvConfigVersion.cmake", "targets.cmake")}
 
 
 def run(*command, **environment):
@@ -46,6 +47,12 @@ class Packaging(unittest.TestCase):
         self.assertEqual(run(build / "consumer"), OUTPUT)
         return build
 
+    def build_and_run_with_cmake(self, *options):
+        build = self.folder / "cmake_build"
+        run("cmake", "-S", self.consumer, "-B", build, *options)
+        run("cmake", "--build", build)
+        self.assertEqual(run(build / "consumer"), OUTPUT)
+
     def test_as_a_subproject(self):
         (self.consumer / "subprojects").mkdir()
         (self.consumer / "subprojects" / "pagedkv").symlink_to(SOURCE_ROOT)
@@ -62,18 +69,45 @@ class Packaging(unittest.TestCase):
         sources = headers_below(SOURCE_ROOT / "include") | headers_below(SOURCE_ROOT / "kernels")
         self.assertEqual(headers_below(prefix / "include"), sources)
         files = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
-        self.assertEqual(files - {f"include/{name}" for name in sources}, {"share/pkgconfig/pagedkv.pc"})
+        self.assertEqual(files - {f"include/{name}" for name in sources}, CMAKE_FILES | {"share/pkgconfig/pagedkv.pc"})
 
         path = str(prefix / "share" / "pkgconfig")
         self.build_and_run("--wrap-mode=nofallback", PKG_CONFIG_PATH=path)
 
         flags = shlex.split(run("pkg-config", "--cflags", "--libs", "pagedkv", PKG_CONFIG_PATH=path))
         program = self.folder / "by_hand"
-        run(*COMPILER, "-std=c++20", self.consumer / "main.cpp", "-o", program, *flags)
+        run(*COMPILER, self.consumer / "main.cpp", "-o", program, *flags)
         self.assertEqual(run(program), OUTPUT)
 
         kernels = pathlib.Path(run("pkg-config", "--variable=kernels", "pagedkv", PKG_CONFIG_PATH=path).strip())
         self.assertTrue((kernels / "float16.hip").is_file())
+
+        self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
+
+    def test_cmake_with_the_sources(self):
+        self.build_and_run_with_cmake(f"-DPAGEDKV_SOURCE={SOURCE_ROOT}")
+
+    def test_cmake_installed(self):
+        build, first, prefix = self.folder / "pagedkv", self.folder / "first", self.folder / "prefix"
+        run("cmake", "-S", SOURCE_ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={first}")
+        run("cmake", "--install", build)
+        first.rename(prefix)  # an installed copy may be moved
+        files = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
+        sources = headers_below(SOURCE_ROOT / "include") | headers_below(SOURCE_ROOT / "kernels")
+        self.assertEqual(files, {f"include/{name}" for name in sources} | CMAKE_FILES)
+        self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
+
+    def test_cmake_compiles_kernels_for_cuda(self):
+        nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+        if nvcc is None:
+            self.skipTest("there is no nvcc")
+        build = self.folder / "build"
+        options = ("-DLANGUAGES=CUDA", f"-DCMAKE_CUDA_COMPILER={nvcc}", "-DCMAKE_CUDA_ARCHITECTURES=90")
+        run("cmake", "-G", "Ninja", "-S", self.consumer, "-B", build, f"-DPAGEDKV_SOURCE={SOURCE_ROOT}", *options)
+        objects = run("ninja", "-C", build, "-t", "targets", "all")
+        kernels = [line.split(":")[0] for line in objects.splitlines() if "blocks.hip.o:" in line]
+        self.assertEqual(len(kernels), 1)
+        run("ninja", "-C", build, *kernels)  # the smallest; all of them are compiled in tests/kernels
 
 
 if __name__ == "__main__":

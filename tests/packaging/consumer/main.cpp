@@ -1,5 +1,8 @@
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/pagedkv.hpp>
 
 #include <iostream>
 
-int main() { std::cout << pagedkv::error{pagedkv::error_code::in_use, "blocks", 2}.message() << '\n'; }
+int main() {
+  auto cache = pagedkv::kv_cache<>({.num_blocks = 4});
+  std::cout << cache.statistics().blocks.free << " blocks are free\n";
+}
