@@ -20,6 +20,9 @@ namespace pagedkv {
 /// | `E::scale_for(absmax)`     | the scale of a row whose largest magnitude is `absmax`; 1 for unscaled elements |
 /// | `E::encode(number, scale)` | nearest stored number; the scale is that of a row that holds the number         |
 /// | `E::decode(stored, scale)` | its value                                                                      |
+///
+/// An unscaled element may also have `encode_eight(numbers, stored)` and `decode_eight(stored, numbers)`, with the same
+/// bits, for processors with `PAGEDKV_WIDE` vectors.
 template <class E>
 concept element = requires(float number, float scale, typename E::storage stored) {
   requires std::is_trivially_copyable_v<typename E::storage>;

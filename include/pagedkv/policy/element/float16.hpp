@@ -1,15 +1,18 @@
 #pragma once
 
 #include <pagedkv/core/device_half.hpp>
+#include <pagedkv/core/wide_vectors.hpp>
 #include <pagedkv/policy/element.hpp>
 
 #include <cstdint>
+#include <cstring>
 
 namespace pagedkv {
 
 /// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper
-/// bits of its payload, subnormals are kept. Every case is computed and one selected, so that loops vectorise. Devices
-/// convert in hardware, with equal results but for the payload of a NaN.
+/// bits of its payload, subnormals are kept; a signalling NaN decodes to a quiet one. Every case is computed and one
+/// selected, so that loops vectorise. Rows are converted by the processor's own instruction where it has one, with equal
+/// bits; devices do so with equal results but for the payload of a NaN.
 struct float16 {
   using storage = std::uint16_t;
   static constexpr bool scaled = false;
@@ -48,11 +51,34 @@ struct float16 {
     const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
     auto result = select(magnitude < 0x400u, subnormal, normal);
     result = select(magnitude >= 0x7c00u, normal + exponent_shift, result);
+    result |= select(magnitude > 0x7c00u, quiet_bit, 0u);
     return __builtin_bit_cast(float, sign | result);
 #endif
   }
 
+#if defined(PAGEDKV_WIDE_VECTORS)
+  PAGEDKV_WIDE static void encode_eight(const float* numbers, storage* stored) noexcept {
+    constexpr auto to_nearest_even = 0;
+    auto wide = eight_numbers{};
+    std::memcpy(&wide, numbers, sizeof(wide));
+    const auto halves = __builtin_ia32_vcvtps2ph256(wide, to_nearest_even);
+    std::memcpy(stored, &halves, sizeof(halves));
+  }
+
+  PAGEDKV_WIDE static void decode_eight(const storage* stored, float* numbers) noexcept {
+    auto halves = eight_halves{};
+    std::memcpy(&halves, stored, sizeof(halves));
+    const auto wide = __builtin_ia32_vcvtph2ps256(halves);
+    std::memcpy(numbers, &wide, sizeof(wide));
+  }
+#endif
+
  private:
+#if defined(PAGEDKV_WIDE_VECTORS)
+  using eight_numbers [[gnu::vector_size(32)]] = float;
+  using eight_halves [[gnu::vector_size(16)]] = short;
+#endif
+
   /// Compilers turn a conditional expression into a jump around the float arithmetic, and then do not vectorise.
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::uint32_t select(bool condition, std::uint32_t yes,
                                                                           std::uint32_t no) noexcept {
@@ -62,6 +88,7 @@ struct float16 {
 
   // Bits of float32 magnitudes.
   static constexpr std::uint32_t exponent_shift = (127u - 15u) << 23;
+  static constexpr std::uint32_t quiet_bit = 0x400000u;
   static constexpr std::uint32_t half_bits = 0x3f000000u;        // 0.5
   static constexpr std::uint32_t smallest_normal = 0x38800000u;  // 2^-14
   static constexpr std::uint32_t first_infinite = 0x477ff000u;   // 65520: halfway from 65504, the largest, to 2^16

@@ -1,0 +1,109 @@
+// Rows are converted by vector instructions, chosen when the program runs: every bit is as `encode` and `decode` have it.
+
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/row.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+[[nodiscard]] std::uint32_t bits_of(float number) { return __builtin_bit_cast(std::uint32_t, number); }
+[[nodiscard]] float from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+template <class T>
+[[nodiscard]] bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Converts in one row, and number by number; whether all bits are equal.
+template <class Element>
+[[nodiscard]] bool rows_are_as_numbers(const std::vector<float>& row) {
+  auto stored = std::vector<typename Element::storage>(row.size());
+  const auto scale = encode_row<Element>(row, stored);
+  auto expected = stored;
+  std::transform(row.begin(), row.end(), expected.begin(), [&](float x) { return Element::encode(x, scale); });
+  auto read = std::vector<float>(row.size());
+  decode_row<Element>(stored, scale, read);
+  auto expected_read = read;
+  std::transform(stored.begin(), stored.end(), expected_read.begin(),
+                 [&](auto x) { return Element::decode(x, scale); });
+  return same_bits(stored, expected) && same_bits(read, expected_read);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("rows of every length are converted like their numbers", "[row]", float32, float16, bfloat16, int8) {
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  auto random = std::mt19937(seed);
+  auto moderate = std::normal_distribution<float>(0, 10);
+  for (auto size = std::size_t{0}; size < 200; ++size) {
+    auto row = std::vector<float>(size);
+    std::generate(row.begin(), row.end(), [&] { return moderate(random); });
+    REQUIRE(rows_are_as_numbers<TestType>(row));
+  }
+}
+
+TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row]", float32, float16, bfloat16) {
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  auto random = std::mt19937(seed);
+  auto row = std::vector<float>(1000);
+  for (auto repetition = 0; repetition < 1000; ++repetition) {
+    std::generate(row.begin(), row.end(), [&] { return from_bits(static_cast<std::uint32_t>(random())); });
+    REQUIRE(rows_are_as_numbers<TestType>(row));
+  }
+}
+
+TEST_CASE("every half decodes alike in a row and alone, a signalling NaN to a quiet one", "[row][float16]") {
+  auto halves = std::vector<std::uint16_t>(1 << 16);
+  for (auto i = std::size_t{0}; i < halves.size(); ++i) {
+    halves[i] = static_cast<std::uint16_t>(i);
+  }
+  auto row = std::vector<float>(halves.size());
+  decode_row<float16>(halves, 1.0f, row);
+  for (auto i = std::size_t{0}; i < halves.size(); ++i) {
+    if (bits_of(row[i]) != bits_of(float16::decode(halves[i], 1.0f))) {
+      FAIL("half " << i << " decodes to " << bits_of(row[i]));
+    }
+  }
+  CHECK(bits_of(float16::decode(0x7c01, 1.0f)) == 0x7fc02000U);
+  CHECK(bits_of(float16::decode(0xfdff, 1.0f)) == 0xffffe000U);
+}
+
+TEST_CASE("numbers around every half, and between, encode alike in a row and alone", "[row][float16]") {
+  auto row = std::vector<float>();
+  const auto check = [&] {
+    REQUIRE(rows_are_as_numbers<float16>(row));
+    row.clear();
+  };
+  // Each half, the ties on both of its sides, and the next float32 numbers.
+  for (auto i = std::uint32_t{0}; i < 0x7c01U; ++i) {
+    const auto at = float16::decode(static_cast<std::uint16_t>(i), 1.0f);
+    const auto above = i < 0x7bffU ? float16::decode(static_cast<std::uint16_t>(i + 1), 1.0f) : 65536.0f;
+    for (const auto number : {at, (at + above) / 2}) {
+      for (const auto near : {bits_of(number) - (number > 0 ? 1U : 0U), bits_of(number), bits_of(number) + 1U}) {
+        row.push_back(from_bits(near));
+        row.push_back(-from_bits(near));
+      }
+    }
+  }
+  check();
+  // A float32 number in 1,021, NaN with their payloads and subnormal ones among them.
+  for (auto bits = std::uint64_t{0}; bits <= std::numeric_limits<std::uint32_t>::max(); bits += 1021) {
+    row.push_back(from_bits(static_cast<std::uint32_t>(bits)));
+  }
+  check();
+}
