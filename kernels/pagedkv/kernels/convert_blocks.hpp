@@ -14,16 +14,12 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
                           block_storage_view to, block_batch batch) {
   const auto row = find_row(spread);
   const auto active = row.token >= 0;
-  auto source = plain_source<From, N>{};
-  auto destination = row_pair<typename To::storage>{};
-  if (active) {
-    const auto [pair, offset] = block_size.split(row.token);
-    const auto layer = static_cast<std::int32_t>(workgroup_index().y);
-    const auto blocks = batch.pairs[pair];
-    const auto read = rows_in_block<From>(from, layer, blocks.source, offset, row.head);
-    source.rows = {read.key, read.value, read.key_scale, read.value_scale};
-    destination = rows_in_block<To>(to, layer, blocks.destination, offset, row.head);
-  }
+  const auto [pair, offset] = block_size.split(row.token_or_first());
+  const auto layer = static_cast<std::int32_t>(workgroup_index().y);
+  const auto blocks = batch.pairs[pair];
+  const auto read = rows_in_block<From>(from, layer, blocks.source, offset, row.head);
+  const auto source = plain_source<From, N>{{read.key, read.value, read.key_scale, read.value_scale}};
+  const auto destination = rows_in_block<To>(to, layer, blocks.destination, offset, row.head);
   transfer<To, N>(spread, source, active, active, [&] { return destination; });
 }
 

@@ -3,6 +3,13 @@
 // Empty for other compilers.
 #if defined(__HIPCC__)
 
+  // There, clang 21 takes one 16-bit half of a register for the other, and some kernels lose numbers.
+  #if __clang_major__ == 21 && !defined(PAGEDKV_REAL_TRUE16_OFF) && \
+      (defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || defined(__gfx1103__))
+    #error "clang 21 miscompiles kernels for gfx110x: use another version, or \
+-Xclang -target-feature -Xclang -real-true16 -DPAGEDKV_REAL_TRUE16_OFF"
+  #endif
+
   #include <hip/hip_runtime.h>
 
   #include <pagedkv/kernels/platform_device.hpp>

@@ -71,6 +71,10 @@ template <int Most, class Launch>
 struct row_place {
   std::int32_t token = -1;  // -1 on lanes that have no row: they stay for the shuffles, which need the whole wave
   std::int32_t head = 0;
+
+  /// A token to form pointers with on every lane. AMD's compilers load through a pointer that only some lanes set as if it
+  /// could be any kind of memory, which is slower than what is known to be global.
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t token_or_first() const { return token < 0 ? 0 : token; }
 };
 
 [[nodiscard]] PAGEDKV_DEVICE inline row_place find_row(const row_spread& spread) {
