@@ -280,6 +280,55 @@ void allocation_races_retirement(execution& e) {
   pool.run();
 }
 
+/// Of two holders, a step uses one; the other lets go while the step retires.
+template <template <class> class Atomic, bool Published>
+void retire_races_another_holder(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = Published ? pool.publish() : pool.allocate();
+  e.expect(pool.pool().reference(block), "the count is full");
+  const auto step = pool.pool().begin_step(step_use::named_sequences).value();
+  auto used = step_set{};
+  used.insert(step);
+  auto retired = scheduled<bool>{false};
+  e.spawn([&] {
+    pool.pool().release(block, block_release{}, pool.pool().fence_of(used));
+    retired.store(true, std::memory_order_seq_cst);
+    e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+  });
+  e.spawn([&] {
+    pool.release(block);
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      e.expect(retired.load(std::memory_order_seq_cst), "a block was handed out that a step may touch");
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+/// What a step may read of a block is fenced, and unfenced, while another holder lets go and comes back.
+template <template <class> class Atomic>
+void fence_races_hit(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  e.expect(pool.pool().reference(block), "the count is full");
+  const auto step = pool.pool().begin_step(step_use::named_sequences).value();
+  auto used = step_set{};
+  used.insert(step);
+  e.spawn([&] {
+    pool.pool().fence(block, pool.pool().fence_of(used));
+    e.expect(pool.pool().fenced(block), "a block is not fenced though a step is open");
+    e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
+    e.expect(!pool.pool().fenced(block), "a block is fenced though every step has retired");
+  });
+  e.spawn([&] {
+    pool.release(block);
+    pool.hit(block);
+  });
+  e.run();
+  pool.release(block);
+  pool.run();
+}
+
 template <template <class> class Atomic>
 void references_race(execution& e) {
   auto pool = audited_pool<Atomic>{e, 1};
@@ -333,7 +382,9 @@ std::vector<scenario> scenarios() {
           retire_races_a_second_step<Atomic>,  retire_races_a_sweep<Atomic>,
           allocation_races_retirement<Atomic>, references_race<Atomic>,
           look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
-          count_races_moves<Atomic>,           occupation_races_hit<Atomic>};
+          count_races_moves<Atomic>,           occupation_races_hit<Atomic>,
+          fence_races_hit<Atomic>,             retire_races_another_holder<Atomic, true>,
+          retire_races_another_holder<Atomic, false>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {

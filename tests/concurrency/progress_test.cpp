@@ -83,6 +83,15 @@ std::vector<stopped_operation> operations_that_change() {
            ignore(cache.retire_step(*step));
          }
        }},
+      {"step that names its sequence", true,
+       [](cache_under_test& cache, sequence_id id) {
+         if (const auto step = cache.begin_step(std::span{&id, 1})) {
+           ignore(cache.truncate(id, 3));
+           ignore(cache.append(id, token{7}));
+           ignore(cache.release(id));
+           ignore(cache.retire_step(*step));
+         }
+       }},
       {"reset", true,
        [](cache_under_test& cache, sequence_id id) {
          ignore(cache.release(id));
@@ -166,9 +175,13 @@ void one_of_everything(execution& e, cache_under_test& cache, token first) {
       ignore(cache.release(*copy));
     }
     ignore(cache.gain_of_releasing(std::span{&made->id, 1}, text(6)));
+    const auto step = cache.begin_step(std::span{&made->id, 1});
     ignore(cache.drop_before(made->id, 2));
     ignore(cache.truncate(made->id, 2));
     ignore(cache.release(made->id));
+    if (step) {
+      ignore(cache.retire_step(*step));
+    }
   }
   ignore(cache.statistics());
   ignore(cache.memory());

@@ -2,6 +2,8 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <array>
+
 namespace {
 
 using namespace pagedkv;
@@ -171,15 +173,37 @@ TEMPLATE_LIST_TEST_CASE("blocks that a survivor shares are no gain", "[lifecycle
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("nobody gives way while a step could keep the blocks", "[lifecycle]", caches) {
+TEMPLATE_LIST_TEST_CASE("whoever gives way within a step makes room with it", "[lifecycle]", caches) {
   auto pool = full_pool<TestType>{};
-  const auto step = pool.cache.begin_step();
-  REQUIRE(step);
-  CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100, true)));
-  CHECK(pool.preempted().empty());
-  REQUIRE(pool.cache.retire_step(*step));
-  CHECK(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100, true)));
+  const auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto step = pool.cache.begin_step().value();
+  for (auto i = 0; i < 3; ++i) {  // asked again, nobody else gives way
+    const auto refused = pool.tracker.submit(tokens, with_priority(100, true));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == error_code::capacity_exhausted);
+    CHECK(refused.error().step == step);
+    CHECK(pool.preempted() == std::vector{pool.low_late});
+  }
+  const auto more = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(100, true));
+  CHECK(more.error().step == step);
+  CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
+  REQUIRE(pool.cache.retire_step(step));
+  CHECK(pool.tracker.submit(tokens, with_priority(100, true)));
+  CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("a request that no open step uses makes room at once", "[lifecycle]", caches) {
+  auto pool = full_pool<TestType>{};
+  const auto sequence_of = [&](request_id id) { return pool.tracker.describe(id).value().sequence; };
+  const auto used = std::array{sequence_of(pool.middle), sequence_of(pool.low_early), sequence_of(pool.high)};
+  const auto step = pool.cache.begin_step(used).value();
+  CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
   CHECK(pool.preempted() == std::vector{pool.low_late});
+  const auto grown = pool.tracker.append(pool.middle, pool.fresh_tokens(1));
+  CHECK(grown.error().step == step_id{});  // may not preempt, and nothing is coming
+  REQUIRE(pool.cache.retire_step(step));
+  pool.check_invariants();
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -93,6 +95,61 @@ TEST_CASE("steps retire in any order, and tags pass in the order of their steps"
       return tag.first < oldest;
     });
   }
+}
+
+TEST_CASE("a set of steps has the newest and those among the 64 before it", "[step_fence]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (auto round = 0; round < 200; ++round) {
+    auto steps = step_set{};
+    auto numbers = std::vector<std::uint64_t>{};
+    for (auto number = std::uint64_t{1}; number < 300; number += 1 + random() % (round % 3 == 0 ? 90 : 5)) {
+      numbers.push_back(number);
+    }
+    if (round % 4 == 0 && numbers.size() > 1) {
+      std::swap(numbers[numbers.size() - 1], numbers[numbers.size() - 2]);  // two threads begin at once
+    }
+    for (const auto number : numbers) {
+      steps.insert(step_id{number});
+      steps.insert(step_id{number});
+    }
+    std::ranges::sort(numbers, std::greater{});
+    std::erase_if(numbers, [&](std::uint64_t number) { return numbers[0] - number > 64; });
+    auto visited = std::vector<std::uint64_t>{};
+    visit_latest_first(steps, [&](std::uint64_t number) {
+      visited.push_back(number);
+      return false;
+    });
+    REQUIRE(visited == numbers);
+  }
+}
+
+TEST_CASE("a tag is that of the newest open step that uses everything or is in the set", "[step_fence]") {
+  auto steps = fence{};
+  const auto begin = [&](step_use use) { return steps.begin(use).value(); };
+  const auto first = begin(step_use::named_sequences);
+  const auto second = begin(step_use::named_sequences);
+  auto used = step_set{};
+  CHECK(steps.tag(used) == 0);
+  used.insert(first);
+  const auto tag = steps.tag(used);
+  CHECK(tag != 0);
+  CHECK_FALSE(steps.passed(tag));
+  REQUIRE(steps.retire(second));
+  used.insert(second);
+  CHECK(steps.tag(used) == tag);  // the second has retired
+  const auto third = begin(step_use::everything);
+  const auto all = steps.tag();
+  CHECK(steps.tag(used) == all);
+  CHECK(steps.later(tag, all) == all);
+  CHECK(steps.later(all, tag) == all);
+  CHECK(steps.later(tag, 0) == tag);
+  CHECK(steps.later(0, tag) == tag);
+  REQUIRE(steps.retire(first));
+  CHECK(steps.later(tag, 0) == 0);
+  REQUIRE(steps.retire(third));
+  CHECK(steps.tag(used) == 0);
 }
 
 namespace {

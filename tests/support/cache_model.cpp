@@ -69,7 +69,7 @@ void cache_model::apply(const operation& next) {
       }
       break;
     case action::find_prefix: find_prefix(next); break;
-    case action::begin_step: begin_step(); break;
+    case action::begin_step: begin_step(next); break;
     case action::retire_step: retire_step(next); break;
     case action::compact: compact(); break;
     case action::reset: reset(); break;
@@ -157,8 +157,9 @@ void cache_model::append(const operation& next, bool run) {
 
   const auto last = s->blocks.size();
   const bool partial = s->size() % config_.block_size != 0;
+  const bool read_by_step = s->reuses_slots && fences_.contains(partial ? s->blocks.back() : no_block);
   const bool shared = partial && !tokens.empty() &&
-                      (published_.contains(s->blocks.back()) || std::ranges::any_of(live_, [&](const auto& other) {
+                      (read_by_step || published_.contains(s->blocks.back()) || std::ranges::any_of(live_, [&](const auto& other) {
                          return &other != s && std::ranges::count(other.blocks, s->blocks.back()) != 0;
                        }));
   const auto total = blocks_for(s->size() + static_cast<std::int64_t>(tokens.size()));
@@ -183,9 +184,10 @@ void cache_model::append(const operation& next, bool run) {
     }
   }
   if (shared) {
-    let_go(s->blocks.back());
+    let_go(s->blocks.back(), *s);
     ++expected_.copies;
   }
+  s->reuses_slots = s->reuses_slots && num_fresh == 0;
   s->blocks = blocks;
   extend_names(*s, tokens);
   s->last_access = now_;
@@ -229,6 +231,7 @@ void cache_model::fork(const operation& next) {
   auto to = *from;
   to.id = *forked;
   to.created = to.last_access = now_;
+  to.steps.clear();
   live_.push_back(std::move(to));
 }
 
@@ -241,8 +244,12 @@ void cache_model::truncate(const operation& next) {
   const auto keep = s->size() - static_cast<std::int64_t>(next.b) % (s->size() - start + 1);
   expect_success(cache_.truncate(s->id, keep), "truncate");
   while (static_cast<std::int64_t>(s->blocks.size()) > blocks_for(keep)) {
-    let_go(s->blocks.back());
+    let_go(s->blocks.back(), *s);
     s->blocks.pop_back();
+  }
+  if (keep < s->size() && keep % config_.block_size != 0) {
+    s->reuses_slots = true;
+    let_go(s->blocks.back(), *s);
   }
   s->tokens.resize(static_cast<std::size_t>(keep));
   s->prefixes.resize(static_cast<std::size_t>(keep));
@@ -259,7 +266,7 @@ void cache_model::drop_before(const operation& next) {
   const auto start = static_cast<std::int64_t>(next.b) % (s->num_computed + 1);
   expect_success(cache_.drop_before(s->id, start), "drop before");
   for (; static_cast<std::int64_t>(s->num_dropped) < start / config_.block_size; ++s->num_dropped) {
-    let_go(s->blocks[s->num_dropped]);
+    let_go(s->blocks[s->num_dropped], *s);
     s->blocks[s->num_dropped] = no_block;
   }
 }
@@ -268,7 +275,7 @@ void cache_model::release(std::size_t index, bool ended) {
   auto s = std::move(live_[index]);
   live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
   expect_success(cache_.release(s.id, ended), "release");
-  std::ranges::for_each(s.blocks, [&](block_id block) { let_go(block); });
+  std::ranges::for_each(s.blocks, [&](block_id block) { let_go(block, s); });
   dead_.push_back(s.id);
   past_.push_back(std::move(s.tokens));
 }
@@ -292,7 +299,7 @@ void cache_model::unpin(std::size_t index) {
   const auto id = pins_[index].id;
   pins_.erase(pins_.begin() + static_cast<std::ptrdiff_t>(index));
   expect_success(cache_.unpin(id), "unpin");
-  unpinned_in_flight_ |= !in_flight_.empty();
+  unpinned_in_flight_ |= fence_of({}) != 0;
   dead_pins_.push_back(id);
 }
 
@@ -312,15 +319,29 @@ void cache_model::find_prefix(const operation& next) {
   }
 }
 
-void cache_model::begin_step() {
+void cache_model::begin_step(const operation& next) {
   const auto oldest = in_flight_.empty() ? last_step_ + 1 : *in_flight_.begin();
-  const auto begun = cache_.begin_step();
+  const bool everything = next.a % 3 == 0;
+  auto used = std::vector<model_sequence*>{};
+  for (auto i = std::size_t{0}; i < live_.size(); ++i) {
+    if ((next.b >> i & 1) != 0) {
+      used.push_back(&live_[i]);
+    }
+  }
+  auto ids = std::vector<sequence_id>{};
+  std::ranges::transform(used, std::back_inserter(ids), [](const auto* s) { return s->id; });
+  const auto begun = everything ? cache_.begin_step() : cache_.begin_step(ids);
   if (last_step_ + 1 - oldest >= 64) {
     return expect_error(begun, error_code::limit_reached, "begin a 65th step");
   }
   expect_success(begun, "begin step");
   expect_equal(static_cast<std::int64_t>(*begun), static_cast<std::int64_t>(++last_step_), "number of a step");
   in_flight_.insert(last_step_);
+  if (everything) {
+    last_of_everything_ = last_step_;
+  } else {
+    std::ranges::for_each(used, [&](model_sequence* s) { s->steps.insert(last_step_); });
+  }
 }
 
 void cache_model::retire_step(const operation& next) {
@@ -578,9 +599,20 @@ void cache_model::take_fresh(block_id block) {
   ++fresh_taken_;
 }
 
-void cache_model::let_go(block_id block) {
-  if (block != no_block && !in_flight_.empty()) {
-    fences_[block] = last_step_;
+/// The newest open step that uses everything or is among these; 0 for none.
+std::uint64_t cache_model::fence_of(const std::set<std::uint64_t>& steps) const {
+  const bool everything = !in_flight_.empty() && last_of_everything_ >= *in_flight_.begin();
+  auto newest = everything ? last_of_everything_ : 0;
+  for (const auto step : steps) {
+    newest = in_flight_.contains(step) ? std::max(newest, step) : newest;
+  }
+  return newest;
+}
+
+/// A sequence holds a block, or slots of it, no longer.
+void cache_model::let_go(block_id block, const model_sequence& s) {
+  if (const auto fence = fence_of(s.steps); block != no_block && fence != 0) {
+    fences_[block] = std::max(fences_[block], fence);
   }
 }
 

@@ -25,6 +25,8 @@ struct model_sequence {
   std::int64_t num_prompt = 0;
   std::int64_t num_cached = 0;
   std::size_t num_dropped = 0;  // blocks
+  std::set<std::uint64_t> steps;  // that it was named in
+  bool reuses_slots = false;      // the rest of its last block has held other tokens
   std::vector<block_id> blocks;
   timestamp created{};
   timestamp last_access{};
@@ -75,7 +77,7 @@ class cache_model {
   void pin(const operation& next);
   void unpin(std::size_t index);
   void find_prefix(const operation& next);
-  void begin_step();
+  void begin_step(const operation& next);
   void retire_step(const operation& next);
   void retire(step_id step);
   void compact();
@@ -97,7 +99,8 @@ class cache_model {
   [[nodiscard]] bool held_by_any(block_id block) const;
 
   void take_fresh(block_id block);
-  void let_go(block_id block);
+  [[nodiscard]] std::uint64_t fence_of(const std::set<std::uint64_t>& steps) const;
+  void let_go(block_id block, const model_sequence& s);
   void expect_hit(block_id block, std::uint64_t prefix);
   void extend_names(model_sequence& s, std::span<const token> tokens) const;
   [[nodiscard]] std::vector<block_id> fetch_table(sequence_id id);
@@ -135,7 +138,8 @@ class cache_model {
   std::set<std::uint64_t> committed_;            // prefixes of whole blocks since the last reset
   std::set<std::uint64_t> in_flight_;            // steps
   std::uint64_t last_step_ = 0;
-  std::map<block_id, std::uint64_t> fences_;  // the newest step that may touch a block that was given back
+  std::uint64_t last_of_everything_ = 0;  // the newest step that uses every block
+  std::map<block_id, std::uint64_t> fences_;  // the newest step that may touch a block, or slots, that were given back
   bool unpinned_in_flight_ = false;
   timestamp now_{};
   cache_statistics seen_;      // after the operation before

@@ -159,8 +159,10 @@ void cache_model::check_statistics(const cache_statistics& now) {
   expect(blocks.in_use >= distinct && blocks.in_use <= distinct + pinned,
          std::to_string(blocks.in_use) + " blocks are in use where sequences hold " + std::to_string(distinct));
   expect(!in_flight_.empty() || blocks.retiring == 0, "blocks are retiring with no step in flight");
-  expect(unpinned_in_flight_ || blocks.retiring <= static_cast<std::int64_t>(fences_.size()),
-         "blocks are retiring that no step in flight may touch");
+  const auto num_waiting =
+      std::ranges::count_if(fences_, [&](const auto& fence) { return !held.contains(fence.first); });
+  expect(unpinned_in_flight_ || blocks.retiring <= num_waiting, "blocks are retiring that no open step may touch");
+  expect(blocks.retiring >= num_waiting - pinned, "blocks are not retiring though an open step may touch them");
   if (refused_) {
     expect(blocks == seen_.blocks, "an operation that failed changed the states of blocks");
   }

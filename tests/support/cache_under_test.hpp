@@ -31,6 +31,7 @@ class cache_under_test {
   virtual result<void> unpin(pin_id id) = 0;
   virtual std::int64_t find_prefix(std::span<const token> tokens, salt tag) = 0;
   virtual result<step_id> begin_step() = 0;
+  virtual result<step_id> begin_step(std::span<const sequence_id> ids) = 0;
   virtual result<void> retire_step(step_id step) = 0;
   virtual void advance_time(timestamp now) = 0;
   virtual result<sequence_info> describe(sequence_id id) = 0;
@@ -78,6 +79,7 @@ class adapted_cache final : public cache_under_test {
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
   std::int64_t find_prefix(std::span<const token> tokens, salt tag) override { return cache_.find_prefix(tokens, tag); }
   result<step_id> begin_step() override { return cache_.begin_step(); }
+  result<step_id> begin_step(std::span<const sequence_id> ids) override { return cache_.begin_step(ids); }
   result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<sequence_info> describe(sequence_id id) override { return cache_.describe(id); }

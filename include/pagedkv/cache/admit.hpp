@@ -48,7 +48,7 @@ void drop_prefix(State& state, const block_table& blocks, std::size_t count) noe
       auto how = block_release{};
       how.hash = state.index.link(blocks[i - 1]).hash;
       how.parent = state.index.parent(blocks[i - 1]);
-      state.pool.release(blocks[i - 1], how);
+      state.pool.release(blocks[i - 1], how, 0);
     }
   }
 }
@@ -131,6 +131,8 @@ template <class State>
   s.num_published_blocks = num_hits;
   s.window_start = state.index.root(options.salt);
   s.tail = link_before(state, s, num_hits);
+  s.steps = {};
+  s.reuses_slots = false;
   s.options = options;
   s.created = s.last_access = state.time();
   find_room(state, s);
@@ -181,7 +183,7 @@ template <class State>
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (!state.pool.reference(held[i])) {
       for (; i > 0; --i) {
-        state.pool.release(held[i - 1], block_release{});
+        state.pool.release(held[i - 1], block_release{}, 0);
       }
       return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
     }
@@ -192,6 +194,8 @@ template <class State>
   to.num_published_blocks = from.num_published_blocks;
   to.tail = from.tail;
   to.window_start = from.window_start;
+  to.steps = {};
+  to.reuses_slots = from.reuses_slots;
   to.options = from.options;
   to.num_prompt_tokens = from.num_prompt_tokens;
   to.num_cached_tokens = from.num_cached_tokens;

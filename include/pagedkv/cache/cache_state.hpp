@@ -59,11 +59,18 @@ struct cache_state {
     return {};
   }
 
-  /// What other threads have made available since does not count.
+  /// What other threads have made available since does not count. Retiring blocks do when they are not enough.
   [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available) noexcept {
     counts.add(counter::refusals, 1);
     const auto needed = static_cast<std::int64_t>(num_needed);
-    return {error_code::capacity_exhausted, "number of blocks needed", needed, std::min(num_available, needed - 1)};
+    const auto available = std::min(num_available, needed - 1);
+    const auto coming = pool.step_that_frees(needed - available);
+    auto refused = error{error_code::capacity_exhausted, "number of blocks needed", needed, available};
+    refused.step = coming.step;
+    if (coming.step == step_id{}) {
+      refused.limit = std::min(available + coming.num_waiting, needed - 1);
+    }
+    return refused;
   }
 
   /// More blocks than the pool has, whatever is released.

@@ -28,7 +28,7 @@ template <class State, class Copy>
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // see `release_blocks`
   }
-  state.pool.release(shared, how);
+  state.pool.release(shared, how, state.pool.fence_of(s.steps));
   state.counts.add(counter::copies, 1);
   if constexpr (State::events_type::enabled) {
     state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
@@ -59,10 +59,11 @@ template <class State, class Copy>
   }
   const auto size = s.blocks.size();
   const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
-  const bool must_copy = partial && !state.pool.writable(s.blocks.back());
+  const bool must_copy = partial && !appends_in_place(state, s);
   const auto total = state.blocks_for(s.num_tokens + static_cast<std::int64_t>(tokens.size()));
   const auto num_fresh = total - size + (must_copy ? 1 : 0);
-  if (const auto num_held = total - s.blocks.num_dropped(); num_held > static_cast<std::size_t>(state.config.num_blocks)) {
+  const auto num_held = total - s.blocks.num_dropped();
+  if (num_held > static_cast<std::size_t>(state.config.num_blocks)) {
     return state.never_fits(num_held);
   }
   if (!s.blocks.try_reserve(size + num_fresh)) {
@@ -83,6 +84,7 @@ template <class State, class Copy>
     }
     s.blocks.withdraw(1);
   }
+  s.reuses_slots = s.reuses_slots && num_fresh == 0;
   store_tokens(state, s, tokens);
   find_room(state, s);
   return {};

@@ -97,7 +97,11 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return extend(s, tokens, on); });
   }
 
-  /// Declares that the K/V of the first `num_tokens` has been written, and publishes the full blocks among them.
+  /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads it,
+  /// and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as nothing
+  /// can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of one batch share
+  /// when each is committed before the next is created; create them in the order of their rank, since what is published
+  /// stays so when its writer gives way. Errors: `invalid_argument` beyond the length, or before what was committed.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
@@ -151,7 +155,7 @@ class basic_kv_cache {
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
-      detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{});
+      detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{}, step_set{});
       p.blocks.clear();
     });
   }
@@ -163,23 +167,46 @@ class basic_kv_cache {
   }
 
   /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence
-  /// created from `tokens` would share: what preempting them would gain. None while a step is in flight. Linear in
-  /// their blocks.
-  [[nodiscard]] result<std::int64_t> gain_of_releasing(std::span<const sequence_id> ids,
+  /// created from `tokens` would share: what preempting them would gain. Leaves out sequences that are gone or busy.
+  /// O(n log n) in their blocks.
+  [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        std::span<const token> tokens = {},
                                                        salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::gain_of_releasing(state_, tokens, tag, [&](auto&& add) {
-      for (const auto id : ids) {
-        static_cast<void>(visit(id, [&](const sequence& s) -> result<void> { return add(s.blocks.held()); }));
-      }
-    });
+    return detail::gain_of_releasing(state_, ids, tokens, tag);
+  }
+  /// How many of these sequences, from the first on, it takes to gain so many blocks, at once or with open steps; 0
+  /// when all are not enough.
+  [[nodiscard]] result<std::size_t> fewest_to_release(std::span<const sequence_id> ids, std::int64_t num_blocks,
+                                                      std::span<const token> tokens = {},
+                                                      salt tag = salt::none) noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::fewest_to_release(state_, ids, num_blocks, tokens, tag);
   }
 
-  /// Opens a step: blocks released until it retires are handed out again only then.
+  /// Opens a step that uses these sequences: blocks that they let go of, until it retires, are handed out again only
+  /// when it and all steps before it have. Blocks that no open step uses are available as soon as they are released.
+  /// Call it before the step's appends, so that a block that a copy on write replaces waits for the copy, too. Linear
+  /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
+  [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto step = state_.pool.begin_step(step_use::named_sequences);
+    for (auto id = ids.begin(); step && id != ids.end(); ++id) {
+      const auto used = visit(*id, [&](sequence& s) -> result<void> {
+        s.steps.insert(*step);
+        return {};
+      });
+      if (!used) {
+        static_cast<void>(state_.pool.retire_step(*step));
+        return used.error();
+      }
+    }
+    return step;
+  }
+  /// Opens a step that may use any block in use, also by sequences and pins that are still to come.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return state_.pool.begin_step();
+    return state_.pool.begin_step(step_use::everything);
   }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};

@@ -21,6 +21,12 @@ struct pinning {
   std::int64_t num_tokens = 0;
 };
 
+/// What `gain_of_releasing` returns: how many blocks more an allocation could have.
+struct release_gain {
+  std::int64_t at_once = 0;
+  std::int64_t with_steps = 0;  // when open steps that use them have retired
+};
+
 /// What `describe` returns.
 struct sequence_info {
   std::int64_t num_tokens = 0;

@@ -30,27 +30,35 @@ namespace pagedkv::detail {
   return how;
 }
 
-/// Gives back one reference to each of the entries [first, last) of a table, deepest first.
+/// Gives back one reference to each of the entries [first, last) of a table that these steps use, deepest first.
 template <class State>
-void release_blocks(State& state, const block_table& blocks, std::size_t first, std::size_t last,
-                    block_release how) noexcept {
+void release_blocks(State& state, const block_table& blocks, std::size_t first, std::size_t last, block_release how,
+                    const step_set& steps) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // allocations did not, since threads share the counts; but only releases lower them
   }
+  const auto fence = state.pool.fence_of(steps);
   for (auto i = last; i > first; --i) {
     const auto block = blocks[i - 1];
     how.hash = state.index.link(block).hash;
     how.parent = state.index.parent(block);
     how.depth = static_cast<std::uint32_t>(i - 1);
-    state.pool.release(block, how);
+    state.pool.release(block, how, fence);
   }
 }
 
 template <class State>
 void release_all(State& state, sequence& from, bool ended) noexcept {
   release_blocks(state, from.blocks, from.blocks.num_dropped(), from.blocks.size(),
-                 release_of(from, state.time(), ended, state.block_size()));
+                 release_of(from, state.time(), ended, state.block_size()), from.steps);
   from.blocks.clear();
+}
+
+/// Whether the last block, which is not full, can be appended to in place: one sequence holds it, no prefix hit can
+/// find it, and no open step reads the slots that would be written.
+template <class State>
+[[nodiscard]] bool appends_in_place(const State& state, const sequence& s) noexcept {
+  return state.pool.writable(s.blocks.back()) && !(s.reuses_slots && state.pool.fenced(s.blocks.back()));
 }
 
 /// Finds how much of the last block can be appended to in place.
@@ -58,7 +66,7 @@ template <class State>
 void find_room(State& state, sequence& s) noexcept {
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
   s.forget_room();
-  if (offset != 0 && state.pool.writable(s.blocks.back())) {
+  if (offset != 0 && appends_in_place(state, s)) {
     const auto room = state.index.tokens(s.blocks.back()).subspan(offset);
     s.next_token = room.data();
     s.end_of_room = room.data() + room.size();
@@ -84,8 +92,15 @@ template <class State>
   }
   const auto num_kept = state.blocks_for(num_tokens);
   if (num_kept < s.blocks.size()) {
-    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), false, state.block_size()));
+    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), false, state.block_size()),
+                   s.steps);
     s.blocks.shrink(num_kept);
+  }
+  if (static_cast<std::size_t>(num_tokens) % state.block_size() != 0 && num_tokens < s.num_tokens) {
+    s.reuses_slots = true;
+    if (const auto fence = state.pool.fence_of(s.steps); fence != 0) {
+      state.pool.fence(s.blocks.back(), fence);
+    }
   }
   s.num_tokens = num_tokens;
   s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
@@ -111,7 +126,7 @@ template <class State>
   const auto first = s.blocks.num_dropped();
   if (last > first) {
     s.window_start = state.index.link(s.blocks[last - 1]);
-    release_blocks(state, s.blocks, first, last, release_of(s, state.time(), false, state.block_size()));
+    release_blocks(state, s.blocks, first, last, release_of(s, state.time(), false, state.block_size()), s.steps);
     s.blocks.drop_before(last);
   }
   return {};

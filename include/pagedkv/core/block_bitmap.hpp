@@ -26,7 +26,7 @@ class block_bitmap {
 
   /// Calls `visit(id)` for every id in the set, ascending. `visit` may erase the id it was given.
   template <class Visit>
-  void for_each(Visit&& visit) {
+  void for_each(Visit&& visit) const {
     for (std::size_t i = 0; i < num_words_; ++i) {
       for (auto bits = words_[i].load(std::memory_order_seq_cst); bits != 0; bits &= bits - 1) {
         visit(to_block(64 * i + static_cast<std::size_t>(std::countr_zero(bits))));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/core/ids.hpp>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +38,7 @@ struct error {
   std::int64_t value = 0;         // the offending value
   std::int64_t limit = no_limit;  // what it was held against
   const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
+  step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
 
   [[nodiscard]] std::string message() const;
 };
@@ -77,6 +80,9 @@ inline std::string error::message() const {
   auto text = std::string(describe(code)) + ": " + subject + verb + std::to_string(value);
   if (limit != no_limit) {
     text += ", limit " + std::to_string(limit);
+  }
+  if (step != step_id{}) {
+    text += ", until step " + std::to_string(static_cast<std::uint64_t>(step)) + " retires";
   }
   if (*detail != '\0') {
     text += std::string(" (") + detail + ")";

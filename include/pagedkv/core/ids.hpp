@@ -18,7 +18,8 @@ enum class slot : std::int64_t {};
 /// same place of the table.
 enum class sequence_id : std::uint64_t {};
 
-/// Names one step (a forward pass in flight). Steps are numbered from 1 in the order they begin.
+/// Names one step (a forward pass in flight). Steps are numbered from 1 in the order they begin; a refused one may take
+/// a number. `step_id{}` is none.
 enum class step_id : std::uint64_t {};
 
 /// Sequences with different salts never share a block. Compared exactly, never by hash.

@@ -25,7 +25,8 @@ namespace pagedkv {
 ///
 /// Rank: a request outranks those of lower priority, and of the same priority those that arrived later. When the pool
 /// is full and a request may preempt, running requests that it outranks give way, lowest first, as few as it takes; if
-/// all of them would not be enough, none does.
+/// all of them would not be enough, none does. Where blocks of theirs are used by open steps, the request is refused
+/// all the same, and `error::step` says with which step the room comes; asked again before, nobody else gives way.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. It is held while a record is found and changed, for `submit`, `resume` and `append` that preempt also while
@@ -76,8 +77,8 @@ class request_tracker {
     return submission{records_.open(**place, request), admitted->id, admitted->num_cached_tokens};
   }
 
-  /// Restarts a preempted request on all its tokens so far. Errors: those of `submit`; `not_preempted`, `already_ended`,
-  /// `unknown_request`.
+  /// Restarts a preempted request on all its tokens so far. Errors: those of `submit`; `not_preempted`,
+  /// `already_ended`, `unknown_request`.
   [[nodiscard]] result<submission> resume(request_id id, std::span<const token> tokens) noexcept {
     const auto waiting = records_.describe_in(id, request_state::preempted);
     if (!waiting) {
@@ -220,6 +221,7 @@ class request_tracker {
                                      Operation&& operation) noexcept {
     auto done = patiently(operation);
     while (!done && beneficiary.options.may_preempt && done.error().code == error_code::capacity_exhausted &&
+           done.error().step == step_id{} &&  // else there is room already when that retires
            make_room(beneficiary, done.error().value - done.error().limit, tokens)) {
       done = patiently(operation);
     }
@@ -236,22 +238,12 @@ class request_tracker {
       for (const auto& candidate : outranked) {
         sequences.push_back(candidate.sequence);
       }
-      const auto enough = [&](std::size_t count) {
-        const auto gain = cache_.gain_of_releasing(std::span{sequences}.first(count), tokens,
-                                                   beneficiary.options.sequence.salt);
-        return gain && *gain >= num_missing;
-      };
-      if (outranked.empty() || !enough(outranked.size())) {
+      const auto count =
+          cache_.fewest_to_release(sequences, num_missing, tokens, beneficiary.options.sequence.salt);
+      if (!count || *count == 0) {
         return false;
       }
-      // The more give way, the more is gained: the fewest that are enough lie between these.
-      auto too_few = std::size_t{0};
-      auto count = outranked.size();
-      while (count - too_few > 1) {
-        const auto middle = too_few + (count - too_few) / 2;
-        (enough(middle) ? count : too_few) = middle;
-      }
-      for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t i = 0; i < *count; ++i) {
         static_cast<void>(preempt(outranked[i].id));  // fails only where another thread has ended it meanwhile
       }
       return true;

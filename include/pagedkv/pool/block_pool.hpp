@@ -1,17 +1,15 @@
 #pragma once
 
-#include <pagedkv/core/block_bitmap.hpp>
-#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/policy/locking/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
+#include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_tally.hpp>
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
-#include <pagedkv/pool/step_fence.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -30,7 +28,7 @@ template <locking Locking, eviction_policy Eviction>
 class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
-      : num_blocks_(num_blocks), words_(num_blocks), free_(num_blocks), order_(num_blocks), retiring_(num_blocks) {}
+      : num_blocks_(num_blocks), words_(num_blocks), free_(num_blocks), order_(num_blocks), retirement_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
@@ -152,14 +150,14 @@ class block_pool {
     return words_.change(block, shared).has_value();
   }
 
-  /// One reference less. The last one makes the block evictable if it is published, else free; in both cases only once
-  /// the steps in flight have retired. Chains are released deepest block first. Without a reference nothing changes.
-  void release(block_id block, const block_release& how) noexcept {
+  /// One reference less. The last one makes the block evictable if it is published, else free, when the steps up to its
+  /// fences have retired. Chains are released deepest block first. Without a reference nothing changes.
+  void release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
     auto after = block_state{};
     auto gained = false;
     const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
-      after = seen.unreferenced().with_step(steps_.tag());
+      after = seen.unreferenced().with_step(retirement_.steps().later(seen.step(), fence));
       tally_.foresee_evictable(gained, seen.count() > 0 && after.evictable());
       return seen.count() > 0 ? std::optional{after} : std::nullopt;
     };
@@ -171,7 +169,23 @@ class block_pool {
       free_.push(block);
     } else if (after.count() == 0) {
       enter_order(block, after, how);
+    } else if (after.step() != 0) {
+      watch(block, after.step());
     }
+  }
+  void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of({})); }
+
+  /// Open steps may read more of a block than its holder goes on holding. The fence is not 0.
+  void fence(block_id block, std::uint32_t fence) noexcept {
+    words_.change(block, [&](block_state seen) {
+      return std::optional{seen.with_step(retirement_.steps().later(seen.step(), fence))};
+    });
+    watch(block, fence);
+  }
+  /// Whether an open step may read what earlier holders left in a block.
+  [[nodiscard]] bool fenced(block_id block) const noexcept {
+    const auto step = state(block).step();
+    return step != 0 && !retirement_.steps().passed(step);
   }
 
   /// Frees blocks that were allocated just now and never used.
@@ -198,17 +212,20 @@ class block_pool {
     return num_forgotten;
   }
 
-  /// Blocks released from now on stay untouched until this step and all before it have retired.
-  [[nodiscard]] result<step_id> begin_step() noexcept { return steps_.begin(); }
+  [[nodiscard]] auto begin_step(step_use use = step_use::everything) noexcept { return retirement_.steps().begin(use); }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
-    auto retired = steps_.retire(step);
-    if (retired) {
-      retiring_.for_each([&](block_id block) { settle(block); });
-    }
-    return retired;
+    return retirement_.retire(step, words_, [this](block_id block) { end_wait(block); });
   }
 
-  [[nodiscard]] bool step_in_flight() const noexcept { return steps_.in_flight(); }
+  [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
+  /// What blocks wait for that a sequence lets go of when these steps use it; 0 for nothing.
+  [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
+  /// When this many retiring blocks will be available: see `step_fence`. O(retiring + pool / 64) while steps are open.
+  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks) const noexcept {
+    return retirement_.step_that_frees(num_blocks, words_, [](block_state seen) {
+      return seen.retiring() && (evicts<Eviction> || !seen.published());
+    });
+  }
   /// Whether a block can be appended to in place: one sequence holds it and no prefix hit can find it.
   [[nodiscard]] bool writable(block_id block) const noexcept {
     const auto seen = state(block);
@@ -233,7 +250,7 @@ class block_pool {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + retiring_.metadata_bytes();
+    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + retirement_.metadata_bytes();
   }
 
  private:
@@ -246,14 +263,15 @@ class block_pool {
     free_.push(block);
   }
 
+  void watch(block_id block, std::uint32_t tag) noexcept {
+    retirement_.watch(block, tag, words_, [this](block_id waiting) { end_wait(waiting); });
+  }
+
   /// The last reference on a block was given back, which left it evictable or retiring.
   void enter_order(block_id block, block_state after, const block_release& how) noexcept {
     if (after.step() != 0) {
       tally_.add_retiring(1);
-      retiring_.insert(block);
-      if (steps_.passed(after.step())) {  // retired between the look at the steps and now: its sweep missed the block
-        settle(block);
-      }
+      watch(block, after.step());
     }
     if (after.published()) {
       order_.insert(block, how, [&] { return state(block).listed(); });
@@ -277,31 +295,15 @@ class block_pool {
     return state.published() && !state.claimed() && state.referable();
   }
 
-  /// Ends the wait of a retiring block whose steps have retired, and sees to it that the block is swept while it waits.
-  void settle(block_id block) noexcept {
-    end_wait(block);
-    while (!state(block).retiring()) {
-      retiring_.erase(block);
-      const auto seen = state(block);
-      if (!seen.retiring()) {
-        break;
-      }
-      retiring_.insert(block);  // released again in between
-      if (!steps_.passed(seen.step())) {
-        break;
-      }
-      end_wait(block);  // the sweep of its step may have come in between, too
-    }
-  }
-
+  /// Takes a step that has passed out of a block's word; without references the block is then available.
   void end_wait(block_id block) noexcept {
     auto gained = false;
     const auto before = words_.change(block, [&](block_state seen) {
-      const auto ends = seen.retiring() && steps_.passed(seen.step());
-      tally_.foresee_evictable(gained, ends && seen.published());
+      const auto ends = seen.step() != 0 && retirement_.steps().passed(seen.step());
+      tally_.foresee_evictable(gained, ends && seen.count() == 0 && seen.published());
       return ends ? std::optional{seen.with_step(0)} : std::nullopt;
     });
-    if (before) {
+    if (before && before->count() == 0) {
       tally_.add_retiring(-1);
       if (!before->published()) {
         free_.push(block);
@@ -390,8 +392,7 @@ class block_pool {
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
   block_tally<Locking> tally_;
-  block_bitmap<Locking::template atomic> retiring_;
-  step_fence<Locking::template atomic> steps_;
+  block_retirement<Locking> retirement_;
 };
 
 }  // namespace pagedkv

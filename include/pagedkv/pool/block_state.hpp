@@ -12,7 +12,7 @@ namespace pagedkv {
 /// | state     | count | published | claimed | step                                     |
 /// |-----------|-------|-----------|---------|------------------------------------------|
 /// | free      | 0     | no        | no      | 0                                        |
-/// | in use    | ≥ 1   | either    | no      | that of the last release, if any         |
+/// | in use    | ≥ 1   | either    | no      | the latest of an earlier holder, if open |
 /// | evictable | 0     | yes       | no      | 0                                        |
 /// | claimed   | 0     | yes       | yes     | 0: evictable, and an evictor is taking it |
 /// | retiring  | 0     | either    | no      | the step that it waits for               |
@@ -44,7 +44,7 @@ class block_state {
   /// Whether one more reference fits, even if every look becomes one, too.
   [[nodiscard]] constexpr bool referable() const noexcept { return count() + looks() < max_count; }
 
-  /// The step stays; it says nothing while there are references.
+  /// The step stays: it may still read what an earlier holder left.
   [[nodiscard]] constexpr block_state referenced() const noexcept { return block_state{word_ + 1}; }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
   [[nodiscard]] constexpr block_state looked_at() const noexcept { return block_state{word_ + one_look}; }

@@ -2,15 +2,27 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/core/step_set.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace pagedkv {
 
-/// Numbers steps and knows up to which one all have retired. Steps may retire in any order; the fence moves when the
-/// oldest does. At most `capacity` steps are in flight. Lock-free with an atomic `Atomic`.
+/// Which blocks a step may touch.
+enum class step_use : std::uint8_t {
+  everything,       // any block that is in use while the step is open
+  named_sequences,  // blocks of the sequences whose `step_set` has it
+};
+
+/// Numbers steps and knows which are open. Steps may retire in any order; at most `capacity` lie between the oldest
+/// open one and the newest. Lock-free with an atomic `Atomic`.
+///
+/// A *tag* stands for a step and all before it: it passes when they have retired. So one tag is enough for a block that
+/// several open steps may touch: that of the latest.
 ///
 /// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it
 /// looks at the first: two steps retired at once must not each take the other for open, nor may a block that is
@@ -21,7 +33,7 @@ class step_fence {
   static constexpr std::uint64_t capacity = 64;
 
   /// Errors: `limit_reached` with `capacity` steps in flight.
-  [[nodiscard]] result<step_id> begin() noexcept {
+  [[nodiscard]] result<step_id> begin(step_use use = step_use::everything) noexcept {
     auto last = begun_.load(std::memory_order_acquire);
     do {
       // Negative when other threads have begun and retired steps since `last` was read: then the swap fails.
@@ -30,6 +42,9 @@ class step_fence {
         return error{error_code::limit_reached, "steps in flight", num_in_flight, static_cast<std::int64_t>(capacity)};
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    if (use == step_use::everything) {
+      raise_last_of_everything(last + 1);
+    }
     return static_cast<step_id>(last + 1);
   }
 
@@ -48,21 +63,75 @@ class step_fence {
 
   [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
 
-  /// What a block released now must wait for, as `passed` understands it; 0 when no step is in flight.
-  [[nodiscard]] std::uint32_t tag() const noexcept {
-    const auto newest = begun();
-    return newest > retired() ? tag_of(newest) : 0;
+  /// The tag of the latest open step that uses everything or is in this set; 0 when there is none.
+  [[nodiscard]] std::uint32_t tag(const step_set& used = {}) const noexcept {
+    const auto oldest_open = retired() + 1;
+    auto latest = last_of_everything_.load(std::memory_order_acquire);
+    if (used.last >= oldest_open) {
+      visit_latest_first(used, [&](std::uint64_t number) {
+        const bool open = number >= oldest_open && !retired_early(number);
+        latest = open ? std::max(latest, number) : latest;
+        return open || number < oldest_open;
+      });
+    }
+    return latest >= oldest_open ? tag_of(latest) : 0;
   }
 
   /// Whether the steps up to a tag have retired. The tag is not older than 2^30 steps.
-  [[nodiscard]] bool passed(std::uint32_t tag) const noexcept {
-    return static_cast<std::int32_t>(tag_of(retired()) - tag) >= 0;
+  [[nodiscard]] bool passed(std::uint32_t tag) const noexcept { return num_before_passed(tag, retired()) <= 0; }
+
+  /// The later of two tags, either of which may be 0; 0 instead of an earlier one that has passed.
+  [[nodiscard]] std::uint32_t later(std::uint32_t seen, std::uint32_t more) const noexcept {
+    if (seen == 0 || passed(seen)) {
+      return more;
+    }
+    return more != 0 && static_cast<std::int32_t>(more - seen) > 0 ? more : seen;
+  }
+
+  /// The first step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and how many wait
+  /// in all. `for_each_tag(visit)` calls `visit(tag)` on each that waits.
+  struct forecast {
+    step_id step{};  // 0 when fewer wait
+    std::int64_t num_waiting = 0;
+  };
+  template <class ForEachTag>
+  [[nodiscard]] forecast step_that_frees(std::int64_t num_needed, ForEachTag&& for_each_tag) const noexcept {
+    const auto base = retired();
+    auto waiting = std::array<std::int64_t, capacity>{};
+    auto found = forecast{};
+    for_each_tag([&](std::uint32_t tag) {
+      const auto distance = std::clamp(num_before_passed(tag, base), 1, static_cast<std::int32_t>(capacity));
+      ++waiting[static_cast<std::size_t>(distance - 1)];
+      ++found.num_waiting;
+    });
+    auto sum = std::int64_t{0};
+    for (std::size_t i = 0; i < capacity && found.step == step_id{}; ++i) {
+      sum += waiting[i];
+      found.step = sum >= num_needed ? static_cast<step_id>(base + 1 + i) : step_id{};
+    }
+    return found;
   }
 
  private:
   // Odd, so that no tag is 0, and in the order of the steps also where the upper bits are cut off.
   [[nodiscard]] static std::uint32_t tag_of(std::uint64_t number) noexcept {
     return static_cast<std::uint32_t>(number << 1 | 1);
+  }
+  /// How many steps after `retired` a tag waits for; 0 or less when it has passed.
+  [[nodiscard]] static std::int32_t num_before_passed(std::uint32_t tag, std::uint64_t retired) noexcept {
+    return static_cast<std::int32_t>(tag - tag_of(retired)) / 2;
+  }
+
+  /// Whether a step retired before an older one did.
+  [[nodiscard]] bool retired_early(std::uint64_t number) const noexcept {
+    return done_[number % capacity].load(std::memory_order_acquire) == number;
+  }
+
+  void raise_last_of_everything(std::uint64_t number) noexcept {
+    auto last = last_of_everything_.load(std::memory_order_acquire);
+    while (last < number && !last_of_everything_.compare_exchange_weak(last, number, std::memory_order_acq_rel,
+                                                                       std::memory_order_acquire)) {
+    }
   }
 
   void advance() noexcept {
@@ -79,6 +148,7 @@ class step_fence {
 
   Atomic<std::uint64_t> begun_{0};
   Atomic<std::uint64_t> retired_{0};
+  Atomic<std::uint64_t> last_of_everything_{0};
   std::array<Atomic<std::uint64_t>, capacity> done_{};
 };
 

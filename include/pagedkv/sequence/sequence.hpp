@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/step_set.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
 #include <cstddef>
@@ -29,6 +30,9 @@ struct sequence {
   // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
   token* next_token = nullptr;
   token* end_of_room = nullptr;
+
+  step_set steps;             // that use it
+  bool reuses_slots = false;  // the rest of the last block held tokens before, which an open step may read
 
   sequence_options options;
   std::int64_t num_prompt_tokens = 0;

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/pool/block_words.hpp>
+#include <pagedkv/pool/step_fence.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Steps, and the blocks whose words have one: those that wait to be available, and those in use that a step may still
+/// read what an earlier holder left in. `end_wait(block)` below takes the step out of a word if it has passed.
+template <locking Locking>
+class block_retirement {
+ public:
+  explicit block_retirement(std::int32_t num_blocks) : fenced_(num_blocks) {}
+
+  [[nodiscard]] auto& steps() noexcept { return steps_; }
+  [[nodiscard]] const auto& steps() const noexcept { return steps_; }
+
+  template <class EndWait>
+  [[nodiscard]] result<void> retire(step_id step, const block_words<Locking>& words, EndWait&& end_wait) noexcept {
+    auto retired = steps_.retire(step);
+    if (retired) {
+      fenced_.for_each([&](block_id block) { settle(block, words, end_wait); });
+    }
+    return retired;
+  }
+
+  /// A step has come into the word of a block: sees to it that its retirement finds the block.
+  template <class EndWait>
+  void watch(block_id block, std::uint32_t step, const block_words<Locking>& words, EndWait&& end_wait) noexcept {
+    fenced_.insert(block);
+    if (steps_.passed(step)) {  // retired between the look at the steps and now: its sweep missed the block
+      settle(block, words, end_wait);
+    }
+  }
+
+  /// When this many blocks of which `counts(state)` is true end their wait: see `step_fence`.
+  template <class Counts>
+  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const block_words<Locking>& words,
+                                     Counts&& counts) const noexcept {
+    return steps_.step_that_frees(num_blocks, [&](auto&& visit) {
+      if (steps_.in_flight()) {
+        fenced_.for_each([&](block_id block) {
+          if (const auto seen = words[block]; counts(seen)) {
+            visit(seen.step());
+          }
+        });
+      }
+    });
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return fenced_.metadata_bytes(); }
+
+ private:
+  /// Ends the wait of a block whose steps have retired, and sees to it that the block is swept while it waits.
+  template <class EndWait>
+  void settle(block_id block, const block_words<Locking>& words, EndWait& end_wait) noexcept {
+    end_wait(block);
+    while (words[block].step() == 0) {
+      fenced_.erase(block);
+      const auto seen = words[block];
+      if (seen.step() == 0) {
+        break;
+      }
+      fenced_.insert(block);  // released again in between
+      if (!steps_.passed(seen.step())) {
+        break;
+      }
+      end_wait(block);  // the sweep of its step may have come in between, too
+    }
+  }
+
+  step_fence<Locking::template atomic> steps_;
+  block_bitmap<Locking::template atomic> fenced_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,231 @@
+#include "../support/cache_fixture.hpp"
+
+#include <array>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+TEST_CASE("blocks that no open step uses are available as soon as they are released", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto used = create_committed(cache, text(0, 8));
+  const auto unused = create_committed(cache, text(100, 6));
+  const auto step = cache.begin_step(std::array{used}).value();
+  REQUIRE(cache.release(unused));
+  CHECK(cache.statistics().blocks == block_counts{.free = 5, .in_use = 2, .evictable = 1});
+  REQUIRE(cache.release(used));
+  CHECK(cache.statistics().blocks == block_counts{.free = 5, .evictable = 1, .retiring = 2});
+  check_sound(cache);
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks == block_counts{.free = 5, .evictable = 3});
+  check_sound(cache);
+}
+
+TEST_CASE("a block that two sequences hold waits for the step of one, whichever is released last", "[cache][steps]") {
+  for (const auto used_first : {true, false}) {
+    CAPTURE(used_first);
+    auto cache = kv_cache<>{small_cache(8)};
+    const auto used = create_committed(cache, text(0, 8));
+    const auto other = cache.fork(used).value();
+    const auto step = cache.begin_step(std::array{used}).value();
+    REQUIRE(cache.release(used_first ? used : other));
+    CHECK(cache.statistics().blocks.in_use == 2);
+    REQUIRE(cache.release(used_first ? other : used));
+    CHECK(cache.statistics().blocks.retiring == 2);
+    check_sound(cache);
+    REQUIRE(cache.retire_step(step));
+    CHECK(cache.statistics().blocks.evictable == 2);
+    check_sound(cache);
+  }
+}
+
+TEST_CASE("a hit on a block that waits for a step lets it go on waiting", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto used = create_committed(cache, text(0, 8));
+  const auto step = cache.begin_step(std::array{used}).value();
+  REQUIRE(cache.release(used));
+  const auto second = cache.create_sequence(text(0, 9)).value();
+  CHECK(second.num_cached_tokens == 8);
+  REQUIRE(cache.release(second.id));
+  CHECK(cache.statistics().blocks == block_counts{.free = 6, .retiring = 2});
+  const auto third = cache.create_sequence(text(0, 9)).value().id;
+  REQUIRE(cache.retire_step(step));
+  REQUIRE(cache.release(third));
+  CHECK(cache.statistics().blocks == block_counts{.free = 6, .evictable = 2});
+  check_sound(cache);
+}
+
+TEST_CASE("what is appended after the step began belongs to it", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto used = create_committed(cache, text(0, 8));
+  const auto step = cache.begin_step(std::array{used}).value();
+  REQUIRE(cache.append(used, text(50, 5)));
+  REQUIRE(cache.truncate(used, 8));
+  CHECK(cache.statistics().blocks == block_counts{.free = 4, .in_use = 2, .retiring = 2});
+  REQUIRE(cache.drop_before(used, 4));
+  CHECK(cache.statistics().blocks.retiring == 3);
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks == block_counts{.free = 6, .in_use = 1, .evictable = 1});
+  release_all(cache, {used});
+}
+
+TEST_CASE("the source of a copy on write waits for the step that copies", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 4));
+  REQUIRE(cache.truncate(id, 3));
+  const auto step = cache.begin_step(std::array{id}).value();
+  REQUIRE(cache.append(id, 7));  // the block is published
+  CHECK(cache.statistics().copies == 1);
+  CHECK(cache.statistics().blocks == block_counts{.free = 6, .in_use = 1, .retiring = 1});
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks == block_counts{.free = 6, .in_use = 1, .evictable = 1});
+  release_all(cache, {id});
+}
+
+TEST_CASE("slots that an open step reads are not written in place", "[cache][steps]") {
+  for (const auto everything : {false, true}) {
+    auto cache = kv_cache<>{small_cache(8)};
+    const auto first = create_committed(cache, text(0, 6));
+    const auto second = cache.fork(first).value();
+    const auto step = (everything ? cache.begin_step() : cache.begin_step(std::array{second})).value();
+    const auto before = table_of(cache, first);
+    REQUIRE(cache.truncate(first, 5));
+    REQUIRE(cache.release(second));
+    REQUIRE(cache.append(first, 9));  // the step reads token 5 of the other
+    CHECK(cache.statistics().copies == 1);
+    CHECK(table_of(cache, first).back() != before.back());
+    check_sound(cache);
+    REQUIRE(cache.retire_step(step));
+    REQUIRE(cache.truncate(first, 5));
+    REQUIRE(cache.append(first, 8));
+    CHECK(cache.statistics().copies == 1);
+    release_all(cache, {first});
+  }
+}
+
+TEST_CASE("a sequence that is truncated within its step copies; after the step, it writes in place", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 6));
+  const auto step = cache.begin_step(std::array{id}).value();
+  REQUIRE(cache.append(id, 7));  // in place: the step does not read what is behind the end
+  CHECK(cache.statistics().copies == 0);
+  REQUIRE(cache.truncate(id, 5));
+  REQUIRE(cache.append(id, 8));
+  CHECK(cache.statistics().copies == 1);
+  REQUIRE(cache.truncate(id, 5));
+  REQUIRE(cache.retire_step(step));
+  REQUIRE(cache.append(id, 9));
+  CHECK(cache.statistics().copies == 1);
+  release_all(cache, {id});
+}
+
+TEST_CASE("of two forks in a step, only one copies", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto first = create_committed(cache, text(0, 6));
+  const auto second = cache.fork(first).value();
+  const auto step = cache.begin_step(std::array{first, second}).value();
+  REQUIRE(cache.append(first, 1));
+  REQUIRE(cache.append(second, 2));
+  CHECK(cache.statistics().copies == 1);
+  REQUIRE(cache.retire_step(step));
+  release_all(cache, {first, second});
+}
+
+TEST_CASE("a fork of a truncated sequence does not write what an open step reads either", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto first = create_committed(cache, text(0, 6));
+  const auto step = cache.begin_step(std::array{first}).value();
+  REQUIRE(cache.truncate(first, 5));
+  const auto second = cache.fork(first).value();
+  REQUIRE(cache.release(first));
+  REQUIRE(cache.append(second, 9));
+  CHECK(cache.statistics().copies == 1);
+  REQUIRE(cache.retire_step(step));
+  release_all(cache, {second});
+}
+
+TEST_CASE("a sequence whose steps have retired waits for none, though an older one is open", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto slow = create_committed(cache, text(0, 8));
+  const auto quick = create_committed(cache, text(100, 8));
+  const auto old = cache.begin_step(std::array{slow}).value();
+  const auto first = cache.begin_step(std::array{quick}).value();
+  const auto second = cache.begin_step(std::array{quick}).value();
+  REQUIRE(cache.retire_step(second));
+  REQUIRE(cache.truncate(quick, 4));
+  CHECK(cache.statistics().blocks.retiring == 1);  // `first` is open
+  REQUIRE(cache.retire_step(first));
+  REQUIRE(cache.release(quick));
+  CHECK(cache.statistics().blocks == block_counts{.free = 4, .in_use = 2, .evictable = 1, .retiring = 1});
+  REQUIRE(cache.retire_step(old));
+  CHECK(cache.statistics().blocks.retiring == 0);
+  release_all(cache, {slow});
+}
+
+TEST_CASE("a step of a sequence that is gone does not begin", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 8));
+  const auto gone = create_committed(cache, text(100, 4));
+  REQUIRE(cache.release(gone));
+  const auto refused = cache.begin_step(std::array{id, gone});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::unknown_sequence);
+  REQUIRE(cache.release(id));
+  CHECK(cache.statistics().blocks.retiring == 0);
+  CHECK(cache.compact());
+}
+
+TEST_CASE("a refusal says with which step the room comes", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(4)};
+  const auto first = create_committed(cache, text(0, 8));
+  const auto second = create_committed(cache, text(100, 4));
+  const auto kept = create_committed(cache, text(200, 4));
+  const auto early = cache.begin_step(std::array{first}).value();
+  const auto late = cache.begin_step(std::array{second}).value();
+  CHECK(cache.create_sequence(text(300, 4)).error().step == step_id{});
+  REQUIRE(cache.release(first));
+  REQUIRE(cache.release(second));
+
+  const auto two = cache.create_sequence(text(300, 8)).error();
+  CHECK(two.code == error_code::capacity_exhausted);
+  CHECK(two.step == early);
+  CHECK(two.limit == 0);
+  CHECK(two.message() == "capacity exhausted: number of blocks needed is 2, limit 0, until step 1 retires");
+  CHECK(cache.create_sequence(text(300, 12)).error().step == late);
+
+  const auto four = cache.create_sequence(text(300, 16)).error();
+  CHECK(four.code == error_code::capacity_exhausted);
+  CHECK(four.step == step_id{});
+  CHECK(four.limit == 3);  // with those that wait
+
+  REQUIRE(cache.retire_step(early));
+  CHECK(cache.create_sequence(text(300, 8)));
+  REQUIRE(cache.retire_step(late));
+  REQUIRE(cache.release(kept));
+}
+
+TEST_CASE("a gain tells what comes at once from what comes with a step", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto used = create_committed(cache, text(0, 8));
+  const auto unused = create_committed(cache, text(100, 4));
+  const auto step = cache.begin_step(std::array{used}).value();
+  const auto gain = cache.gain_of_releasing(std::array{used, unused}).value();
+  CHECK(gain.at_once == 1);
+  CHECK(gain.with_steps == 2);
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 1).value() == 1);
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 2).value() == 2);
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 4).value() == 0);
+  REQUIRE(cache.retire_step(step));
+  release_all(cache, {used, unused});
+}
+
+TEST_CASE("a sequence that is named twice is gained once", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 8));
+  const auto other = cache.fork(id).value();
+  CHECK(cache.gain_of_releasing(std::array{id, id}).value().at_once == 0);
+  CHECK(cache.gain_of_releasing(std::array{id, other, id, other}).value().at_once == 2);
+  REQUIRE(cache.release(other));
+  CHECK(cache.gain_of_releasing(std::array{id, id}).value().at_once == 2);
+  CHECK(cache.fewest_to_release(std::array{id, id}, 2).value() == 1);
+  release_all(cache, {id});
+}

@@ -1,0 +1,172 @@
+#include "../support/scheduled_policies.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <atomic>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
+using tracker_under_test = request_tracker<cache_under_test>;
+
+cache_config small() {
+  auto config = cache_config{};
+  config.head_dim = 1;
+  config.block_size = 2;
+  config.num_blocks = 6;
+  config.max_sequences = 8;
+  config.hash_seed = 1;
+  return config;
+}
+
+std::vector<token> text(std::size_t num_tokens, token first) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+request_options ranked(std::uint8_t priority) {
+  auto options = request_options{};
+  options.sequence.priority = priority;
+  options.may_preempt = true;
+  return options;
+}
+
+constexpr auto ignore = [](const auto& outcome) { static_cast<void>(outcome); };
+
+/// What the thread that is going to be stopped does, to a request that others know, too.
+struct stopped_operation {
+  const char* name;
+  std::function<void(cache_under_test&, tracker_under_test&, const submission&)> run;
+};
+
+std::vector<stopped_operation> operations() {
+  return {
+      {"submit",
+       [](cache_under_test&, tracker_under_test& tracker, const submission&) { ignore(tracker.submit(text(3, 40))); }},
+      {"submit that preempts",
+       [](cache_under_test&, tracker_under_test& tracker, const submission&) {
+         ignore(tracker.submit(text(7, 40), ranked(90)));
+       }},
+      {"append",
+       [](cache_under_test&, tracker_under_test& tracker, const submission& known) {
+         ignore(tracker.append(known.id, text(3, 50)));
+       }},
+      {"append to the sequence, behind the tracker's back",
+       [](cache_under_test& cache, tracker_under_test&, const submission& known) {
+         ignore(cache.append(known.sequence, text(3, 50)));
+       }},
+      {"preempt and resume",
+       [](cache_under_test&, tracker_under_test& tracker, const submission& known) {
+         ignore(tracker.preempt(known.id));
+         ignore(tracker.resume(known.id, text(5, 0)));
+       }},
+      {"finish",
+       [](cache_under_test&, tracker_under_test& tracker, const submission& known) {
+         ignore(tracker.finish(known.id));
+         tracker.purge();
+       }},
+      {"gain",
+       [](cache_under_test& cache, tracker_under_test&, const submission& known) {
+         ignore(cache.gain_of_releasing(std::span{&known.sequence, 1}, text(5, 0)));
+       }},
+  };
+}
+
+/// One of everything that a tracker does, whatever its outcome.
+void one_of_everything(tracker_under_test& tracker, request_id known, token first, bool ends) {
+  if (const auto made = tracker.submit(text(3, first), ranked(70))) {
+    ignore(tracker.append(made->id, text(2, first)));
+    ignore(tracker.preempt(made->id));
+    ignore(tracker.resume(made->id, text(5, first)));
+    ignore(tracker.finish(made->id));
+  }
+  ignore(tracker.append(known, text(1, first)));
+  if (ends) {
+    ignore(tracker.preempt(known));
+    ignore(tracker.cancel(known));
+  }
+  ignore(tracker.describe(known));
+  tracker.purge();
+  ignore(tracker.statistics());
+}
+
+TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the tracker", "[progress][scheduler]") {
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  const auto ends = GENERATE(false, true);
+  for (const auto& stopped : operations()) {
+    const auto body = [&](execution& e) {
+      auto cache = cache_under_test{small()};
+      {
+        auto tracker = tracker_under_test{cache};
+        const auto known = tracker.submit(text(5, 0)).value();
+        cache.commit(known.sequence, 5).value();
+        ignore(tracker.submit(text(3, 30), ranked(10)));
+        e.spawn([&] { stopped.run(cache, tracker, known); });
+        e.spawn([&] { one_of_everything(tracker, known.id, 70, ends); });
+        e.spawn([&] { one_of_everything(tracker, known.id, 90, false); });
+        e.run();
+      }
+      if (e.failure().empty()) {
+        e.expect(cache.statistics().num_sequences == 0, "a sequence is left over");
+        for (const auto& sentence : cache.check_invariants()) {
+          e.fail(sentence);
+        }
+      }
+    };
+    const auto found = explorer{{.preemptions = 4, .max_steps = 20'000}}.stopped_anywhere(body, 1, seed);
+    CAPTURE(stopped.name, seed, found.failure, found.schedule);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+    CHECK((ends || found.schedules > 4));
+  }
+}
+
+/// While others look what it would gain to preempt a request, its only owner appends.
+TEST_CASE("a request's only owner is hardly ever told that it is busy because others look for room", "[progress]") {
+  auto config = small();
+  config.block_size = 16;
+  config.num_blocks = 64;
+  auto cache = kv_cache<float32, lock_free, clock_sweep>{config};
+  auto tracker = request_tracker{cache};
+  auto done = std::atomic{false};
+  auto num_busy = 0;
+  auto num_appends = 0;
+  const auto own = tracker.submit(text(500, 0), ranked(20)).value();
+  {
+    const auto other = std::jthread{[&] {
+      while (!done) {
+        // Outranks the owner, but gains too little: nobody gives way.
+        static_cast<void>(tracker.submit(text(64 * 16, 40), ranked(90)));
+      }
+    }};
+    const auto filler = tracker.submit(text(200, 1'000), ranked(99)).value();
+    for (; num_appends < 50'000; ++num_appends) {
+      const auto appended = tracker.append(own.id, text(1, num_appends));
+      num_busy += !appended && appended.error().code == error_code::sequence_busy;
+      if (num_appends % 16 == 15) {
+        static_cast<void>(cache.truncate(own.sequence, 500));
+      }
+    }
+    done = true;
+    static_cast<void>(tracker.finish(filler.id));
+  }
+  CHECK(num_busy <= num_appends / 10'000);
+}
+
+}  // namespace
