@@ -39,6 +39,51 @@ TEST_CASE("only committed full blocks are shared, and only under their salt", "[
   CHECK(cache.statistics().blocks.evictable == 2);
 }
 
+TEST_CASE("prompts of one step share what is committed before it is computed", "[cache][commit]") {
+  auto cache = kv_cache<float32>{small_cache(128)};
+  // Eight prompts begin with the same seven blocks, the last two with two more.
+  auto prompts = std::vector<std::vector<token>>{};
+  for (auto i = 0; i < 8; ++i) {
+    prompts.push_back(text(0, i < 6 ? 28 : 36));
+    prompts.back().insert(prompts.back().end(), 5, token{1'000 + i});
+  }
+  auto ids = std::vector<sequence_id>{};
+  auto computed = std::vector<std::int64_t>{};  // from which token on
+  for (const auto& prompt : prompts) {
+    const auto made = cache.create_sequence(prompt).value();
+    REQUIRE(cache.commit(made.id, std::ssize(prompt)));
+    ids.push_back(made.id);
+    computed.push_back(made.num_cached_tokens);
+  }
+  CHECK(cache.statistics().hit_blocks == 51);
+  const auto step = cache.begin_step(ids).value();
+
+  // The kernels of a layer: all that write come before all that read.
+  const auto slots_of = [&](std::size_t i, std::int64_t first) {
+    auto slots = std::vector<slot>(prompts[i].size() - static_cast<std::size_t>(first));
+    REQUIRE(cache.slot_mapping(ids[i], first, slots));
+    return slots;
+  };
+  for (auto i = std::size_t{0}; i < prompts.size(); ++i) {
+    auto rows = std::vector<float>{};
+    for (auto j = static_cast<std::size_t>(computed[i]); j < prompts[i].size(); ++j) {
+      rows.insert(rows.end(), 2, static_cast<float>(prompts[i][j]));
+    }
+    REQUIRE(cache.write(0, slots_of(i, computed[i]), {rows.data(), 2, 2}, {rows.data(), 2, 2}));
+  }
+  for (auto i = std::size_t{0}; i < prompts.size(); ++i) {
+    auto keys = std::vector<float>(2 * prompts[i].size());
+    auto values = keys;
+    REQUIRE(cache.read(0, slots_of(i, 0), {keys.data(), 2, 2}, {values.data(), 2, 2}));
+    for (auto j = std::size_t{0}; j < prompts[i].size(); ++j) {
+      CHECK(keys[2 * j] == static_cast<float>(prompts[i][j]));
+      CHECK(values[2 * j] == static_cast<float>(prompts[i][j]));
+    }
+  }
+  REQUIRE(cache.retire_step(step));
+  release_all(cache, ids);
+}
+
 TEST_CASE("a chain is eaten from its tail", "[cache][release]") {
   auto cache = kv_cache<>{small_cache(4)};
   release_all(cache, {create_committed(cache, text(0, 16))});
