@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/attention.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/view.hpp>
@@ -34,5 +35,22 @@ concept backend_for = requires(B b, const block_storage_view& view, std::int32_t
   { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
   { B::name } -> std::convertible_to<std::string_view>;
 };
+
+/// A backend that computes attention where the blocks are. `Input` and `Output`, unscaled elements, say how queries and
+/// outputs are stored; batch, options and rows outlive the operation.
+///
+/// | requirement                                                                        | meaning                 |
+/// |------------------------------------------------------------------------------------|-------------------------|
+/// | `b.template attend<E, I, O>(view, layer, batch, queries, output, options, stream)` | see `attention_options` |
+template <class B, class Element, class Input, class Output>
+concept attention_backend_for =
+    requires(B b, const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+             const attention_queries<typename Input::storage>& queries,
+             const attention_output<typename Output::storage>& output, const attention_options& options,
+             typename B::stream stream) {
+      {
+        b.template attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream)
+      } noexcept -> std::same_as<result<void>>;
+    };
 
 }  // namespace pagedkv

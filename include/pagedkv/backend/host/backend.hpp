@@ -4,14 +4,17 @@
 #include <pagedkv/backend/host/copy_blocks.hpp>
 #include <pagedkv/backend/host/gather.hpp>
 #include <pagedkv/backend/host/move_blocks.hpp>
+#include <pagedkv/backend/host/workers.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 
 namespace pagedkv {
 
-/// Block operations on the calling thread, done when they return. Stateless; operations on different blocks may run
-/// concurrently.
+/// Block operations, done when they return. Stateless; operations on different blocks may run concurrently.
 struct host_backend {
-  struct stream {};
+  /// Operations run on the calling thread, but for attention, which uses what threads the stream lends.
+  struct stream {
+    host::workers threads = {};
+  };
 
   static constexpr std::string_view name = "host";
 
@@ -38,6 +41,13 @@ struct host_backend {
                                          stream) noexcept {
     return host::move_blocks(view, pairs);
   }
+
+  /// See `host::attend`. Defined in `pagedkv/backend/host/attend.hpp`, as vector code takes long to compile.
+  template <element Element, element Input = float32, element Output = Input>
+  [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                    const attention_queries<typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options, stream on) noexcept;
 };
 
 static_assert(backend_for<host_backend, float32>);

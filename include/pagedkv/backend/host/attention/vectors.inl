@@ -1,0 +1,169 @@
+// Vectors of float32 and what attention computes with them, for one instruction set. `kernels.hpp` includes this once
+// for each, with PAGEDKV_ISA naming it, PAGEDKV_LANES its width, and PAGEDKV_INLINE the attributes of its functions: a
+// compiler lowers vectors function by function, so that each must name the instructions it may use.
+#if defined(PAGEDKV_ISA)
+
+namespace pagedkv::host::attention::PAGEDKV_ISA {
+
+inline constexpr auto lanes = PAGEDKV_LANES;
+
+using floats = float __attribute__((vector_size(4 * PAGEDKV_LANES)));
+using ints = std::int32_t __attribute__((vector_size(4 * PAGEDKV_LANES)));
+using shorts = std::uint16_t __attribute__((vector_size(2 * PAGEDKV_LANES)));
+using bytes = std::int8_t __attribute__((vector_size(PAGEDKV_LANES)));
+
+/// Reads a vector from any address.
+template <class Vector>
+PAGEDKV_INLINE Vector read(const void* from) {
+  Vector v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+PAGEDKV_INLINE floats read_floats(const float* from) { return read<floats>(from); }
+
+PAGEDKV_INLINE void write_floats(float* to, floats v) { __builtin_memcpy(to, &v, sizeof v); }
+
+PAGEDKV_INLINE floats all(float number) { return number - floats{}; }
+
+PAGEDKV_INLINE floats larger(floats a, floats b) { return a > b ? a : b; }
+
+template <int... Lane>
+PAGEDKV_INLINE ints count_lanes(std::integer_sequence<int, Lane...>) {
+  return ints{Lane...};
+}
+
+/// 0, 1, 2, …
+PAGEDKV_INLINE ints lane_numbers() { return count_lanes(std::make_integer_sequence<int, lanes>{}); }
+
+// GCC 12 widens numbers one by one where an instruction would take them all. Masks of ones leave nothing undefined.
+#if PAGEDKV_LANES == 16
+PAGEDKV_INLINE ints widen(shorts v) {
+  return reinterpret_cast<ints>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(v)));
+}
+PAGEDKV_INLINE floats to_floats(bytes v) {
+  const auto wide = _mm512_maskz_cvtepi8_epi32(0xffff, reinterpret_cast<__m128i>(v));
+  return reinterpret_cast<floats>(_mm512_maskz_cvtepi32_ps(0xffff, wide));
+}
+PAGEDKV_INLINE floats decode_half(shorts bits) {
+  return reinterpret_cast<floats>(_mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(bits)));
+}
+#elif PAGEDKV_LANES == 8
+PAGEDKV_INLINE ints widen(shorts v) {
+  return reinterpret_cast<ints>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(v)));
+}
+PAGEDKV_INLINE floats to_floats(bytes v) {
+  const auto wide = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(__builtin_bit_cast(long long, v)));
+  return reinterpret_cast<floats>(_mm256_cvtepi32_ps(wide));
+}
+PAGEDKV_INLINE floats decode_half(shorts bits) {
+  return reinterpret_cast<floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(bits)));
+}
+#else
+PAGEDKV_INLINE ints widen(shorts v) { return __builtin_convertvector(v, ints); }
+PAGEDKV_INLINE floats to_floats(bytes v) { return __builtin_convertvector(v, floats); }
+PAGEDKV_INLINE floats decode_half(shorts bits) {
+  #if defined(__aarch64__)
+  using halves = __fp16 __attribute__((vector_size(2 * PAGEDKV_LANES)));
+  return __builtin_convertvector(reinterpret_cast<halves>(bits), floats);
+  #else
+  const auto wide = widen(bits);
+  const auto magnitude = wide & 0x7fff;
+  // A product moves the exponent, also that of a subnormal. Infinity and NaN keep the largest one.
+  const auto scaled = reinterpret_cast<ints>(reinterpret_cast<floats>(magnitude << 13) * 0x1p112f);
+  const auto special = (magnitude >= 0x7c00) & 0x7f800000;
+  return reinterpret_cast<floats>(scaled | special | (wide & 0x8000) << 16);
+  #endif
+}
+#endif
+
+template <class Element>
+inline constexpr auto size_of = static_cast<std::int64_t>(sizeof(typename Element::storage));
+
+/// Decodes numbers of a row, without their scale.
+template <class Element>
+PAGEDKV_INLINE floats decode(const std::byte* from) {
+  if constexpr (std::same_as<Element, float32>) {
+    return read<floats>(from);
+  } else if constexpr (std::same_as<Element, float16>) {
+    return decode_half(read<shorts>(from));
+  } else if constexpr (std::same_as<Element, bfloat16>) {
+    return reinterpret_cast<floats>(widen(read<shorts>(from)) << 16);
+  } else {
+    return to_floats(read<bytes>(from));
+  }
+}
+
+/// Two vectors that consist of runs of `2 * Half` lanes: adds up the halves of each run, and puts that of `a` before
+/// that of `b`. Each sum takes one lane of a blend of both and one of a shuffle, as blends cost less.
+template <int Half, int... Lane>
+PAGEDKV_INLINE floats add_halves(floats a, floats b, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + Lane : Lane)...) +
+         __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + (Lane ^ Half) : (Lane ^ Half))...);
+}
+
+/// Adds up the lanes of each of as many vectors as a vector has lanes: lane i gets the sum of `v[i]`. Each round halves
+/// the vectors.
+template <int Half = lanes / 2>
+PAGEDKV_INLINE floats add_up(floats* v) {
+  PAGEDKV_UNROLL for (auto i = 0; i < Half; ++i) {
+    v[i] = add_halves<Half>(v[i], v[i + Half], std::make_integer_sequence<int, lanes>{});
+  }
+  if constexpr (Half > 1) {
+    return add_up<Half / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+
+template <int Distance, int... Lane>
+PAGEDKV_INLINE floats exchange(floats v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, v, (Lane ^ Distance)...);
+}
+
+/// The largest of each run of `Run` lanes, in all of its lanes.
+template <int Run>
+PAGEDKV_INLINE floats largest_of_run(floats v) {
+  if constexpr (Run > 1) {
+    const auto halved = largest_of_run<Run / 2>(v);
+    return larger(halved, exchange<Run / 2>(halved, std::make_integer_sequence<int, lanes>{}));
+  } else {
+    return v;
+  }
+}
+
+/// 2 to the power of numbers up to 0; 0 below -126. A polynomial for the fraction, near the best of its degree.
+PAGEDKV_INLINE floats exp2(floats x) {
+  constexpr auto integers = 0x1.8p23f;  // neighbours there are 1 apart: adding it rounds
+  const auto y = x < -126.0f ? all(-126.0f) : x;
+  const auto rounded = y + integers;
+  const auto f = y - (rounded - integers);
+  auto p = all(1.5345812e-4f);
+  p = p * f + 1.339993121e-3f;
+  p = p * f + 9.618488957e-3f;
+  p = p * f + 5.550328777e-2f;
+  p = p * f + 0.2402264689f;
+  p = p * f + 0.6931472057f;
+  p = p * f + 1.0f;
+  const auto exponent = reinterpret_cast<ints>(rounded) - __builtin_bit_cast(std::int32_t, integers) + 127;
+  return x < -126.0f ? floats{} : p * reinterpret_cast<floats>(exponent << 23);
+}
+
+/// A polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+PAGEDKV_INLINE floats tanh(floats x) {
+  constexpr auto two_log2_e = 2.885390082f;
+  const auto magnitude = x < 0.0f ? -x : x;
+  const auto square = x * x;
+  auto p = all(-5.648316565e-3f);
+  p = p * square + 2.058982656e-2f;
+  p = p * square - 5.372512663e-2f;
+  p = p * square + 0.1333127443f;
+  p = p * square - 0.3333327606f;
+  const auto inverse = exp2(magnitude * -two_log2_e);  // e^-2|x|
+  const auto far = (1.0f - inverse) / (1.0f + inverse);
+  return magnitude < 0.625f ? x + x * square * p : (x < 0.0f ? -far : far);
+}
+
+}  // namespace pagedkv::host::attention::PAGEDKV_ISA
+
+#endif

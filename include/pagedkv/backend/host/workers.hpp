@@ -1,0 +1,65 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+
+namespace pagedkv::host {
+
+/// Threads that a caller lends to an operation.
+///
+/// | requirement   | meaning                                                                                               |
+/// |---------------|-------------------------------------------------------------------------------------------------------|
+/// | `p.size()`    | how many calls can run at once                                                                        |
+/// | `p.run(n, f)` | calls `f(0)` to `f(n - 1)`, once each, on any threads; returns when all have returned; throws nothing |
+template <class P>
+concept worker_pool = requires(P& p, void (&call)(int)) {
+  { p.size() } -> std::convertible_to<int>;
+  p.run(1, call);
+};
+
+/// A worker pool of any type, or the calling thread alone. Does not own the pool, which outlives every use.
+class workers {
+ public:
+  constexpr workers() = default;
+
+  template <worker_pool Pool>
+    requires(!std::same_as<std::remove_const_t<Pool>, workers>)
+  constexpr workers(Pool& pool) noexcept  // NOLINT(google-explicit-constructor): a pool is meant to be passed as it is
+      : pool_(std::addressof(pool)), size_(&size_of<Pool>), run_(&run_on<Pool>) {}
+
+  [[nodiscard]] int size() const { return pool_ == nullptr ? 1 : size_(pool_); }
+
+  /// As a pool's `run`.
+  template <class Call>
+  void run(int n, Call&& call) const {
+    if (pool_ != nullptr && n > 1) {
+      run_(pool_, n, std::addressof(call), [](void* context, int i) {
+        (*static_cast<std::remove_reference_t<Call>*>(context))(i);
+      });
+      return;
+    }
+    for (auto i = 0; i < n; ++i) {
+      call(i);
+    }
+  }
+
+ private:
+  using invocation = void (*)(void* context, int i);
+
+  template <class Pool>
+  static int size_of(void* pool) {
+    return static_cast<int>(static_cast<Pool*>(pool)->size());
+  }
+
+  template <class Pool>
+  static void run_on(void* pool, int n, void* context, invocation invoke) {
+    static_cast<Pool*>(pool)->run(n, [=](int i) { invoke(context, i); });
+  }
+
+  void* pool_ = nullptr;
+  int (*size_)(void*) = nullptr;
+  void (*run_)(void*, int, void*, invocation) = nullptr;
+};
+
+}  // namespace pagedkv::host

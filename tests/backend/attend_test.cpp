@@ -1,0 +1,344 @@
+#include "../support/printing.hpp"
+#include "attention_under_test.hpp"
+
+#include <pagedkv/backend/host/thread_pool.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+constexpr auto infinity = std::numeric_limits<float>::infinity();
+constexpr auto not_a_number = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<host::instruction_set> instruction_sets() {
+  auto sets = std::vector<host::instruction_set>{};
+  for (auto set = 0; set <= static_cast<int>(host::best_instruction_set()); ++set) {
+    sets.push_back(static_cast<host::instruction_set>(set));
+  }
+  return sets;
+}
+
+/// Compares with the reference, by every instruction set.
+template <class Attention>
+void check_against_reference(Attention& attention, const attention_options& options = {}, double share = 1) {
+  for (const auto set : instruction_sets()) {
+    CAPTURE(static_cast<int>(set));
+    REQUIRE(attention.attend(options, {}, set));
+    CHECK(attention.worst_error(options) <= share * attention_tolerance<typename Attention::element_type>);
+  }
+}
+
+template <class Element>
+using nhd = nhd_layer_major<Element>;
+template <class Element>
+using hnd = hnd_block_major<Element>;
+
+/// One that the library does not know: a byte in units of 1/16, scaled.
+struct sixteenths {
+  using storage = std::int8_t;
+  static constexpr bool scaled = true;
+  static constexpr std::string_view name = "sixteenths";
+  static constexpr float scale_for(float absmax) noexcept { return absmax / 6 + 0x1p-100f; }
+  static constexpr storage encode(float number, float scale) noexcept {
+    return static_cast<storage>(number / scale * 16);
+  }
+  static constexpr float decode(storage stored, float scale) noexcept {
+    return static_cast<float>(stored) / 16 * scale;
+  }
+};
+
+static_assert(element<sixteenths>);
+
+}  // namespace
+
+TEMPLATE_PRODUCT_TEST_CASE("attention over blocks is what its definition says", "[attention]", (nhd, hnd),
+                           (float32, float16, bfloat16, int8, sixteenths)) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  SECTION("ragged lengths") {
+    auto shape = batch_shape{{0, 1, 15, 16, 17, 97, 999}};
+    shape.group_size = 2;
+    auto attention = attention_under_test<TestType>{shape, random};
+    check_against_reference(attention);
+    CHECK(attention.output_at(0, 0, 0) == 0);
+    CHECK(attention.log_sum_exp(0, 0) == -infinity);
+  }
+  SECTION("block sizes") {
+    for (const auto block_size : {1, 5, 8, 32, 256}) {
+      CAPTURE(block_size);
+      auto shape = batch_shape{{1, 255, 256, 257, 64}};
+      shape.block_size = block_size;
+      auto attention = attention_under_test<TestType>{shape, random};
+      check_against_reference(attention);
+    }
+  }
+  SECTION("group sizes") {
+    for (const auto group_size : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 64}) {
+      CAPTURE(group_size);
+      auto shape = batch_shape{{70, 33}};
+      shape.group_size = group_size;
+      auto attention = attention_under_test<TestType>{shape, random};
+      check_against_reference(attention);
+    }
+  }
+  SECTION("head dims") {
+    for (const auto head_dim : {1, 20, 64, 67, 80, 96, 104, 112, 128, 192, 256}) {
+      CAPTURE(head_dim);
+      auto shape = batch_shape{{70, 129}};
+      shape.head_dim = head_dim;
+      shape.group_size = 3;
+      auto attention = attention_under_test<TestType>{shape, random};
+      check_against_reference(attention);
+    }
+  }
+  SECTION("several queries") {
+    for (const auto group_size : {1, 4, 7}) {
+      CAPTURE(group_size);
+      auto shape = batch_shape{{97, 150, 5, 64, 3, 300}};
+      shape.group_size = group_size;
+      shape.queries = {4, 150, 0, 16, 5, 130};  // the last but one has more queries than tokens
+      auto attention = attention_under_test<TestType>{shape, random};
+      check_against_reference(attention);
+      auto options = attention_options{};
+      options.window = 20;
+      check_against_reference(attention, options);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("options of attention do what they say", "[attention]", nhd<float32>, hnd<float16>, nhd<bfloat16>,
+                   nhd<int8>) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto shape = batch_shape{{0, 1, 77, 1000, 200}};
+  shape.group_size = 3;
+  shape.magnitude = 3;
+  shape.queries = {1, 1, 1, 2, 40};
+  auto attention = attention_under_test<TestType>{shape, random};
+  const auto slopes = std::vector{0.5f, 0.25f, 0.125f, 0.0f, -0.01f, 1.0f};
+  const auto sinks = std::vector{-3.0f, 0.0f, 2.0f, 9.0f, -infinity, 0.5f};
+  auto options = attention_options{};
+  SECTION("scale") { options.scale = 0.3f; }
+  SECTION("soft cap") { options.soft_cap = 5; }
+  SECTION("a high soft cap") { options.soft_cap = 50; }
+  SECTION("ALiBi") { options.alibi_slopes = slopes.data(); }
+  SECTION("sinks") { options.sinks = sinks.data(); }
+  SECTION("windows") { options.window = 33; }
+  SECTION("a window of one") { options.window = 1; }
+  SECTION("all of them") {
+    options = {0.2f, 10, 99, slopes.data(), sinks.data()};
+  }
+  check_against_reference(attention, options);
+}
+
+TEMPLATE_TEST_CASE("queries and outputs may be of any unscaled element", "[attention]", float16, bfloat16) {
+  auto random = std::mt19937{5};
+  auto shape = batch_shape{{5, 100}};
+  shape.group_size = 4;
+  auto same = attention_under_test<nhd<float32>, TestType>{shape, random};
+  REQUIRE(same.attend());
+  CHECK(same.worst_error({}) <= attention_tolerance<TestType>);
+  auto wider = attention_under_test<nhd<float32>, TestType, float32>{shape, random};
+  REQUIRE(wider.attend());
+  CHECK(wider.worst_error({}) <= attention_tolerance<float32>);
+}
+
+TEMPLATE_TEST_CASE("a long sequence is attended to on every thread", "[attention]", nhd<float32>, hnd<int8>) {
+  auto random = std::mt19937{6};
+  auto shape = batch_shape{{32789}};
+  shape.group_size = 4;
+  auto attention = attention_under_test<TestType>{shape, random};
+  auto threads = host::thread_pool(3);
+  REQUIRE(attention.attend({}, threads));
+  CHECK(attention.worst_error({}) <= attention_tolerance<typename TestType::element_type>);
+}
+
+TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attention]", nhd<float32>, hnd<float16>,
+                   nhd<int8>) {
+  auto shape = batch_shape{{1500, 40, 3000, 700, 8000}};
+  shape.group_size = 4;
+  shape.queries = {1, 3, 2, 80, 1};
+  auto random = std::mt19937{7};
+  auto whole = attention_under_test<TestType>{shape, random};
+  REQUIRE(whole.attend());
+  const auto alone = [&](std::size_t row) {
+    auto own = std::mt19937{7};
+    auto batch = attention_under_test<TestType>{shape, own};
+    REQUIRE(batch.attend());
+    return batch.output_of_row(row);
+  };
+  auto expected = std::vector<std::vector<float>>{};
+  for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
+    expected.push_back(whole.output_of_row(row));
+    CHECK(alone(row) == expected.back());
+  }
+  for (const auto size : {2, 3, 7, 64}) {
+    CAPTURE(size);
+    auto threads = host::thread_pool(size);
+    REQUIRE(whole.attend({}, threads));
+    for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
+      CHECK(whole.output_of_row(row) == expected[row]);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("one token's output is its value", "[attention]", nhd<float32>, hnd<float16>, nhd<bfloat16>) {
+  auto random = std::mt19937{8};
+  auto attention = attention_under_test<TestType>{batch_shape{{1}}, random};
+  const auto value = std::vector<float>(2 * 64, 0.375f);
+  attention.write(0, 0, std::vector<float>(2 * 64, 1.0f), value);
+  REQUIRE(attention.attend());
+  CHECK(attention.output_at(0, 1, 63) == 0.375f);
+}
+
+TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no others", "[attention]", nhd<float32>,
+                   hnd<float16>, nhd<bfloat16>, nhd<int8>) {
+  const auto in_key = GENERATE(true, false);
+  const auto bad = GENERATE(not_a_number, infinity);
+  for (const auto set : instruction_sets()) {
+    CAPTURE(in_key, bad, static_cast<int>(set));
+    auto random = std::mt19937{9};
+    auto shape = batch_shape{{100, 100}};
+    shape.group_size = 2;
+    shape.queries = {20, 1};
+    auto attention = attention_under_test<TestType>{shape, random};
+    const auto good = std::vector<float>(2 * 64, 0.5f);
+    auto poisoned = good;
+    poisoned[3] = bad;  // of KV head 0
+    attention.write(0, 90, in_key ? poisoned : good, in_key ? good : poisoned);
+    REQUIRE(attention.attend({}, {}, set));
+    const auto finite = [&](std::int64_t query, std::int64_t head) {
+      return std::isfinite(attention.output_at(query, head, 3));
+    };
+    CHECK(finite(9, 0));         // position 89
+    CHECK_FALSE(finite(10, 0));  // position 90
+    CHECK_FALSE(finite(19, 1));
+    CHECK(finite(19, 2));  // another KV head
+    CHECK(finite(20, 0));  // another row
+  }
+}
+
+TEST_CASE("a NaN in a query spoils its own head only", "[attention]") {
+  auto random = std::mt19937{10};
+  auto shape = batch_shape{{100}};
+  shape.group_size = 4;
+  auto attention = attention_under_test<nhd<float32>>{shape, random};
+  attention.queries()[5] = not_a_number;
+  REQUIRE(attention.attend());
+  CHECK(std::isnan(attention.output_at(0, 0, 0)));
+  CHECK(std::isnan(attention.log_sum_exp(0, 0)));
+  CHECK(std::isfinite(attention.output_at(0, 1, 0)));
+}
+
+TEST_CASE("scores of ten thousand neither overflow nor vanish", "[attention]") {
+  auto random = std::mt19937{11};
+  auto attention = attention_under_test<nhd<float32>>{batch_shape{{50}}, random};
+  for (auto token = std::int64_t{0}; token < 50; ++token) {
+    const auto sign = token == 20 ? 1.0f : -1.0f;
+    attention.write(0, token, std::vector<float>(2 * 64, sign * 100),
+                    std::vector<float>(2 * 64, static_cast<float>(token)));
+  }
+  for (const auto sign : {1.0f, -1.0f}) {
+    std::ranges::fill(attention.queries(), sign * 12.5f);  // scores of ± 10,000
+    for (const auto set : instruction_sets()) {
+      REQUIRE(attention.attend({}, {}, set));
+      CHECK(attention.worst_error({}) <= 1e-5);
+      CHECK(attention.log_sum_exp(0, 0) > 9999);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a window reads no block before it", "[attention]", nhd<float32>, hnd<int8>) {
+  auto random = std::mt19937{12};
+  auto shape = batch_shape{{100, 40}};
+  shape.queries = {3, 1};
+  auto attention = attention_under_test<TestType>{shape, random};
+  auto options = attention_options{};
+  options.window = 30;
+  // The first query is at position 97 and sees 68 to 97: blocks 4 on.
+  std::fill_n(attention.indices().begin(), 4, no_block);
+  check_against_reference(attention, options);
+  attention.indices()[4] = no_block;
+  const auto refused = attention.attend(options);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::invalid_argument);
+  CHECK(refused.error().value == -1);
+}
+
+TEST_CASE("attention to what does not fit is refused", "[attention]") {
+  auto random = std::mt19937{13};
+  auto shape = batch_shape{{20, 30}};
+  auto under_test = attention_under_test<nhd<float32>>{shape, random};
+  const auto& view = under_test.view();
+  const auto good = under_test.batch();
+  auto numbers = std::vector<float>(1000, 3.0f);
+  const auto refused = [&](std::int32_t layer, const attention_batch& batch, std::int32_t heads,
+                           const attention_options& options = {}) {
+    const auto outcome =
+        host::attend<float32>(view, layer, batch, {{under_test.queries().data(), 128, 64}, heads},
+                              {{numbers.data(), 128, 64}, nullptr}, options);
+    REQUIRE_FALSE(outcome);
+    CHECK(outcome.error().code == error_code::invalid_argument);
+    CHECK(numbers == std::vector<float>(1000, 3.0f));
+    return std::string{outcome.error().subject};
+  };
+  CHECK(refused(2, good, 2) == "layer");
+  CHECK(refused(-1, good, 2) == "layer");
+  CHECK(refused(0, good, 3) == "attention_queries.num_heads");
+  CHECK(refused(0, good, 0) == "attention_queries.num_heads");
+  CHECK(refused(0, good, 2, {0, 0, -1}) == "attention_options.window");
+  const auto lens = std::vector<std::int32_t>{4, 17};
+  CHECK(refused(0, {good.indptr, good.indices, lens, {}}, 2) == "attention_batch.last_block_len");
+  const auto empty_but_not = std::vector<std::int32_t>{0, 14};
+  CHECK(refused(0, {good.indptr, good.indices, empty_but_not, {}}, 2) == "attention_batch.last_block_len");
+  CHECK(refused(0, {good.indptr.first(2), good.indices, good.last_block_len, {}}, 2) == "attention_batch.indptr");
+  CHECK(refused(0, {good.indptr, good.indices.first(3), good.last_block_len, {}}, 2) == "attention_batch.indptr");
+  const auto falling = std::vector<std::int32_t>{0, 2, 1};
+  CHECK(refused(0, {good.indptr, good.indices, good.last_block_len, falling}, 2) == "attention_batch.query_indptr");
+  auto indices = std::vector<block_id>(good.indices.begin(), good.indices.end());
+  indices[1] = block_id{view.num_blocks};
+  CHECK(refused(0, {good.indptr, indices, good.last_block_len, {}}, 2) == "block in attention_batch.indices");
+}
+
+TEST_CASE("an empty batch is attended to", "[attention]") {
+  auto random = std::mt19937{14};
+  auto attention = attention_under_test<nhd<float32>>{batch_shape{}, random};
+  CHECK(attention.attend());
+  CHECK(host::attend<float32>(attention.view(), 0, {}, {{}, 2}, {}));
+}
+
+TEST_CASE("rows may share blocks, and blocks beyond 65,535 are found", "[attention]") {
+  auto config = cache_config{};
+  config.block_size = 1;
+  config.num_blocks = 70'000;
+  config.head_dim = 16;
+  const auto storage = nhd<float32>{config};
+  const auto keys = std::vector<float>(16, 0.0f);
+  for (const auto block : {1, 69'999}) {
+    const auto values = std::vector<float>(16, static_cast<float>(block));
+    REQUIRE(host::append<float32>(storage.view(), 0, std::vector{slot{block}}, {keys.data(), 16, 16},
+                                  {values.data(), 16, 16}));
+  }
+  const auto indptr = std::vector<std::int32_t>{0, 2, 3};
+  const auto indices = std::vector{block_id{1}, block_id{69'999}, block_id{69'999}};
+  const auto lens = std::vector<std::int32_t>{1, 1};
+  auto output = std::vector<float>(32);
+  const auto queries = std::vector<float>(32, 1.0f);
+  REQUIRE(host::attend<float32>(storage.view(), 0, {indptr, indices, lens, {}}, {{queries.data(), 16, 16}, 1},
+                                {{output.data(), 16, 16}, nullptr}));
+  CHECK(output[0] == 35'000);
+  CHECK(output[31] == 69'999);
+}

@@ -1,0 +1,217 @@
+#pragma once
+
+#include "../support/attention_reference.hpp"
+#include "storage_under_test.hpp"
+
+#include <pagedkv/backend/host/append.hpp>
+#include <pagedkv/backend/host/attend.hpp>
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// What a batch looks like. Rows have their lengths in tokens; each has `num_queries`, or as many as `queries` says.
+struct batch_shape {
+  std::vector<std::int64_t> lengths = {};
+  std::int32_t block_size = 16;
+  std::int32_t num_kv_heads = 2;
+  std::int32_t group_size = 1;
+  std::int32_t head_dim = 64;
+  std::vector<std::int32_t> queries = {};  // of each row; empty: one each
+  float magnitude = 1;                // of keys, values and queries
+};
+
+/// Sequences in blocks in random order, with garbage, NaN where it can be, in every slot that no token has.
+template <class Storage, class Input = float32, class Output = Input>
+class attention_under_test {
+ public:
+  using element_type = typename Storage::element_type;
+
+  static constexpr std::int32_t layer = 1;
+
+  template <class Random>
+  attention_under_test(const batch_shape& shape, Random& random) : shape_(shape), storage_(config_of(shape)) {
+    std::fill_n(storage_.data(), storage_.size(), std::byte{0xff});
+    auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(storage_.view().num_blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    indptr_.push_back(0);
+    query_indptr_.push_back(0);
+    for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
+      const auto length = shape.lengths[row];
+      for (auto i = std::int64_t{0}; i < blocks_of(shape, length); ++i) {
+        indices_.push_back(block_id{blocks.back()});
+        blocks.pop_back();
+      }
+      indptr_.push_back(static_cast<std::int32_t>(indices_.size()));
+      last_block_len_.push_back(length == 0 ? 0 : static_cast<std::int32_t>((length - 1) % shape.block_size + 1));
+      query_indptr_.push_back(query_indptr_.back() + (shape.queries.empty() ? 1 : shape.queries[row]));
+      fill_row(row, random);
+    }
+    fill_queries(random);
+  }
+
+  [[nodiscard]] const block_storage_view& view() const { return storage_.view(); }
+  [[nodiscard]] std::int32_t num_heads() const { return shape_.num_kv_heads * shape_.group_size; }
+  [[nodiscard]] std::vector<block_id>& indices() { return indices_; }
+  [[nodiscard]] std::vector<typename Input::storage>& queries() { return queries_; }
+
+  [[nodiscard]] attention_batch batch() const {
+    auto result = attention_batch{indptr_, indices_, last_block_len_, {}};
+    if (!shape_.queries.empty()) {
+      result.query_indptr = query_indptr_;
+    }
+    return result;
+  }
+
+  /// Keys and values of one token.
+  [[nodiscard]] slot slot_of(std::size_t row, std::int64_t token) const {
+    const auto block = indices_[static_cast<std::size_t>(indptr_[row] + token / shape_.block_size)];
+    return slot{static_cast<std::int64_t>(block) * shape_.block_size + token % shape_.block_size};
+  }
+
+  void write(std::size_t row, std::int64_t token, const std::vector<float>& key, const std::vector<float>& value) {
+    const auto slots = std::vector{slot_of(row, token)};
+    const auto dim = shape_.head_dim;
+    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim}, {value.data(), 0, dim}).value();
+  }
+
+  /// Rows of queries are further apart than they are long, as slices of a packed projection are.
+  [[nodiscard]] result<void> attend(const attention_options& options = {}, host::workers threads = {},
+                                    host::instruction_set instructions = host::best_instruction_set()) {
+    const auto numbers = static_cast<std::size_t>(query_indptr_.back() * token_stride());
+    output_.assign(numbers, typename Output::storage{});
+    log_sum_exp_.assign(static_cast<std::size_t>(query_indptr_.back() * num_heads()), 7.0f);
+    const auto queries = attention_queries<typename Input::storage>{{queries_.data(), token_stride(), head_stride()},
+                                                                    num_heads()};
+    const auto output = attention_output<typename Output::storage>{{output_.data(), token_stride(), head_stride()},
+                                                                   log_sum_exp_.data()};
+    return host::attend<element_type, Input, Output>(storage_.view(), layer, batch(), queries, output, options,
+                                                     threads, instructions);
+  }
+
+  [[nodiscard]] float output_at(std::int64_t query, std::int64_t head, std::int64_t d) const {
+    const auto index = static_cast<std::size_t>(query * token_stride() + head * head_stride() + d);
+    return Output::decode(output_[index], 1.0f);
+  }
+
+  [[nodiscard]] std::vector<float> output_of_row(std::size_t row) const {
+    auto numbers = std::vector<float>{};
+    for (auto query = query_indptr_[row]; query < query_indptr_[row + 1]; ++query) {
+      for (auto head = 0; head < num_heads(); ++head) {
+        for (auto d = 0; d < shape_.head_dim; ++d) {
+          numbers.push_back(output_at(query, head, d));
+        }
+        numbers.push_back(log_sum_exp(query, head));
+      }
+    }
+    return numbers;
+  }
+
+  [[nodiscard]] float log_sum_exp(std::int64_t query, std::int64_t head) const {
+    return log_sum_exp_[static_cast<std::size_t>(query * num_heads() + head)];
+  }
+
+  /// The largest relative error of all rows, of outputs and of log-sum-exps.
+  [[nodiscard]] double worst_error(const attention_options& options) const {
+    auto worst = 0.0;
+    for (auto row = std::size_t{0}; row < shape_.lengths.size(); ++row) {
+      const auto problem = problem_of(row);
+      const auto answer = reference_attention(problem, options);
+      for (auto i = std::int64_t{0}; i < problem.num_queries * num_heads(); ++i) {
+        const auto query = query_indptr_[row] + i / num_heads();
+        const auto dim = static_cast<std::size_t>(shape_.head_dim);
+        const auto wanted = std::span{answer.output}.subspan(static_cast<std::size_t>(i) * dim, dim);
+        worst = worse(worst, relative_error(wanted, [&](std::size_t d) {
+                        return output_at(query, i % num_heads(), static_cast<std::int64_t>(d));
+                      }));
+        const auto wanted_sum = answer.log_sum_exp[static_cast<std::size_t>(i)];
+        const auto sum = double{log_sum_exp(query, i % num_heads())};
+        const auto difference = std::abs(sum - wanted_sum) / std::max(1.0, std::abs(wanted_sum));
+        worst = worse(worst, sum == wanted_sum ? 0.0 : difference);
+      }
+    }
+    return worst;
+  }
+
+ private:
+  static std::int64_t blocks_of(const batch_shape& shape, std::int64_t length) {
+    return (length + shape.block_size - 1) / shape.block_size;
+  }
+
+  static cache_config config_of(const batch_shape& shape) {
+    auto config = cache_config{};
+    config.block_size = shape.block_size;
+    config.num_blocks = 3;
+    for (const auto length : shape.lengths) {
+      config.num_blocks += static_cast<std::int32_t>(blocks_of(shape, length));
+    }
+    config.num_layers = 2;
+    config.num_kv_heads = shape.num_kv_heads;
+    config.head_dim = shape.head_dim;
+    return config;
+  }
+
+  static double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+  [[nodiscard]] std::int64_t head_stride() const { return shape_.head_dim + 3; }
+  [[nodiscard]] std::int64_t token_stride() const { return num_heads() * head_stride() + 5; }
+
+  template <class Random>
+  void fill_row(std::size_t row, Random& random) {
+    const auto length = shape_.lengths[row];
+    const auto heads = shape_.num_kv_heads;
+    const auto dim = shape_.head_dim;
+    auto number = std::uniform_real_distribution<float>{-shape_.magnitude, shape_.magnitude};
+    auto slots = std::vector<slot>{};
+    for (auto token = std::int64_t{0}; token < length; ++token) {
+      slots.push_back(slot_of(row, token));
+    }
+    auto keys = std::vector<float>(static_cast<std::size_t>(length * heads * dim));
+    auto values = keys;
+    std::ranges::generate(keys, [&] { return number(random); });
+    std::ranges::generate(values, [&] { return number(random); });
+    host::append<element_type>(storage_.view(), layer, slots, {keys.data(), heads * dim, dim},
+                               {values.data(), heads * dim, dim})
+        .value();
+  }
+
+  template <class Random>
+  void fill_queries(Random& random) {
+    auto number = std::uniform_real_distribution<float>{-shape_.magnitude, shape_.magnitude};
+    queries_.resize(static_cast<std::size_t>(query_indptr_.back() * token_stride()));
+    std::ranges::generate(queries_, [&] { return Input::encode(number(random), 1.0f); });
+  }
+
+  [[nodiscard]] attention_problem problem_of(std::size_t row) const {
+    auto problem = attention_problem{};
+    const auto first = static_cast<std::size_t>(indptr_[row]);
+    const auto count = static_cast<std::size_t>(indptr_[row + 1]) - first;
+    read_blocks<element_type>(problem, storage_.view(), layer, std::span{indices_}.subspan(first, count),
+                              shape_.lengths[row]);
+    problem.num_queries = query_indptr_[row + 1] - query_indptr_[row];
+    problem.num_heads = num_heads();
+    for (auto i = std::int64_t{0}; i < problem.num_queries * num_heads(); ++i) {
+      const auto query = query_indptr_[row] + i / num_heads();
+      for (auto d = 0; d < shape_.head_dim; ++d) {
+        const auto at = static_cast<std::size_t>(query * token_stride() + i % num_heads() * head_stride() + d);
+        problem.queries.push_back(double{Input::decode(queries_[at], 1.0f)});
+      }
+    }
+    return problem;
+  }
+
+  batch_shape shape_;
+  Storage storage_;
+  std::vector<std::int32_t> indptr_;
+  std::vector<std::int32_t> query_indptr_;
+  std::vector<block_id> indices_;
+  std::vector<std::int32_t> last_block_len_;
+  std::vector<typename Input::storage> queries_;
+  std::vector<typename Output::storage> output_;
+  std::vector<float> log_sum_exp_;
+};
+
+}  // namespace pagedkv::test
