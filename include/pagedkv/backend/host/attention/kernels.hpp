@@ -20,7 +20,7 @@
   #define PAGEDKV_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#if defined(__x86_64__)
+#if defined(PAGEDKV_WIDE_VECTORS)
   #include <immintrin.h>
 
   #define PAGEDKV_ISA avx512
@@ -75,7 +75,7 @@ struct kernels {
 template <element Element>
 [[nodiscard]] kernels kernels_for(instruction_set set) noexcept {
   switch (set) {
-#if defined(__x86_64__)
+#if defined(PAGEDKV_WIDE_VECTORS)
     case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
     case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};
 #endif
