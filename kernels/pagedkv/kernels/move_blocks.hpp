@@ -95,7 +95,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
   // Nothing reads what a copy has just written, so several words are under way before the first one is stored.
   constexpr auto window = 4;
   for (; i < first_swap; i += window) {
-    Word held[window];
+    Word held[window] = {};
     for (auto k = 0; k < window; ++k) {
       if (i + k < first_swap) {
         held[k] = load(find_word<Word>(view, batch.steps[i + k].source, at));
