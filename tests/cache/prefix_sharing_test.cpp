@@ -182,6 +182,21 @@ TEST_CASE("a block that returns to where its children look for it breaks nothing
   release_all(cache, {filler, again, twin, id});
 }
 
+TEST_CASE("blocks that two sequences publish after a shared one are one to what continues them", "[cache][commit]") {
+  for (const auto first_commit : {std::int64_t{4}, std::int64_t{8}}) {
+    CAPTURE(first_commit);
+    auto cache = kv_cache<>{small_cache(16)};
+    const auto slow = cache.create_sequence(text(0, 20)).value().id;
+    REQUIRE(cache.commit(slow, first_commit));  // the newest contents of all: nothing continues them so far
+    const auto quick = create_committed(cache, text(0, 16));
+    REQUIRE(cache.commit(slow, 20));
+    CHECK(cache.find_prefix(text(0, 20)) == 20);
+    release_all(cache, {quick, slow});
+    CHECK(cache.find_prefix(text(0, 20)) == 20);
+    check_sound(cache);
+  }
+}
+
 TEST_CASE("retention that no time can tell holds for ever", "[cache][release]") {
   auto cache = kv_cache<>{small_cache(4)};
   cache.advance_time(timestamp{1'000'000});

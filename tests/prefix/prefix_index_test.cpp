@@ -103,6 +103,24 @@ TEMPLATE_TEST_CASE("a root's salt is no identity of a block", "[prefix_index]", 
   CHECK(test.find(test.index.link(block_id{0}), {3, 3}) == no_block);
 }
 
+TEMPLATE_TEST_CASE("contents are new unless an equal block is there", "[prefix_index]", xxh3_hash, constant_hash) {
+  auto test = index_under_test<TestType>{4};
+  const auto publish = [&](block_id block, const chain_link& before, std::array<token, 2> tokens) {
+    std::ranges::copy(tokens, test.index.tokens(block).begin());
+    return test.index.publish(block, before, test.index.hash(before.hash, tokens), test.hold);
+  };
+  const auto root = test.index.root(salt::none);
+  CHECK(publish(block_id{0}, root, {1, 2}));
+  CHECK_FALSE(publish(block_id{1}, root, {1, 2}));
+  CHECK(publish(block_id{2}, test.index.link(block_id{1}), {1, 2}));
+
+  // After the newest contents there is nothing to find.
+  const auto before = test.index.link(block_id{2});
+  std::ranges::copy(std::array<token, 2>{5, 6}, test.index.tokens(block_id{3}).begin());
+  CHECK(test.index.publish_first(block_id{3}, before, test.index.hash(before.hash, test.index.tokens(block_id{3}))));
+  CHECK(test.find(before, {5, 6}) == block_id{3});
+}
+
 TEMPLATE_TEST_CASE("of two blocks with equal contents either keeps the chain findable", "[prefix_index]", xxh3_hash,
                    byte_hash, constant_hash) {
   auto test = index_under_test<TestType>{3};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/release.hpp>
+#include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 
 #include <algorithm>
@@ -68,8 +69,11 @@ void keep_prefix([[maybe_unused]] State& state, [[maybe_unused]] const block_tab
 template <class State>
 [[nodiscard]] result<void> hold_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
                                        std::size_t max_blocks, std::size_t num_total) noexcept {
+  const auto room = blocks.extend(max_blocks);
+  auto next = room.begin();
   match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_blocks, look(state),
-              [&](block_id block) { blocks.push_back(block); });
+              [&](block_id block) { *next++ = block; });
+  blocks.withdraw(static_cast<std::size_t>(room.end() - next));
   const auto num_more = num_total - std::min(num_total, blocks.size());
   const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
   if (static_cast<std::int64_t>(num_more) > num_available) {
@@ -124,7 +128,7 @@ template <class State>
 
   for (auto i = num_hits; i < num_blocks; ++i) {
     const auto part = tokens.subspan(i * state.block_size());
-    std::ranges::copy(part.first(std::min(part.size(), state.block_size())), state.index.tokens(s.blocks[i]).begin());
+    copy_run(part.first(std::min(part.size(), state.block_size())), state.index.tokens(s.blocks[i]));
   }
   s.num_tokens = s.num_prompt_tokens = num_tokens;
   s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(num_hits * state.block_size());

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <pagedkv/cache/admit.hpp>
+#include <pagedkv/core/copy_run.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,7 +21,7 @@ template <class State, class Copy>
   }
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
   const auto source = state.index.tokens(shared);
-  std::ranges::copy(source.first(offset), state.index.tokens(fresh).begin());
+  copy_run(source.first(offset), state.index.tokens(fresh));
   s.blocks.replace(index, fresh);
   auto how = release_of(s, state.time(), false, state.block_size());
   how.hash = state.index.link(shared).hash;
@@ -43,8 +45,7 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
     const auto position = static_cast<std::size_t>(s.num_tokens);
     const auto offset = position % state.block_size();
     const auto run = tokens.first(std::min(tokens.size(), state.block_size() - offset));
-    auto room = state.index.tokens(s.blocks[position / state.block_size()]).subspan(offset);
-    std::ranges::copy(run, room.begin());
+    copy_run(run, state.index.tokens(s.blocks[position / state.block_size()]).subspan(offset));
     s.num_tokens += static_cast<std::int64_t>(run.size());
     tokens = tokens.subspan(run.size());
   }
@@ -90,6 +91,49 @@ template <class State, class Copy>
   return {};
 }
 
+/// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: nobody
+/// has published anything after the block before it.
+template <class State>
+void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) noexcept {
+  const auto block = s.blocks[s.num_published_blocks];
+  if (state.pool.state(block).published()) {
+    newest = false;
+  } else {
+    if constexpr (State::events_type::enabled) {  // before anybody can find the block, and before it can be evicted
+      state.events.emit({.kind = event_kind::stored,
+                         .block = block,
+                         .origin = s.tail.block,
+                         .hash = hash,
+                         .parent_hash = s.tail.hash});
+    }
+    newest = newest ? state.index.publish_first(block, s.tail, hash)
+                    : state.index.publish(block, s.tail, hash, look(state));
+    state.pool.publish(block);
+  }
+  s.tail = state.index.link(block);
+  ++s.num_published_blocks;
+}
+
+/// Hashes run ahead, and the cache lines that publishing will touch are fetched meanwhile.
+template <class State>
+void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
+  auto hashes = std::array<std::uint64_t, 16>{};
+  auto newest = false;
+  while (s.num_published_blocks < num_blocks) {
+    const auto first = s.num_published_blocks;
+    const auto count = std::min(hashes.size(), num_blocks - first);
+    auto last_hash = s.tail.hash;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto block = s.blocks[first + i];
+      last_hash = hashes[i] = state.index.hash(last_hash, state.index.tokens(block));
+      state.index.prefetch_publication(block, last_hash);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      publish_next(state, s, hashes[i], newest);
+    }
+  }
+}
+
 /// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
 /// `invalid_argument` beyond the length, or before what was committed.
 template <class State>
@@ -102,23 +146,7 @@ template <class State>
                  s.num_computed_tokens};
   }
   s.num_computed_tokens = num_tokens;
-  const auto num_full = static_cast<std::size_t>(num_tokens) / state.block_size();
-  for (; s.num_published_blocks < num_full; ++s.num_published_blocks) {
-    const auto block = s.blocks[s.num_published_blocks];
-    if (!state.pool.state(block).published()) {
-      const auto hash = state.index.hash(s.tail.hash, state.index.tokens(block));
-      if constexpr (State::events_type::enabled) {  // before anybody can find the block, and before it can be evicted
-        state.events.emit({.kind = event_kind::stored,
-                           .block = block,
-                           .origin = s.tail.block,
-                           .hash = hash,
-                           .parent_hash = s.tail.hash});
-      }
-      state.index.publish(block, s.tail, hash, look(state));
-      state.pool.publish(block);
-    }
-    s.tail = state.index.link(block);
-  }
+  publish_up_to(state, s, static_cast<std::size_t>(num_tokens) / state.block_size());
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/cache/release.hpp>
 #include <pagedkv/cache/statistics.hpp>
+#include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/policy/backend.hpp>
 #include <pagedkv/policy/element.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
@@ -263,7 +264,7 @@ class basic_kv_cache {
         return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
                      static_cast<std::int64_t>(s.blocks.size())};
       }
-      std::ranges::copy(s.blocks.all(), blocks.begin());
+      copy_run(s.blocks.all(), blocks);
       return s.blocks.size();
     });
   }

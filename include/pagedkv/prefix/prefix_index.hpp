@@ -1,12 +1,12 @@
 #pragma once
 
 #include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/policy/locking.hpp>
 #include <pagedkv/prefix/block_hash.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/token_store.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,7 +20,7 @@ namespace pagedkv {
 /// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens after the
 /// same identity share one; everything else gets a new one. A block matches only if its tokens and the identity before
 /// it equal the asked ones, so by induction the whole chain does; hashes only say where to look. (Under a concurrent
-/// family two threads that publish equal contents at the same moment may draw two identities: a lost hit, never a wrong
+/// family two threads that publish runs of equal contents at once may draw two identities: a lost hit, never a wrong
 /// one.)
 ///
 /// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published,
@@ -75,22 +75,29 @@ class prefix_index {
                                                                                     : find(before, hash, tokens, hold);
   }
 
-  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards.
+  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards. Returns
+  /// whether its contents are new, so that nothing can have been published after it.
   template <class Hold>
-  void publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
+  bool publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
     const auto twin = find(before, hash, tokens(block), hold);
-    auto& here = node_of(block);
-    here.hash = hash;
-    here.before = before.identity;
-    here.parent = before.block;
     if (twin == no_block) {
-      here.identity.store(next_identity_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-    } else {
-      here.identity.store(node_of(twin).identity.load(std::memory_order_relaxed), std::memory_order_relaxed);
-      hold.drop(twin);
+      return publish_first(block, before, hash);
     }
-    attach(block);
-    table_.insert(hash, block);
+    enter(block, before, hash, node_of(twin).identity.load(std::memory_order_relaxed));
+    hold.drop(twin);
+    return false;
+  }
+
+  /// The same without a search for equal contents, where `before` is new and nothing has been published after it.
+  bool publish_first(block_id block, const chain_link& before, std::uint64_t hash) noexcept {
+    enter(block, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
+    return true;
+  }
+
+  /// Ahead of a publication.
+  void prefetch_publication(block_id block, std::uint64_t hash) const noexcept {
+    __builtin_prefetch(&node_of(block), 1);
+    table_.prefetch(hash);
   }
 
   /// Whether published blocks were published after one in this place. (Some may have continued earlier contents of it:
@@ -106,8 +113,10 @@ class prefix_index {
     here.identity.store(0, std::memory_order_relaxed);
   }
 
-  /// Stops, or starts again, counting a published block as a child of the one before it.
+  /// Stops, or starts again, counting a published block as a child of the one before it. One that is detached is about
+  /// to be erased.
   void detach(block_id block) noexcept {
+    table_.prefetch(node_of(block).hash);
     if (const auto before = parent(block); before != no_block) {
       node_of(before).children.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -121,7 +130,7 @@ class prefix_index {
   /// Compaction: `to`, which is free, takes over everything known of `from`; after all moves, `rename_parents` applies
   /// `new_id(old id)` to the links between blocks.
   void rename(block_id from, block_id to, bool published) noexcept {
-    std::ranges::copy(tokens_.block(from), tokens_.block(to).begin());
+    copy_run(tokens_.block(from), tokens_.block(to));
     auto& source = node_of(from);
     auto& target = node_of(to);
     target.hash = source.hash;
@@ -191,6 +200,16 @@ class prefix_index {
 
   [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
   [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
+
+  void enter(block_id block, const chain_link& before, std::uint64_t hash, std::uint64_t identity) noexcept {
+    auto& here = node_of(block);
+    here.hash = hash;
+    here.before = before.identity;
+    here.parent = before.block;
+    here.identity.store(identity, std::memory_order_relaxed);
+    attach(block);
+    table_.insert(hash, block);
+  }
 
   [[nodiscard]] bool matches(block_id block, const chain_link& before, std::uint64_t hash,
                              std::span<const token> tokens) const noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 
@@ -86,7 +87,8 @@ class batch_rows {
         return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(seen.id)};
       }
       const auto unchanged = num_unchanged(i);
-      std::ranges::copy(seen.blocks.first(next_[i].num_blocks).subspan(unchanged), destination + unchanged);
+      const auto changed = seen.blocks.first(next_[i].num_blocks).subspan(unchanged);
+      copy_run(changed, std::span{destination + unchanged, changed.size()});
       return {};
     });
   }
