@@ -115,7 +115,7 @@ class block_pool {
   /// One reference more on a published block.
   [[nodiscard]] bool hold(block_id block) noexcept {
     const auto before = words_.change(
-        block, [](block_state seen) { return holdable(seen) ? std::optional{seen.referenced()} : std::nullopt; });
+        block, [](block_state seen) { return only_if(holdable(seen), seen.referenced()); });
     if (before) {
       leave_order(block, *before);
     }
@@ -126,14 +126,14 @@ class block_pool {
   /// look a reference.
   [[nodiscard]] bool peek(block_id block) noexcept {
     const auto looked = [](block_state seen) {
-      return holdable(seen) && seen.looks() < block_state::max_looks ? std::optional{seen.looked_at()} : std::nullopt;
+      return only_if(holdable(seen) && seen.looks() < block_state::max_looks, seen.looked_at());
     };
     return words_.change(block, looked).has_value();
   }
   void unpeek(block_id block) noexcept {
     words_.change(block, [](block_state seen) {
       assert(seen.looks() > 0 && "a look ends once");
-      return seen.looks() > 0 ? std::optional{seen.looked_away()} : std::nullopt;
+      return only_if(seen.looks() > 0, seen.looked_away());
     });
   }
   void keep(block_id block) noexcept {
@@ -145,7 +145,7 @@ class block_pool {
   [[nodiscard]] bool reference(block_id block) noexcept {
     const auto shared = [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
-      return seen.count() > 0 && seen.referable() ? std::optional{seen.referenced()} : std::nullopt;
+      return only_if(seen.count() > 0 && seen.referable(), seen.referenced());
     };
     return words_.change(block, shared).has_value();
   }
@@ -159,7 +159,7 @@ class block_pool {
       assert(seen.count() > 0 && "released more often than referenced");
       after = seen.unreferenced().with_step(retirement_.steps().later(seen.step(), fence));
       tally_.foresee_evictable(gained, seen.count() > 0 && after.evictable());
-      return seen.count() > 0 ? std::optional{after} : std::nullopt;
+      return only_if(seen.count() > 0, after);
     };
     if (!words_.change(block, let_go)) {
       tally_.foresee_evictable(gained, false);
@@ -301,7 +301,7 @@ class block_pool {
     const auto before = words_.change(block, [&](block_state seen) {
       const auto ends = seen.step() != 0 && retirement_.steps().passed(seen.step());
       tally_.foresee_evictable(gained, ends && seen.count() == 0 && seen.published());
-      return ends ? std::optional{seen.with_step(0)} : std::nullopt;
+      return only_if(ends, seen.with_step(0));
     });
     if (before && before->count() == 0) {
       tally_.add_retiring(-1);
@@ -317,7 +317,7 @@ class block_pool {
     auto fenced = false;
     const auto before = words_.change(block, [&](block_state seen) {
       fenced = seen.listed();
-      return seen.evictable() && seen.looks() == 0 ? std::optional{seen.with_claimed(true)} : std::nullopt;
+      return only_if(seen.evictable() && seen.looks() == 0, seen.with_claimed(true));
     });
     if (!before) {
       return fenced ? eviction_answer::fenced : eviction_answer::in_use;

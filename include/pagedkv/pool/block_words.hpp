@@ -12,6 +12,13 @@
 
 namespace pagedkv {
 
+[[nodiscard]] constexpr std::optional<block_state> only_if(bool wanted, block_state state) noexcept {
+  if (wanted) {
+    return state;
+  }
+  return std::nullopt;
+}
+
 /// The state words of all blocks.
 ///
 /// Memory orders: a change releases what its thread wrote to the block before, and acquires what others wrote before

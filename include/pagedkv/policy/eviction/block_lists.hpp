@@ -34,7 +34,9 @@ class block_lists {
 
   /// Does nothing when the id is not linked.
   void unlink(block_id block) noexcept {
-    const auto [older, newer] = nodes_[to_index(block)];
+    // Two loads: one of both halves would wait for the store of one by the neighbour that was unlinked just before.
+    const auto older = nodes_[to_index(block)].older;
+    const auto newer = nodes_[to_index(block)].newer;
     nodes_[older].newer = newer;
     nodes_[newer].older = older;
     nodes_[to_index(block)] = detached(to_index(block));
