@@ -19,6 +19,27 @@ struct attention_options {
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
 };
 
+/// What a plan of attention is made for: the same for all layers of a group.
+struct attention_shape {
+  std::int32_t block_size = 16;
+  std::int32_t num_kv_heads = 1;
+  std::int32_t group_size = 1;    // query heads of each KV head
+  std::int32_t window = 0;        // as in `attention_options`
+  std::int32_t columns = 8;       // pairs of query token and head that a wave takes at once; the device says
+  std::int32_t num_shares = 1;    // waves that work at once; the device says
+  std::int32_t split_tokens = 0;  // pieces end at multiples of this, itself one of 16; 0: wherever a share ends
+  std::int32_t max_rows = 1;
+  std::int32_t max_partials = 0;  // results of pieces; 0: twice the shares, which suffices without `split_tokens`
+};
+
+/// How a device shares out the work on a batch, made by `attention_planner`, and memory to work in. Pointers are memory
+/// that the backend reads and writes. Host backends need none.
+struct attention_plan {
+  attention_shape shape;
+  const std::byte* words = nullptr;  // `attention_planner::bytes`
+  std::byte* workspace = nullptr;    // `attention_workspace_bytes`, aligned to 16; one call at a time uses it
+};
+
 /// The sequences of a batch, as `compressed_batch` holds them; every span is memory that the backend reads. Row i has
 /// the tokens of its blocks, and its queries belong to its last tokens, in order: a query sees its own token's key and
 /// those before it.
@@ -27,6 +48,7 @@ struct attention_batch {
   std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
+  attention_plan plan = {};                      // for devices
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };
