@@ -109,6 +109,22 @@ template <auto Kernel, class... Arguments>
   return launch_typed(Kernel, shape, stream, arguments...);
 }
 
+template <class... Parameters>
+[[nodiscard]] runtime::status launch_following_typed(void (*kernel)(Parameters...), const launch_shape& shape,
+                                                     runtime::stream stream,
+                                                     std::type_identity_t<Parameters>... parameters) {
+  void* pointers[] = {&parameters...};
+  return runtime::launch_following_kernel(reinterpret_cast<const void*>(kernel), to_dim3(shape.grid),
+                                          to_dim3(shape.workgroup), pointers, shape.dynamic_shared_bytes, stream);
+}
+
+/// The same for a kernel that waits for the one before it by `wait_for_previous_kernel`, where there is a gain in that.
+template <auto Kernel, class... Arguments>
+[[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
+                                               Arguments... arguments) {
+  return launch_following_typed(Kernel, shape, stream, arguments...);
+}
+
 }  // namespace pagedkv::kernels
 
 #endif

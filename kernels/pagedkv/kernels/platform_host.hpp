@@ -57,6 +57,13 @@ template <auto Kernel, class... Arguments>
   });
 }
 
+/// The same for a kernel that waits for the one before it by `wait_for_previous_kernel`, where there is a gain in that.
+template <auto Kernel, class... Arguments>
+[[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
+                                               Arguments... arguments) {
+  return launch<Kernel>(shape, stream, arguments...);
+}
+
 template <class T>
 [[nodiscard]] T load(const T* from) {
   executor::check_global(from, sizeof(T), alignof(T), "read");

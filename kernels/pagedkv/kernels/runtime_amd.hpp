@@ -93,6 +93,11 @@ inline status launch_kernel(const void* kernel, dim3 grid, dim3 workgroup, void*
   return hipLaunchKernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
 }
 
+inline status launch_following_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
+                                      std::size_t dynamic_shared_bytes, stream in) {
+  return launch_kernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
+}
+
 }  // namespace pagedkv::runtime
 
 #endif

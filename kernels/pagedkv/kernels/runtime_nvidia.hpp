@@ -90,7 +90,38 @@ inline status elapsed_milliseconds(float* milliseconds, event start, event stop)
 
 inline status launch_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
                             std::size_t dynamic_shared_bytes, stream in) {
+  constexpr auto always_allowed = std::size_t{48} << 10;
+  if (dynamic_shared_bytes > always_allowed) {
+    const auto allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(dynamic_shared_bytes));
+    if (allowed != success) {
+      return allowed;
+    }
+  }
   return cudaLaunchKernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
+}
+
+/// Of a kernel that waits by itself for the one before it: its workgroups start as soon as there is room for them.
+/// Devices before compute capability 9.0 start it afterwards.
+inline status launch_following_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
+                                      std::size_t dynamic_shared_bytes, stream in) {
+  auto device = 0;
+  auto capability = 0;
+  if (cudaGetDevice(&device) != success ||
+      cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device) != success || capability < 9) {
+    return launch_kernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
+  }
+  auto attribute = cudaLaunchAttribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  auto launch = cudaLaunchConfig_t{};
+  launch.gridDim = grid;
+  launch.blockDim = workgroup;
+  launch.dynamicSmemBytes = dynamic_shared_bytes;
+  launch.stream = in;
+  launch.attrs = &attribute;
+  launch.numAttrs = 1;
+  return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 
 }  // namespace pagedkv::runtime

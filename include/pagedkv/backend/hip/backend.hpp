@@ -1,11 +1,13 @@
 #pragma once
 
 #include <pagedkv/backend/hip/append.hpp>
+#include <pagedkv/backend/hip/attend.hpp>
 #include <pagedkv/backend/hip/copy_blocks.hpp>
 #include <pagedkv/backend/hip/device.hpp>
 #include <pagedkv/backend/hip/gather.hpp>
 #include <pagedkv/backend/hip/move_blocks.hpp>
 #include <pagedkv/policy/backend.hpp>
+#include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 
 namespace pagedkv {
@@ -41,6 +43,16 @@ class hip_backend {
     return on_device([&] { return hip::gather<Element, float32>(view, layer, slots, keys, values, in); });
   }
 
+  /// See `hip::attend`.
+  template <element Element, element Input = float32, element Output = Input>
+  [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                    const attention_queries<typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options, stream in) noexcept {
+    return on_device(
+        [&] { return hip::attend<Element, Input, Output>(view, layer, batch, queries, output, options, in); });
+  }
+
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream in) noexcept {
     return on_device([&] { return hip::copy_blocks(view, pairs, in); });
@@ -62,6 +74,6 @@ class hip_backend {
   int device_;
 };
 
-static_assert(backend_for<hip_backend, float32>);
+static_assert(backend_for<hip_backend, float32> && attention_backend_for<hip_backend, float16, float32, float16>);
 
 }  // namespace pagedkv

@@ -1,3 +1,4 @@
+#include <pagedkv/backend/hip/attention_numbers.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
@@ -10,3 +11,8 @@ PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::int8)
+
+// Attention still spills scalar registers on AMD.
+#if !defined(__HIPCC__)
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float32, pagedkv::hip::attention_numbers)
+#endif

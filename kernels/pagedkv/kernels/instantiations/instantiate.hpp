@@ -5,6 +5,7 @@
 // their declarations. To be used inside no namespace.
 
 #include <pagedkv/kernels/append.hpp>
+#include <pagedkv/kernels/attention/attend.hpp>
 #include <pagedkv/kernels/convert_blocks.hpp>
 #include <pagedkv/kernels/gather.hpp>
 #include <pagedkv/kernels/rope_append.hpp>
@@ -35,3 +36,9 @@
   template ::pagedkv::runtime::status pagedkv::kernels::convert_blocks<To, From>( \
       const ::pagedkv::block_storage_view&, const ::pagedkv::block_storage_view&, \
       std::span<const ::pagedkv::block_pair>, ::pagedkv::runtime::stream);
+
+/// Attention over blocks of `Element`, for queries and outputs that `Numbers` names.
+#define PAGEDKV_INSTANTIATE_ATTENTION(Element, Numbers)                                          \
+  template ::pagedkv::runtime::status pagedkv::kernels::decode_attention<Element, Numbers>(      \
+      const ::pagedkv::kernels::attention_call&, const ::pagedkv::attention_plan&, std::int32_t, \
+      ::pagedkv::runtime::stream);

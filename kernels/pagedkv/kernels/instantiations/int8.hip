@@ -1,3 +1,4 @@
+#include <pagedkv/backend/hip/attention_numbers.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
@@ -10,3 +11,8 @@ PAGEDKV_INSTANTIATE_ROWS(pagedkv::int8, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::bfloat16)
+
+// Attention still spills scalar registers on AMD.
+#if !defined(__HIPCC__)
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::int8, pagedkv::hip::attention_numbers)
+#endif

@@ -1,0 +1,53 @@
+#pragma once
+
+// Attention as host code sees it; see launchers.hpp.
+
+#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/kernels/attention/call.hpp>
+#include <pagedkv/kernels/runtime.hpp>
+
+#include <algorithm>
+
+namespace pagedkv::kernels {
+
+/// Head dimensions that kernels are made for; one between two of them uses the larger.
+inline constexpr std::int32_t largest_attention_dim = 256;
+
+/// How waves work on tiles of one element and head dimension.
+struct attention_geometry {
+  int waves = 4;      // of a workgroup; each works for itself
+  int stages = 1;     // tiles of a wave in shared memory, where there are any
+  int residency = 2;  // workgroups that a processor runs at once
+
+  /// `row_bytes` of a key or value. Three tiles or more for each wave, in what every device of compute capability 8.0
+  /// and later has.
+  [[nodiscard]] static constexpr attention_geometry of(int row_bytes, bool scaled) noexcept {
+    constexpr auto shared_bytes = 99 << 10;
+    const auto tile_bytes = 2 * attention_tile * (row_bytes + (scaled ? 4 : 0));
+    auto geometry = attention_geometry{};
+    geometry.waves = 3 * 4 * tile_bytes <= shared_bytes ? 4 : 2;
+    geometry.stages = std::min(8, shared_bytes / (geometry.waves * tile_bytes));
+    return geometry;
+  }
+};
+
+/// For kernels with plain arithmetic.
+inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
+
+/// Whether the device's matrix instructions serve the element.
+template <class Element>
+[[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device) noexcept {
+#if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
+  return sizeof(typename Element::storage) < 4 && device.wave_size == 64;
+#else
+  return sizeof(typename Element::storage) < 4 && device.wave_size > 0;
+#endif
+}
+
+/// Enqueues attention by the plan: `columns` of its shape choose the kernel. All pointers are memory that the device can
+/// reach. `Numbers` names the types of queries and outputs. Keys and values are aligned where `columns` is not 1.
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
+                                               std::int32_t max_columns, runtime::stream stream);
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,11 @@
+#pragma once
+
+// Matrix instructions, and how tiles reach them, by the compiler that reads this.
+
+#if defined(__HIPCC__)
+  #include <pagedkv/kernels/attention/matrix_amd.hpp>
+#elif defined(__CUDACC__)
+  #include <pagedkv/kernels/attention/matrix_nvidia.hpp>
+#else
+  #include <pagedkv/kernels/attention/matrix_host.hpp>
+#endif

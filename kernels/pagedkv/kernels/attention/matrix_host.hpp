@@ -1,0 +1,152 @@
+#pragma once
+
+#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/kernels/attention/lane_maps.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
+#include <pagedkv/kernels/attention/own_tiles.hpp>
+#include <pagedkv/kernels/platform.hpp>
+
+#include <cmath>
+#include <type_traits>
+
+namespace pagedkv::kernels {
+
+// Kernels of a stream run one after the other here.
+inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
+
+template <int N>
+[[nodiscard]] vector<float, N> load_fresh(const float* from) {
+  return load_vector<N>(from);
+}
+
+[[nodiscard]] inline float power_of_two(float exponent) { return std::exp2(exponent); }
+
+template <unsigned Selector>
+[[nodiscard]] lane_word permute_bytes(lane_word low, lane_word high) {
+  const auto both = std::uint64_t{high} << 32 | low;
+  auto chosen = lane_word{0};
+  for (auto i = 0U; i < 4; ++i) {
+    chosen |= static_cast<lane_word>(both >> (Selector >> 4 * i & 7U) * 8 & 0xffU) << 8 * i;
+  }
+  return chosen;
+}
+
+/// One of the two numbers of a word.
+template <class Number>
+[[nodiscard]] float number_of(lane_word packed, int i) {
+  return Number::decode(static_cast<typename Number::storage>(packed >> 16 * i & 0xffffU), 1.0F);
+}
+
+template <class Number>
+[[nodiscard]] lane_word pack(float first, float second) {
+  return Number::encode(first, 1.0F) | lane_word{Number::encode(second, 1.0F)} << 16;
+}
+
+template <class Half>
+[[nodiscard]] lane_word subtract_halves(lane_word a, lane_word b) {
+  return pack<Half>(number_of<Half>(a, 0) - number_of<Half>(b, 0), number_of<Half>(a, 1) - number_of<Half>(b, 1));
+}
+
+/// Emulates the matrix instructions of both kinds of wave: every lane shows the others what it holds.
+struct matrix_unit {
+  template <class Number>
+  static void multiply_16x8(float (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2],
+                            const executor::call_site& where = executor::call_site::current()) {
+    multiply<Number>(
+        into, a, b, [](int lane, int i) { return lane / 4 + i / 2 * 8; },
+        [](int lane, int i) { return lane % 4 * 2 + i % 2; },
+        [](int row, int k) {
+          return place{row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2};
+        },
+        [](int k, int column) {
+          return place{column * 4 + k % 8 / 2, k / 8};
+        },
+        where);
+  }
+
+  template <class Number>
+  static void multiply_16x16(float (&into)[4], const lane_word (&a)[2], const lane_word (&b)[2],
+                             const executor::call_site& where = executor::call_site::current()) {
+    multiply<Number>(
+        into, a, b, [](int lane, int i) { return lane / 16 * 4 + i; }, [](int lane, int /*i*/) { return lane % 16; },
+        [](int row, int k) {
+          return place{row + k / 4 * 16, k % 4 / 2};
+        },
+        [](int k, int column) {
+          return place{column + k / 4 * 16, k % 4 / 2};
+        },
+        where);
+  }
+
+  /// Of 8 x 8 numbers, a row of which four lanes hold.
+  [[nodiscard]] static lane_word transpose_8x8(lane_word pair,
+                                               const executor::call_site& where = executor::call_site::current()) {
+    auto& group = executor::here();
+    group.meet_wave(pair, group.work().wave_size, where);
+    const auto lane = static_cast<int>(executor::lane_in_wave());
+    const auto number = [&](int row, int column) {
+      const auto of_row = static_cast<lane_word>(group.exchanged(static_cast<std::uint32_t>(row * 4 + column / 2)));
+      return of_row >> column % 2 * 16 & 0xffffU;
+    };
+    return number(lane % 4 * 2, lane / 4) | number(lane % 4 * 2 + 1, lane / 4) << 16;
+  }
+
+ private:
+  struct place {
+    int lane;
+    int register_index;
+  };
+
+  struct operands {
+    const lane_word* a;
+    const lane_word* b;
+  };
+
+  /// The sum over k of a[row][k] * b[k][column]. The functions say which sums a lane holds, and where operands are.
+  template <class Number, class RowOf, class ColumnOf, class PlaceOfA, class PlaceOfB>
+  static void multiply(float (&into)[4], const lane_word* a, const lane_word* b, RowOf row_of, ColumnOf column_of,
+                       PlaceOfA place_of_a, PlaceOfB place_of_b, const executor::call_site& where) {
+    const auto own = operands{a, b};
+    auto& group = executor::here();
+    const auto lane = static_cast<int>(executor::lane_in_wave());
+    group.meet_wave(reinterpret_cast<std::uintptr_t>(&own), group.work().wave_size, where);
+    const auto of_lane = [&](int other) {
+      return reinterpret_cast<const operands*>(group.exchanged(static_cast<std::uint32_t>(other)));
+    };
+    for (auto i = 0; i < 4; ++i) {
+      for (auto k = 0; k < 16; ++k) {
+        const auto in_a = place_of_a(row_of(lane, i), k);
+        const auto in_b = place_of_b(k, column_of(lane, i));
+        into[i] += number_of<Number>(of_lane(in_a.lane)->a[in_a.register_index], k % 2) *
+                   number_of<Number>(of_lane(in_b.lane)->b[in_b.register_index], k % 2);
+      }
+    }
+    // Nobody leaves while others still look.
+    group.meet_wave(0, group.work().wave_size, where);
+  }
+};
+
+template <class Shape, class Matrix, int Stages>
+using tiles_ahead = own_tiles<Shape, Matrix>;
+
+/// Of the current device.
+[[nodiscard]] inline int current_wave_size() {
+  return static_cast<int>(executor::wave_sizes[static_cast<std::size_t>(executor::current_device())]);
+}
+
+/// Calls `use(number of matrices side by side, matrix)` for tasks of so many columns.
+template <class Use>
+[[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
+  const auto wide = current_wave_size() == 64;
+  if (columns == 8 && !wide) {
+    return use(std::integral_constant<int, 1>{}, matrix_wave32<matrix_unit>{});
+  }
+  if (columns == 16 && !wide) {
+    return use(std::integral_constant<int, 2>{}, matrix_wave32<matrix_unit>{});
+  }
+  return columns == 16 ? use(std::integral_constant<int, 1>{}, matrix_wave64<matrix_unit>{})
+                       : runtime::error_invalid_value;
+}
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,228 @@
+#pragma once
+
+// Empty for other compilers.
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+
+  #include <pagedkv/core/attention_plan.hpp>
+  #include <pagedkv/core/view.hpp>
+  #include <pagedkv/kernels/attention/lane_maps.hpp>
+  #include <pagedkv/kernels/attention/lane_word.hpp>
+  #include <pagedkv/kernels/platform.hpp>
+
+  #include <type_traits>
+
+namespace pagedkv::kernels {
+
+/// Kernels launched to follow early start while the one before them still runs, and wait here for its end.
+PAGEDKV_DEVICE inline void wait_for_previous_kernel() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  #endif
+}
+PAGEDKV_DEVICE inline void let_next_kernel_start() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  #endif
+}
+
+/// Reads what another kernel may have written since this one started.
+template <int N>
+[[nodiscard]] PAGEDKV_DEVICE vector<float, N> load_fresh(const float* from) {
+  auto numbers = vector<float, N>{};
+  if constexpr (N == 4) {
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(numbers.values[0]), "=f"(numbers.values[1]), "=f"(numbers.values[2]), "=f"(numbers.values[3])
+                 : "l"(from));
+  } else {
+    asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(numbers.values[0]), "=f"(numbers.values[1]) : "l"(from));
+  }
+  return numbers;
+}
+
+[[nodiscard]] PAGEDKV_DEVICE inline float power_of_two(float exponent) {
+  auto power = 0.0F;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
+
+/// Bytes chosen from `low` (0 to 3) and `high` (4 to 7); each hexadecimal digit of `Selector` names one, lowest first.
+template <unsigned Selector>
+[[nodiscard]] PAGEDKV_DEVICE lane_word permute_bytes(lane_word low, lane_word high) {
+  return __byte_perm(low, high, Selector);
+}
+
+/// Of pairs of binary16 numbers.
+template <class Half>
+[[nodiscard]] PAGEDKV_DEVICE lane_word subtract_halves(lane_word a, lane_word b) {
+  auto difference = lane_word{};
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
+
+/// Two numbers rounded and packed, the first in the lower half.
+template <class Number>
+[[nodiscard]] PAGEDKV_DEVICE lane_word pack(float first, float second) {
+  auto packed = lane_word{};
+  if constexpr (is_bfloat16<Number>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  }
+  return packed;
+}
+
+struct matrix_unit {
+  template <class Number>
+  static PAGEDKV_DEVICE void multiply_16x8(float (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2]) {
+    if constexpr (is_bfloat16<Number>) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+          : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+          : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE lane_word transpose_8x8(lane_word pair) {
+    auto transposed = lane_word{};
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+    return transposed;
+  }
+};
+
+/// Tiles that a wave reads ahead: in shared memory, copied there asynchronously. Eight neighbouring lanes copy 128
+/// neighbouring bytes; afterwards each lane takes the rows and chunks that its matrix instructions want. Chunks of 16
+/// bytes are spread so that no two of the lanes served at once meet in a bank.
+template <class Shape, class Matrix, int Stages>
+class tiles_ahead {
+ public:
+  static constexpr int depth = Stages - 1;  // tiles under way while one is worked on
+  static constexpr int wave_bytes =
+      Stages * (2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0));
+
+  PAGEDKV_DEVICE tiles_ahead(int wave, int lane) : lane_(lane) {
+    base_ = static_cast<unsigned>(__cvta_generic_to_shared(dynamic_shared<lane_word>(0, 0).values)) +
+            static_cast<unsigned>(wave * wave_bytes);
+  }
+
+  /// Starts to read a tile, of which rows `first_row` to `end` are visible; zeros take the place of others.
+  /// `row_start(row)` is where the keys of a row are, `scale_start(row)` its key scale.
+  template <class RowStart, class ScaleStart>
+  PAGEDKV_DEVICE void read(const block_storage_view& view, RowStart row_start, ScaleStart scale_start, int first_row,
+                           int end) {
+    const auto valid = [=](int row) { return row >= first_row && row < end; };
+    const auto chunk = lane_ % chunks;
+    const auto within = chunk * 16 < view.head_dim * Shape::number_bytes;
+    const auto first = lane_ / chunks;
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < attention_tile / rows_at_once; ++i) {
+      const auto row = first + i * rows_at_once;
+      const auto* const from = row_start(row) + chunk * 16;
+      const auto bytes = within && valid(row) ? 16 : 0;
+      copy(keys(fill_, row, chunk), from, bytes);
+      copy(values(fill_, row, chunk), from + view.value_offset, bytes);
+    }
+    if constexpr (Shape::scaled) {
+      const auto row = lane_ % attention_tile;
+      const auto* const from =
+          scale_start(row) + (lane_ < attention_tile ? view.key_scale_offset : view.value_scale_offset);
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(scales(fill_, lane_)), "l"(from),
+                   "r"(valid(row) ? 4 : 0));
+    }
+  }
+
+  /// Ends a tile's reads, also where there were none.
+  PAGEDKV_DEVICE void end_tile() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    fill_ = next(fill_);
+  }
+
+  /// Waits for the oldest tile under way, which becomes the current one.
+  PAGEDKV_DEVICE void begin_tile() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(depth - 1) : "memory");
+    __syncwarp();
+    current_ = following_;
+    following_ = next(following_);
+  }
+
+  /// Chunk `j` of the `i`-th key that this lane takes.
+  PAGEDKV_DEVICE void take_key(int i, int j, lane_word (&words)[4]) const {
+    take(keys(current_, Matrix::key_row(lane_, i), j * Matrix::key_parts + Matrix::key_part(lane_)), words);
+  }
+
+  PAGEDKV_DEVICE void take_value(int i, int j, lane_word (&words)[4]) const {
+    const auto first = (j * Matrix::value_parts + Matrix::value_part(lane_)) * Shape::value_bytes;
+    const auto at = values(current_, Matrix::value_row(lane_, i), first / 16) + static_cast<unsigned>(first % 16);
+    if constexpr (Shape::value_bytes == 16) {
+      take(at, words);
+    } else {
+      asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at));
+    }
+  }
+
+  /// Of the `i`-th token whose scores this lane holds.
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const {
+    return take_scale(scales(current_, Matrix::score_row(lane_, i)));
+  }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const {
+    return take_scale(scales(current_, attention_tile + Matrix::score_row(lane_, i)));
+  }
+
+ private:
+  static constexpr int chunks = Shape::row_bytes / 16;
+  static constexpr int rows_at_once = 32 / chunks;
+  static constexpr unsigned stage_bytes = wave_bytes / Stages;
+
+  [[nodiscard]] static PAGEDKV_DEVICE unsigned next(unsigned stage) {
+    return stage == (Stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned keys(unsigned stage, int row, int chunk) const {
+    const auto spread = chunks >= 8 ? chunk ^ row % 2 * 4 : chunk;
+    return base_ + stage + static_cast<unsigned>(row * Shape::row_bytes + spread * 16);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned values(unsigned stage, int row, int chunk) const {
+    const auto spread = chunks >= 8 ? chunk ^ row / 2 % 4 * 2 : chunk;
+    return base_ + stage + static_cast<unsigned>((attention_tile + row) * Shape::row_bytes + spread * 16);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned scales(unsigned stage, int i) const {
+    return base_ + stage + static_cast<unsigned>(2 * attention_tile * Shape::row_bytes + i * 4);
+  }
+
+  static PAGEDKV_DEVICE void copy(unsigned to, const std::byte* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+  }
+  static PAGEDKV_DEVICE void take(unsigned from, lane_word (&words)[4]) {
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(from));
+  }
+  [[nodiscard]] static PAGEDKV_DEVICE float take_scale(unsigned from) {
+    auto scale = 0.0F;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(from));
+    return scale;
+  }
+
+  int lane_;
+  unsigned base_;
+  unsigned fill_ = 0;
+  unsigned following_ = 0;
+  unsigned current_ = 0;
+};
+
+[[nodiscard]] inline int current_wave_size() { return 32; }
+
+/// Calls `use(number of matrices side by side, matrix)` for tasks of so many columns.
+template <class Use>
+[[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
+  if (columns == 8) {
+    return use(std::integral_constant<int, 1>{}, matrix_wave32<matrix_unit>{});
+  }
+  return columns == 16 ? use(std::integral_constant<int, 2>{}, matrix_wave32<matrix_unit>{})
+                       : runtime::error_invalid_value;
+}
+
+}  // namespace pagedkv::kernels
+
+#endif

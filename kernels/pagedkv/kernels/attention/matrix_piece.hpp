@@ -1,0 +1,348 @@
+#pragma once
+
+#include <pagedkv/kernels/attention/result.hpp>
+#include <pagedkv/kernels/attention/tile_reader.hpp>
+
+namespace pagedkv::kernels {
+
+/// What a wave knows of one piece while it works on it. `Tiles` times as many columns as the matrix unit takes.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
+class piece_state {
+  using shape = tile_shape<Element, HeadDim, Matrix>;
+  using storage = typename Element::storage;
+  using Number = typename Numbers::template of_products<Element>;
+
+ public:
+  static constexpr int columns = Tiles * Matrix::columns;
+
+  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane) : call_(call), lane_(lane) {}
+
+  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
+    const auto factor = call_.soft_cap > 0.0F ? call_.scale : call_.scale * log2_e;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      load_query(walk, t, factor);
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
+        rules_[t][c] = score_rule::of(call_, find_column(call_, walk.row, walk.task, column, columns));
+        reference_[t][c] = -INFINITY;
+        sum_[t][c] = 0.0F;
+      }
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::value_chunks * shape::products; ++i) {
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < Matrix::sums; ++j) {
+          output_[t][i][j] = 0.0F;
+        }
+      }
+    }
+  }
+
+  template <class ReadAhead>
+  PAGEDKV_DEVICE void add_tile(const ReadAhead& tile, std::int32_t first_token) {
+    registers<float, Tiles, Matrix::sums> scores;
+    multiply_keys(tile, scores);
+    registers<float, Matrix::score_rows> weight;  // what values are scaled by
+    registers<float, Matrix::score_rows> bias;    // its logarithm
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < Matrix::score_rows; ++r) {
+      weight[r] = 1.0F;
+      bias[r] = 0.0F;
+      if constexpr (Element::scaled) {
+        weight[r] = tile.value_scale(r);
+        bias[r] = fmaxf(log2f(weight[r]), least_bias);
+        const auto key_scale = tile.key_scale(r);
+        PAGEDKV_UNROLL
+        for (auto t = 0; t < Tiles; ++t) {
+          PAGEDKV_UNROLL
+          for (auto c = 0; c < Matrix::score_columns; ++c) {
+            scores[t][r * Matrix::score_columns + c] *= key_scale * factor_[t][c];
+          }
+        }
+      } else {
+        PAGEDKV_UNROLL
+        for (auto t = 0; t < Tiles; ++t) {
+          PAGEDKV_UNROLL
+          for (auto c = 0; c < Matrix::score_columns; ++c) {
+            scores[t][r * Matrix::score_columns + c] *= factor_[t][c];
+          }
+        }
+      }
+    }
+    apply_options(scores, first_token);
+    auto grows = false;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        const auto c = i % Matrix::score_columns;
+        const auto r = i / Matrix::score_columns;
+        const auto token = first_token + Matrix::score_row(lane_, r);
+        scores[t][i] = rules_[t][c].hide(scores[t][i], token);
+        grows = grows || scores[t][i] + bias[r] > reference_[t][c] + headroom;
+      }
+    }
+    if (any(grows)) {
+      raise_reference(scores, bias);
+    }
+    registers<typename Matrix::weights, Tiles> weights;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      registers<float, Matrix::sums> probabilities;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        const auto c = i % Matrix::score_columns;
+        const auto reference = reference_[t][c] == -INFINITY ? 0.0F : reference_[t][c];
+        const auto probability = power_of_two(scores[t][i] - reference);
+        sum_[t][c] += probability;
+        // A row that was not read has no scale, but zeros that count for nothing.
+        probabilities[i] =
+            Element::scaled && probability == 0.0F ? 0.0F : probability * weight[i / Matrix::score_columns];
+      }
+      weights[t] = Matrix::template make_weights<Number>(probabilities);
+    }
+    multiply_values(tile, weights);
+  }
+
+  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+    auto add = [](float a, float b) { return a + b; };
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        const auto total = Matrix::reduce_rows(sum_[t][c], add);
+        const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
+        const auto query = find_column(call_, walk.row, walk.task, column, columns);
+        if (query.exists()) {
+          const auto writer = Matrix::score_row(lane_, 0) == 0;
+          if (walk.whole) {
+            const auto ended = end_softmax(call_, query, reference_[t][c], total);
+            if (writer) {
+              write_log_sum_exp(call_, query, ended);
+            }
+            write(t, c, [&](std::int32_t dim, const auto& numbers) {
+              write_output<Numbers>(call_, query, dim, numbers, ended.factor);
+            });
+          } else {
+            const auto at = static_cast<std::int64_t>(walk.partial) * columns + column;
+            if (writer) {
+              write_partial_sum(call_, at, reference_[t][c], total);
+            }
+            write(t, c, [&](std::int32_t dim, const auto& numbers) { write_partial(call_, at, dim, numbers); });
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  // A sum may grow to 2^headroom times what its reference was made for before it gets another.
+  static constexpr float headroom = 8.0F;
+  static constexpr float least_bias = -64.0F;
+
+  PAGEDKV_DEVICE void load_query(const attention_walk& walk, int t, float factor) {
+    const auto column =
+        find_column(call_, walk.row, walk.task, t * Matrix::columns + Matrix::query_column(lane_), columns);
+    registers<float, shape::key_chunks, shape::chunk> numbers;
+    auto largest = 0.0F;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::key_chunks; ++j) {
+      const auto first = (j * Matrix::key_parts + Matrix::key_part(lane_)) * shape::chunk;
+      read_query<Numbers, shape::chunk>(call_, column, first, numbers[j]);
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::chunk; ++i) {
+        largest = fmaxf(largest, fabsf(numbers[j][i]));
+      }
+    }
+    // Powers of two keep numbers within binary16, whatever the range of the queries.
+    largest = Matrix::reduce_parts(largest, [](float a, float b) { return fmaxf(a, b); });
+    const auto exponent =
+        static_cast<std::int32_t>(static_cast<lane_word>(__builtin_bit_cast(std::int32_t, largest)) >> 23) - 127;
+    const auto usual = exponent >= -100 && exponent <= 100 ? exponent : 0;
+    const auto down = __builtin_bit_cast(float, (127 - usual) << 23);
+    const auto up = __builtin_bit_cast(float, (127 + usual) << 23);
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::key_chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::chunk / 2; ++i) {
+        query_[t][j * shape::chunk / 2 + i] = pack<Number>(numbers[j][2 * i] * down, numbers[j][2 * i + 1] * down);
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Matrix::score_columns; ++c) {
+      factor_[t][c] = Matrix::column_value(up * factor, lane_, c);
+    }
+  }
+
+  template <class ReadAhead>
+  PAGEDKV_DEVICE void multiply_keys(const ReadAhead& tile, registers<float, Tiles, Matrix::sums>& scores) {
+    // Two sums, so that half of the products need not wait for each other.
+    registers<float, 2, Tiles, Matrix::sums> halves = {};
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::key_chunks; ++j) {
+      constexpr auto num_words = 4 * words_of_stored<storage>;
+      registers<lane_word, Matrix::key_rows, num_words> keys;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::key_rows; ++i) {
+        registers<lane_word, 4> stored;
+        tile.take_key(i, j, stored);
+        PAGEDKV_UNROLL
+        for (auto k = 0; k < 4; ++k) {
+          registers<lane_word, words_of_stored<storage>> expanded;
+          expand<storage, Number>(stored[k], expanded);
+          PAGEDKV_UNROLL
+          for (auto n = 0; n < words_of_stored<storage>; ++n) {
+            keys[i][k * words_of_stored<storage> + n] = expanded[n];
+          }
+        }
+      }
+      PAGEDKV_UNROLL
+      for (auto k = 0; k < num_words / Matrix::key_words; ++k) {
+        registers<lane_word, Matrix::key_rows, Matrix::key_words> of_keys;
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < Matrix::key_rows; ++i) {
+          PAGEDKV_UNROLL
+          for (auto n = 0; n < Matrix::key_words; ++n) {
+            of_keys[i][n] = keys[i][k * Matrix::key_words + n];
+          }
+        }
+        PAGEDKV_UNROLL
+        for (auto t = 0; t < Tiles; ++t) {
+          registers<lane_word, Matrix::key_words> of_query;
+          PAGEDKV_UNROLL
+          for (auto n = 0; n < Matrix::key_words; ++n) {
+            of_query[n] = query_[t][j * num_words + k * Matrix::key_words + n];
+          }
+          Matrix::template multiply_keys<Number>(halves[k % 2][t], of_keys, of_query);
+        }
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        scores[t][i] = halves[0][t][i] + halves[1][t][i];
+      }
+    }
+  }
+
+  template <class ReadAhead>
+  PAGEDKV_DEVICE void multiply_values(const ReadAhead& tile,
+                                      const registers<typename Matrix::weights, Tiles>& weights) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::value_chunks; ++j) {
+      registers<lane_word, Matrix::value_rows, 4> rows;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::value_rows; ++i) {
+        tile.take_value(i, j, rows[i]);
+      }
+      registers<lane_word, shape::value_chunk, Matrix::value_rows / 2> pairs;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::value_rows / 2; ++i) {
+        PAGEDKV_UNROLL
+        for (auto k = 0; k < shape::value_bytes / 4; ++k) {
+          registers<lane_word, numbers_per_word<storage>> of_word;
+          pair_rows<storage, Number>(rows[2 * i][k], rows[2 * i + 1][k], of_word);
+          PAGEDKV_UNROLL
+          for (auto n = 0; n < numbers_per_word<storage>; ++n) {
+            pairs[k * numbers_per_word<storage> + n][i] = of_word[n];
+          }
+        }
+      }
+      PAGEDKV_UNROLL
+      for (auto p = 0; p < shape::products; ++p) {
+        registers<lane_word, Matrix::value_dims, Matrix::value_rows / 2> of_values;
+        PAGEDKV_UNROLL
+        for (auto d = 0; d < Matrix::value_dims; ++d) {
+          PAGEDKV_UNROLL
+          for (auto i = 0; i < Matrix::value_rows / 2; ++i) {
+            of_values[d][i] = pairs[p * Matrix::value_dims + d][i];
+          }
+        }
+        PAGEDKV_UNROLL
+        for (auto t = 0; t < Tiles; ++t) {
+          Matrix::template multiply_values<Number>(output_[t][j * shape::products + p], of_values, weights[t]);
+        }
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void apply_options(registers<float, Tiles, Matrix::sums>& scores, std::int32_t first_token) {
+    if (call_.soft_cap > 0.0F) {
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < Matrix::sums; ++i) {
+          scores[t][i] = call_.soft_cap * log2_e * tanhf(scores[t][i] / call_.soft_cap);
+        }
+      }
+    }
+    if (call_.alibi_slopes != nullptr) {
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < Matrix::sums; ++i) {
+          const auto token = first_token + Matrix::score_row(lane_, i / Matrix::score_columns);
+          scores[t][i] += rules_[t][i % Matrix::score_columns].bias(token);
+        }
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void raise_reference(const registers<float, Tiles, Matrix::sums>& scores,
+                                      const registers<float, Matrix::score_rows>& bias) {
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        auto largest = reference_[t][c];
+        PAGEDKV_UNROLL
+        for (auto r = 0; r < Matrix::score_rows; ++r) {
+          largest = fmaxf(largest, scores[t][r * Matrix::score_columns + c] + bias[r]);
+        }
+        largest = Matrix::reduce_rows(largest, [](float a, float b) { return fmaxf(a, b); });
+        const auto factor = largest == -INFINITY ? 1.0F : power_of_two(reference_[t][c] - largest);
+        reference_[t][c] = largest;
+        sum_[t][c] *= factor;
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < shape::value_chunks * shape::products; ++i) {
+          PAGEDKV_UNROLL
+          for (auto r = 0; r < Matrix::score_rows; ++r) {
+            output_[t][i][r * Matrix::score_columns + c] *= factor;
+          }
+        }
+      }
+    }
+  }
+
+  /// Calls `put(first dimension, numbers)` for each chunk of a column's output that this lane holds.
+  template <class Put>
+  PAGEDKV_DEVICE void write(int t, int c, Put put) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::value_chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto part = 0; part < Matrix::output_parts; ++part) {
+        const auto first = (j * Matrix::value_parts + Matrix::output_part(lane_, part)) * shape::value_chunk;
+        auto numbers = vector<float, shape::value_chunk>{};
+        PAGEDKV_UNROLL
+        for (auto dim = 0; dim < shape::value_chunk; ++dim) {
+          numbers.values[dim] =
+              output_[t][j * shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
+        }
+        put(first, numbers);
+      }
+    }
+  }
+
+  const attention_call& call_;
+  int lane_;
+  registers<lane_word, Tiles, shape::key_words> query_;
+  registers<float, Tiles, Matrix::score_columns> factor_;
+  registers<score_rule, Tiles, Matrix::score_columns> rules_;
+  registers<float, Tiles, Matrix::score_columns> reference_;
+  registers<float, Tiles, Matrix::score_columns> sum_;
+  registers<float, Tiles, shape::value_chunks * shape::products, Matrix::sums> output_;
+};
+
+}  // namespace pagedkv::kernels

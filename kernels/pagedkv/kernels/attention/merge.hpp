@@ -1,0 +1,252 @@
+#pragma once
+
+#include <pagedkv/kernels/attention/matrix.hpp>
+#include <pagedkv/kernels/attention/result.hpp>
+#include <pagedkv/kernels/attention/walk.hpp>
+
+namespace pagedkv::kernels {
+
+inline constexpr int merge_lanes = 32;   // that share the numbers of one column
+inline constexpr int merge_numbers = 4;  // that a lane takes at once
+
+/// Merges partial results of up to `Columns` neighbouring columns of one task. Each lane has some dimensions of each.
+template <int HeadDim, int Columns>
+class merged_columns {
+ public:
+  static constexpr int chunks = (HeadDim + merge_lanes * merge_numbers - 1) / (merge_lanes * merge_numbers);
+
+  registers<float, Columns> reference;
+  registers<float, Columns> sum;
+  registers<float, Columns, chunks, merge_numbers> output;
+
+  PAGEDKV_DEVICE merged_columns() {
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Columns; ++c) {
+      reference[c] = -INFINITY;
+      sum[c] = 0.0F;
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < chunks; ++j) {
+        PAGEDKV_UNROLL
+        for (auto n = 0; n < merge_numbers; ++n) {
+          output[c][j][n] = 0.0F;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE std::int32_t first_dim(std::int32_t lane, int chunk) {
+    return (chunk * merge_lanes + lane) * merge_numbers;
+  }
+
+  /// Adds `Batch` results, `step` apart, as far as they come before `end`. All are under way at once; where there is
+  /// none, the first is read again.
+  template <int Batch>
+  PAGEDKV_DEVICE void add(const attention_call& call, std::int32_t first, std::int32_t step, std::int32_t end,
+                          std::int32_t columns, std::int32_t column, std::int32_t lane) {
+    registers<vector<float, 2>, Batch, Columns> sums;
+    registers<vector<float, merge_numbers>, Batch, Columns, chunks> numbers;
+    PAGEDKV_UNROLL
+    for (auto b = 0; b < Batch; ++b) {
+      const auto exists = first + b * step < end;
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Columns; ++c) {
+        const auto of_task = column + c < columns ? column + c : column;
+        const auto at = static_cast<std::int64_t>(exists ? first + b * step : first) * columns + of_task;
+        sums[b][c] = load_fresh<2>(call.partial_sums + 2 * at);
+        sums[b][c].values[1] = exists ? sums[b][c].values[1] : 0.0F;
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < chunks; ++j) {
+          numbers[b][c][j] = {};
+          if (first_dim(lane, j) < call.view.head_dim) {
+            numbers[b][c][j] = load_fresh<merge_numbers>(call.partials + at * call.partial_stride + first_dim(lane, j));
+          }
+        }
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto b = 0; b < Batch; ++b) {
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Columns; ++c) {
+        add_one(c, sums[b][c].values[0], sums[b][c].values[1], numbers[b][c]);
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void add_one(int c, float of_reference, float of_sum,
+                              const registers<vector<float, merge_numbers>, chunks>& numbers) {
+    const auto largest = fmaxf(reference[c], of_sum == 0.0F ? -INFINITY : of_reference);
+    const auto before = weight(reference[c], sum[c], largest);
+    const auto now = weight(of_reference, of_sum, largest);
+    reference[c] = largest;
+    sum[c] = sum[c] * before + of_sum * now;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < merge_numbers; ++n) {
+        // What has seen nothing may hold anything.
+        output[c][j][n] = output[c][j][n] * before + (of_sum == 0.0F ? 0.0F : numbers[j].values[n] * now);
+      }
+    }
+  }
+
+  template <class Numbers>
+  PAGEDKV_DEVICE void write(const attention_call& call, const attention_row& row, std::int32_t task,
+                            std::int32_t columns, std::int32_t column, std::int32_t lane) const {
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Columns; ++c) {
+      const auto query = column + c < columns ? find_column(call, row, task, column + c, columns) : query_column{};
+      if (query.exists()) {
+        const auto ended = end_softmax(call, query, reference[c], sum[c]);
+        if (lane == 0) {
+          write_log_sum_exp(call, query, ended);
+        }
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < chunks; ++j) {
+          auto numbers = vector<float, merge_numbers>{};
+          PAGEDKV_UNROLL
+          for (auto n = 0; n < merge_numbers; ++n) {
+            numbers.values[n] = output[c][j][n];
+          }
+          write_output<Numbers>(call, query, first_dim(lane, j), numbers, ended.factor);
+        }
+      }
+    }
+  }
+
+ private:
+  /// Nothing seen weighs nothing; a sum that is no number makes all of the result none.
+  [[nodiscard]] static PAGEDKV_DEVICE float weight(float reference, float sum, float largest) {
+    return sum == 0.0F ? 0.0F : exp2f(reference - largest);
+  }
+};
+
+inline constexpr int merge_groups = 8;  // of a workgroup; each takes every eighth partial result
+inline constexpr int most_merging_workgroups = 1024;
+
+/// The lanes that merge one column, and what the workgroup shares.
+template <class Numbers, int HeadDim>
+class merger {
+  using merged_column = merged_columns<HeadDim, 1>;
+
+ public:
+  struct memory {
+    shared_array<float, merge_groups * 2> sums;
+    shared_array<float, static_cast<std::size_t>(merge_groups* HeadDim)> outputs;
+  };
+
+  PAGEDKV_DEVICE merger(const attention_call& call, const attention_plan_view& plan, std::int32_t columns)
+      : call_(call),
+        plan_(plan),
+        columns_(columns),
+        group_(static_cast<std::int32_t>(local_index().x) / merge_lanes),
+        lane_(static_cast<std::int32_t>(local_index().x) % merge_lanes) {}
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const { return group_; }
+
+  /// By a group alone.
+  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, std::int32_t column) {
+    const auto row = load_row(plan_.rows + entry.row);
+    wait();
+    const auto end = entry.first_partial + entry.num_partials;
+    auto merged = merged_column();
+    for (auto partial = entry.first_partial; partial < end; partial += 4) {
+      merged.template add<4>(call_, partial, 1, end, columns_, column, lane_);
+    }
+    merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
+  }
+
+  /// By all groups of the workgroup.
+  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, std::int32_t column, memory& shared) {
+    const auto row = load_row(plan_.rows + entry.row);
+    wait();
+    const auto end = entry.first_partial + entry.num_partials;
+    auto merged = merged_column();
+    for (auto partial = entry.first_partial + group_; partial < end; partial += 4 * merge_groups) {
+      merged.template add<4>(call_, partial, merge_groups, end, columns_, column, lane_);
+    }
+    barrier();
+    put(merged, shared);
+    barrier();
+    if (group_ == 0) {
+      auto all = merged_column();
+      for (auto g = 0; g < merge_groups; ++g) {
+        take(g, all, shared);
+      }
+      all.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
+    }
+  }
+
+  /// For the kernel whose results these are. The plan was there before. Also called where there is nothing to merge:
+  /// what comes after this kernel comes after that one, too.
+  PAGEDKV_DEVICE void wait() {
+    if (!waited_) {
+      wait_for_previous_kernel();
+      waited_ = true;
+    }
+  }
+
+ private:
+  PAGEDKV_DEVICE void put(const merged_column& merged, memory& shared) const {
+    if (lane_ == 0) {
+      shared.sums[static_cast<std::size_t>(2 * group_)] = merged.reference[0];
+      shared.sums[static_cast<std::size_t>(2 * group_ + 1)] = merged.sum[0];
+    }
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < merged_column::chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < merge_numbers; ++n) {
+        const auto dim = merged_column::first_dim(lane_, j) + n;
+        if (dim < HeadDim) {
+          shared.outputs[static_cast<std::size_t>(group_ * HeadDim + dim)] = merged.output[0][j][n];
+        }
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void take(int group, merged_column& into, memory& shared) const {
+    registers<vector<float, merge_numbers>, merged_column::chunks> numbers = {};
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < merged_column::chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < merge_numbers; ++n) {
+        const auto dim = merged_column::first_dim(lane_, j) + n;
+        if (dim < HeadDim) {
+          numbers[j].values[n] = shared.outputs[static_cast<std::size_t>(group * HeadDim + dim)];
+        }
+      }
+    }
+    into.add_one(0, shared.sums[static_cast<std::size_t>(2 * group)],
+                 shared.sums[static_cast<std::size_t>(2 * group + 1)], numbers);
+  }
+
+  const attention_call& call_;
+  const attention_plan_view& plan_;
+  std::int32_t columns_;
+  std::int32_t group_;
+  std::int32_t lane_;
+  bool waited_ = false;
+};
+
+/// Merges the tasks that are in several pieces. Workgroups take turns, so that the grid may be of any size.
+template <class Numbers, int HeadDim>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
+    merge_kernel(attention_call call, attention_plan_view plan, std::int32_t columns, std::int32_t used_columns) {
+  PAGEDKV_SHARED typename merger<Numbers, HeadDim>::memory shared;
+  auto own = merger<Numbers, HeadDim>(call, plan, columns);
+  const auto first = static_cast<std::int32_t>(workgroup_index().x);
+  const auto step = static_cast<std::int32_t>(grid_extent().x);
+  const auto num_large = load(plan.counts + 2) * used_columns;
+  for (auto i = first; i < num_large; i += step) {
+    own.merge_many(load_merge(plan.merges + load(plan.large + i / used_columns)), i % used_columns, shared);
+  }
+  const auto num_all = load(plan.counts + 1) * used_columns;
+  for (auto i = first * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
+    const auto entry = load_merge(plan.merges + i / used_columns);
+    if (entry.num_partials <= merged_by_group) {
+      own.merge_few(entry, i % used_columns);
+    }
+  }
+  own.wait();
+}
+
+}  // namespace pagedkv::kernels

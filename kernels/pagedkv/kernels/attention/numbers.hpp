@@ -1,0 +1,49 @@
+#pragma once
+
+#include <pagedkv/kernels/attention/matrix.hpp>
+
+namespace pagedkv::kernels {
+
+/// Stored words as words of 16-bit numbers for the matrix unit.
+template <class Storage>
+inline constexpr int words_of_stored = sizeof(Storage) == 1 ? 2 : 1;
+
+/// int8 above 0x64 and biased by 128 is the binary16 number 1152 + x.
+inline constexpr lane_word byte_bias = 0x80808080U;
+inline constexpr lane_word byte_high = 0x64646464U;
+inline constexpr lane_word half_bias = 0x64806480U;
+
+/// The numbers of one stored word, in order.
+template <class Storage, class Number>
+PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_stored<Storage>>& numbers) {
+  if constexpr (sizeof(Storage) == 1) {
+    const auto biased = stored ^ byte_bias;
+    numbers[0] = subtract_halves<Number>(permute_bytes<0x4140>(biased, byte_high), half_bias);
+    numbers[1] = subtract_halves<Number>(permute_bytes<0x4342>(biased, byte_high), half_bias);
+  } else {
+    numbers[0] = stored;
+  }
+}
+
+/// Numbers per stored word.
+template <class Storage>
+inline constexpr int numbers_per_word = 4 / static_cast<int>(sizeof(Storage));
+
+/// For each dimension of a stored word, the pair of its numbers in two rows.
+template <class Storage, class Number>
+PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
+                              registers<lane_word, numbers_per_word<Storage>>& pairs) {
+  if constexpr (sizeof(Storage) == 1) {
+    const auto low = permute_bytes<0x5140>(first, second) ^ byte_bias;
+    const auto high = permute_bytes<0x7362>(first, second) ^ byte_bias;
+    pairs[0] = subtract_halves<Number>(permute_bytes<0x4140>(low, byte_high), half_bias);
+    pairs[1] = subtract_halves<Number>(permute_bytes<0x4342>(low, byte_high), half_bias);
+    pairs[2] = subtract_halves<Number>(permute_bytes<0x4140>(high, byte_high), half_bias);
+    pairs[3] = subtract_halves<Number>(permute_bytes<0x4342>(high, byte_high), half_bias);
+  } else {
+    pairs[0] = permute_bytes<0x5410>(first, second);
+    pairs[1] = permute_bytes<0x7632>(first, second);
+  }
+}
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <pagedkv/core/view.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
+#include <pagedkv/kernels/platform.hpp>
+
+namespace pagedkv::kernels {
+
+/// One tile that a wave reads ahead, in registers: each lane reads what its matrix instructions want.
+template <class Shape, class Matrix>
+class own_tiles {
+ public:
+  static constexpr int depth = 1;       // tiles under way while one is worked on
+  static constexpr int wave_bytes = 0;  // of shared memory
+
+  PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
+
+  /// Starts to read a tile, of which rows `first` to `end` are visible. `row_start(row)` is where the keys of a row are,
+  /// `scale_start(row)` its key scale. In place of a row that is not visible the nearest that is gets read, and in place
+  /// of a chunk past the end of a row its first: what counts for nothing may be any number that counts elsewhere.
+  template <class RowStart, class ScaleStart>
+  PAGEDKV_DEVICE void read(const block_storage_view& view, RowStart row_start, ScaleStart scale_start, int first,
+                           int end) {
+    const auto lowest = first < 0 ? 0 : first;
+    const auto highest = (end < attention_tile ? end : attention_tile) - 1;
+    if (highest < lowest) {
+      next_ = {};
+      return;
+    }
+    const auto row_bytes = view.head_dim * Shape::number_bytes;
+    const auto nearest = [=](int row) { return row < lowest ? lowest : (row > highest ? highest : row); };
+    const auto within = [=](int at) { return at < row_bytes ? at : 0; };
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < Matrix::key_rows; ++i) {
+      const auto* const from = row_start(nearest(Matrix::key_row(lane_, i)));
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < Shape::key_chunks; ++j) {
+        next_.keys[i][j] =
+            read_chunk<4>(from + within((j * Matrix::key_parts + Matrix::key_part(lane_)) * vector_bytes));
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < Matrix::value_rows; ++i) {
+      const auto* const from = row_start(nearest(Matrix::value_row(lane_, i))) + view.value_offset;
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < Shape::value_chunks; ++j) {
+        next_.values[i][j] = read_chunk<value_words>(
+            from + within((j * Matrix::value_parts + Matrix::value_part(lane_)) * Shape::value_bytes));
+      }
+    }
+    if constexpr (Shape::scaled) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::score_rows; ++i) {
+        const auto* const from = scale_start(nearest(Matrix::score_row(lane_, i)));
+        next_.key_scales[i] = load(reinterpret_cast<const float*>(from + view.key_scale_offset));
+        next_.value_scales[i] = load(reinterpret_cast<const float*>(from + view.value_scale_offset));
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void end_tile() {}
+  PAGEDKV_DEVICE void begin_tile() { current_ = next_; }
+
+  /// Chunk `j` of the `i`-th key that this lane takes.
+  PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const { take(current_.keys[i][j], words); }
+  PAGEDKV_DEVICE void take_value(int i, int j, registers<lane_word, 4>& words) const {
+    take(current_.values[i][j], words);
+  }
+
+  /// Of the `i`-th token whose scores this lane holds.
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const { return current_.key_scales[i]; }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const { return current_.value_scales[i]; }
+
+ private:
+  static constexpr int value_words = Shape::value_bytes / 4;
+
+  struct tile {
+    registers<vector<lane_word, 4>, Matrix::key_rows, Shape::key_chunks> keys;
+    registers<vector<lane_word, value_words>, Matrix::value_rows, Shape::value_chunks> values;
+    registers<float, Shape::scaled ? Matrix::score_rows : 1> key_scales;
+    registers<float, Shape::scaled ? Matrix::score_rows : 1> value_scales;
+  };
+
+  template <int N>
+  [[nodiscard]] static PAGEDKV_DEVICE vector<lane_word, N> read_chunk(const std::byte* from) {
+    return load_vector<N>(reinterpret_cast<const lane_word*>(from));
+  }
+
+  template <int N>
+  static PAGEDKV_DEVICE void take(const vector<lane_word, N>& from, registers<lane_word, 4>& words) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < N; ++i) {
+      words[i] = from.values[i];
+    }
+  }
+
+  int lane_;
+  tile next_{};
+  tile current_{};
+};
+
+}  // namespace pagedkv::kernels

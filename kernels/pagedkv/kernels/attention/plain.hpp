@@ -1,0 +1,242 @@
+#pragma once
+
+#include <pagedkv/kernels/attention/matrix.hpp>
+#include <pagedkv/kernels/attention/result.hpp>
+#include <pagedkv/kernels/attention/walk.hpp>
+#include <pagedkv/kernels/divider.hpp>
+
+namespace pagedkv::kernels {
+
+/// What a group of lanes knows of one piece, by plain float32 arithmetic: one query and every `num_groups`-th token.
+/// Each lane has some numbers of each row.
+template <class Element, class Numbers, int HeadDim>
+class plain_piece {
+ public:
+  using storage = typename Element::storage;
+  static constexpr int chunk = vector_bytes / static_cast<int>(sizeof(storage));
+  static constexpr int group_lanes = HeadDim / chunk < 32 ? HeadDim / chunk : 32;
+  static constexpr int chunks = HeadDim / (chunk * group_lanes);
+
+  PAGEDKV_DEVICE plain_piece(const attention_call& call, const divider<std::int32_t>& block_size, bool aligned,
+                             int lane)
+      : call_(call),
+        block_size_(block_size),
+        aligned_(aligned),
+        group_(lane / group_lanes),
+        lane_(lane % group_lanes),
+        num_groups_(wave_size() / group_lanes) {}
+
+  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
+    column_ = find_column(call_, walk.row, walk.task, 0, 1);
+    rule_ = score_rule::of(call_, column_);
+    head_ = walk.task / walk.row.num_column_tiles;
+    reference_ = -INFINITY;
+    sum_ = 0.0F;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      read_query<Numbers, chunk>(call_, column_, first_dim(j), query_[j]);
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        output_[j][i] = 0.0F;
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void add_tile(const attention_walk& walk, std::int32_t first_token) {
+    for (auto i = 0; i < attention_tile; i += num_groups_) {
+      const auto token = first_token + i + group_;
+      const auto visible = token >= rule_.first_token && token <= rule_.last_token;
+      add_token(place_of(walk, token, visible), token, visible);
+    }
+  }
+
+  /// Merges what the groups know, and writes it.
+  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+    for (auto distance = group_lanes; distance < num_groups_ * group_lanes; distance *= 2) {
+      const auto other_reference = shuffle_xor(reference_, distance, wave_size());
+      const auto other_sum = shuffle_xor(sum_, distance, wave_size());
+      const auto largest = fmaxf(reference_, other_reference);
+      const auto own_factor = sum_ == 0.0F ? 0.0F : exp2f(reference_ - largest);
+      const auto other_factor = other_sum == 0.0F ? 0.0F : exp2f(other_reference - largest);
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < chunks; ++j) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < chunk; ++i) {
+          const auto other = shuffle_xor(output_[j][i], distance, wave_size());
+          output_[j][i] = output_[j][i] * own_factor + other * other_factor;
+        }
+      }
+      sum_ = sum_ * own_factor + other_sum * other_factor;
+      reference_ = largest;
+    }
+    if (group_ == 0 && column_.exists()) {
+      write(walk);
+    }
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_dim(int j) const { return (j * group_lanes + lane_) * chunk; }
+
+  /// Where a token's key is, and its key scale.
+  struct token_place {
+    const std::byte* key = nullptr;
+    const std::byte* scale = nullptr;
+  };
+
+  [[nodiscard]] PAGEDKV_DEVICE token_place place_of(const attention_walk& walk, std::int32_t token,
+                                                    bool visible) const {
+    const auto& view = call_.view;
+    const auto split = block_size_.split(visible ? token : 0);
+    auto block = std::int32_t{0};
+    if (visible) {
+      block = static_cast<std::int32_t>(load(call_.indices + walk.row.first_index + split.quotient));
+      check(block >= 0 && block < view.num_blocks, "block within the storage");
+    }
+    const auto within = [&](std::int64_t token_stride, std::int64_t head_stride) {
+      return split.remainder * static_cast<std::int32_t>(token_stride) + head_ * static_cast<std::int32_t>(head_stride);
+    };
+    const auto* const start = view.block(call_.layer, block);
+    return {start + static_cast<std::int64_t>(within(view.token_stride, view.head_stride)) *
+                        static_cast<std::int64_t>(sizeof(storage)),
+            start + static_cast<std::int64_t>(within(view.scale_token_stride, view.scale_head_stride)) * 4};
+  }
+
+  PAGEDKV_DEVICE void add_token(const token_place& place, std::int32_t token, bool visible) {
+    registers<float, chunks, chunk> keys;
+    registers<float, chunks, chunk> values;
+    read_row(place.key, visible, keys);
+    read_row(place.key + call_.view.value_offset, visible, values);
+    auto product = 0.0F;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        product += query_[j][i] * keys[j][i];
+      }
+    }
+    for (auto distance = group_lanes / 2; distance > 0; distance /= 2) {
+      product += shuffle_xor(product, distance, group_lanes);
+    }
+    if (!visible) {
+      return;
+    }
+    auto value_scale = 1.0F;
+    if constexpr (Element::scaled) {
+      product *= load(reinterpret_cast<const float*>(place.scale + call_.view.key_scale_offset));
+      value_scale = load(reinterpret_cast<const float*>(place.scale + call_.view.value_scale_offset));
+    }
+    add_scored(score(product, token), value_scale, values);
+  }
+
+  PAGEDKV_DEVICE void add_scored(float score, float value_scale, const registers<float, chunks, chunk>& values) {
+    const auto largest = fmaxf(reference_, score);
+    const auto safe = largest == -INFINITY ? 0.0F : largest;
+    const auto before = sum_ == 0.0F ? 0.0F : exp2f(reference_ - safe);
+    const auto probability = exp2f(score - safe);
+    const auto weight = probability * value_scale;
+    sum_ = sum_ * before + probability;
+    reference_ = largest;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        output_[j][i] = output_[j][i] * before + weight * values[j][i];
+      }
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE float score(float product, std::int32_t token) const {
+    auto score = product * call_.scale;
+    if (call_.soft_cap > 0.0F) {
+      score = call_.soft_cap * tanhf(score / call_.soft_cap);
+    }
+    return score * log2_e + (call_.alibi_slopes != nullptr ? rule_.bias(token) : 0.0F);
+  }
+
+  PAGEDKV_DEVICE void read_row(const std::byte* from, bool visible, registers<float, chunks, chunk>& numbers) const {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      auto stored = vector<storage, chunk>{};
+      const auto* const start = reinterpret_cast<const storage*>(from) + first_dim(j);
+      if (visible && aligned_) {
+        if (first_dim(j) < call_.view.head_dim) {
+          stored = load_vector<chunk>(start);
+        }
+      } else if (visible) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < chunk; ++i) {
+          if (first_dim(j) + i < call_.view.head_dim) {
+            stored.values[i] = load(start + i);
+          }
+        }
+      }
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        numbers[j][i] = Element::decode(stored.values[i], 1.0F);
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void write(const attention_walk& walk) const {
+    const auto ended = end_softmax(call_, column_, reference_, sum_);
+    if (lane_ == 0 && walk.whole) {
+      write_log_sum_exp(call_, column_, ended);
+    } else if (lane_ == 0) {
+      write_partial_sum(call_, walk.partial, reference_, sum_);
+    }
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      auto numbers = vector<float, chunk>{};
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        numbers.values[i] = output_[j][i];
+      }
+      if (walk.whole) {
+        write_output<Numbers>(call_, column_, first_dim(j), numbers, ended.factor);
+      } else {
+        write_partial(call_, walk.partial, first_dim(j), numbers);
+      }
+    }
+  }
+
+  const attention_call& call_;
+  const divider<std::int32_t>& block_size_;
+  bool aligned_;
+  int group_;
+  int lane_;
+  int num_groups_;
+  query_column column_{};
+  score_rule rule_{};
+  std::int32_t head_ = 0;
+  float reference_ = 0.0F;
+  float sum_ = 0.0F;
+  registers<float, chunks, chunk> query_;
+  registers<float, chunks, chunk> output_;
+};
+
+/// Decode attention with plain arithmetic: for float32, for devices without matrix instructions of ours, and for rows
+/// that are not aligned to vectors. A task has one column. `aligned`: rows start at multiples of 16 bytes and are as
+/// long.
+template <class Element, class Numbers, int HeadDim, int Waves>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
+    plain_attend_kernel(attention_call call, divider<std::int32_t> block_size, attention_plan_view plan, bool aligned) {
+  const auto wave = static_cast<int>(local_index().x) / wave_size();
+  const auto lane = static_cast<int>(local_index().x) % wave_size();
+  const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
+  let_next_kernel_start();
+  if (share >= plan.num_shares) {
+    return;
+  }
+  auto walk = attention_walk(plan, share);
+  auto state = plain_piece<Element, Numbers, HeadDim>(call, block_size, aligned, lane);
+  while (!walk.done) {
+    state.begin(walk);
+    for (auto tile = walk.tile; tile < walk.end; ++tile) {
+      state.add_tile(walk, (walk.row.first_tile + tile) * attention_tile);
+    }
+    state.finish(walk);
+    walk.next_piece();
+  }
+}
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/kernels/attention/call.hpp>
+#include <pagedkv/kernels/platform.hpp>
+
+#include <cmath>
+
+namespace pagedkv::kernels {
+
+inline constexpr float log2_e = 1.44269504088896340736F;
+inline constexpr float ln_2 = 0.693147180559945309417F;
+
+/// One query token and head of a task.
+struct query_column {
+  std::int32_t token = -1;  // of the queries; -1: there is no such column
+  std::int32_t head = 0;
+  std::int32_t position = 0;  // in the sequence
+
+  [[nodiscard]] PAGEDKV_DEVICE bool exists() const { return token >= 0; }
+};
+
+[[nodiscard]] PAGEDKV_DEVICE inline query_column find_column(const attention_call& call, const attention_row& row,
+                                                             std::int32_t task, std::int32_t column,
+                                                             std::int32_t columns_per_task) {
+  const auto kv_head = task / row.num_column_tiles;
+  const auto of_kv_head = (task - kv_head * row.num_column_tiles) * columns_per_task + column;
+  const auto query = of_kv_head / call.group_size;
+  auto found = query_column{};
+  if (query < row.num_queries) {
+    found.token = row.first_query + query;
+    found.head = kv_head * call.group_size + of_kv_head - query * call.group_size;
+    found.position = row.num_tokens - row.num_queries + query;
+  }
+  return found;
+}
+
+/// How the scores of one column come about, in base 2.
+struct score_rule {
+  std::int32_t first_token = 0;
+  std::int32_t last_token = -1;
+  std::int32_t position = 0;
+  float slope = 0.0F;  // of ALiBi
+
+  [[nodiscard]] static PAGEDKV_DEVICE score_rule of(const attention_call& call, const query_column& column) {
+    auto rule = score_rule{};
+    if (column.exists()) {
+      rule.last_token = column.position;
+      rule.first_token = call.window > 0 && column.position >= call.window ? column.position - call.window + 1 : 0;
+      rule.position = column.position;
+      rule.slope = call.alibi_slopes != nullptr ? load(call.alibi_slopes + column.head) * log2_e : 0.0F;
+    }
+    return rule;
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE float bias(std::int32_t token) const {
+    return slope * static_cast<float>(token - position);
+  }
+
+  /// The score, if the query sees the token.
+  [[nodiscard]] PAGEDKV_DEVICE float hide(float score, std::int32_t token) const {
+    return token >= first_token && token <= last_token ? score : -INFINITY;
+  }
+};
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <pagedkv/kernels/attention/matrix.hpp>
+#include <pagedkv/kernels/attention/numbers.hpp>
+#include <pagedkv/kernels/attention/scores.hpp>
+#include <pagedkv/kernels/attention/walk.hpp>
+#include <pagedkv/kernels/divider.hpp>
+
+namespace pagedkv::kernels {
+
+/// Sizes that follow from element, head dimension and matrix unit.
+template <class Element, int HeadDim, class Matrix>
+struct tile_shape {
+  using storage = typename Element::storage;
+  static constexpr bool scaled = Element::scaled;
+  static constexpr int number_bytes = static_cast<int>(sizeof(storage));
+  static constexpr int row_bytes = HeadDim * number_bytes;
+  static constexpr int chunk = vector_bytes / number_bytes;  // numbers of a key that a lane takes at once
+  static constexpr int key_chunks = (HeadDim + Matrix::key_parts * chunk - 1) / (Matrix::key_parts * chunk);
+  // Chunks of half the size where whole ones would leave half of the lanes without any.
+  static constexpr int value_chunk = HeadDim >= Matrix::value_parts * chunk ? chunk : chunk / 2;
+  static constexpr int value_chunks =
+      (HeadDim + Matrix::value_parts * value_chunk - 1) / (Matrix::value_parts * value_chunk);
+  static constexpr int value_bytes = value_chunk * number_bytes;
+  static constexpr int key_words = key_chunks * 4 * words_of_stored<storage>;  // of one query, 16-bit numbers
+  static constexpr int products = value_chunk / Matrix::value_dims;            // of one chunk
+};
+
+/// Reads tiles ahead, over the borders of pieces.
+template <class Element, int HeadDim, class Matrix, int Stages>
+class tile_reader {
+  using shape = tile_shape<Element, HeadDim, Matrix>;
+  using storage = typename Element::storage;
+
+ public:
+  tiles_ahead<shape, Matrix, Stages> tiles;
+
+  PAGEDKV_DEVICE tile_reader(const attention_call& call, const divider<std::int32_t>& block_size,
+                             const attention_plan_view& plan, std::int32_t share, int wave, int lane)
+      : tiles(wave, lane), call_(call), block_size_(block_size), walk_(plan, share), lane_(lane) {
+    begin_piece();
+    for (auto i = 0; i < tiles.depth; ++i) {
+      read_next();
+    }
+  }
+
+  /// Reads one more tile ahead, if there is one.
+  PAGEDKV_DEVICE void read_next() {
+    while (!walk_.done && walk_.tile >= walk_.end) {
+      walk_.next_piece();
+      begin_piece();
+    }
+    if (!walk_.done) {
+      read_tile();
+      ++walk_.tile;
+    }
+    tiles.end_tile();
+  }
+
+ private:
+  static constexpr int no_batch = -2 * Matrix::lanes;
+
+  PAGEDKV_DEVICE void begin_piece() {
+    batch_ = no_batch;
+    if (!walk_.done) {
+      head_ = walk_.task / walk_.row.num_column_tiles;
+    }
+  }
+
+  /// Where a token's block is, and its place in there.
+  struct token_place {
+    std::int32_t block;
+    std::int32_t offset;
+  };
+
+  /// Lane i of the wave looks up the block of token `first + i * step`.
+  PAGEDKV_DEVICE token_place look_up(std::int32_t token) const {
+    const auto last = walk_.row.num_tokens - 1;
+    const auto [block, offset] = block_size_.split(token < last ? token : (last < 0 ? 0 : last));
+    auto found = token_place{-1, offset};
+    if (last >= 0) {
+      found.block = static_cast<std::int32_t>(load(call_.indices + walk_.row.first_index + block));
+      check(found.block < call_.view.num_blocks, "block within the storage");
+    }
+    return found;
+  }
+
+  PAGEDKV_DEVICE void read_tile() {
+    const auto tile = walk_.row.first_tile + walk_.tile;
+    const auto first_token = tile * attention_tile;
+    const auto& view = call_.view;
+    if (view.block_size % attention_tile == 0) {
+      if (walk_.tile >= batch_ + Matrix::lanes || walk_.tile < batch_) {
+        batch_ = walk_.tile;
+        batch_place_ = look_up(first_token + lane_ * attention_tile);
+      }
+      const auto block = shuffle(batch_place_.block, walk_.tile - batch_, Matrix::lanes);
+      const auto offset = block_size_.split(first_token).remainder;
+      const auto* const start = tile_start(block, offset);
+      read_rows(
+          first_token,
+          [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
+          [&](int row) { return scale_start(block, offset + row); }, block >= 0);
+    } else {
+      const auto place = look_up(first_token + lane_ % attention_tile);
+      const auto of_row = [&](int row) {
+        return token_place{shuffle(place.block, row, attention_tile), shuffle(place.offset, row, attention_tile)};
+      };
+      read_rows(
+          first_token,
+          [&](int row) {
+            const auto [block, offset] = of_row(row);
+            return tile_start(block, offset);
+          },
+          [&](int row) {
+            const auto [block, offset] = of_row(row);
+            return scale_start(block, offset);
+          },
+          true);
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE const std::byte* tile_start(std::int32_t block, std::int32_t offset) const {
+    const auto& view = call_.view;
+    const auto numbers =
+        offset * static_cast<std::int32_t>(view.token_stride) + head_ * static_cast<std::int32_t>(view.head_stride);
+    return view.block(call_.layer, block < 0 ? 0 : block) +
+           static_cast<std::int64_t>(numbers) * static_cast<std::int64_t>(sizeof(storage));
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE const std::byte* scale_start(std::int32_t block, std::int32_t offset) const {
+    const auto& view = call_.view;
+    const auto scales = offset * static_cast<std::int32_t>(view.scale_token_stride) +
+                        head_ * static_cast<std::int32_t>(view.scale_head_stride);
+    return view.block(call_.layer, block < 0 ? 0 : block) + static_cast<std::int64_t>(scales) * 4;
+  }
+
+  template <class RowStart, class ScaleStart>
+  PAGEDKV_DEVICE void read_rows(std::int32_t first_token, RowStart row_start, ScaleStart start_of_scale, bool present) {
+    const auto first = first_visible() - first_token;
+    const auto end = present ? walk_.row.num_tokens - first_token : 0;
+    tiles.read(call_.view, row_start, start_of_scale, first, end);
+  }
+
+  /// By the row's first query: what is before its window may have gone.
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_visible() const {
+    return call_.window > 0 ? walk_.row.num_tokens - walk_.row.num_queries - call_.window + 1 : 0;
+  }
+
+  const attention_call& call_;
+  const divider<std::int32_t>& block_size_;
+  attention_walk walk_;
+  int lane_;
+  std::int32_t head_ = 0;
+  std::int32_t batch_ = no_batch;
+  token_place batch_place_{};
+};
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/kernels/platform.hpp>
+
+namespace pagedkv::kernels {
+
+/// A plan in memory that kernels read.
+struct attention_plan_view {
+  const attention_row* rows = nullptr;
+  const attention_share* shares = nullptr;  // num_shares + 1
+  const attention_merge* merges = nullptr;
+  const std::int32_t* counts = nullptr;  // of rows, merges and large merges
+  const std::int32_t* large = nullptr;   // which merges
+  std::int32_t num_shares = 0;
+  std::int32_t split_tiles = 0;  // pieces end at multiples of this
+
+  [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
+    const auto layout = attention_plan_layout(plan.shape);
+    auto view = attention_plan_view{};
+    view.counts = reinterpret_cast<const std::int32_t*>(plan.words);
+    view.rows = reinterpret_cast<const attention_row*>(plan.words + layout.rows);
+    view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.shares);
+    view.merges = reinterpret_cast<const attention_merge*>(plan.words + layout.merges);
+    view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
+    view.num_shares = plan.shape.num_shares;
+    view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
+    return view;
+  }
+};
+
+[[nodiscard]] PAGEDKV_DEVICE inline attention_row load_row(const attention_row* row) {
+  const auto* const words = reinterpret_cast<const std::int32_t*>(row);
+  const auto low = load_vector<4>(words);
+  const auto high = load_vector<4>(words + 4);
+  return {low.values[0],  low.values[1],  low.values[2],  low.values[3],
+          high.values[0], high.values[1], high.values[2], high.values[3]};
+}
+
+[[nodiscard]] PAGEDKV_DEVICE inline attention_share load_share(const attention_share* share) {
+  const auto* const words = reinterpret_cast<const std::int32_t*>(share);
+  const auto low = load_vector<4>(words);
+  return {low.values[0], low.values[1], low.values[2], low.values[3]};
+}
+
+[[nodiscard]] PAGEDKV_DEVICE inline attention_merge load_merge(const attention_merge* merge) {
+  const auto words = load_vector<4>(reinterpret_cast<const std::int32_t*>(merge));
+  return {words.values[0], words.values[1], words.values[2], words.values[3]};
+}
+
+/// Goes through the work of one wave, piece by piece: a piece is a run of tiles of one task.
+class attention_walk {
+ public:
+  attention_row row;
+  std::int32_t row_index;
+  std::int32_t task;     // of the row
+  std::int32_t tile;     // where the piece starts, of the row's visible tiles
+  std::int32_t end;      // of the piece; before its start if a window has left all of it since the plan was made
+  std::int32_t partial;  // where the result of a piece goes that is no whole task
+  bool whole;            // the piece is all of its task
+  bool done;
+
+  PAGEDKV_DEVICE attention_walk(const attention_plan_view& plan, std::int32_t share)
+      : plan_(plan), last_(load_share(plan.shares + share + 1)) {
+    const auto start = load_share(plan.shares + share);
+    row_index = start.row;
+    task = start.task;
+    tile = start.tile;
+    partial = start.first_partial;
+    done = start.row == last_.row && start.task == last_.task && start.tile == last_.tile;
+    if (!done) {
+      row = load_row(plan_.rows + row_index);
+      find_end();
+    }
+  }
+
+  PAGEDKV_DEVICE void next_piece() {
+    partial += whole ? 0 : 1;
+    tile = end;
+    if (in_last_task() && tile >= end_of_task()) {
+      done = true;
+    } else if (tile >= row.num_tiles) {
+      next_task();
+    }
+    if (!done) {
+      find_end();
+    }
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE bool in_last_task() const { return row_index == last_.row && task == last_.task; }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_of_task() const {
+    return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
+  }
+
+  PAGEDKV_DEVICE void next_task() {
+    tile = 0;
+    ++task;
+    if (task == row.num_tasks) {
+      task = 0;
+      ++row_index;
+    }
+    done = in_last_task() && last_.tile == 0;
+    if (!done && task == 0) {
+      row = load_row(plan_.rows + row_index);
+    }
+  }
+
+  PAGEDKV_DEVICE void find_end() {
+    const auto split_end = (tile / plan_.split_tiles + 1) * plan_.split_tiles;
+    const auto task_end = end_of_task();
+    end = split_end < task_end ? split_end : task_end;
+    whole = tile == 0 && !in_last_task() && row.num_tiles <= plan_.split_tiles;
+  }
+
+  const attention_plan_view& plan_;
+  attention_share last_;
+};
+
+}  // namespace pagedkv::kernels

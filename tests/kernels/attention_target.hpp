@@ -1,0 +1,262 @@
+#pragma once
+
+#include "../support/attention_reference.hpp"
+#include "reference.hpp"
+#include "target.hpp"
+
+#include <pagedkv/backend/hip/attend.hpp>
+#include <pagedkv/backend/host/append.hpp>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// A batch and what is asked of it.
+struct attention_case {
+  std::vector<std::int32_t> lengths = {};
+  std::int32_t block_size = 16;
+  std::int32_t num_kv_heads = 2;
+  std::int32_t group_size = 1;
+  std::int32_t head_dim = 64;
+  std::vector<std::int32_t> queries = {};  // of each row; empty: one each
+  std::int32_t split_tokens = 0;
+  std::int32_t num_shares = 0;  // 0: the device's
+  std::int32_t gap = 0;         // numbers between rows of queries
+  float magnitude = 1;
+  float scale = 0;
+  float soft_cap = 0;
+  std::int32_t window = 0;
+  bool alibi = false;
+  bool sinks = false;
+};
+
+/// Sequences in blocks in random order. Every slot that no token has holds bytes of all ones: NaN where that can be.
+template <class Element, class Layout, class Input>
+class attention_batch_under_test {
+ public:
+  using number = typename Input::storage;
+
+  static constexpr std::int32_t layer = 1;
+  static constexpr std::int32_t num_layers = 2;
+
+  attention_batch_under_test(const attention_case& asked, std::uint32_t seed) : asked_(asked), random_(seed) {
+    for (const auto length : asked.lengths) {
+      const auto blocks = (length + asked.block_size - 1) / asked.block_size;
+      indptr_.push_back(indptr_.back() + blocks);
+      last_block_len_.push_back(length == 0 ? 0 : (length - 1) % asked.block_size + 1);
+      query_indptr_.push_back(query_indptr_.back() + num_queries(query_indptr_.size() - 1));
+    }
+    make_blocks();
+    fill_queries();
+    for (auto head = 0; head < num_heads(); ++head) {
+      slopes_.push_back(std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(num_heads())));
+      sinks_.push_back(static_cast<float>(head % 5) - 2.0F);
+    }
+  }
+
+  [[nodiscard]] std::int32_t num_heads() const { return asked_.num_kv_heads * asked_.group_size; }
+  [[nodiscard]] std::int32_t num_query_tokens() const { return query_indptr_.back(); }
+  [[nodiscard]] std::int32_t num_queries(std::size_t row) const {
+    return asked_.queries.empty() ? 1 : asked_.queries[row];
+  }
+  [[nodiscard]] std::int64_t head_stride() const { return asked_.head_dim + asked_.gap; }
+  [[nodiscard]] std::int64_t token_stride() const { return head_stride() * num_heads() + asked_.gap; }
+  [[nodiscard]] std::vector<block_id>& indices() { return indices_; }
+  [[nodiscard]] block_storage_view view() { return at(plan_.view, storage_.data()); }
+
+  [[nodiscard]] attention_batch host_batch() const {
+    auto batch = attention_batch{indptr_, indices_, last_block_len_, {}};
+    if (!asked_.queries.empty()) {
+      batch.query_indptr = query_indptr_;
+    }
+    return batch;
+  }
+
+  [[nodiscard]] attention_options options(const float* slopes, const float* sinks) const {
+    auto options = attention_options{};
+    options.scale = asked_.scale;
+    options.soft_cap = asked_.soft_cap;
+    options.window = asked_.window;
+    options.alibi_slopes = asked_.alibi ? slopes : nullptr;
+    options.sinks = asked_.sinks ? sinks : nullptr;
+    return options;
+  }
+
+  struct answer {
+    std::vector<double> output;  // [token][head][dim]
+    std::vector<double> log_sum_exp;
+    std::vector<number> raw;
+  };
+
+  /// What the target makes of it.
+  template <class Target>
+  [[nodiscard]] answer run(const Target& target, int device) {
+    auto shape =
+        hip::attention_shape_on<Element>(device, view(), asked_.group_size, num_rows(), most_queries()).value();
+    shape.window = asked_.window;
+    shape.split_tokens = asked_.split_tokens;
+    shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
+    shape.max_partials = asked_.split_tokens > 0 ? 4096 : 0;
+    auto planner = attention_planner(shape);
+    planner.plan(host_batch()).value();
+
+    const auto words = target_array<std::byte, Target>(target, {planner.bytes().begin(), planner.bytes().end()});
+    const auto workspace = target_array<std::byte, Target>(
+        target, std::vector(attention_workspace_bytes(shape, asked_.head_dim), std::byte{0xff}));
+    const auto storage = target_array<std::byte, Target>(target, storage_);
+    const auto indices = target_array<block_id, Target>(target, indices_);
+    const auto queries = target_array<number, Target>(target, queries_);
+    const auto output = target_array<number, Target>(target, std::vector<number>(queries_.size(), canary()));
+    const auto rows = static_cast<std::size_t>(num_query_tokens() * num_heads());
+    const auto log_sum_exp = target_array<float, Target>(target, std::vector<float>(rows, -12352.0F));
+    const auto slopes = target_array<float, Target>(target, slopes_);
+    const auto sinks = target_array<float, Target>(target, sinks_);
+
+    auto batch = host_batch();
+    batch.indices = {indices.data(), indices.size()};
+    batch.plan = {shape, words.data(), workspace.data()};
+    const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
+    const auto to = attention_output<number>{{output.data(), token_stride(), head_stride()}, log_sum_exp.data()};
+    auto backend = target.backend;
+    backend
+        .template attend<Element, Input>(at(plan_.view, storage.data()), layer, batch, from, to,
+                                         options(slopes.data(), sinks.data()), target.stream())
+        .value();
+    backend.synchronize(target.stream()).value();
+    return collect(output.values(), log_sum_exp.values());
+  }
+
+  /// The same in float64.
+  [[nodiscard]] answer expected() {
+    auto all = answer{};
+    for (auto row = std::size_t{0}; row < asked_.lengths.size(); ++row) {
+      auto problem = attention_problem{};
+      problem.num_queries = num_queries(row);
+      problem.num_heads = num_heads();
+      read_blocks<Element>(problem, view(), layer, std::span(indices_).subspan(static_cast<std::size_t>(indptr_[row])),
+                           asked_.lengths[row]);
+      for (auto i = query_indptr_[row]; i < query_indptr_[row + 1]; ++i) {
+        for (auto head = 0; head < num_heads(); ++head) {
+          for (auto dim = 0; dim < asked_.head_dim; ++dim) {
+            const auto at_number = static_cast<std::size_t>(i * token_stride() + head * head_stride() + dim);
+            problem.queries.push_back(double{Input::decode(queries_[at_number], 1.0F)});
+          }
+        }
+      }
+      const auto answered = reference_attention(problem, options(slopes_.data(), sinks_.data()));
+      all.output.insert(all.output.end(), answered.output.begin(), answered.output.end());
+      all.log_sum_exp.insert(all.log_sum_exp.end(), answered.log_sum_exp.begin(), answered.log_sum_exp.end());
+    }
+    return all;
+  }
+
+  [[nodiscard]] static number canary() { return Input::encode(-12352.0F, 1.0F); }
+
+ private:
+  [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(asked_.lengths.size()); }
+  [[nodiscard]] std::int32_t most_queries() const {
+    return asked_.queries.empty() ? 1 : *std::max_element(asked_.queries.begin(), asked_.queries.end());
+  }
+
+  void make_blocks() {
+    const auto num_blocks = indptr_.back() + 3;
+    plan_ = plan<Element, Layout>(
+        make_config(asked_.block_size, num_blocks, num_layers, asked_.num_kv_heads, asked_.head_dim));
+    storage_.assign(static_cast<std::size_t>(plan_.bytes), std::byte{0xff});
+    auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    for (auto i = 0; i < indptr_.back(); ++i) {
+      indices_.push_back(block_id{blocks[static_cast<std::size_t>(i)]});
+    }
+    auto number_of = std::uniform_real_distribution<float>(-asked_.magnitude, asked_.magnitude);
+    auto key = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * asked_.head_dim));
+    auto value = key;
+    for (auto row = std::size_t{0}; row < asked_.lengths.size(); ++row) {
+      for (auto token = 0; token < asked_.lengths[row]; ++token) {
+        std::generate(key.begin(), key.end(), [&] { return number_of(random_); });
+        std::generate(value.begin(), value.end(), [&] { return number_of(random_); });
+        const auto block = indices_[static_cast<std::size_t>(indptr_[row] + token / asked_.block_size)];
+        const auto slots =
+            std::vector{slot{static_cast<std::int64_t>(block) * asked_.block_size + token % asked_.block_size}};
+        host::append<Element>(view(), layer, slots, {key.data(), 0, asked_.head_dim},
+                              {value.data(), 0, asked_.head_dim})
+            .value();
+      }
+    }
+  }
+
+  void fill_queries() {
+    auto number_of = std::uniform_real_distribution<float>(-asked_.magnitude, asked_.magnitude);
+    queries_.assign(static_cast<std::size_t>(num_query_tokens() * token_stride()), canary());
+    for (auto i = 0; i < num_query_tokens(); ++i) {
+      for (auto head = 0; head < num_heads(); ++head) {
+        for (auto dim = 0; dim < asked_.head_dim; ++dim) {
+          queries_[static_cast<std::size_t>(i * token_stride() + head * head_stride() + dim)] =
+              Input::encode(number_of(random_), 1.0F);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] answer collect(std::vector<number> output, const std::vector<float>& log_sum_exp) const {
+    auto all = answer{};
+    for (auto i = 0; i < num_query_tokens(); ++i) {
+      for (auto head = 0; head < num_heads(); ++head) {
+        const auto start = static_cast<std::size_t>(i * token_stride() + head * head_stride());
+        for (auto dim = std::size_t{0}; dim < static_cast<std::size_t>(asked_.head_dim); ++dim) {
+          all.output.push_back(double{Input::decode(output[start + dim], 1.0F)});
+        }
+        for (auto dim = static_cast<std::size_t>(asked_.head_dim); dim < static_cast<std::size_t>(head_stride());
+             ++dim) {
+          CHECK(output[start + dim] == canary());
+        }
+      }
+    }
+    all.log_sum_exp.assign(log_sum_exp.begin(), log_sum_exp.end());
+    all.raw = std::move(output);
+    return all;
+  }
+
+  attention_case asked_;
+  std::mt19937 random_;
+  std::vector<std::int32_t> indptr_ = {0};
+  std::vector<std::int32_t> query_indptr_ = {0};
+  std::vector<std::int32_t> last_block_len_;
+  std::vector<block_id> indices_;
+  storage_plan plan_;
+  std::vector<std::byte> storage_;
+  std::vector<number> queries_;
+  std::vector<float> slopes_;
+  std::vector<float> sinks_;
+};
+
+/// Runs a case on a device and compares every row of numbers and every log-sum-exp with float64.
+template <class Element, class Layout, class Input, int Device>
+void check_attention(const attention_case& asked, std::uint32_t seed) {
+  const auto target = require_target<hip_target<Device>>();
+  auto batch = attention_batch_under_test<Element, Layout, Input>(asked, seed);
+  const auto expected = batch.expected();
+  const auto got = batch.run(target, Device);
+  REQUIRE(got.output.size() == expected.output.size());
+  const auto tolerance = std::max(attention_tolerance<Element>, attention_tolerance<Input>);
+  const auto dim = static_cast<std::size_t>(asked.head_dim);
+  for (auto row = std::size_t{0}; row < expected.log_sum_exp.size(); ++row) {
+    const auto reference = std::span(expected.output).subspan(row * dim, dim);
+    const auto error = relative_error(reference, [&](std::size_t i) { return got.output[row * dim + i]; });
+    INFO("row " << row << ", seed " << seed << ", " << Element::name << " of " << Input::name << ", dim " << dim
+                << ", group " << asked.group_size << ", block " << asked.block_size << ", device " << Device);
+    CHECK(error <= tolerance);
+    const auto difference = expected.log_sum_exp[row] == got.log_sum_exp[row]
+                                ? 0.0
+                                : std::abs(expected.log_sum_exp[row] - got.log_sum_exp[row]);
+    CHECK(difference <= tolerance * std::max(1.0, std::abs(expected.log_sum_exp[row])));
+  }
+}
+
+}  // namespace pagedkv::test

@@ -1,0 +1,224 @@
+// Decode attention on devices, and on the host executor with waves of 64 and 32 lanes, against float64.
+
+#include "attention_target.hpp"
+
+#include <cstring>
+
+namespace attention_tests {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+constexpr auto seed = std::uint32_t{20261122};
+
+/// With both orders of dimensions, and with waves of both sizes where there are two devices, as on the executor.
+template <class Element, class Input>
+void check_everywhere(const attention_case& asked) {
+  check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);
+  if (hip_target<1>::why_absent().empty()) {
+    check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
+  } else {
+    check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
+  }
+}
+
+template <class Element, class Input>
+void check_elements_case(std::int32_t head_dim, std::int32_t group_size) {
+  auto asked = attention_case{};
+  asked.lengths = {0, 1, 15, 16, 17, 97};
+  asked.head_dim = head_dim;
+  asked.group_size = group_size;
+  check_everywhere<Element, Input>(asked);
+}
+
+TEST_CASE("attention over ragged sequences, for every element, head dimension and group size", "[attention]") {
+  for (const auto head_dim : {64, 80, 96, 112, 128, 192, 256}) {
+    check_elements_case<bfloat16, bfloat16>(head_dim, head_dim == 128 ? 4 : 1);
+    check_elements_case<float16, float32>(head_dim, 3);
+    check_elements_case<int8, float16>(head_dim, 2);
+    check_elements_case<float32, float32>(head_dim, 1);
+  }
+  for (const auto group_size : {2, 5, 6, 7, 8, 12, 16, 64}) {
+    check_elements_case<bfloat16, float32>(64, group_size);
+    check_elements_case<int8, bfloat16>(64, group_size);
+  }
+  check_elements_case<float32, bfloat16>(64, 8);
+  check_elements_case<float16, float16>(128, 8);
+}
+
+TEST_CASE("attention over blocks of any size", "[attention]") {
+  for (const auto block_size : {1, 5, 8, 16, 32, 256}) {
+    auto asked = attention_case{};
+    asked.lengths = {block_size, 3 * block_size, 33, 2};
+    asked.block_size = block_size;
+    asked.group_size = 4;
+    check_everywhere<bfloat16, bfloat16>(asked);
+    check_everywhere<int8, float32>(asked);
+    check_everywhere<float32, float32>(asked);
+  }
+}
+
+TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
+  const auto check_options = [](attention_case asked) {
+    asked.lengths = {1, 40, 130, 0};
+    asked.group_size = 4;
+    asked.magnitude = 2;
+    check_everywhere<float16, float16>(asked);
+    check_everywhere<float32, float32>(asked);
+  };
+  auto asked = attention_case{};
+  asked.scale = 0.3F;
+  check_options(asked);
+  asked.soft_cap = 3;
+  check_options(asked);
+  asked = {};
+  asked.window = 24;
+  check_options(asked);
+  asked.alibi = true;
+  asked.sinks = true;
+  asked.soft_cap = 20;
+  asked.window = 1;
+  check_options(asked);
+  asked.window = 0;
+  asked.queries = {1, 3, 5, 2};
+  check_options(asked);
+  asked.window = 7;
+  check_options(asked);
+}
+
+TEST_CASE("several queries of a sequence see no later token", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {5, 16, 49};
+  asked.queries = {5, 1, 16};
+  for (const auto group_size : {1, 3}) {
+    asked.group_size = group_size;
+    check_everywhere<bfloat16, bfloat16>(asked);
+    check_everywhere<float32, float32>(asked);
+  }
+}
+
+TEST_CASE("queries and outputs with strides of their own", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {40, 3};
+  asked.group_size = 2;
+  for (const auto gap : {3, 8}) {
+    asked.gap = gap;
+    check_everywhere<bfloat16, float16>(asked);
+    check_everywhere<float32, bfloat16>(asked);
+  }
+}
+
+TEST_CASE("head dimensions that no vector divides", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {33, 1};
+  for (const auto head_dim : {1, 35, 100}) {
+    asked.head_dim = head_dim;
+    check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<int8, bfloat16>(asked);
+    check_everywhere<float32, float32>(asked);
+  }
+}
+
+TEST_CASE("attention in any number of pieces", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {700, 33, 999, 0, 16};
+  asked.group_size = 2;
+  asked.sinks = true;
+  for (const auto num_shares : {1, 2, 7, 61, 400}) {
+    asked.num_shares = num_shares;
+    check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<float32, float32>(asked);
+  }
+  asked.num_shares = 0;
+  for (const auto split : {16, 64, 256}) {
+    asked.split_tokens = split;
+    check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<float32, float32>(asked);
+  }
+}
+
+TEST_CASE("logits of ten thousand", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {100, 37};
+  asked.magnitude = 50;
+  asked.scale = 1;
+  check_everywhere<bfloat16, bfloat16>(asked);
+  check_everywhere<float32, float32>(asked);
+}
+
+TEST_CASE("a long sequence", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {32789, 5};
+  asked.num_kv_heads = 1;
+  asked.group_size = 4;
+  check_attention<bfloat16, nhd_by_layer, bfloat16, 0>(asked, seed);
+}
+
+/// The outputs of a batch's first row, bit by bit.
+template <class Element, int Device>
+[[nodiscard]] std::vector<std::uint16_t> first_row_bits(std::vector<std::int32_t> lengths) {
+  auto asked = attention_case{};
+  asked.lengths = std::move(lengths);
+  asked.split_tokens = 128;
+  asked.group_size = 4;
+  auto batch = attention_batch_under_test<Element, nhd_by_layer, bfloat16>(asked, seed);
+  const auto target = require_target<hip_target<Device>>();
+  auto bits = batch.run(target, Device).raw;
+  bits.resize(static_cast<std::size_t>(batch.token_stride()));
+  return bits;
+}
+
+TEST_CASE("a fixed split gives the same bits in every batch", "[attention]") {
+  const auto alone = first_row_bits<float16, 0>({777});
+  // The random keys and queries of the first row are drawn first.
+  CHECK(first_row_bits<float16, 0>({777}) == alone);
+  auto plans = std::vector<std::vector<std::int32_t>>{};
+  for (const auto& others : {std::vector{3, 2000}, std::vector{16, 16, 500, 41}}) {
+    auto asked = attention_case{};
+    asked.lengths = {777};
+    asked.lengths.insert(asked.lengths.end(), others.begin(), others.end());
+    asked.split_tokens = 128;
+    auto shape = attention_shape{};
+    shape.num_shares = 61;
+    shape.split_tokens = 128;
+    shape.max_rows = 8;
+    shape.max_partials = 512;
+    auto planner = attention_planner(shape);
+    auto batch = attention_batch_under_test<float16, nhd_by_layer, bfloat16>(asked, seed);
+    planner.plan(batch.host_batch()).value();
+    auto pieces = std::vector<std::int32_t>{};
+    for (const auto& merge : planner.merges()) {
+      if (merge.row == 0) {
+        pieces.push_back(merge.num_partials);
+      }
+    }
+    plans.push_back(pieces);
+  }
+  CHECK(plans[0] == plans[1]);
+}
+
+TEST_CASE("what fits no plan is refused before anything is enqueued", "[attention]") {
+  const auto target = require_target<hip_target<0>>();
+  auto asked = attention_case{};
+  asked.lengths = {20};
+  auto batch = attention_batch_under_test<bfloat16, nhd_by_layer, bfloat16>(asked, seed);
+  const auto queries = attention_queries<std::uint16_t>{{}, batch.num_heads()};
+  const auto refused = [&](const block_storage_view& view, std::int32_t layer, const attention_batch& asked_batch,
+                           const attention_options& options) {
+    const auto answer =
+        hip::attend<bfloat16, bfloat16>(view, layer, asked_batch, queries, {}, options, target.stream());
+    return !answer && answer.error().code == error_code::invalid_argument;
+  };
+  CHECK(refused(batch.view(), 0, batch.host_batch(), {}));
+  auto planned = batch.host_batch();
+  auto words = std::vector<std::byte>(64);
+  planned.plan = {hip::attention_shape_on<bfloat16>(0, batch.view(), 1, 1).value(), words.data(), words.data()};
+  CHECK(refused(batch.view(), 2, planned, {}));
+  auto windowed = attention_options{};
+  windowed.window = 5;
+  CHECK(refused(batch.view(), 0, planned, windowed));
+  planned.plan.shape.group_size = 3;
+  CHECK(refused(batch.view(), 0, planned, {}));
+}
+
+}  // namespace attention_tests
