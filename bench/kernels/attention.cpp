@@ -1,0 +1,360 @@
+// Decode attention as a share of the device's read bandwidth, measured in the same run. Built for a device by
+// scripts/device-test; built for the host it only checks that every shape runs, and reports in TAP.
+//
+//   kernel_attention [FILE]   prints the table; writes the same as JSON to FILE
+
+#include <pagedkv/backend/hip/backend.hpp>
+#include <pagedkv/backend/hip/device_allocator.hpp>
+#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/pool/block_storage.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace attention_bench {
+
+using namespace pagedkv;
+
+#if defined(__HIPCC__) || defined(__CUDACC__)
+constexpr auto on_device = true;
+#else
+constexpr auto on_device = false;
+#endif
+
+using layout = memory_layout<dimension_order::hnd>;
+
+constexpr auto head_dim = 128;
+constexpr auto block_size = 16;
+
+/// Reads everything once, eight vectors under way in each lane.
+PAGEDKV_KERNEL void read_kernel(const std::uint32_t* words, std::int64_t num_vectors, std::uint32_t* sink) {
+  constexpr auto at_once = 8;
+  const auto step = static_cast<std::int64_t>(kernels::grid_extent().x) * kernels::workgroup_extent().x;
+  auto all = std::uint32_t{0};
+  for (auto i = static_cast<std::int64_t>(kernels::workgroup_index().x) * kernels::workgroup_extent().x +
+                kernels::local_index().x;
+       i + (at_once - 1) * step < num_vectors; i += at_once * step) {
+    kernels::vector<std::uint32_t, 4> read[at_once];
+    for (auto j = 0; j < at_once; ++j) {
+      read[j] = kernels::load_vector<4>(words + (i + j * step) * 4);
+    }
+    for (auto j = 0; j < at_once; ++j) {
+      all ^= read[j].values[0] ^ read[j].values[1] ^ read[j].values[2] ^ read[j].values[3];
+    }
+  }
+  if (all == 0x12345678U) {
+    kernels::store(sink, all);
+  }
+}
+
+/// Device memory until the end of the scope.
+template <class T>
+class device_array {
+ public:
+  explicit device_array(std::size_t size) : size_(size), data_(allocator_.allocate(size * sizeof(T), block_alignment)) {
+    if (data_ == nullptr) {
+      throw exception(error{error_code::out_of_memory, "bytes of a benchmark's buffer",
+                            static_cast<std::int64_t>(size * sizeof(T))});
+    }
+  }
+  device_array(const device_array&) = delete;
+  device_array& operator=(const device_array&) = delete;
+  ~device_array() { allocator_.deallocate(data_, size_ * sizeof(T)); }
+
+  [[nodiscard]] T* data() const { return reinterpret_cast<T*>(data_); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+  void upload(const T* from, runtime::stream stream) const {
+    hip::require(runtime::copy_async(data_, from, size_ * sizeof(T), runtime::host_to_device, stream),
+                 "the copy of memory");
+    hip::require(runtime::synchronize_stream(stream), "the wait for a stream");
+  }
+
+ private:
+  hip::device_allocator allocator_;
+  std::size_t size_;
+  std::byte* data_;
+};
+
+class timer {
+ public:
+  timer() {
+    hip::require(runtime::create_timed_event(&start_), "the creation of an event");
+    hip::require(runtime::create_timed_event(&stop_), "the creation of an event");
+  }
+  timer(const timer&) = delete;
+  timer& operator=(const timer&) = delete;
+  ~timer() {
+    static_cast<void>(runtime::destroy_event(start_));
+    static_cast<void>(runtime::destroy_event(stop_));
+  }
+
+  /// Median seconds over samples of several operations each.
+  [[nodiscard]] double measure(runtime::stream stream, const std::function<void()>& operation) const {
+    constexpr auto num_samples = on_device ? 15 : 1;
+    constexpr auto per_sample = on_device ? 4 : 1;
+    operation();
+    auto seconds = std::vector<double>();
+    for (auto sample = 0; sample < num_samples; ++sample) {
+      hip::require(runtime::record_event(start_, stream), "the recording of an event");
+      for (auto i = 0; i < per_sample; ++i) {
+        operation();
+      }
+      hip::require(runtime::record_event(stop_, stream), "the recording of an event");
+      hip::require(runtime::synchronize_event(stop_), "the wait for an event");
+      auto milliseconds = 0.0F;
+      hip::require(runtime::elapsed_milliseconds(&milliseconds, start_, stop_), "the time between events");
+      seconds.push_back(double{milliseconds} / 1e3 / per_sample);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
+    return seconds[num_samples / 2];
+  }
+
+ private:
+  runtime::event start_ = nullptr;
+  runtime::event stop_ = nullptr;
+};
+
+struct batch_shape {
+  std::string name;
+  std::vector<std::int32_t> lengths;
+};
+
+struct head_shape {
+  std::int32_t query_heads;
+  std::int32_t kv_heads;
+};
+
+/// As in the table of other libraries: bench/peers reads the same lengths out of the JSON.
+[[nodiscard]] std::vector<batch_shape> make_shapes() {
+  if (!on_device) {
+    return {{"2 x 40", {40, 40}}, {"ragged", {1, 100, 17}}};
+  }
+  auto random = std::mt19937(7);
+  auto log_normal = std::lognormal_distribution<double>(std::log(3000.0), 1.0);
+  auto ragged = batch_shape{"128 ragged", {}};
+  for (auto i = 0; i < 128; ++i) {
+    ragged.lengths.push_back(std::clamp(static_cast<std::int32_t>(log_normal(random)), 16, 65536));
+  }
+  auto skewed = batch_shape{"64 skewed", std::vector<std::int32_t>(64, 512)};
+  skewed.lengths[0] = 131072;
+  return {{"64 x 4096", std::vector<std::int32_t>(64, 4096)},
+          {"16 x 32768", std::vector<std::int32_t>(16, 32768)},
+          {"1 x 131072", {131072}},
+          ragged,
+          skewed,
+          {"8 x 1024", std::vector<std::int32_t>(8, 1024)}};
+}
+
+/// Finite numbers and scales for 64 blocks, again and again.
+template <class Element>
+void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream stream) {
+  const auto layer_bytes = static_cast<std::size_t>(view.layer_bytes());
+  auto pattern = std::vector<std::byte>(64 * layer_bytes);
+  auto random = std::mt19937(3);
+  auto number = std::uniform_real_distribution<float>(-1.0F, 1.0F);
+  for (auto block = std::size_t{0}; block < 64; ++block) {
+    auto* const start = pattern.data() + block * layer_bytes;
+    const auto numbers = 2 * static_cast<std::size_t>(view.value_offset) / sizeof(typename Element::storage);
+    for (auto i = std::size_t{0}; i < numbers; ++i) {
+      const auto stored = Element::encode(number(random), 1.0F / 127);
+      std::memcpy(start + i * sizeof(stored), &stored, sizeof(stored));
+    }
+    if constexpr (Element::scaled) {
+      const auto num_scales = static_cast<std::size_t>(2 * view.block_size * view.num_kv_heads);
+      for (auto i = std::size_t{0}; i < num_scales; ++i) {
+        const auto scale = (1.0F + number(random) / 2) / 127;
+        std::memcpy(start + static_cast<std::size_t>(view.key_scale_offset) + i * sizeof(scale), &scale, sizeof(scale));
+      }
+    }
+  }
+  const auto period = static_cast<std::int64_t>(pattern.size());
+  for (auto at = std::int64_t{0}; at < bytes; at += period) {
+    hip::require(
+        runtime::copy_async(view.base + at, pattern.data(), static_cast<std::size_t>(std::min(period, bytes - at)),
+                            runtime::host_to_device, stream),
+        "the copy of memory");
+  }
+  hip::require(runtime::synchronize_stream(stream), "the wait for a stream");
+}
+
+class bench {
+ public:
+  [[nodiscard]] double read_ceiling() const { return ceiling_; }
+  [[nodiscard]] int num_reports() const { return num_reports_; }
+  [[nodiscard]] const std::string& json() const { return json_; }
+
+  /// The fastest of some grids over 4 GiB, much more than caches hold.
+  void measure_ceiling() {
+    const auto bytes = on_device ? std::size_t{4} << 30 : std::size_t{1} << 12;
+    const auto memory = device_array<std::uint32_t>(bytes / 4);
+    hip::require(runtime::fill_async(memory.data(), 0x5a, bytes, stream_.get()), "the fill of memory");
+    for (const auto lanes : {256U, 512U}) {
+      for (const auto workgroups : {264U, 528U, 1056U, 2112U}) {
+        const auto shape = kernels::launch_shape{{on_device ? workgroups : 1}, {on_device ? lanes : 64}};
+        const auto seconds = timer_.measure(stream_.get(), [&] {
+          hip::require(
+              kernels::launch<read_kernel>(shape, stream_.get(), static_cast<const std::uint32_t*>(memory.data()),
+                                           static_cast<std::int64_t>(bytes / 16), memory.data()),
+              "launch of read_kernel");
+        });
+        ceiling_ = std::max(ceiling_, static_cast<double>(bytes) / seconds);
+      }
+    }
+  }
+
+  template <class Element>
+  void report(const batch_shape& batch, const head_shape& heads) {
+    auto config = cache_config{};
+    config.block_size = block_size;
+    config.num_kv_heads = heads.kv_heads;
+    config.head_dim = head_dim;
+    auto indptr = std::vector<std::int32_t>{0};
+    auto last_block_len = std::vector<std::int32_t>{};
+    auto bytes = std::int64_t{0};
+    for (const auto length : batch.lengths) {
+      indptr.push_back(indptr.back() + (length + block_size - 1) / block_size);
+      last_block_len.push_back((length - 1) % block_size + 1);
+      bytes += std::int64_t{length} * heads.kv_heads * 2 *
+               (head_dim * size_of_element<Element>.bytes + size_of_element<Element>.scale_bytes);
+    }
+    config.num_blocks = indptr.back();
+    const auto storage = block_storage<Element, layout, hip::device_allocator>::create(config).value();
+    fill<Element>(storage.view(), storage.bytes(), stream_.get());
+    auto blocks = std::vector<block_id>{};
+    for (auto i = 0; i < config.num_blocks; ++i) {
+      blocks.push_back(block_id{i});
+    }
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+    const auto num_rows = static_cast<std::int32_t>(batch.lengths.size());
+    const auto shape =
+        hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, num_rows).value();
+    auto planner = attention_planner(shape);
+    const auto planned = attention_batch{indptr, blocks, last_block_len, {}};
+    const auto start = std::chrono::steady_clock::now();
+    planner.plan(planned).value();
+    const auto plan_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+    const auto words = device_array<std::byte>(planner.bytes().size());
+    const auto indices = device_array<block_id>(blocks.size());
+    const auto workspace = device_array<std::byte>(attention_workspace_bytes(shape, head_dim));
+    const auto num_numbers =
+        static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(heads.query_heads) * head_dim;
+    const auto queries = device_array<std::uint16_t>(num_numbers);
+    const auto output = device_array<std::uint16_t>(num_numbers);
+    words.upload(planner.bytes().data(), stream_.get());
+    indices.upload(blocks.data(), stream_.get());
+    auto numbers = std::vector<std::uint16_t>(num_numbers);
+    auto random = std::mt19937(4);
+    std::ranges::generate(numbers, [&] { return bfloat16::encode(static_cast<float>(random() % 2001) / 1000 - 1, 1); });
+    queries.upload(numbers.data(), stream_.get());
+
+    auto asked = planned;
+    asked.indices = {indices.data(), indices.size()};
+    asked.plan = {shape, words.data(), workspace.data()};
+    const auto token_stride = std::int64_t{heads.query_heads} * head_dim;
+    const auto from = attention_queries<std::uint16_t>{{queries.data(), token_stride, head_dim}, heads.query_heads};
+    const auto to = attention_output<std::uint16_t>{{output.data(), token_stride, head_dim}, nullptr};
+    const auto seconds = timer_.measure(stream_.get(), [&] {
+      backend_.template attend<Element, bfloat16>(storage.view(), 0, asked, from, to, {}, stream_.get()).value();
+    });
+    stream_.synchronize().value();
+    print<Element>(batch, heads, seconds, static_cast<double>(bytes) / seconds, plan_seconds);
+  }
+
+ private:
+  template <class Element>
+  void print(const batch_shape& batch, const head_shape& heads, double seconds, double rate, double plan_seconds) {
+    char line[512];
+    std::snprintf(
+        line, sizeof(line),
+        R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
+        R"("microseconds": %.2f, "bytes_per_second": %.4g, "share_of_ceiling": %.4f, "plan_microseconds": %.2f)",
+        batch.name.c_str(), heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate,
+        rate / ceiling_, plan_seconds * 1e6);
+    json_ += json_.empty() ? "" : ",\n";
+    json_ += line;
+    json_ += R"(, "lengths": [)";
+    for (auto i = std::size_t{0}; i < batch.lengths.size(); ++i) {
+      json_ += (i == 0 ? "" : ", ") + std::to_string(batch.lengths[i]);
+    }
+    json_ += "]}";
+    ++num_reports_;
+    if (on_device) {
+      std::printf("| %-11s | %2d/%-2d | %-8s | %8.1f | %5.0f | %5.3f | %5.1f |\n", batch.name.c_str(),
+                  heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate / 1e9,
+                  rate / ceiling_, plan_seconds * 1e6);
+    } else {
+      std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, batch.name.c_str(), heads.query_heads, heads.kv_heads,
+                  std::string(Element::name).c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  hip_backend backend_;
+  hip::stream stream_;
+  timer timer_;
+  double ceiling_ = 0;
+  int num_reports_ = 0;
+  std::string json_;
+};
+
+void report_all(bench& b) {
+  const auto heads =
+      on_device ? std::vector<head_shape>{{32, 32}, {32, 8}, {64, 8}} : std::vector<head_shape>{{2, 2}, {8, 2}};
+  for (const auto& shape : make_shapes()) {
+    for (const auto& each : heads) {
+      b.report<bfloat16>(shape, each);
+      b.report<int8>(shape, each);
+    }
+  }
+}
+
+}  // namespace attention_bench
+
+int main(int argc, char** argv) {
+  using namespace attention_bench;
+  if (const auto found = hip::check_device(0); !found) {
+    std::fprintf(stderr, "%s\n", found.error().message().c_str());
+    return 77;
+  }
+  try {
+    auto b = bench();
+    b.measure_ceiling();
+    if (on_device) {
+      std::printf("read ceiling: %.0f GB/s\n\n", b.read_ceiling() / 1e9);
+      std::printf(
+          "| batch       | heads | element  |       us |  GB/s | share |  plan |\n|---|---|---|---|---|---|---|\n");
+    } else {
+      std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
+    }
+    report_all(b);
+    if (!on_device) {
+      std::printf("1..%d\n", b.num_reports());
+    }
+    if (argc > 1) {
+      auto* const file = std::fopen(argv[1], "w");
+      if (file == nullptr) {
+        std::perror(argv[1]);
+        return 1;
+      }
+      std::fprintf(file, "{\"read_ceiling\": %.4g, \"results\": [\n%s\n]}\n", b.read_ceiling(), b.json().c_str());
+      std::fclose(file);
+    }
+    return 0;
+  } catch (const exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
