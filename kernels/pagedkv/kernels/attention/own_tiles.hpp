@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/attention_plan.hpp>
 #include <pagedkv/core/view.hpp>
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/platform.hpp>
