@@ -53,7 +53,7 @@ TEST_CASE("events that find no room are dropped and counted, the older ones stay
 
 TEST_CASE("a thread beyond the last queue has its events counted as dropped", "[events]") {
   auto stream = event_queues<4, 1>{};
-  static_cast<void>(this_thread_index::current());
+  static_cast<void>(this_thread_index{}.current());
   std::jthread{[&] { stream.emit({}); }}.join();
   auto drained = std::vector<cache_event>{};
   CHECK(stream.drain(drained) + static_cast<std::size_t>(stream.num_dropped()) == 1);

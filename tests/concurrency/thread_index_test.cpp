@@ -74,17 +74,17 @@ TEST_CASE("indices run out and come back", "[thread_index]") {
 }
 
 TEST_CASE("a thread keeps its index, and the next one takes it over", "[thread_index]") {
-  const auto own = this_thread_index::current();
+  const auto own = this_thread_index{}.current();
   auto next = std::uint32_t{};
   for (auto i = 0; i < 100; ++i) {
     std::jthread{[&] {
-      next = this_thread_index::current();
-      CHECK(this_thread_index::current() == next);
+      next = this_thread_index{}.current();
+      CHECK(this_thread_index{}.current() == next);
     }}.join();
     CHECK(next != own);
     CHECK(next < 2 + own);
   }
-  CHECK(this_thread_index::current() == own);
+  CHECK(this_thread_index{}.current() == own);
 }
 
 TEST_CASE("threads that live together have different indices below the limit", "[thread_index]") {
@@ -94,7 +94,7 @@ TEST_CASE("threads that live together have different indices below the limit", "
   auto threads = std::vector<std::jthread>{};
   for (auto& index : indices) {
     threads.emplace_back([&] {
-      index = this_thread_index::current();
+      index = this_thread_index{}.current();
       ++arrived;
       while (arrived < count) {
         std::this_thread::yield();
@@ -104,7 +104,7 @@ TEST_CASE("threads that live together have different indices below the limit", "
   threads.clear();
   std::sort(indices.begin(), indices.end());
   CHECK(std::adjacent_find(indices.begin(), indices.end()) == indices.end());
-  CHECK(indices.back() < this_thread_index::limit());
+  CHECK(indices.back() < this_thread_index{}.limit());
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class event_queues {
   void emit(const cache_event& event) noexcept {
     auto numbered = event;
     numbered.number = last_number_.fetch_add(1, std::memory_order_relaxed) + 1;
-    const auto thread = this_thread_index::current();
+    const auto thread = threads_.current();
     if (thread >= NumProducers || !(*queues_)[thread].push(numbered)) {
       num_dropped_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -64,6 +64,7 @@ class event_queues {
   using queues =
       std::array<boost::lockfree::spsc_queue<cache_event, boost::lockfree::capacity<Capacity>>, NumProducers>;
 
+  this_thread_index threads_;
   std::unique_ptr<queues> queues_;
   std::atomic<std::uint64_t> last_number_{0};
   std::atomic<std::int64_t> num_dropped_{0};

@@ -59,7 +59,7 @@ class lock_free_free_list {
   }
 
   [[nodiscard]] block_id pop() noexcept {
-    const auto thread = ThreadIndex::current();
+    const auto thread = threads_.current();
     if (thread >= num_caches_) [[unlikely]] {
       return pop_without_cache();
     }
@@ -76,7 +76,7 @@ class lock_free_free_list {
   }
 
   void push(block_id block) noexcept {
-    const auto thread = ThreadIndex::current();
+    const auto thread = threads_.current();
     if (thread >= num_caches_) [[unlikely]] {
       return push_without_cache(block);
     }
@@ -351,8 +351,9 @@ class lock_free_free_list {
     return id;
   }
 
-  [[nodiscard]] std::uint32_t num_caches_in_use() const noexcept { return std::min(ThreadIndex::limit(), num_caches_); }
+  [[nodiscard]] std::uint32_t num_caches_in_use() const noexcept { return std::min(threads_.limit(), num_caches_); }
 
+  [[no_unique_address]] ThreadIndex threads_;
   std::uint32_t num_blocks_;
   std::uint32_t num_caches_;
   std::uint32_t num_magazines_;

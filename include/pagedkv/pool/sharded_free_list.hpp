@@ -81,7 +81,7 @@ class sharded_free_list {
     block_id top = no_block;
   };
 
-  [[nodiscard]] static std::size_t own_shard() noexcept { return ThreadIndex::current() % NumShards; }
+  [[nodiscard]] static std::size_t own_shard() noexcept { return ThreadIndex{}.current() % NumShards; }
 
   /// Nothing also when another thread is at the shard, unless the caller is patient.
   [[nodiscard]] block_id pop_from(shard& from, bool patient) noexcept {

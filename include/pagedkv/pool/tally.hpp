@@ -31,7 +31,7 @@ template <template <class> class Atomic, std::size_t Count, class ThreadIndex = 
 class striped_tally {
  public:
   void add(std::size_t which, std::int64_t amount) noexcept {
-    stripes_[ThreadIndex::current() % stripes_.size()].add(which, amount);
+    stripes_[ThreadIndex{}.current() % stripes_.size()].add(which, amount);
   }
   [[nodiscard]] std::int64_t get(std::size_t which) const noexcept {
     auto sum = std::int64_t{0};

@@ -36,7 +36,7 @@ class gate {
     mutex_type mutex;
   };
 
-  [[nodiscard]] mutex_type& own() noexcept { return parts_[this_thread_index::current() % parts_.size()].mutex; }
+  [[nodiscard]] mutex_type& own() noexcept { return parts_[this_thread_index{}.current() % parts_.size()].mutex; }
 
   std::array<part, 16> parts_;
 };

@@ -51,39 +51,57 @@ class index_registry {
   Atomic<std::uint32_t> limit_{0};
 };
 
-/// A small number for every live thread of the process, given back when the thread ends. Components keep one place per
-/// number, so that a thread finds its own without searching.
+/// A small number for every live thread, given back when the thread ends. Components keep one place per number, so that
+/// a thread finds its own without searching.
+///
+/// Shared objects that hide their symbols number threads each by itself. So the numbers are those of the object in which
+/// this was made: a component that keeps one hands the same number to a thread from whichever object it is called.
 class this_thread_index {
  public:
+  this_thread_index() noexcept : numbering_(&own_) {}
+
   /// `index_registry<>::none` for a thread that found no number left when it first asked, and at the end of a thread.
-  [[nodiscard]] static std::uint32_t current() noexcept {
+  [[nodiscard]] std::uint32_t current() const noexcept {
+    if (numbering_ != &own_) [[unlikely]] {
+      return numbering_->current();
+    }
     const auto index = index_;
     return index != unknown ? index : claim();
   }
 
-  [[nodiscard]] static std::uint32_t limit() noexcept { return registry_.limit(); }
+  [[nodiscard]] std::uint32_t limit() const noexcept { return numbering_->registry.limit(); }
 
  private:
   static constexpr auto unknown = index_registry<>::none - 1;
 
-  struct returned_at_exit {
+  struct numbering {
+    index_registry<> registry;
+    std::uint32_t (*current)() noexcept;
+  };
+
+  struct [[gnu::visibility("hidden")]] returned_at_exit {
     ~returned_at_exit() {
       if (index_ < index_registry<>::capacity) {
-        registry_.release(index_);
+        own_.registry.release(index_);
       }
       index_ = index_registry<>::none;
     }
   };
 
-  [[gnu::noinline]] static std::uint32_t claim() noexcept {
+  // Hidden, all of these: they belong together, and a linker that shared some between objects would mix them up.
+  [[gnu::noinline, gnu::visibility("hidden")]] static std::uint32_t claim() noexcept {
     static thread_local const auto at_exit = returned_at_exit{};
-    index_ = registry_.claim();
+    index_ = own_.registry.claim();
     return index_;
   }
-
-  static constinit inline index_registry<> registry_{};
+  [[gnu::visibility("hidden")]] static std::uint32_t current_of_own() noexcept {
+    return index_ != unknown ? index_ : claim();
+  }
+  [[gnu::visibility("hidden")]] static constinit inline numbering own_{.registry = {}, .current = current_of_own};
   // Apart from what needs a destructor, so that reading it is one load.
-  static constinit inline thread_local std::uint32_t index_ = unknown;
+  [[gnu::visibility("hidden")]] static constinit inline thread_local std::uint32_t index_ = unknown;
+
+  numbering* numbering_;
 };
 
 /// How components tell the threads of a locking policy apart, as member `type`. Specialise it for threads that are not
