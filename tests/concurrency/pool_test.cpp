@@ -360,6 +360,28 @@ void count_races_moves(execution& e) {
   pool.run();
 }
 
+/// The free list is empty and a block evictable; then a block is freed, and the evictable one is hit. There is one to
+/// have all the time.
+template <template <class> class Atomic>
+void allocation_races_moves(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto evictable = pool.publish();
+  const auto used = pool.allocate();
+  pool.release(evictable);
+  e.spawn([&] {
+    const auto taken = pool.allocate();
+    e.expect(taken != no_block, "refused while a block was available all the time");
+    if (taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  e.spawn([&] {
+    pool.release(used);
+    pool.hit(evictable);
+  });
+  pool.run();
+}
+
 /// A block that waits for a step is hit: it is in use or retiring all the time.
 template <template <class> class Atomic>
 void occupation_races_hit(execution& e) {
@@ -384,7 +406,8 @@ std::vector<scenario> scenarios() {
           look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
           count_races_moves<Atomic>,           occupation_races_hit<Atomic>,
           fence_races_hit<Atomic>,             retire_races_another_holder<Atomic, true>,
-          retire_races_another_holder<Atomic, false>};
+          retire_races_another_holder<Atomic, false>,
+          allocation_races_moves<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace pagedkv {
 
@@ -87,12 +88,21 @@ class block_pool {
       return false;
     }
     auto num_taken = std::size_t{0};
-    while (num_taken < blocks.size() && (blocks[num_taken] = free_.pop()) != no_block) {
-      ++num_taken;
-    }
-    const auto num_free = num_taken;
-    while (num_taken < blocks.size() && (blocks[num_taken] = take_victim(chains, now)) != no_block) {
-      ++num_taken;
+    auto num_free = std::size_t{0};
+    for (auto attempts = 1;; ++attempts) {
+      for (auto block = no_block; num_taken < blocks.size() && (block = free_.pop()) != no_block;) {
+        blocks[num_taken] = block;
+        std::swap(blocks[num_free++], blocks[num_taken++]);  // ahead of the victims
+      }
+      while (num_taken < blocks.size() &&
+             (blocks[num_taken] = take_victim(chains, now, attempts == max_attempts)) != no_block) {
+        ++num_taken;
+      }
+      const auto num_missing = static_cast<std::int64_t>(blocks.size() - num_taken);
+      if (num_missing == 0 || attempts == max_attempts || num_missing > num_available()) {
+        break;
+      }
+      spin_pause();
     }
     const auto victims = blocks.subspan(num_free, num_taken - num_free);
     if (num_taken < blocks.size()) {
@@ -254,7 +264,8 @@ class block_pool {
   }
 
  private:
-  static constexpr auto max_attempts = 16;
+  // Searches for a block: others move blocks and look at them meanwhile, and a thread may be stopped at a look.
+  static constexpr auto max_attempts = Locking::family::concurrent ? 16 : 1;
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
@@ -359,20 +370,12 @@ class block_pool {
     }
   };
 
-  /// Looks are short, so for what is looked at it asks again; not for ever, since a thread may be stopped there.
   template <class Chains>
-  [[nodiscard]] block_id take_victim(Chains& chains, timestamp now) noexcept {
-    for (auto attempts = 1;; ++attempts) {
-      auto offered = offer<Chains>{*this, chains};
-      const auto block = order_.victim(offered, now);
-      if (block != no_block) {
-        return block;
-      }
-      if (!offered.looked_at || attempts == max_attempts) {
-        return offered.passed_over && tally_.num_evictable() > 0 ? take_any(chains) : no_block;
-      }
-      spin_pause();
-    }
+  [[nodiscard]] block_id take_victim(Chains& chains, timestamp now, bool at_last) noexcept {
+    auto offered = offer<Chains>{*this, chains};
+    const auto block = order_.victim(offered, now);
+    const auto any = offered.passed_over && (!offered.looked_at || at_last) && tally_.num_evictable() > 0;
+    return block == no_block && any ? take_any(chains) : block;
   }
 
   /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
