@@ -71,7 +71,7 @@ void cache_model::apply(const operation& next) {
     case action::find_prefix: find_prefix(next); break;
     case action::begin_step: begin_step(next); break;
     case action::retire_step: retire_step(next); break;
-    case action::compact: compact(); break;
+    case action::compact: compact(next); break;
     case action::reset: reset(); break;
     case action::advance_time: advance_time(next); break;
     case action::update_batches: update_batches(next); break;
@@ -359,7 +359,7 @@ void cache_model::retire(step_id step) {
   unpinned_in_flight_ &= !in_flight_.empty();
 }
 
-void cache_model::compact() {
+void cache_model::compact(const operation& next) {
   const auto moves = cache_.compact();
   if (!in_flight_.empty()) {
     return expect_error(moves, error_code::in_use, "compact with a step in flight");
@@ -389,6 +389,12 @@ void cache_model::compact() {
   coverage_.moves += static_cast<std::int64_t>(moves->size());
   const auto again = cache_.compact();
   expect(again && again->empty(), "compaction left a free block below another");
+  if (next.a % 2 == 0) {
+    check();
+    for (auto i = std::uint32_t{0}; i < live_.size(); ++i) {  // goes on where blocks have moved
+      compute({.what = action::compute, .a = i, .b = 1});
+    }
+  }
 }
 
 void cache_model::reset() {

@@ -80,7 +80,7 @@ class cache_model {
   void begin_step(const operation& next);
   void retire_step(const operation& next);
   void retire(step_id step);
-  void compact();
+  void compact(const operation& next);
   void reset();
   void advance_time(const operation& next);
   void update_batches(const operation& next);

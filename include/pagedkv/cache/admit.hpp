@@ -46,10 +46,7 @@ void drop_prefix(State& state, const block_table& blocks, std::size_t count) noe
     if constexpr (State::locking_type::family::concurrent) {
       state.pool.unpeek(blocks[i - 1]);
     } else {
-      auto how = block_release{};
-      how.hash = state.index.link(blocks[i - 1]).hash;
-      how.parent = state.index.parent(blocks[i - 1]);
-      state.pool.release(blocks[i - 1], how, 0);
+      release_block(state, blocks[i - 1], i - 1, block_release{}, 0);
     }
   }
 }

@@ -23,14 +23,11 @@ template <class State, class Copy>
   const auto source = state.index.tokens(shared);
   copy_run(source.first(offset), state.index.tokens(fresh));
   s.blocks.replace(index, fresh);
-  auto how = release_of(s, state.time(), false, state.block_size());
-  how.hash = state.index.link(shared).hash;
-  how.parent = state.index.parent(shared);
-  how.depth = static_cast<std::uint32_t>(index);
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // see `release_blocks`
   }
-  state.pool.release(shared, how, state.pool.fence_of(s.steps));
+  release_block(state, shared, index, release_of(s, state.time(), false, state.block_size()),
+                state.pool.fence_of(s.steps));
   state.counts.add(counter::copies, 1);
   if constexpr (State::events_type::enabled) {
     state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});

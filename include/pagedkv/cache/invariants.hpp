@@ -56,14 +56,24 @@ class invariant_check {
     const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state_.block_size();
     expect(s.num_published_blocks == num_full, "a sequence's full committed blocks are not all published",
            static_cast<std::int64_t>(num_full));
-    for (auto i = s.blocks.num_dropped(); i < s.blocks.size(); ++i) {
-      expect(i >= num_full || state_.pool.state(s.blocks[i]).published(), "a committed full block is not published",
-             std::int64_t(s.blocks[i]));
-    }
+    check_chain(s);
     if (s.has_room()) {
       expect(state_.pool.writable(s.blocks.back()), "a sequence may append to a block that others can see",
              std::int64_t(s.blocks.back()));
     }
+  }
+
+  /// Published blocks hang together, and what is published next will hang on the last of them.
+  void check_chain(const sequence& s) {
+    auto before = s.window_start;
+    for (auto i = s.blocks.num_dropped(); i < s.num_published_blocks; ++i) {
+      const auto block = s.blocks[i];
+      expect(state_.pool.state(block).published(), "a committed full block is not published", std::int64_t(block));
+      expect(state_.index.continues(block, before), "a block hangs under another than the one before it",
+             std::int64_t(block));
+      before = state_.index.link(block);
+    }
+    expect(s.tail == before, "a sequence's next block would hang under another than its last", s.num_computed_tokens);
   }
 
   void count_children() {
@@ -106,9 +116,9 @@ class invariant_check {
     if (state.published()) {
       expect(state_.index.reaches(block), "a published block is missing from the prefix index", name);
       expect(state_.index.contents_agree(block), "a published block's tokens have changed", name);
-      expect(state_.index.has_children(block) == (children_[to_index(block)] != 0),
-             "a block's count of children is wrong", name);
     }
+    expect(state_.index.num_children(block) == children_[to_index(block)], "a block's count of children is wrong",
+           name);
   }
 
   void check_counts(const block_counts& counted) {

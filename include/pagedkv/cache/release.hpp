@@ -30,20 +30,25 @@ namespace pagedkv::detail {
   return how;
 }
 
+/// Gives back one reference to the block at `index` of a chain. `fence`: see `fence_of`.
+template <class State>
+void release_block(State& state, block_id block, std::size_t index, block_release how, std::uint32_t fence) noexcept {
+  how.hash = state.index.link(block).hash;
+  how.parent = state.index.parent(block);
+  how.depth = static_cast<std::uint32_t>(index);
+  state.pool.release(block, how, fence);
+}
+
 /// Gives back one reference to each of the entries [first, last) of a table that these steps use, deepest first.
 template <class State>
-void release_blocks(State& state, const block_table& blocks, std::size_t first, std::size_t last, block_release how,
-                    const step_set& steps) noexcept {
+void release_blocks(State& state, const block_table& blocks, std::size_t first, std::size_t last,
+                    const block_release& how, const step_set& steps) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // allocations did not, since threads share the counts; but only releases lower them
   }
   const auto fence = state.pool.fence_of(steps);
   for (auto i = last; i > first; --i) {
-    const auto block = blocks[i - 1];
-    how.hash = state.index.link(block).hash;
-    how.parent = state.index.parent(block);
-    how.depth = static_cast<std::uint32_t>(i - 1);
-    state.pool.release(block, how, fence);
+    release_block(state, blocks[i - 1], i - 1, how, fence);
   }
 }
 

@@ -100,11 +100,12 @@ class prefix_index {
     table_.prefetch(hash);
   }
 
-  /// Whether published blocks were published after one in this place. (Some may have continued earlier contents of it:
+  /// Published blocks that were published after one in this place. (Some may have continued earlier contents of it:
   /// they are counted by place, since equal contents may return to it.) Exact unless other threads publish or erase.
-  [[nodiscard]] bool has_children(block_id block) const noexcept {
-    return node_of(block).children.load(std::memory_order_relaxed) != 0;
+  [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
+    return node_of(block).children.load(std::memory_order_relaxed);
   }
+  [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
 
   /// Forgets a published block that has been detached. Blocks that continue it stay, and can no longer be reached.
   void erase(block_id block) noexcept {
@@ -161,6 +162,12 @@ class prefix_index {
     const bool there =
         here.parent != no_block && node_of(here.parent).identity.load(std::memory_order_relaxed) == here.before;
     return there ? here.parent : no_block;
+  }
+
+  /// Whether a block was published right after these contents: in this block, or in a twin of it.
+  [[nodiscard]] bool continues(block_id block, const chain_link& before) const noexcept {
+    const auto& here = node_of(block);
+    return here.before == before.identity && (here.parent == no_block) == (before.block == no_block);
   }
 
   /// Whether the table leads from a published block's hash back to it.
