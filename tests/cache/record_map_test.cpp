@@ -6,6 +6,7 @@
 
 #include "../support/allocation_count.hpp"
 
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -66,6 +67,26 @@ TEST_CASE("ids that never were name nothing", "[record_map]") {
   CHECK_FALSE(holds(records, id & 0xffff'ffff));
 }
 
+TEST_CASE("ids of one map name nothing in another", "[record_map]") {
+  auto maps = std::vector<std::unique_ptr<map>>{};
+  auto ids = std::vector<std::uint64_t>{};
+  for (auto i = 0; i < 30; ++i) {
+    maps.push_back(std::make_unique<map>(1));
+    ids.push_back(add(*maps.back(), i));
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    for (std::size_t j = 0; j < maps.size(); ++j) {
+      CHECK(holds(*maps[j], ids[i]) == (i == j));
+    }
+  }
+  const auto* const before = maps[0].get();
+  maps[0].reset();
+  maps[0] = std::make_unique<map>(1);  // where the other one was, most likely
+  CAPTURE(before, maps[0].get());
+  static_cast<void>(add(*maps[0], 0));
+  CHECK_FALSE(holds(*maps[0], ids[0]));
+}
+
 TEST_CASE("under lock_free whoever comes second to a record is told so", "[record_map]") {
   using lock_free_map = record_map<int, lock_free>;
   using entry = lock_free_map::entry;
@@ -83,6 +104,9 @@ TEST_CASE("under lock_free whoever comes second to a record is told so", "[recor
   CHECK(records.enter(place, id) == entry::inside);
   records.leave_closed(place);
   CHECK(records.enter(place, id) == entry::stale);
+  records.open(place);
+  CHECK(lock_free_map::id_of(place) != id);
+  CHECK(records.enter(place, lock_free_map::id_of(place)) == entry::inside);
 }
 
 TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {

@@ -1,3 +1,5 @@
+#include "../support/asserts.hpp"
+
 #include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
@@ -9,11 +11,7 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
@@ -25,6 +23,7 @@
 namespace {
 
 using namespace pagedkv;
+using testing::asserts;
 
 // Every policy, and one with a mutex that is not the library's.
 using policies = std::tuple<single_thread, rw_lock<>, rw_lock<std::shared_mutex>, sharded_mutex<>, lock_free>;
@@ -75,21 +74,6 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
 }
 
 #ifndef NDEBUG
-
-/// Whether the process ends by an assertion; tried in a copy of it.
-template <class Body>
-[[nodiscard]] bool asserts(Body&& body) {
-  const auto child = fork();
-  if (child == 0) {
-    std::signal(SIGABRT, SIG_DFL);
-    close(STDERR_FILENO);
-    body();
-    _exit(0);
-  }
-  auto status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-}
 
 TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locking]") {
   auto sequence = ordered_mutex<lock_rank::sequence>{};

@@ -30,6 +30,20 @@ error_code code_of(const Result& outcome) {
   return outcome.error().code;
 }
 
+TEMPLATE_LIST_TEST_CASE("requests of one tracker are unknown to another", "[lifecycle]", caches) {
+  auto mine = tracked_cache<TestType>{16};
+  auto other = tracked_cache<TestType>{16};
+  const auto id = mine.running(3);
+  const auto same_place = other.running(3);
+  CHECK(code_of(other.tracker.describe(id)) == error_code::unknown_request);
+  CHECK(code_of(other.tracker.append(id, other.fresh_tokens(1))) == error_code::unknown_request);
+  CHECK(code_of(other.tracker.preempt(id)) == error_code::unknown_request);
+  for (const auto how : endings) {
+    CHECK(code_of(end(other.tracker, id, how)) == error_code::unknown_request);
+  }
+  CHECK(other.state(same_place) == request_state::running);
+}
+
 TEMPLATE_LIST_TEST_CASE("a request ends once, and its blocks go back", "[lifecycle]", caches) {
   for (const auto how : endings) {
     auto under_test = tracked_cache<TestType>{16};

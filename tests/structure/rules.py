@@ -28,8 +28,8 @@ DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b
 ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 MAX_LINES = 400
-# Whose names a user of a C++ library has to expect. (No header of the C library but these; none has a dot in C++.)
-FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|sys/mman\.h)")
+# Whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
+FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|immintrin\.h|sys/mman\.h)")
 
 
 def headers(root):

@@ -11,6 +11,7 @@
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/cache/release.hpp>
 #include <pagedkv/cache/statistics.hpp>
+#include <pagedkv/cache/write_check.hpp>
 #include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/policy/backend.hpp>
 #include <pagedkv/policy/element.hpp>
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -287,9 +289,11 @@ class basic_kv_cache {
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
-  /// Slots of committed tokens are not to be written.
+  /// Slots of blocks that are free, committed or shared are not to be written, which debug builds assert where the
+  /// backend reads slots on the host.
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                                    token_rows<const float> values, stream on = {}) noexcept {
+    assert(detail::may_write<Backend>(state_, mutex_, slots) && "slots of a block that is free, committed or shared");
     return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
   }
 

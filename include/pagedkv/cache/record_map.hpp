@@ -6,6 +6,7 @@
 #include <pagedkv/sequence/block_table.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,20 @@
 
 namespace pagedkv {
 
+/// A number below 2^31 for a new record map, most likely another one than any other map has: mixed from where the map
+/// lies and how many there were before, with the finaliser of splitmix64.
+[[nodiscard]] inline std::uint32_t draw_generation(const void* map) noexcept {
+  static constinit auto num_maps = std::atomic<std::uint64_t>{0};
+  const auto place = std::uint64_t{reinterpret_cast<std::uintptr_t>(map)};
+  auto x = num_maps.fetch_add(1, std::memory_order_relaxed) * 0x9e3779b97f4a7c15 + place;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return static_cast<std::uint32_t>((x ^ x >> 31) >> 33);
+}
+
 /// Records with stable addresses behind ids that recognise their own end: an id holds a place and that place's
-/// generation, which is odd while the place is taken. Memory grows by chunks and is kept for reuse.
+/// generation, which is odd while the place is taken. Generations of a map begin at a number of its own, so that it
+/// recognises ids of other maps, too. Memory grows by chunks and is kept for reuse.
 template <class Record, locking Locking>
 class record_map {
  public:
@@ -60,6 +73,7 @@ class record_map {
   explicit record_map(std::int32_t capacity)
       : capacity_(capacity),
         num_chunks_((static_cast<std::size_t>(capacity) + chunk_size - 1) / chunk_size),
+        first_generation_(draw_generation(this) | 1),
         vacant_(capacity),
         chunks_(std::make_unique<chunk_pointer[]>(num_chunks_)) {}
 
@@ -92,7 +106,8 @@ class record_map {
 
   /// Makes a reserved place reachable, by `id_of`.
   void open(place& reserved) noexcept {
-    reserved.generation.store(next(reserved.generation.load(std::memory_order_relaxed)), std::memory_order_release);
+    const auto before = reserved.generation.load(std::memory_order_relaxed);
+    reserved.generation.store(before == 0 ? first_generation_ : next(before), std::memory_order_release);
   }
 
   /// Ends an open place; its ids are stale from now on. Nobody else is inside.
@@ -212,7 +227,11 @@ class record_map {
   [[nodiscard]] static bool may_be_open(std::uint32_t generation) noexcept {
     return generation % 2 == 1 && (generation & busy) == 0;
   }
-  [[nodiscard]] static std::uint32_t next(std::uint32_t generation) noexcept { return (generation + 1) & ~busy; }
+  /// Never 0, which is the generation of a place that was never open.
+  [[nodiscard]] static std::uint32_t next(std::uint32_t generation) noexcept {
+    const auto after = (generation + 1) & ~busy;
+    return after == 0 ? 2 : after;
+  }
 
   [[nodiscard]] place* ensure_chunk(std::size_t index) noexcept {
     auto* chunk = chunks_[index].load(std::memory_order_acquire);
@@ -229,6 +248,7 @@ class record_map {
 
   std::int32_t capacity_;
   std::size_t num_chunks_;
+  std::uint32_t first_generation_;
   free_list_for<Locking> vacant_;
   std::unique_ptr<chunk_pointer[]> chunks_;
 };

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 namespace pagedkv {
@@ -72,12 +73,13 @@ struct block_storage_view {
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
 /// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in
-/// numbers; the numbers of one head are neighbours.
+/// numbers; the numbers of one head are neighbours. A call for more than `num_tokens` is refused.
 template <class Number>
 struct token_rows {
   Number* data = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
+  std::int64_t num_tokens = std::numeric_limits<std::int64_t>::max();
 };
 
 /// One block copied or moved to another, in every layer. Laid out as the int32 pairs that kernels read.

@@ -111,9 +111,7 @@ class block_pool {
       return false;
     }
     std::ranges::for_each(victims, [&](block_id block) { chains.erase(block); });
-    for (const auto block : blocks) {
-      words_.set(block, block_state::fresh());
-    }
+    std::ranges::for_each(blocks, [&](block_id block) { words_.set(block, block_state::fresh()); });
     num_evicted += static_cast<std::int64_t>(victims.size());
     return true;
   }

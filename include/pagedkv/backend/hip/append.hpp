@@ -21,7 +21,7 @@ template <element Element, element Input>
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values,
                                   runtime::stream stream) noexcept {
-  if (const auto checked = check_rows(view, layer, slots); !checked) {
+  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
     return checked;
   }
   const auto num_tokens = static_cast<std::int64_t>(slots.size());
@@ -39,7 +39,7 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                                        std::span<const std::int64_t> positions, const kernels::rope_table& table,
                                        const kernels::rope_queries<typename Input::storage>& queries,
                                        runtime::stream stream) noexcept {
-  if (const auto checked = check_rows(view, layer, slots); !checked) {
+  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
     return checked;
   }
   if (view.head_dim % 2 != 0) {

@@ -3,6 +3,7 @@
 #include <pagedkv/core/block_pairs.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/core/row_counts.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 
 #include <algorithm>
@@ -29,8 +30,9 @@ namespace pagedkv::hip {
 }
 
 /// What every call over rows is held to.
-[[nodiscard]] inline result<void> check_rows(const block_storage_view& view, std::int32_t layer,
-                                             std::span<const slot> slots) noexcept {
+template <class Number>
+[[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                      const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
   }
@@ -41,7 +43,7 @@ namespace pagedkv::hip {
     return error{error_code::invalid_argument, "tokens of one call", static_cast<std::int64_t>(slots.size()),
                  kernels::max_tokens_per_launch};
   }
-  return {};
+  return check_row_counts(keys, values, slots.size());
 }
 
 /// Whether every source lies in `from`, every destination in `to`, and the two agree in what a block holds.

@@ -7,12 +7,13 @@
 namespace pagedkv::host {
 
 /// Encodes token i of `keys` and `values` into `slots[i]` of one layer. A negative slot skips its token; of equal slots
-/// the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, before anything is written.
+/// the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything
+/// is written.
 template <element Element>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   token_rows<const float> keys, token_rows<const float> values) noexcept {
   using storage = typename Element::storage;
-  if (const auto checked = check_slots(view, layer, slots); !checked) {
+  if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
     return checked;
   }
   const auto dim = static_cast<std::size_t>(view.head_dim);

@@ -18,6 +18,9 @@ struct host_backend {
 
   static constexpr std::string_view name = "host";
 
+  /// A cache may look at what it is given, as this does.
+  static constexpr bool reads_on_host = true;
+
   [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
 
   template <element Element>

@@ -7,12 +7,12 @@
 namespace pagedkv::host {
 
 /// Decodes `slots[i]` of one layer into token i of `keys` and `values`. A negative slot leaves its token as it is.
-/// Errors: `invalid_argument` for a layer or slot outside the storage, before anything is written.
+/// Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything is written.
 template <element Element>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   token_rows<float> keys, token_rows<float> values) noexcept {
   using storage = typename Element::storage;
-  if (const auto checked = check_slots(view, layer, slots); !checked) {
+  if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
     return checked;
   }
   const auto dim = static_cast<std::size_t>(view.head_dim);

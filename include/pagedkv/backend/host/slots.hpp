@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/core/row_counts.hpp>
 #include <pagedkv/core/view.hpp>
 
 #include <cstdint>
@@ -9,9 +10,10 @@
 
 namespace pagedkv::host {
 
-/// Whether `layer` and every slot that is not skipped lie in the storage.
-[[nodiscard]] inline result<void> check_slots(const block_storage_view& view, std::int32_t layer,
-                                              std::span<const slot> slots) noexcept {
+/// Whether `layer` and every slot that is not skipped lie in the storage, and every slot has its rows.
+template <class Number>
+[[nodiscard]] result<void> check_slots(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
   }
@@ -21,7 +23,7 @@ namespace pagedkv::host {
       return error{error_code::invalid_argument, "slot", static_cast<std::int64_t>(s), num_slots};
     }
   }
-  return {};
+  return check_row_counts(keys, values, slots.size());
 }
 
 /// Calls `visit(index, block, offset)` for every slot that is not skipped.

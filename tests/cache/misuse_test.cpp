@@ -1,0 +1,77 @@
+#include "../support/asserts.hpp"
+#include "../support/cache_fixture.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <array>
+#include <cstddef>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+#define CACHES                                                                                             \
+  (kv_cache<float16, single_thread>), (kv_cache<float16, rw_lock<>>), (kv_cache<float16, sharded_mutex<>>), \
+      (kv_cache<float16, lock_free, clock_sweep>)
+
+TEMPLATE_TEST_CASE("ids of one cache are unknown to another", "[cache]", CACHES) {
+  auto mine = TestType{small_cache(8)};
+  auto other = TestType{small_cache(8)};
+  const auto id = create_committed(mine, text(0, 8));
+  const auto same_place = create_committed(other, text(0, 8));
+  const auto pinned = mine.pin(text(0, 8)).value().id;
+  REQUIRE(other.pin(text(0, 8)));
+  const auto unknown = [](const auto& outcome) {
+    return !outcome && outcome.error().code == error_code::unknown_sequence;
+  };
+  auto slots = std::array<slot, 1>{};
+  CHECK(unknown(other.append(id, token{1})));
+  CHECK(unknown(other.append(id, text(8, 4))));
+  CHECK(unknown(other.commit(id, 8)));
+  CHECK(unknown(other.fork(id)));
+  CHECK(unknown(other.truncate(id, 1)));
+  CHECK(unknown(other.drop_before(id, 4)));
+  CHECK(unknown(other.describe(id)));
+  CHECK(unknown(other.slot_mapping(id, 0, slots)));
+  CHECK(unknown(other.release(id)));
+  CHECK(unknown(other.unpin(pinned)));
+  CHECK(other.describe(same_place)->num_tokens == 8);
+  CHECK(mine.release(id));
+  CHECK(mine.unpin(pinned));
+}
+
+#ifndef NDEBUG
+
+TEMPLATE_TEST_CASE("a debug build asserts that what is written is the writer's", "[cache]", CACHES) {
+  auto cache = TestType{small_cache(8)};
+  const auto numbers = std::array<float, 2>{};
+  const auto writes = [&](slot s) {
+    return [&, s] { static_cast<void>(cache.write(0, std::array{s}, {numbers.data(), 2, 2}, {numbers.data(), 2, 2})); };
+  };
+  const auto slot_of = [&](sequence_id id, std::int64_t token_index) {
+    auto slots = std::array<slot, 1>{};
+    REQUIRE(cache.slot_mapping(id, token_index, slots));
+    return slots[0];
+  };
+  const auto id = cache.create_sequence(text(0, 6)).value().id;
+  const auto published = slot_of(id, 3);
+  const auto own = slot_of(id, 4);
+  CHECK_FALSE(testing::asserts(writes(published)));
+  CHECK_FALSE(testing::asserts(writes(own)));
+  CHECK_FALSE(testing::asserts(writes(skip_slot)));
+  CHECK_FALSE(testing::asserts(writes(slot{1'000'000})));  // an error instead
+  REQUIRE(cache.commit(id, 6));
+  CHECK(testing::asserts(writes(published)));
+  CHECK_FALSE(testing::asserts(writes(own)));
+  const auto second = cache.fork(id).value();
+  CHECK(testing::asserts(writes(own)));  // shared
+  REQUIRE(cache.release(second));
+  REQUIRE(cache.release(id));
+  CHECK(testing::asserts(writes(own)));  // free
+}
+
+#endif
