@@ -289,11 +289,11 @@ class basic_kv_cache {
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
-  /// Slots of blocks that are free, committed or shared are not to be written, which debug builds assert where the
-  /// backend reads slots on the host.
+  /// Slots of blocks that nothing holds are not to be written, which debug builds assert where the backend reads slots
+  /// on the host.
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                                    token_rows<const float> values, stream on = {}) noexcept {
-    assert(detail::may_write<Backend>(state_, mutex_, slots) && "slots of a block that is free, committed or shared");
+    assert(detail::may_write<Backend>(state_, mutex_, slots) && "slots of a block that nothing holds");
     return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
   }
 

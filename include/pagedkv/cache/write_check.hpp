@@ -10,8 +10,9 @@
 
 namespace pagedkv::detail {
 
-/// Whether every slot is of a block that one sequence alone holds and that is not published. Slots outside the storage
-/// are for the backend to refuse, and those that the host cannot read pass.
+/// Whether every slot is of a block that is in use or retiring. (Published and shared ones may be written, too, since
+/// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the host
+/// cannot read pass.
 template <class Backend, class State, class Mutex>
 [[nodiscard]] bool may_write(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
   if constexpr (requires { requires Backend::reads_on_host; }) {
@@ -19,8 +20,11 @@ template <class Backend, class State, class Mutex>
     return std::ranges::all_of(slots, [&](slot s) {
       const auto position = static_cast<std::int64_t>(s);
       const auto block = position / state.config.block_size;
-      return position < 0 || block >= state.config.num_blocks ||
-             state.pool.writable(to_block(static_cast<std::size_t>(block)));
+      if (position < 0 || block >= state.config.num_blocks) {
+        return true;
+      }
+      const auto found = state.pool.state(to_block(static_cast<std::size_t>(block)));
+      return found.count() > 0 || found.retiring();
     });
   }
   return true;
