@@ -21,6 +21,7 @@ constexpr auto num_blocks = 16 * blocks_per_thread;
 
 struct no_chains {
   [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
+  [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }
   void detach(block_id) noexcept {}
   void attach(block_id) noexcept {}
   void erase(block_id) noexcept {}

@@ -197,6 +197,23 @@ TEST_CASE("blocks that two sequences publish after a shared one are one to what 
   }
 }
 
+TEST_CASE("of equal blocks one is evicted before any block that is the only one of its contents", "[cache][commit]") {
+  auto cache = kv_cache<>{small_cache(6)};
+  const auto other = create_committed(cache, text(100, 8));
+  REQUIRE(cache.release(other));  // the least recently used
+  // Admitted before either is computed, so they share nothing.
+  const auto one = cache.create_sequence(text(0, 8)).value().id;
+  const auto two = cache.create_sequence(text(0, 8)).value().id;
+  REQUIRE(cache.commit(one, 8));
+  REQUIRE(cache.commit(two, 8));
+  release_all(cache, {one, two});
+  const auto filler = cache.create_sequence(text(200, 8)).value().id;  // as many blocks as are there twice
+  CHECK(cache.find_prefix(text(0, 8)) == 8);
+  CHECK(cache.find_prefix(text(100, 8)) == 8);
+  check_sound(cache);
+  release_all(cache, {filler});
+}
+
 TEST_CASE("retention that no time can tell holds for ever", "[cache][release]") {
   auto cache = kv_cache<>{small_cache(4)};
   cache.advance_time(timestamp{1'000'000});

@@ -72,6 +72,7 @@ void check_idle(Cache& cache) {
 
 struct no_chains {
   [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
+  [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }
   void detach(block_id) noexcept {}
   void attach(block_id) noexcept {}
   void erase(block_id) noexcept {}

@@ -15,13 +15,15 @@ using namespace pagedkv;
 
 namespace {
 
-/// Stands in for the prefix index: which blocks were forgotten, and which have children.
+/// Stands in for the prefix index: which blocks were forgotten, which have children, and which a twin.
 struct chains {
   std::set<block_id> with_children;
+  std::set<block_id> with_twin;
   std::vector<block_id> erased;
   int detached = 0;
 
   [[nodiscard]] bool has_children(block_id block) const { return with_children.contains(block); }
+  [[nodiscard]] bool has_twin(block_id block, auto&&) const { return with_twin.contains(block); }
   void detach(block_id) { ++detached; }
   void attach(block_id) { --detached; }
   void erase(block_id block) { erased.push_back(block); }
@@ -208,6 +210,43 @@ TEMPLATE_TEST_CASE("an evictable block is found behind many that are fenced or h
   fenced.check({0, 1, 1, num_blocks - 2});
   CHECK(fenced.allocate(1) == std::vector{free_of_steps});
   CHECK(fenced.allocate(1).empty());
+}
+
+TEMPLATE_TEST_CASE("an evictable twin goes before all others, as long as it has one and no children", "[block_pool]", lru,
+                   fifo, clock_sweep) {
+  auto test = pool_under_test<TestType>{4};
+  auto blocks = std::vector<block_id>();
+  for (auto i = 0; i < 4; ++i) {
+    blocks.push_back(test.make_evictable());
+  }
+  test.pool.note_twin(blocks[2]);
+  test.pool.note_twin(blocks[3]);
+  test.pool.note_twin(blocks[1]);
+  test.index.with_twin = {blocks[1], blocks[2]};
+  test.index.with_children = {blocks[1]};
+  REQUIRE(test.pool.hold(blocks[2]));
+  CHECK(test.allocate(1) == std::vector{blocks[0]});  // the twins are in use, have children, or are none any more
+  test.pool.release(blocks[2], {});
+  CHECK(test.allocate(1) == std::vector{blocks[2]});
+  test.index.with_children.clear();
+  CHECK(test.allocate(1) == std::vector{blocks[1]});
+  CHECK(test.allocate(1) == std::vector{blocks[3]});
+  CHECK(test.allocate(1).empty());
+}
+
+TEST_CASE("a hint of a twin moves along when blocks do", "[block_pool]") {
+  auto test = evicting_pool{4};
+  auto blocks = test.allocate(4);
+  std::ranges::for_each(std::span{blocks}.last(2), [&](block_id block) {
+    test.pool.publish(block);
+    test.pool.release(block, {});
+  });
+  test.pool.note_twin(blocks[3]);
+  test.pool.release(blocks[0], {});
+  test.pool.apply_moves(std::array{block_pair{static_cast<std::int32_t>(blocks[3]), static_cast<std::int32_t>(blocks[0])}});
+  test.index.with_twin = {blocks[0]};
+  REQUIRE(test.allocate(1) == std::vector{blocks[3]});  // the free one
+  CHECK(test.allocate(1) == std::vector{blocks[0]});
 }
 
 TEST_CASE("a count that is full refuses one more", "[block_pool]") {

@@ -103,21 +103,28 @@ TEMPLATE_TEST_CASE("a root's salt is no identity of a block", "[prefix_index]", 
   CHECK(test.find(test.index.link(block_id{0}), {3, 3}) == no_block);
 }
 
-TEMPLATE_TEST_CASE("contents are new unless an equal block is there", "[prefix_index]", xxh3_hash, constant_hash) {
+TEMPLATE_TEST_CASE("contents are new unless an equal block, their twin, is there", "[prefix_index]", xxh3_hash, constant_hash) {
   auto test = index_under_test<TestType>{4};
   const auto publish = [&](block_id block, const chain_link& before, std::array<token, 2> tokens) {
     std::ranges::copy(tokens, test.index.tokens(block).begin());
     return test.index.publish(block, before, test.index.hash(before.hash, tokens), test.hold);
   };
   const auto root = test.index.root(salt::none);
-  CHECK(publish(block_id{0}, root, {1, 2}));
-  CHECK_FALSE(publish(block_id{1}, root, {1, 2}));
-  CHECK(publish(block_id{2}, test.index.link(block_id{1}), {1, 2}));
+  CHECK(publish(block_id{0}, root, {1, 2}) == no_block);
+  CHECK(publish(block_id{1}, root, {1, 2}) == block_id{0});
+  CHECK(publish(block_id{2}, test.index.link(block_id{1}), {1, 2}) == no_block);
+  const auto has_twin = [&](block_id block, block_id going) {
+    return test.index.has_twin(block, [=](block_id twin) { return twin != going; });
+  };
+  CHECK(has_twin(block_id{0}, no_block));
+  CHECK(has_twin(block_id{1}, no_block));
+  CHECK_FALSE(has_twin(block_id{1}, block_id{0}));
+  CHECK_FALSE(has_twin(block_id{2}, no_block));
 
   // After the newest contents there is nothing to find.
   const auto before = test.index.link(block_id{2});
   std::ranges::copy(std::array<token, 2>{5, 6}, test.index.tokens(block_id{3}).begin());
-  CHECK(test.index.publish_first(block_id{3}, before, test.index.hash(before.hash, test.index.tokens(block_id{3}))));
+  test.index.publish_first(block_id{3}, before, test.index.hash(before.hash, test.index.tokens(block_id{3})));
   CHECK(test.find(before, {5, 6}) == block_id{3});
 }
 

@@ -27,7 +27,6 @@ RUNTIME_NAME = re.compile(
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
 ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
-MAX_LINES = 400
 # Whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
 FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|immintrin\.h|sys/mman\.h)")
 
@@ -178,11 +177,6 @@ def global_declarations(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
         if character in "};" and depth == 0:
             start = position + 1
-
-
-def length_violations(root):
-    counts = {name: len(path.read_text().splitlines()) for name, path in headers(root).items()}
-    return [f"{name}: {count} lines, at most {MAX_LINES}" for name, count in counts.items() if count > MAX_LINES]
 
 
 def template_heads(text):

@@ -43,9 +43,6 @@ class SourceTree(unittest.TestCase):
     def test_no_macro_and_no_global_name_is_foreign(self):
         self.check(rules.foreign_name_violations(SOURCE_ROOT))
 
-    def test_no_header_is_too_long(self):
-        self.check(rules.length_violations(SOURCE_ROOT))
-
     def test_only_the_umbrella_defaults_policies(self):
         self.check(rules.default_policy_violations(SOURCE_ROOT))
 
@@ -87,7 +84,6 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.device_violations)
         self.expect(rules.runtime_name_violations)
         self.expect(rules.foreign_name_violations)
-        self.expect(rules.length_violations)
         self.expect(rules.default_policy_violations)
         self.expect(rules.unbuilt_violations)
 
@@ -144,11 +140,6 @@ class PlantedViolations(unittest.TestCase):
         self.write("include/pagedkv/util/bad.hpp", "")
         self.write("include/pagedkv/bad.hpp", "")
         self.expect(rules.include_violations, "bad.hpp: no part", "util/bad.hpp: no part")
-
-    def test_long_header(self):
-        self.write("kernels/pagedkv/kernels/bad.hpp", "\n" * 401)
-        self.write("include/pagedkv/core/long.hpp", "\n" * 400)
-        self.expect(rules.length_violations, "kernels/bad.hpp: 401 lines")
 
     def test_defaulted_policy(self):
         self.write(

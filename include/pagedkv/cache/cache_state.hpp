@@ -82,22 +82,24 @@ struct cache_state {
 
   /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has
   /// other contents.
-  [[nodiscard]] auto chains() noexcept {
-    struct watched_index {
-      cache_state& state;
+  struct watched_index {
+    cache_state& state;
 
-      [[nodiscard]] bool has_children(block_id block) const noexcept { return state.index.has_children(block); }
-      void detach(block_id block) noexcept { state.index.detach(block); }
-      void attach(block_id block) noexcept { state.index.attach(block); }
-      void erase(block_id block) noexcept {
-        if constexpr (Events::enabled) {
-          state.events.emit({.kind = event_kind::evicted, .block = block, .hash = state.index.link(block).hash});
-        }
-        state.index.erase(block);
+    [[nodiscard]] bool has_children(block_id block) const noexcept { return state.index.has_children(block); }
+    template <class Stays>
+    [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
+      return state.index.has_twin(block, stays);
+    }
+    void detach(block_id block) noexcept { state.index.detach(block); }
+    void attach(block_id block) noexcept { state.index.attach(block); }
+    void erase(block_id block) noexcept {
+      if constexpr (Events::enabled) {
+        state.events.emit({.kind = event_kind::evicted, .block = block, .hash = state.index.link(block).hash});
       }
-    };
-    return watched_index{*this};
-  }
+      state.index.erase(block);
+    }
+  };
+  [[nodiscard]] watched_index chains() noexcept { return {*this}; }
 
   /// Where threads share the counts, only at creation and before releases, so that appending need not sum them up.
   void note_peak() noexcept {

@@ -103,9 +103,18 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
                          .hash = hash,
                          .parent_hash = s.tail.hash});
     }
-    newest = newest ? state.index.publish_first(block, s.tail, hash)
-                    : state.index.publish(block, s.tail, hash, look(state));
+    auto twin = no_block;
+    if (newest) {
+      state.index.publish_first(block, s.tail, hash);
+    } else {
+      twin = state.index.publish(block, s.tail, hash, look(state));
+    }
+    newest = twin == no_block;
     state.pool.publish(block);
+    if (twin != no_block) {
+      state.pool.note_twin(block);
+      state.pool.note_twin(twin);
+    }
   }
   s.tail = state.index.link(block);
   ++s.num_published_blocks;

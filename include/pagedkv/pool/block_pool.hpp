@@ -10,6 +10,7 @@
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
+#include <pagedkv/pool/twin_hints.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -24,12 +25,18 @@ namespace pagedkv {
 /// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
-/// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `detach(id)`, `attach(id)`, `erase(id)`.
+/// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
+/// `attach(id)`, `erase(id)`.
 template <locking Locking, eviction_policy Eviction>
 class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
-      : num_blocks_(num_blocks), words_(num_blocks), free_(num_blocks), order_(num_blocks), retirement_(num_blocks) {}
+      : num_blocks_(num_blocks),
+        words_(num_blocks),
+        free_(num_blocks),
+        order_(num_blocks),
+        twins_(num_blocks),
+        retirement_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
@@ -205,6 +212,9 @@ class block_pool {
     words_.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
   }
 
+  /// Says that another published block has the contents of this one: of twins, evictable ones go before all others.
+  void note_twin(block_id block) noexcept { twins_.insert(block); }
+
   /// Frees every evictable block, which `chains` forgets; returns how many.
   template <class Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
@@ -248,6 +258,7 @@ class block_pool {
       words_.set(block_id{to}, state(block_id{from}));
       words_.set(block_id{from}, block_state{});
       order_.rename(block_id{from}, block_id{to});
+      twins_.rename(block_id{from}, block_id{to});
     }
     for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
@@ -258,7 +269,8 @@ class block_pool {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + retirement_.metadata_bytes();
+    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + twins_.metadata_bytes() +
+           retirement_.metadata_bytes();
   }
 
  private:
@@ -368,8 +380,34 @@ class block_pool {
     }
   };
 
+  /// An evictable block whose twin stays published: no hit is lost with it.
+  template <class Chains>
+  [[nodiscard]] block_id take_twin(Chains& chains) noexcept {
+    return twins_.search([&](block_id block) {
+      if (!peek(block)) {
+        return hint_answer::dropped;
+      }
+      const auto has_twin = chains.has_twin(block, [&](block_id twin) { return !state(twin).claimed(); });
+      const auto is_leaf = !chains.has_children(block);
+      unpeek(block);
+      if (!has_twin) {
+        return hint_answer::dropped;
+      }
+      if (!is_leaf || claim(block, chains) != eviction_answer::taken) {
+        return hint_answer::kept;
+      }
+      order_.erase(block);
+      return hint_answer::taken;
+    });
+  }
+
   template <class Chains>
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now, bool at_last) noexcept {
+    if constexpr (evicts<Eviction>) {
+      if (const auto twin = take_twin(chains); twin != no_block) {
+        return twin;
+      }
+    }
     auto offered = offer<Chains>{*this, chains};
     const auto block = order_.victim(offered, now);
     const auto any = offered.passed_over && (!offered.looked_at || at_last) && tally_.num_evictable() > 0;
@@ -392,6 +430,7 @@ class block_pool {
   block_words<Locking> words_;
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
+  twin_hints<Locking::template atomic> twins_;
   block_tally<Locking> tally_;
   block_retirement<Locking> retirement_;
 };

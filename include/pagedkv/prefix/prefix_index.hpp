@@ -76,22 +76,35 @@ class prefix_index {
   }
 
   /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards. Returns
-  /// whether its contents are new, so that nothing can have been published after it.
+  /// its twin, a published block of equal contents; `no_block` means that the contents are new, so that nothing can have
+  /// been published after them.
   template <class Hold>
-  bool publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
+  block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
     const auto twin = find(before, hash, tokens(block), hold);
     if (twin == no_block) {
-      return publish_first(block, before, hash);
+      publish_first(block, before, hash);
+      return no_block;
     }
     enter(block, before, hash, node_of(twin).identity.load(std::memory_order_relaxed));
     hold.drop(twin);
-    return false;
+    return twin;
   }
 
   /// The same without a search for equal contents, where `before` is new and nothing has been published after it.
-  bool publish_first(block_id block, const chain_link& before, std::uint64_t hash) noexcept {
+  void publish_first(block_id block, const chain_link& before, std::uint64_t hash) noexcept {
     enter(block, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
-    return true;
+  }
+
+  /// Whether another published block, of which `stays(id)` is true, has the contents of this one, which the caller holds.
+  /// Other threads may forget it at any time.
+  template <class Stays>
+  [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
+    const auto& here = node_of(block);
+    const auto identity = here.identity.load(std::memory_order_relaxed);
+    const auto is_twin = [&](block_id other) {
+      return other != block && node_of(other).identity.load(std::memory_order_relaxed) == identity && stays(other);
+    };
+    return table_.find(here.hash, is_twin) != no_block;
   }
 
   /// Ahead of a publication.

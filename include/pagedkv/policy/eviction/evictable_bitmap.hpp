@@ -22,24 +22,28 @@ class evictable_bitmap {
     return (words_[i / 64].load(std::memory_order_acquire) & bit(i)) != 0;
   }
 
-  /// What the caller wrote before is seen by a thread that finds the index.
-  void set(std::size_t i) noexcept {
-    words_[i / 64].fetch_or(bit(i), std::memory_order_seq_cst);
+  /// What the caller wrote before is seen by a thread that finds the index. Returns whether it was absent.
+  bool set(std::size_t i) noexcept {
+    const auto before = words_[i / 64].fetch_or(bit(i), std::memory_order_seq_cst);
     auto& above = summary_[i / 4096];
     if ((above.load(std::memory_order_seq_cst) & bit(i / 64)) == 0) {
       above.fetch_or(bit(i / 64), std::memory_order_seq_cst);
     }
+    return (before & bit(i)) == 0;
   }
 
-  void reset(std::size_t i) noexcept {
+  /// Returns whether the index was present.
+  bool reset(std::size_t i) noexcept {
     auto& word = words_[i / 64];
-    if ((word.fetch_and(~bit(i), std::memory_order_seq_cst) & ~bit(i)) == 0) {
+    const auto before = word.fetch_and(~bit(i), std::memory_order_seq_cst);
+    if ((before & ~bit(i)) == 0) {
       auto& above = summary_[i / 4096];
       above.fetch_and(~bit(i / 64), std::memory_order_seq_cst);
       if (word.load(std::memory_order_seq_cst) != 0) {
         above.fetch_or(bit(i / 64), std::memory_order_seq_cst);
       }
     }
+    return (before & bit(i)) != 0;
   }
 
   /// The first index at or after `from`, or the size. Follows the summary, which lags behind while a thread is inside
