@@ -8,6 +8,9 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 
+#include <cstddef>
+#include <cstdint>
+#include <random>
 #include <vector>
 
 using namespace pagedkv;
@@ -52,6 +55,33 @@ TEST_CASE("hit_density keeps shared prompts and survives scans far better than l
   const auto scans = support::prefix_trace{generator.scans(12'000)};
   const auto on_scans = compare(scans, 3000);
   CHECK(on_scans.of_hit_density > on_scans.of_lru + .01);
+}
+
+TEST_CASE("hit_density learns from the answer's length who returns", "[eviction]") {
+  // Half of the requests get a short answer: of these nine in ten are continued, of the others one in ten.
+  auto random = std::mt19937_64{seed};
+  auto waiting = std::vector<std::vector<std::uint64_t>>{};
+  auto requests = std::vector<support::trace_request>(12'000);
+  auto next_id = std::uint64_t{0};
+  for (auto& request : requests) {
+    if (waiting.size() > 60) {
+      const auto chosen = waiting.begin() + static_cast<std::ptrdiff_t>(random() % waiting.size());
+      request.blocks = *chosen;
+      waiting.erase(chosen);
+    }
+    for (auto i = 1 + random() % 10; i > 0; --i) {
+      request.blocks.push_back(next_id++);
+    }
+    const auto is_short = random() % 2 == 0;
+    request.num_prompt_tokens = static_cast<std::uint32_t>(512 * request.blocks.size());
+    request.num_output_tokens = static_cast<std::uint32_t>(is_short ? random() % 200 : 300 + random() % 700);
+    if (random() % 10 < (is_short ? 9U : 1U)) {
+      waiting.push_back(request.blocks);
+    }
+  }
+  const auto ratios = compare(support::prefix_trace{requests}, 1000);
+  CAPTURE(ratios.of_lru);
+  CHECK(ratios.of_hit_density > ratios.of_lru + .05);
 }
 
 TEST_CASE("hit_density is not clearly worse than lru from a cold start", "[eviction]") {

@@ -74,7 +74,7 @@ class adapted_cache final : public cache_under_test {
   result<void> drop_before(sequence_id id, std::int64_t num_tokens) override {
     return cache_.drop_before(id, num_tokens);
   }
-  result<void> release(sequence_id id, bool ended) override { return cache_.release(id, ended); }
+  result<void> release(sequence_id id, bool ended) override { return cache_.release(id, {.session_ended = ended}); }
   result<pinning> pin(std::span<const token> tokens, salt tag) override { return cache_.pin(tokens, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
   std::int64_t find_prefix(std::span<const token> tokens, salt tag) override { return cache_.find_prefix(tokens, tag); }

@@ -100,9 +100,9 @@ template <class State>
   if (options.priority > 100) {
     return error{error_code::invalid_argument, "sequence_options.priority", options.priority, 100};
   }
-  if (options.retention < 0 || options.expected_tokens < 0) {
-    return error{error_code::invalid_argument, "sequence_options.retention or .expected_tokens",
-                 std::min(options.retention, options.expected_tokens)};
+  if (options.retention < 0 || options.expected_tokens < 0 || options.expected_return < 0) {
+    return error{error_code::invalid_argument, "sequence_options.retention, .expected_tokens or .expected_return",
+                 std::min({options.retention, options.expected_tokens, options.expected_return})};
   }
   if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
     return state.never_fits(num_blocks);
@@ -128,6 +128,7 @@ template <class State>
     copy_run(part.first(std::min(part.size(), state.block_size())), state.index.tokens(s.blocks[i]));
   }
   s.num_tokens = s.num_prompt_tokens = num_tokens;
+  s.num_branch_blocks = num_hits;
   s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(num_hits * state.block_size());
   s.num_published_blocks = num_hits;
   s.window_start = state.index.root(options.salt);
@@ -200,6 +201,7 @@ template <class State>
   to.options = from.options;
   to.num_prompt_tokens = from.num_prompt_tokens;
   to.num_cached_tokens = from.num_cached_tokens;
+  to.num_branch_blocks = from.blocks.size();
   to.created = to.last_access = state.time();
   from.forget_room();
   to.forget_room();

@@ -26,7 +26,7 @@ template <class State, class Copy>
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // see `release_blocks`
   }
-  release_block(state, shared, index, release_of(s, state.time(), false, state.block_size()),
+  release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
                 state.pool.fence_of(s.steps));
   state.counts.add(counter::copies, 1);
   if constexpr (State::events_type::enabled) {

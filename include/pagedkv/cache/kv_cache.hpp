@@ -135,12 +135,12 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
   }
 
-  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. `ended`
-  /// tells the eviction policy that the session will not return.
-  [[nodiscard]] result<void> release(sequence_id id, bool ended = false) noexcept {
+  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. The
+  /// hint is for the eviction policy.
+  [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id),
-                              [&](sequence& s) { detail::release_all(state_, s, ended); });
+                              [&](sequence& s) { detail::release_all(state_, s, hint); });
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.

@@ -17,7 +17,7 @@ namespace pagedkv::detail {
 }
 
 /// What the eviction policy is told of the blocks of one sequence.
-[[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, bool ended,
+[[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, const release_hint& hint,
                                               std::size_t block_size) noexcept {
   auto how = block_release{};
   how.num_chain_blocks = static_cast<std::uint32_t>(from.num_published_blocks);
@@ -25,7 +25,11 @@ namespace pagedkv::detail {
   how.num_output_tokens = static_cast<std::uint32_t>(from.num_tokens - from.num_prompt_tokens);
   how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);
   how.priority = from.options.priority;
-  how.ended = ended;
+  how.ended = hint.session_ended;
+  how.expected_return = hint.expected_return != 0 ? hint.expected_return : from.options.expected_return;
+  if (how.num_cached_blocks > from.blocks.num_dropped() && how.num_cached_blocks <= from.blocks.size()) {
+    how.last_cached = from.blocks[how.num_cached_blocks - 1];
+  }
   how.retain_until = retention_end(now, from.options.retention);
   return how;
 }
@@ -53,9 +57,14 @@ void release_blocks(State& state, const block_table& blocks, std::size_t first, 
 }
 
 template <class State>
-void release_all(State& state, sequence& from, bool ended) noexcept {
-  release_blocks(state, from.blocks, from.blocks.num_dropped(), from.blocks.size(),
-                 release_of(from, state.time(), ended, state.block_size()), from.steps);
+void release_all(State& state, sequence& from, const release_hint& hint) noexcept {
+  auto how = release_of(from, state.time(), hint, state.block_size());
+  const auto first = from.blocks.num_dropped();
+  const auto trunk = std::clamp(from.num_branch_blocks, first, from.blocks.size());
+  how.ended = hint.session_ended || hint.branch_complete;
+  release_blocks(state, from.blocks, trunk, from.blocks.size(), how, from.steps);
+  how.ended = hint.session_ended;
+  release_blocks(state, from.blocks, first, trunk, how, from.steps);
   from.blocks.clear();
 }
 
@@ -97,7 +106,7 @@ template <class State>
   }
   const auto num_kept = state.blocks_for(num_tokens);
   if (num_kept < s.blocks.size()) {
-    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), false, state.block_size()),
+    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), {}, state.block_size()),
                    s.steps);
     s.blocks.shrink(num_kept);
   }
@@ -131,7 +140,7 @@ template <class State>
   const auto first = s.blocks.num_dropped();
   if (last > first) {
     s.window_start = state.index.link(s.blocks[last - 1]);
-    release_blocks(state, s.blocks, first, last, release_of(s, state.time(), false, state.block_size()), s.steps);
+    release_blocks(state, s.blocks, first, last, release_of(s, state.time(), {}, state.block_size()), s.steps);
     s.blocks.drop_before(last);
   }
   return {};

@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/sequence/sequence.hpp>
 
 #include <cstddef>
 #include <optional>
@@ -15,7 +16,7 @@ class deferred_releases {
  public:
   struct entry {
     sequence_id sequence{};
-    bool session_ended = false;
+    release_hint hint;
   };
 
   explicit deferred_releases(std::size_t capacity) { entries_.reserve(capacity); }

@@ -54,7 +54,7 @@ class request_tracker {
   /// Cancels what is still running.
   ~request_tracker() {
     release_deferred();
-    records_.for_each_running([&](request_id, const request_info& request) { release(request.sequence, false); });
+    records_.for_each_running([&](request_id, const request_info& request) { release(request.sequence, {}); });
   }
 
   /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
@@ -89,7 +89,7 @@ class request_tracker {
       return admitted.error();
     }
     if (const auto resumed = records_.resume(id, admitted->id); !resumed) {
-      release(admitted->id, false);
+      release(admitted->id, {});
       return resumed.error();
     }
     return submission{id, admitted->id, admitted->num_cached_tokens};
@@ -111,14 +111,14 @@ class request_tracker {
     return appended;
   }
 
-  /// The end of a running or preempted request. `session_ended` is passed on to the eviction policy. Errors:
+  /// The end of a running or preempted request. The hint is passed on to the eviction policy. Errors:
   /// `already_ended`, `unknown_request`.
-  [[nodiscard]] result<void> finish(request_id id, bool session_ended = false) noexcept {
-    return end(id, request_state::finished, session_ended, {});
+  [[nodiscard]] result<void> finish(request_id id, const release_hint& hint = {}) noexcept {
+    return end(id, request_state::finished, hint, {});
   }
-  [[nodiscard]] result<void> cancel(request_id id) noexcept { return end(id, request_state::cancelled, false, {}); }
+  [[nodiscard]] result<void> cancel(request_id id) noexcept { return end(id, request_state::cancelled, {}, {}); }
   [[nodiscard]] result<void> fail(request_id id, const error& reason) noexcept {
-    return end(id, request_state::failed, false, reason);
+    return end(id, request_state::failed, {}, reason);
   }
 
   /// Takes a running request's blocks; `resume` starts it again. Errors: `preempted`, `already_ended`,
@@ -132,7 +132,7 @@ class request_tracker {
     if constexpr (Cache::events_type::enabled) {
       cache_.events().emit({.kind = event_kind::preempted, .request = static_cast<std::uint64_t>(id)});
     }
-    release(*held, false);
+    release(*held, {});
     return {};
   }
 
@@ -172,7 +172,7 @@ class request_tracker {
                            [&] { return cache_.create_sequence(tokens, request.options.sequence); });
   }
 
-  [[nodiscard]] result<void> end(request_id id, request_state how, bool session_ended,
+  [[nodiscard]] result<void> end(request_id id, request_state how, const release_hint& hint,
                                  const std::optional<error>& failure) noexcept {
     release_deferred();
     const auto held = records_.end(id, how, cache_.time(), failure);
@@ -180,7 +180,7 @@ class request_tracker {
       return held.error();
     }
     if (*held) {
-      release(**held, session_ended);
+      release(**held, hint);
     }
     return {};
   }
@@ -200,17 +200,17 @@ class request_tracker {
   }
 
   /// Only the caller knows that the sequence is still there, so all that can stand in the way is an operation on it.
-  void release(sequence_id id, bool session_ended) noexcept {
-    const auto released = patiently([&] { return cache_.release(id, session_ended); });
+  void release(sequence_id id, const release_hint& hint) noexcept {
+    const auto released = patiently([&] { return cache_.release(id, hint); });
     if (!waits_for_sequence && !released && released.error().code == error_code::sequence_busy) {
-      deferred_.push({id, session_ended});
+      deferred_.push({id, hint});
     }
   }
   void release_deferred() noexcept {
     if constexpr (!waits_for_sequence) {
       for (auto left = deferred_.size(); left > 0; --left) {
         if (const auto next = deferred_.pop()) {
-          release(next->sequence, next->session_ended);
+          release(next->sequence, next->hint);
         }
       }
     }

@@ -18,8 +18,10 @@ struct block_release {
   std::uint32_t num_prompt_tokens = 0;  // of the request that releases it
   std::uint32_t num_output_tokens = 0;  // appended after the prompt
   std::uint32_t num_cached_blocks = 0;  // prompt blocks that were prefix hits
+  block_id last_cached = no_block;      // the deepest of these, if its sequence holds it
   std::uint8_t priority = 0;            // 0 to 100; higher stays longer
-  bool ended = false;                   // the caller said that the session will not return
+  bool ended = false;                   // the caller said that no request will continue the block
+  std::int64_t expected_return = 0;     // nanoseconds until one will, as the caller said; 0 if it did not
   timestamp retain_until{};             // priority holds until then; 0 for ever
 };
 
@@ -85,5 +87,14 @@ inline constexpr bool evicts = true;
 template <eviction_policy P>
   requires requires { requires !P::evicts; }
 inline constexpr bool evicts<P> = false;
+
+/// Whether a policy orders about as well when each instance sees a part of the blocks. One that learns, or weighs the
+/// blocks of a chain against each other, says by a member `shardable` that is false that it does not.
+template <eviction_policy P>
+inline constexpr bool shardable = true;
+
+template <eviction_policy P>
+  requires requires { requires !P::shardable; }
+inline constexpr bool shardable<P> = false;
 
 }  // namespace pagedkv

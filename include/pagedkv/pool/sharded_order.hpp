@@ -13,7 +13,8 @@
 
 namespace pagedkv {
 
-/// One eviction policy per shard of the blocks, each behind a mutex. Victims come from the shard whose turn it is, and
+/// One eviction policy per shard of the blocks, each behind a mutex; a single one for policies that are not `shardable`.
+/// Victims come from the shard whose turn it is, and
 /// from the others when that has none; blocks with children only when no shard has a leaf to offer.
 ///
 /// A block's word changes before the order hears of it, so two threads may report in the wrong order. Therefore the
@@ -26,8 +27,8 @@ template <std::size_t NumShards, class Mutex, class Metrics, eviction_policy Evi
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:
   explicit eviction_order(std::int32_t num_blocks) : places_(num_blocks) {
-    const auto size = (num_blocks - 1) / std::int32_t{NumShards} + 1;
-    for (std::size_t i = 0; i < NumShards; ++i) {
+    const auto size = (num_blocks - 1) / std::int32_t{num_shards} + 1;
+    for (std::size_t i = 0; i < num_shards; ++i) {
       shards_.push_back(std::make_unique<shard>(size));
     }
   }
@@ -39,6 +40,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     if (!of.listed.at(local) && unreferenced()) {
       auto local_how = how;
       local_how.parent = local_in(of, how.parent);
+      local_how.last_cached = local_in(of, how.last_cached);
       of.list(local, local_how);
     }
   }
@@ -77,8 +79,8 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
       auto wanted = search<Offer>{offer, now, leaves_only};
       const auto first = next_shard_.fetch_add(1, std::memory_order_relaxed);
       for (const auto patient : {false, true}) {
-        for (std::size_t i = 0; i < NumShards && (!patient || wanted.passed_by); ++i) {
-          const auto block = victim_of((first + i) % NumShards, wanted, patient);
+        for (std::size_t i = 0; i < num_shards && (!patient || wanted.passed_by); ++i) {
+          const auto block = victim_of((first + i) % num_shards, wanted, patient);
           if (block != no_block) {
             return block;
           }
@@ -97,6 +99,8 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   }
 
  private:
+  static constexpr auto num_shards = shardable<Eviction> ? NumShards : std::size_t{1};
+
   class flags {
    public:
     explicit flags(std::int32_t size) : bits_(static_cast<std::size_t>(size)) {}
@@ -139,10 +143,10 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   // Neighbouring places fall into different shards, so that a chain spreads over all.
   [[nodiscard]] position position_of(block_id block) noexcept {
     const auto place = places_.place_of(block);
-    return {*shards_[place % NumShards], to_block(place / NumShards)};
+    return {*shards_[place % num_shards], to_block(place / num_shards)};
   }
   [[nodiscard]] block_id global(block_id local, std::size_t shard_index) const noexcept {
-    return places_.block_at(to_index(local) * NumShards + shard_index);
+    return places_.block_at(to_index(local) * num_shards + shard_index);
   }
   /// What a shard calls a block of its own; no other.
   [[nodiscard]] block_id local_in(const shard& in, block_id block) noexcept {

@@ -15,7 +15,15 @@ struct sequence_options {
   pagedkv::salt salt = pagedkv::salt::none;
   std::uint8_t priority = 50;        // 0 to 100; under a policy that heeds it, blocks of higher priority stay longer
   std::int64_t retention = 0;        // nanoseconds after release for which the priority holds; 0 for ever
+  std::int64_t expected_return = 0;  // nanoseconds after release until the session's next request; 0: unknown
   std::int64_t expected_tokens = 0;  // appending up to this length allocates no memory
+};
+
+/// What a caller knows of a session when a request of it has ended. Hints may be wrong: they cost little then.
+struct release_hint {
+  bool session_ended = false;        // no request will continue the sequence, or any part of it
+  bool branch_complete = false;      // none will continue what it added to the prefix that it shared or was forked from
+  std::int64_t expected_return = 0;  // nanoseconds until the next request; 0: as in `sequence_options`
 };
 
 /// One token stream. The first `num_computed_tokens` have their K/V written; full blocks of those are published.
@@ -37,6 +45,7 @@ struct sequence {
   sequence_options options;
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
+  std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};
   timestamp last_access{};
 

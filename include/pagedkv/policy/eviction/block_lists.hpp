@@ -25,6 +25,8 @@ class block_lists {
   [[nodiscard]] bool empty(list_index list = 0) const noexcept { return oldest(list) == no_block; }
   [[nodiscard]] block_id oldest(list_index list = 0) const noexcept { return to_id(nodes_[head(list)].newer); }
 
+  [[nodiscard]] block_id newest(list_index list = 0) const noexcept { return to_id(nodes_[head(list)].older); }
+
   /// The next newer id in the same list, or `no_block`. The id is linked.
   [[nodiscard]] block_id newer(block_id block) const noexcept { return to_id(nodes_[to_index(block)].newer); }
 

@@ -16,7 +16,7 @@ namespace pagedkv {
 /// it there. Then it is detached, so that no later search passes it, and comes back as the oldest.
 class chain_lists {
  public:
-  using list_index = std::uint8_t;
+  using list_index = std::uint16_t;  // below 8,192
 
   chain_lists(std::int32_t num_blocks, list_index num_lists)
       : lists_(num_blocks, num_lists + 2U),
@@ -27,6 +27,11 @@ class chain_lists {
         parents_(static_cast<std::size_t>(num_blocks), no_block) {}
 
   [[nodiscard]] bool tracked(block_id block) const noexcept { return at(block).where != place::none; }
+
+  /// Whether a tracked block is held.
+  [[nodiscard]] bool in_use(block_id block) const noexcept {
+    return at(block).where == place::held || at(block).where == place::detached;
+  }
 
   /// Of a tracked block.
   [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list; }
@@ -63,9 +68,9 @@ class chain_lists {
 
   /// Moves a tracked block, held or not, to the newest end of a list.
   void move_newest(block_id block, list_index list) noexcept {
-    const auto in_use = at(block).where == place::held || at(block).where == place::detached;
+    const auto held = in_use(block);
     place_newest(block, list);
-    at(block).where = in_use ? place::held : place::linked;
+    at(block).where = held ? place::held : place::linked;
   }
 
   /// The block is no longer tracked; its parent is due if it was parked.
@@ -82,7 +87,7 @@ class chain_lists {
 
   void rename(block_id from, block_id to) noexcept {
     lists_.replace(from, to);
-    at(to) = std::exchange(at(from), {});
+    at(to) = std::exchange(at(from), entry{});
     parents_[to_index(to)] = std::exchange(parents_[to_index(from)], no_block);
   }
 
@@ -101,6 +106,15 @@ class chain_lists {
   [[nodiscard]] block_id oldest_evictable(list_index list) noexcept {
     auto block = lists_.oldest(list);
     for (; block != no_block && at(block).where == place::held; block = lists_.oldest(list)) {
+      detach(block);
+    }
+    return block;
+  }
+
+  /// The same at the other end.
+  [[nodiscard]] block_id newest_evictable(list_index list) noexcept {
+    auto block = lists_.newest(list);
+    for (; block != no_block && at(block).where == place::held; block = lists_.newest(list)) {
       detach(block);
     }
     return block;
@@ -155,11 +169,14 @@ class chain_lists {
  private:
   static constexpr auto max_tries = 64;
 
-  enum class place : std::uint8_t { none, linked, parked, due, held, detached };
+  enum class place : std::uint16_t { none, linked, parked, due, held, detached };
 
   struct entry {
-    place where = place::none;
-    list_index list = 0;
+    entry() noexcept : entry(place::none, 0) {}
+    entry(place where_now, list_index of) noexcept : where(where_now), list(of & 0x1fffU) {}
+
+    place where : 3;
+    list_index list : 13;
   };
 
   [[nodiscard]] entry& at(block_id block) noexcept { return entries_[to_index(block)]; }
@@ -187,7 +204,7 @@ class chain_lists {
     leave(block);
     lists_.push_newest(block, list);
     ++sizes_[list];
-    at(block) = {place::linked, list};
+    at(block) = entry{place::linked, list};
   }
 
   block_lists lists_;

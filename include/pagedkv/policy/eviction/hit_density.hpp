@@ -2,129 +2,144 @@
 
 #include <pagedkv/policy/eviction.hpp>
 #include <pagedkv/policy/eviction/chain_lists.hpp>
+#include <pagedkv/policy/eviction/hit_memory.hpp>
+#include <pagedkv/policy/eviction/least_of.hpp>
+#include <pagedkv/policy/eviction/reuse_class.hpp>
 #include <pagedkv/policy/eviction/reuse_log.hpp>
 #include <pagedkv/policy/eviction/reuse_model.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <bitset>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
 namespace pagedkv {
 
 /// Learns from the traffic what is worth keeping: evicts the block with the fewest expected hits per unit of time
-/// that it would stay. Blocks fall into classes by their hits so far, their place in the prompt, and whether they end
-/// a chain; of each class the least recently released is a candidate, and `reuse_model` says from its age what it is
-/// worth. Nothing has to be tuned; until there is evidence the order is that of `lru`, and old evidence fades.
+/// that it would stay. Released blocks fall into classes (`reuse_class`); of each class the least and the most recently
+/// released are candidates, and `reuse_model` says from their ages what they are worth. Where sessions return after
+/// pauses that the pool cannot bridge for all, the youngest go, and some sessions stay whole. Nothing has to be
+/// tuned; until there is evidence the order is that of `lru`, and old evidence fades.
 ///
-/// Time is counted in releases. A decision looks at 64 candidates at most. 19 bytes per block, those of `reuse_log`,
-/// and 70 KB.
+/// Hints of a release are features like the others: worth what they turn out to be worth. Time is counted in releases.
+/// 18 bytes per block, those of `hit_memory` and `reuse_log`, and 0.6 MB.
 class hit_density {
  public:
   static constexpr std::string_view name = "hit_density";
   static constexpr bool concurrent = false;
+  static constexpr bool shardable = false;
 
   explicit hit_density(std::int32_t num_blocks)
-      : lists_(num_blocks, num_classes),
+      : lists_(num_blocks, reuse_class::count),
         log_(num_blocks),
-        births_(static_cast<std::size_t>(num_blocks), 0),
-        hits_(static_cast<std::size_t>(num_blocks), 0),
+        hits_(num_blocks),
+        stays_(static_cast<std::size_t>(num_blocks)),
+        fast_pace_(static_cast<std::uint32_t>(num_blocks) / 2),
         fade_interval_(std::max<std::uint64_t>(min_fade_interval, 4 * static_cast<std::uint64_t>(num_blocks))) {}
 
   void insert(block_id block, const block_release& release) noexcept {
     const auto num_hits = hits_so_far(block, release);
-    const auto block_class = class_of(num_hits, release);
-    hits_[to_index(block)] = num_hits;
-    births_[to_index(block)] = log_.now();
-    log_.add(release.hash, block_class, [this](std::uint8_t c, std::size_t bin) {
-      model_.record_reached(c, bin, static_cast<float>(reuse_log::stride));
-    });
+    const auto block_class = reuse_class::of(num_hits, pace_of(release), release);
+    const auto now = log_.now();
+    hits_.note(release.hash, num_hits);
+    stays_[to_index(block)] = {now, num_hits, log_.add(release.hash, block_class)};
     lists_.insert(block, release.parent, block_class);
-    occupied_ |= std::uint64_t{1} << block_class;
-    if (heads_[block_class].block == block) {
-      heads_[block_class] = {};
-    }
+    changed_[block_class / 64] |= std::uint64_t{1} << block_class % 64;
     maintain_model();
   }
 
   void remove(block_id block) noexcept {
-    learn(log_.use_resident(births_[to_index(block)]));
+    auto& seen = stays_[to_index(block)];
+    if (seen.followed()) {
+      learn(log_.use_resident(seen.since()));
+    }
+    seen = {log_.age_of(seen.since()), seen.num_hits(), false};
     lists_.hold(block);
   }
 
   void erase(block_id block) noexcept {
-    log_.evict(births_[to_index(block)]);
+    forget(block);
     lists_.erase(block);
   }
 
   void rename(block_id from, block_id to) noexcept {
     lists_.rename(from, to);
-    births_[to_index(to)] = births_[to_index(from)];
-    hits_[to_index(to)] = hits_[to_index(from)];
-    heads_.fill({});
+    stays_[to_index(to)] = stays_[to_index(from)];
   }
 
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp) noexcept {
     auto block = lists_.take_due(offer);
-    while (block == no_block && occupied_ != 0) {
-      const auto candidate = least_dense();
+    look_at_changes();
+    for (auto c = worths_.find(); block == no_block && c != reuse_class::count; c = worths_.find()) {
+      const auto list = static_cast<chain_lists::list_index>(c);
+      const auto candidate = youngest_first_.test(c) ? lists_.newest_evictable(list) : lists_.oldest_evictable(list);
       if (candidate != no_block && lists_.take(candidate, offer)) {
         block = candidate;
       }
+      look_at(c);
     }
     if (block == no_block) {
       block = lists_.take_any(offer);
     }
     if (block != no_block) {
-      log_.evict(births_[to_index(block)]);
+      forget(block);
     }
     return block;
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return lists_.bytes() + log_.bytes() + model_.bytes() + births_.capacity() * sizeof(reuse_log::time) +
-           hits_.capacity();
+    return sizeof *this + lists_.bytes() + log_.bytes() + hits_.bytes() + model_.bytes() +
+           stays_.capacity() * sizeof(stay);
   }
 
  private:
-  static constexpr auto num_hit_levels = 8;
-  static constexpr auto num_depth_levels = 4;
-  static constexpr auto num_classes = num_hit_levels * num_depth_levels * 2;
-  static_assert(num_classes <= 64, "occupied_ is one word");
+  using time = reuse_log::time;
 
-  static constexpr auto min_fade_interval = std::uint64_t{20'000};
-  static constexpr auto refresh_interval = 16U;
+  // While a block is evictable, the time of its release, and whether the log follows it; while it is in use, how long
+  // it had been evictable.
+  class stay {
+   public:
+    stay() = default;
+    stay(time since, std::uint32_t num_hits, bool followed) noexcept
+        : bits_(since << 4 | num_hits << 1 | (followed ? 1U : 0U)) {}
 
-  // The oldest block of a class when it was last looked at: spares a search the memory of most candidates.
-  struct head {
-    block_id block = no_block;
-    reuse_log::time birth = 0;
+    [[nodiscard]] time since() const noexcept { return bits_ >> 4; }
+    [[nodiscard]] std::uint32_t num_hits() const noexcept { return bits_ >> 1 & 7; }
+    [[nodiscard]] bool followed() const noexcept { return (bits_ & 1) != 0; }
+
+   private:
+    std::uint32_t bits_ = 0;
   };
 
+  static constexpr auto min_fade_interval = std::uint64_t{20'000};
+  static constexpr auto refresh_interval = time{256};
+  static constexpr auto sweep_interval = time{16};
+
   /// Hits of the contents so far; a block that returns after its eviction brings them along, and one more.
-  [[nodiscard]] std::uint8_t hits_so_far(block_id block, const block_release& release) noexcept {
-    constexpr auto most = num_hit_levels - 1;
+  [[nodiscard]] std::uint32_t hits_so_far(block_id block, const block_release& release) noexcept {
     if (lists_.tracked(block)) {
-      return static_cast<std::uint8_t>(std::min(hits_[to_index(block)] + 1, most));
+      return std::min(stays_[to_index(block)].num_hits() + 1, hit_memory::most_hits);
     }
-    const auto returned = log_.use_evicted(release.hash);
-    learn(returned);
-    return returned ? static_cast<std::uint8_t>(std::min(returned->block_class % num_hit_levels + 1, most))
-                    : std::uint8_t{0};
+    learn(log_.use_evicted(release.hash));
+    return hits_.hits_with_this(release.hash);
   }
 
-  /// Depth counts in tokens, so that the size of a block does not matter: below 1, 4, 16 thousand, and beyond.
-  [[nodiscard]] static std::uint8_t class_of(std::uint8_t num_hits, const block_release& release) noexcept {
-    const auto num_tokens = std::uint64_t{release.num_prompt_tokens} + release.num_output_tokens;
-    const auto num_blocks = std::max(release.num_chain_blocks, release.depth + 1);
-    const auto depth = num_tokens * release.depth / num_blocks / 1024;
-    const auto depth_level = std::min(static_cast<int>(std::bit_width(depth) + 1) / 2, num_depth_levels - 1);
-    const auto ends_chain = release.depth + 1 == release.num_chain_blocks ? 1 : 0;
-    return static_cast<std::uint8_t>(num_hits + num_hit_levels * (2 * depth_level + ends_chain));
+  /// How long the last block that the request found cached had been evictable. That block is in use until its own
+  /// release; blocks before it share what was found then.
+  [[nodiscard]] reuse_class::pace pace_of(const block_release& release) noexcept {
+    if (release.last_cached == no_block) {
+      return reuse_class::pace::first_request;
+    }
+    if (lists_.in_use(release.last_cached)) {
+      const auto fast = stays_[to_index(release.last_cached)].since() < fast_pace_;
+      last_pace_ = fast ? reuse_class::pace::fast : reuse_class::pace::slow;
+    }
+    return last_pace_;
   }
 
   void learn(const std::optional<reuse_log::use>& used) noexcept {
@@ -133,49 +148,72 @@ class hit_density {
     }
   }
 
+  void forget(block_id block) noexcept {
+    if (stays_[to_index(block)].followed()) {
+      log_.evict(stays_[to_index(block)].since());
+    }
+  }
+
   void maintain_model() noexcept {
+    if (log_.now() % sweep_interval == 0) {
+      log_.sweep([this](reuse_class::index c, std::size_t bin) { model_.record_reached(c, bin); });
+    }
     if (++since_fade_ == fade_interval_) {
       since_fade_ = 0;
       model_.fade();
     }
-    if (log_.now() % refresh_interval == 0) {
-      model_.refresh(log_.now() / refresh_interval % num_classes);
+  }
+
+  /// Looks at the classes that have new blocks, and at a few others in turn, as ages change.
+  void look_at_changes() noexcept {
+    for (auto word = std::size_t{0}; word < changed_.size(); ++word) {
+      for (; changed_[word] != 0; changed_[word] &= changed_[word] - 1) {
+        look_at(word * 64 + static_cast<std::size_t>(std::countr_zero(changed_[word])));
+      }
+    }
+    for (auto tries = 24, looks = 4; tries > 0 && looks > 0; --tries) {
+      next_look_ = next_look_ + 1 < reuse_class::count ? next_look_ + 1 : 0;
+      if (worths_.at(next_look_) != worths_.none) {
+        look_at(next_look_);
+        --looks;
+      }
     }
   }
 
-  /// Evictable block of the least density among the oldest of each class; `no_block` when one of them turned out to be
-  /// held or a class empty, after which there is less to look at.
-  [[nodiscard]] block_id least_dense() noexcept {
-    auto least = std::numeric_limits<float>::max();
-    auto chosen = 0;
-    for (auto classes = occupied_; classes != 0; classes &= classes - 1) {
-      const auto c = std::countr_zero(classes);
-      const auto oldest = lists_.oldest(static_cast<chain_lists::list_index>(c));
-      auto& known = heads_[static_cast<std::size_t>(c)];
-      if (oldest == no_block) {
-        occupied_ &= ~(std::uint64_t{1} << c);
-        continue;
-      }
-      if (known.block != oldest) {
-        known = {oldest, births_[to_index(oldest)]};
-      }
-      const auto density = model_.density(static_cast<std::size_t>(c), log_.now() - known.birth);
-      if (density < least) {
-        least = density;
-        chosen = c;
-      }
+  /// Finds what the candidates of a class are worth.
+  void look_at(std::size_t of_class) noexcept {
+    const auto c = static_cast<reuse_class::index>(of_class);
+    const auto oldest = lists_.oldest_evictable(c);
+    if (oldest == no_block) {
+      worths_.set(c, worths_.none);
+      return;
     }
-    const auto block = lists_.oldest(static_cast<chain_lists::list_index>(chosen));
-    return block == lists_.oldest_evictable(static_cast<chain_lists::list_index>(chosen)) ? block : no_block;
+    if (log_.age_of(refreshed_[c]) >= refresh_interval) {
+      refreshed_[c] = log_.now();
+      model_.refresh(c);
+    }
+    const auto of_oldest = density(c, oldest);
+    const auto of_newest = density(c, lists_.newest_evictable(c));
+    youngest_first_.set(c, of_newest < of_oldest);
+    worths_.set(c, std::min(of_newest, of_oldest));
+  }
+
+  [[nodiscard]] float density(reuse_class::index c, block_id block) const noexcept {
+    return model_.density(c, log_.age_of(stays_[to_index(block)].since()));
   }
 
   chain_lists lists_;  // one for each class
   reuse_log log_;
-  reuse_model<num_classes, num_hit_levels> model_;
-  std::vector<reuse_log::time> births_;  // of the last release
-  std::vector<std::uint8_t> hits_;
-  std::array<head, num_classes> heads_{};
-  std::uint64_t occupied_ = 0;  // classes that may have blocks
+  reuse_model model_;
+  hit_memory hits_;
+  std::vector<stay> stays_;
+  least_of<reuse_class::count> worths_;  // of the classes' candidates; none for empty classes
+  std::bitset<reuse_class::count> youngest_first_;
+  std::array<std::uint64_t, (reuse_class::count + 63) / 64> changed_{};  // classes that have new blocks
+  std::array<time, reuse_class::count> refreshed_{};
+  std::size_t next_look_ = 0;
+  reuse_class::pace last_pace_ = reuse_class::pace::first_request;
+  std::uint32_t fast_pace_;
   std::uint64_t fade_interval_;
   std::uint64_t since_fade_ = 0;
 };
