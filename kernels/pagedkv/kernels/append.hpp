@@ -55,7 +55,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
                   token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values) {
   const auto row = find_row(spread);
   const auto slot_index = mapping.slot_of(row.token);
-  const auto source = plain_source<Input, N>{rows_of_token(keys, values, row.token_or_first(), row.head)};
+  auto source = plain_source<Input, N>{};
+  if (points_on_every_lane || row.token >= 0) {
+    source.rows = rows_of_token(keys, values, row.token_or_first(), row.head);
+  }
   transfer<Element, N>(spread, source, row.token >= 0, slot_index >= 0,
                        [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
 }

@@ -30,6 +30,8 @@ template <auto Kernel>
 
 namespace pagedkv::kernels {
 
+inline constexpr bool points_on_every_lane = true;
+
 using executor::dynamic_shared;
 using executor::shared_array;
 using executor::shared_span;

@@ -136,8 +136,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
   if (workgroup_index().y == 0) {
     const auto row = find_row(spread);
     const auto slot_index = mapping.slot_of(row.token);
-    auto source = turned_to_position(row.token_or_first(), slot_index);
-    source.rows = rows_of_token(keys, values, row.token_or_first(), row.head);
+    auto source = rotating_source<Input, Pairing, N>{};
+    if (points_on_every_lane || row.token >= 0) {
+      source = turned_to_position(row.token_or_first(), slot_index);
+      source.rows = rows_of_token(keys, values, row.token_or_first(), row.head);
+    }
     transfer<Element, N>(spread, source, row.token >= 0, slot_index >= 0,
                          [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
   } else if (const auto row = find_row(query_spread); row.token >= 0) {

@@ -72,8 +72,7 @@ struct row_place {
   std::int32_t token = -1;  // -1 on lanes that have no row: they stay for the shuffles, which need the whole wave
   std::int32_t head = 0;
 
-  /// A token to form pointers with on every lane. AMD's compilers load through a pointer that only some lanes set as if it
-  /// could be any kind of memory, which is slower than what is known to be global.
+  /// A token to form pointers with on every lane, see `points_on_every_lane`.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t token_or_first() const { return token < 0 ? 0 : token; }
 };
 
