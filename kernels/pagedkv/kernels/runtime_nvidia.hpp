@@ -88,15 +88,18 @@ inline status elapsed_milliseconds(float* milliseconds, event start, event stop)
   return cudaEventElapsedTime(milliseconds, start, stop);
 }
 
+/// Before a launch with so much.
+inline status allow_dynamic_shared(const void* kernel, std::size_t bytes) {
+  constexpr auto always_allowed = std::size_t{48} << 10;
+  return bytes > always_allowed
+             ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))
+             : success;
+}
+
 inline status launch_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
                             std::size_t dynamic_shared_bytes, stream in) {
-  constexpr auto always_allowed = std::size_t{48} << 10;
-  if (dynamic_shared_bytes > always_allowed) {
-    const auto allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              static_cast<int>(dynamic_shared_bytes));
-    if (allowed != success) {
-      return allowed;
-    }
+  if (const auto allowed = allow_dynamic_shared(kernel, dynamic_shared_bytes); allowed != success) {
+    return allowed;
   }
   return cudaLaunchKernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
 }
@@ -110,6 +113,9 @@ inline status launch_following_kernel(const void* kernel, dim3 grid, dim3 workgr
   if (cudaGetDevice(&device) != success ||
       cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device) != success || capability < 9) {
     return launch_kernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
+  }
+  if (const auto allowed = allow_dynamic_shared(kernel, dynamic_shared_bytes); allowed != success) {
+    return allowed;
   }
   auto attribute = cudaLaunchAttribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

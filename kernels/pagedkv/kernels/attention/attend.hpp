@@ -35,7 +35,7 @@ template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
   auto launched = attention_launch(plan.num_shares, geometry.waves, Matrix::lanes);
   launched.dynamic_shared_bytes =
       static_cast<std::size_t>(geometry.waves * tiles_ahead<shape, Matrix, geometry.stages>::wave_bytes);
-  return launch<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>>(
+  return launch_following<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>>(
       launched, stream, call, divider<std::int32_t>(call.view.block_size), plan);
 }
 

@@ -12,12 +12,14 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
   const auto wave = static_cast<int>(local_index().x) / Matrix::lanes;
   const auto lane = static_cast<int>(local_index().x) % Matrix::lanes;
   const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
+  // Before anything else: what the kernel before this one wrote may be read, and what it reads may be written.
+  wait_for_previous_kernel();
   let_next_kernel_start();
   if (share >= plan.num_shares) {
     return;
   }
   auto walk = attention_walk(plan, share);
-  auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, plan, share, wave, lane);
+  auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, walk, wave, lane);
   auto state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>(call, lane);
   while (!walk.done) {
     state.begin(walk);

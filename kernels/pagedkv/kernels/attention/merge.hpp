@@ -127,6 +127,9 @@ inline constexpr int most_merging_workgroups = 1024;
 template <class Numbers, int HeadDim>
 class merger {
   using merged_column = merged_columns<HeadDim, 1>;
+  // Results that a group reads at once: each round waits for memory. More take registers, hence room for workgroups.
+  static constexpr int few = 2;
+  static constexpr int many = HeadDim > 128 ? 2 : 6;
 
  public:
   struct memory {
@@ -149,8 +152,8 @@ class merger {
     wait();
     const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
-    for (auto partial = entry.first_partial; partial < end; partial += 4) {
-      merged.template add<4>(call_, partial, 1, end, columns_, column, lane_);
+    for (auto partial = entry.first_partial; partial < end; partial += few) {
+      merged.template add<few>(call_, partial, 1, end, columns_, column, lane_);
     }
     merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
   }
@@ -161,8 +164,12 @@ class merger {
     wait();
     const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
-    for (auto partial = entry.first_partial + group_; partial < end; partial += 4 * merge_groups) {
-      merged.template add<4>(call_, partial, merge_groups, end, columns_, column, lane_);
+    auto partial = entry.first_partial + group_;
+    for (; partial + few * merge_groups < end; partial += many * merge_groups) {
+      merged.template add<many>(call_, partial, merge_groups, end, columns_, column, lane_);
+    }
+    for (; partial < end; partial += few * merge_groups) {
+      merged.template add<few>(call_, partial, merge_groups, end, columns_, column, lane_);
     }
     barrier();
     put(merged, shared);
@@ -235,12 +242,14 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
   auto own = merger<Numbers, HeadDim>(call, plan, columns);
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
+  let_next_kernel_start();
   const auto num_large = load(plan.counts + 2) * used_columns;
   for (auto i = first; i < num_large; i += step) {
     own.merge_many(load_merge(plan.merges + load(plan.large + i / used_columns)), i % used_columns, shared);
   }
   const auto num_all = load(plan.counts + 1) * used_columns;
-  for (auto i = first * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
+  // From the last workgroup on: the first ones are busy with large merges.
+  for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(plan.merges + i / used_columns);
     if (entry.num_partials <= merged_by_group) {
       own.merge_few(entry, i % used_columns);

@@ -36,8 +36,8 @@ class tile_reader {
   tiles_ahead<shape, Matrix, Stages> tiles;
 
   PAGEDKV_DEVICE tile_reader(const attention_call& call, const divider<std::int32_t>& block_size,
-                             const attention_plan_view& plan, std::int32_t share, int wave, int lane)
-      : tiles(wave, lane), call_(call), block_size_(block_size), walk_(plan, share), lane_(lane) {
+                             const attention_walk& walk, int wave, int lane)
+      : tiles(wave, lane), call_(call), block_size_(block_size), walk_(walk), lane_(lane) {
     begin_piece();
     for (auto i = 0; i < tiles.depth; ++i) {
       read_next();
