@@ -203,6 +203,20 @@ TEST_CASE("a refusal says with which step the room comes", "[cache][steps]") {
   REQUIRE(cache.release(kept));
 }
 
+TEST_CASE("a refusal names a step that is open, also where steps retire out of order", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(2)};
+  const auto first = create_committed(cache, text(0, 4));
+  const auto second = create_committed(cache, text(100, 4));
+  const auto early = cache.begin_step(std::array{first}).value();
+  const auto late = cache.begin_step(std::array{second}).value();
+  REQUIRE(cache.release(second));
+  REQUIRE(cache.retire_step(late));
+  const auto refused = cache.create_sequence(text(200, 4)).error();
+  CHECK(refused.step == early);
+  REQUIRE(cache.retire_step(refused.step));
+  CHECK(cache.create_sequence(text(200, 4)));
+}
+
 TEST_CASE("a gain tells what comes at once from what comes with a step", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto used = create_committed(cache, text(0, 8));

@@ -152,6 +152,28 @@ TEST_CASE("a tag is that of the newest open step that uses everything or is in t
   CHECK(steps.tag(used) == 0);
 }
 
+TEST_CASE("a forecast names the newest open step that a tag waits for", "[step_fence]") {
+  auto steps = fence{};
+  auto begun = std::vector<step_id>{};
+  auto tags = std::vector<std::uint32_t>{};
+  for (auto i = 0; i < 5; ++i) {
+    begun.push_back(steps.begin().value());
+    tags.push_back(steps.tag());
+  }
+  const auto named = [&](std::int64_t num_needed) {
+    return steps.step_that_frees(num_needed, [&](auto&& visit) { std::ranges::for_each(tags, visit); }).step;
+  };
+  REQUIRE(steps.retire(begun[4]));
+  REQUIRE(steps.retire(begun[2]));
+  REQUIRE(steps.retire(begun[1]));
+  CHECK(named(1) == begun[0]);
+  CHECK(named(2) == begun[0]);
+  CHECK(named(3) == begun[0]);
+  CHECK(named(4) == begun[3]);
+  CHECK(named(5) == begun[3]);
+  CHECK(named(6) == step_id{});
+}
+
 namespace {
 
 /// Begins at a chosen number instead of 0, so that lower bits of it wrap while a test looks on.

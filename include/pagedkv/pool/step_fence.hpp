@@ -88,8 +88,8 @@ class step_fence {
     return more != 0 && static_cast<std::int32_t>(more - seen) > 0 ? more : seen;
   }
 
-  /// The first step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and how many wait
-  /// in all. `for_each_tag(visit)` calls `visit(tag)` on each that waits.
+  /// The first open step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and how many
+  /// wait in all. `for_each_tag(visit)` calls `visit(tag)` on each that waits.
   struct forecast {
     step_id step{};  // 0 when fewer wait
     std::int64_t num_waiting = 0;
@@ -105,9 +105,11 @@ class step_fence {
       ++found.num_waiting;
     });
     auto sum = std::int64_t{0};
+    auto newest_open = base + 1;
     for (std::size_t i = 0; i < capacity && found.step == step_id{}; ++i) {
       sum += waiting[i];
-      found.step = sum >= num_needed ? static_cast<step_id>(base + 1 + i) : step_id{};
+      newest_open = retired_early(base + 1 + i) ? newest_open : base + 1 + i;
+      found.step = sum >= num_needed ? static_cast<step_id>(newest_open) : step_id{};
     }
     return found;
   }
