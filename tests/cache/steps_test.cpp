@@ -217,6 +217,31 @@ TEST_CASE("a refusal names a step that is open, also where steps retire out of o
   CHECK(cache.create_sequence(text(200, 4)));
 }
 
+TEST_CASE("a refusal counts on no block that the prompt itself shares", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(4)};
+  const auto first = create_committed(cache, text(0, 8));
+  const auto second = create_committed(cache, text(100, 4));
+  const auto kept = create_committed(cache, text(200, 4));
+  const auto early = cache.begin_step(std::array{first}).value();
+  const auto late = cache.begin_step(std::array{second}).value();
+  REQUIRE(cache.release(first));
+  REQUIRE(cache.release(second));
+
+  const auto one = cache.create_sequence(text(0, 9)).error();  // shares two blocks that wait for the early step
+  CHECK(one.value == 1);
+  CHECK(one.step == late);
+  const auto two = cache.create_sequence(text(0, 13)).error();
+  CHECK(two.value == 2);
+  CHECK(two.step == step_id{});
+  CHECK(two.limit == 1);
+
+  REQUIRE(cache.retire_step(early));
+  CHECK(cache.create_sequence(text(0, 9)).error().step == late);
+  REQUIRE(cache.retire_step(late));
+  CHECK(cache.create_sequence(text(0, 9)));
+  REQUIRE(cache.release(kept));
+}
+
 TEST_CASE("a gain tells what comes at once from what comes with a step", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto used = create_committed(cache, text(0, 8));

@@ -193,6 +193,29 @@ TEMPLATE_LIST_TEST_CASE("whoever gives way within a step makes room with it", "[
   pool.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what waits for a step", "[lifecycle]", caches) {
+  auto pool = tracked_cache<TestType>{6};
+  auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto used = pool.running_on(tokens, {});
+  const auto high = pool.running(3, with_priority(100));
+  const auto low = pool.running(1, with_priority(1));
+  const auto step = pool.cache.begin_step(std::array{pool.tracker.describe(used).value().sequence}).value();
+  REQUIRE(pool.tracker.finish(used));
+  const auto more = pool.fresh_tokens(2 * block_size + 1);
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  for (auto retired = 0; retired < 2; ++retired) {  // three blocks more, of which only the low one could give one
+    const auto refused = pool.tracker.submit(tokens, with_priority(50, true));
+    CHECK(refused.error().code == error_code::capacity_exhausted);
+    CHECK(refused.error().step == step_id{});
+    CHECK(pool.state(low) == request_state::running);
+    CHECK(pool.state(high) == request_state::running);
+    if (retired == 0) {
+      REQUIRE(pool.cache.retire_step(step));
+    }
+  }
+  pool.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("a request that no open step uses makes room at once", "[lifecycle]", caches) {
   auto pool = full_pool<TestType>{};
   const auto sequence_of = [&](request_id id) { return pool.tracker.describe(id).value().sequence; };

@@ -161,7 +161,8 @@ TEST_CASE("a forecast names the newest open step that a tag waits for", "[step_f
     tags.push_back(steps.tag());
   }
   const auto named = [&](std::int64_t num_needed) {
-    return steps.step_that_frees(num_needed, [&](auto&& visit) { std::ranges::for_each(tags, visit); }).step;
+    const auto each_once = [&](auto&& visit) { std::ranges::for_each(tags, [&](auto tag) { visit(tag, 1); }); };
+    return steps.step_that_frees(num_needed, each_once).step;
   };
   REQUIRE(steps.retire(begun[4]));
   REQUIRE(steps.retire(begun[2]));

@@ -74,11 +74,12 @@ template <class State>
   const auto num_more = num_total - std::min(num_total, blocks.size());
   const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
   if (static_cast<std::int64_t>(num_more) > num_available) {
+    const auto refused = state.refuse(num_more, num_available, blocks.all());
     if constexpr (State::locking_type::family::concurrent) {
       drop_prefix(state, blocks, blocks.size());
     }
     blocks.clear();
-    return state.refuse(num_more, num_available);
+    return refused;
   }
   if constexpr (!State::locking_type::family::concurrent) {
     for (const auto block : blocks.all()) {
@@ -116,7 +117,8 @@ template <class State>
     return held;
   }
   const auto num_hits = s.blocks.size();
-  if (auto allocated = state.allocate(s.blocks.extend(num_blocks - num_hits)); !allocated) {
+  const auto fresh = s.blocks.extend(num_blocks - num_hits);
+  if (auto allocated = state.allocate(fresh, s.blocks.all().first(num_hits)); !allocated) {
     drop_prefix(state, s.blocks, num_hits);
     s.blocks.clear();
     return allocated;

@@ -5,8 +5,10 @@
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace pagedkv {
 
@@ -38,17 +40,19 @@ class block_retirement {
     }
   }
 
-  /// When this many blocks of which `counts(state)` is true end their wait: see `step_fence`.
+  /// When this many blocks of which `counts(state)` is true end their wait, beside these: see `step_fence`.
   template <class Counts>
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const block_words<Locking>& words,
-                                     Counts&& counts) const noexcept {
+                                     std::span<const block_id> beside, Counts&& counts) const noexcept {
     return steps_.step_that_frees(num_blocks, [&](auto&& visit) {
+      const auto add = [&](block_id block, std::int64_t count) {
+        if (const auto seen = words[block]; counts(seen)) {
+          visit(seen.step(), count);
+        }
+      };
       if (steps_.in_flight()) {
-        fenced_.for_each([&](block_id block) {
-          if (const auto seen = words[block]; counts(seen)) {
-            visit(seen.step());
-          }
-        });
+        fenced_.for_each([&](block_id block) { add(block, 1); });
+        std::ranges::for_each(beside, [&](block_id block) { add(block, -1); });
       }
     });
   }

@@ -89,7 +89,7 @@ class step_fence {
   }
 
   /// The first open step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and how many
-  /// wait in all. `for_each_tag(visit)` calls `visit(tag)` on each that waits.
+  /// wait in all. `for_each_tag(visit)` calls `visit(tag, count)` when so many more wait for a tag, or fewer.
   struct forecast {
     step_id step{};  // 0 when fewer wait
     std::int64_t num_waiting = 0;
@@ -99,10 +99,10 @@ class step_fence {
     const auto base = retired();
     auto waiting = std::array<std::int64_t, capacity>{};
     auto found = forecast{};
-    for_each_tag([&](std::uint32_t tag) {
+    for_each_tag([&](std::uint32_t tag, std::int64_t count) {
       const auto distance = std::clamp(num_before_passed(tag, base), 1, static_cast<std::int32_t>(capacity));
-      ++waiting[static_cast<std::size_t>(distance - 1)];
-      ++found.num_waiting;
+      waiting[static_cast<std::size_t>(distance - 1)] += count;
+      found.num_waiting += count;
     });
     auto sum = std::int64_t{0};
     auto newest_open = base + 1;
