@@ -118,6 +118,44 @@ TEST_CASE("a sequence that is truncated within its step copies; after the step, 
   release_all(cache, {id});
 }
 
+TEST_CASE("an append that could be in place after a step is told which", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(4)};
+  const auto id = create_committed(cache, text(0, 6));
+  const auto other = create_committed(cache, text(100, 4));
+  const auto kept = create_committed(cache, text(200, 4));
+  const auto early = cache.begin_step(std::array{id}).value();
+  const auto late = cache.begin_step(std::array{other}).value();
+  REQUIRE(cache.truncate(id, 5));
+  const auto one = cache.append(id, 9).error();
+  CHECK(one.code == error_code::capacity_exhausted);
+  CHECK(one.step == early);
+  const auto two = cache.append(id, text(50, 4)).error();  // a block more
+  CHECK(two.value == 2);
+  CHECK(two.step == step_id{});
+  CHECK(two.limit == 1);
+  REQUIRE(cache.release(other));
+  CHECK(cache.append(id, text(50, 4)).error().step == late);
+  CHECK(cache.append(id, 9).error().step == early);
+  REQUIRE(cache.retire_step(early));
+  CHECK(cache.append(id, 9));
+  REQUIRE(cache.retire_step(late));
+  CHECK(cache.append(id, text(50, 4)));
+  CHECK(cache.statistics().copies == 0);
+  release_all(cache, {id, kept});
+}
+
+TEST_CASE("an append to a block that others see waits for no step", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(2)};
+  const auto first = create_committed(cache, text(0, 6));
+  const auto step = cache.begin_step(std::array{first}).value();
+  REQUIRE(cache.truncate(first, 5));
+  const auto second = cache.fork(first).value();
+  CHECK(cache.append(first, 9).error().step == step_id{});
+  REQUIRE(cache.retire_step(step));
+  CHECK_FALSE(cache.append(first, 9));
+  release_all(cache, {first, second});
+}
+
 TEST_CASE("of two forks in a step, only one copies", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto first = create_committed(cache, text(0, 6));

@@ -193,7 +193,8 @@ TEMPLATE_LIST_TEST_CASE("whoever gives way within a step makes room with it", "[
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what waits for a step", "[lifecycle]", caches) {
+TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what waits for a step", "[lifecycle]",
+                        caches) {
   auto pool = tracked_cache<TestType>{6};
   auto tokens = pool.fresh_tokens(2 * block_size);
   const auto used = pool.running_on(tokens, {});
@@ -213,6 +214,23 @@ TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what w
       REQUIRE(pool.cache.retire_step(step));
     }
   }
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("nobody gives way to an append that needs only a step to retire", "[lifecycle]", caches) {
+  auto pool = tracked_cache<TestType>{3};
+  const auto grows = pool.running_on(pool.fresh_tokens(block_size + 3), with_priority(50, true));
+  const auto low = pool.running(1, with_priority(1));
+  const auto sequence = pool.tracker.describe(grows).value().sequence;
+  const auto step = pool.cache.begin_step(std::array{sequence}).value();
+  REQUIRE(pool.cache.truncate(sequence, block_size + 2));
+  const auto refused = pool.tracker.append(grows, pool.fresh_tokens(1));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().step == step);
+  CHECK(pool.state(low) == request_state::running);
+  REQUIRE(pool.cache.retire_step(step));
+  CHECK(pool.tracker.append(grows, pool.fresh_tokens(1)));
+  CHECK(pool.state(low) == request_state::running);
   pool.check_invariants();
 }
 

@@ -74,7 +74,7 @@ template <class State>
   const auto num_more = num_total - std::min(num_total, blocks.size());
   const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
   if (static_cast<std::int64_t>(num_more) > num_available) {
-    const auto refused = state.refuse(num_more, num_available, blocks.all());
+    const auto refused = state.refuse(num_more, num_available, {.shared = blocks.all()});
     if constexpr (State::locking_type::family::concurrent) {
       drop_prefix(state, blocks, blocks.size());
     }
@@ -118,7 +118,7 @@ template <class State>
   }
   const auto num_hits = s.blocks.size();
   const auto fresh = s.blocks.extend(num_blocks - num_hits);
-  if (auto allocated = state.allocate(fresh, s.blocks.all().first(num_hits)); !allocated) {
+  if (auto allocated = state.allocate(fresh, {.shared = s.blocks.all().first(num_hits)}); !allocated) {
     drop_prefix(state, s.blocks, num_hits);
     s.blocks.clear();
     return allocated;

@@ -42,13 +42,13 @@ struct cache_state {
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
-  /// All or nothing; counts evictions, refusals and the peak. `beside`: see `refuse`.
-  [[nodiscard]] result<void> allocate(std::span<block_id> blocks, std::span<const block_id> beside = {}) noexcept {
+  /// All or nothing; counts evictions, refusals and the peak. `own`: see `refuse`.
+  [[nodiscard]] result<void> allocate(std::span<block_id> blocks, const own_blocks& own = {}) noexcept {
     auto num_evicted = std::int64_t{0};
     auto watched = chains();
     const auto done = pool.allocate(blocks, watched, time(), num_evicted);
     if (!done) {
-      return refuse(blocks.size(), pool.num_available(beside), beside);
+      return refuse(blocks.size(), pool.num_available(own.shared), own);
     }
     if (num_evicted != 0) {
       counts.add(counter::evictions, num_evicted);
@@ -59,14 +59,13 @@ struct cache_state {
     return {};
   }
 
-  /// What other threads have made available since does not count. Retiring blocks do when they are not enough, but for
-  /// those among `beside`, which the prompt itself shares.
-  [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available,
-                             std::span<const block_id> beside) noexcept {
+  /// What other threads have made available since does not count. When that is not enough, retiring blocks do, but for
+  /// shared ones; so does the block that is rewritten, since it need not be copied once its step has retired.
+  [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
     counts.add(counter::refusals, 1);
     const auto needed = static_cast<std::int64_t>(num_needed);
     const auto available = std::min(num_available, needed - 1);
-    const auto coming = pool.step_that_frees(needed - available, beside);
+    const auto coming = pool.step_that_frees(needed - available, own);
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", needed, available};
     refused.step = coming.step;
     if (coming.step == step_id{}) {

@@ -68,8 +68,9 @@ template <class State, class Copy>
     return error{error_code::out_of_memory, "number of blocks in the block table",
                  static_cast<std::int64_t>(size + num_fresh)};
   }
+  const auto rewritten = must_copy && state.pool.writable(s.blocks.back()) ? s.blocks.back() : no_block;
   auto fresh = s.blocks.extend(num_fresh);
-  if (auto allocated = state.allocate(fresh); !allocated) {
+  if (auto allocated = state.allocate(fresh, {.rewritten = rewritten}); !allocated) {
     s.blocks.withdraw(num_fresh);
     return allocated;
   }

@@ -238,10 +238,10 @@ class block_pool {
   [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
   /// What blocks wait for that a sequence lets go of when these steps use it; 0 for nothing.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
-  /// When this many retiring blocks, beside these published ones, will be available: see `step_fence`. O(retiring +
-  /// beside + pool / 64) while steps are open.
-  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, std::span<const block_id> beside = {}) const noexcept {
-    return retirement_.step_that_frees(num_blocks, words_, beside, [](block_state seen) {
+  /// When this many retiring blocks will be available: see `step_fence`. O(retiring + shared + pool / 64) while steps
+  /// are open.
+  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const own_blocks& own = {}) const noexcept {
+    return retirement_.step_that_frees(num_blocks, words_, own, [](block_state seen) {
       return seen.retiring() && (evicts<Eviction> || !seen.published());
     });
   }

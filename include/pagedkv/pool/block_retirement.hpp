@@ -12,6 +12,12 @@
 
 namespace pagedkv {
 
+/// Blocks of the one that asks for more.
+struct own_blocks {
+  std::span<const block_id> shared{};  // published ones that it is going to share: others are to come beside them
+  block_id rewritten = no_block;       // one that it is going to write in place, once its step has retired
+};
+
 /// Steps, and the blocks whose words have one: those that wait to be available, and those in use that a step may still
 /// read what an earlier holder left in. `end_wait(block)` below takes the step out of a word if it has passed.
 template <locking Locking>
@@ -40,19 +46,20 @@ class block_retirement {
     }
   }
 
-  /// When this many blocks of which `counts(state)` is true end their wait, beside these: see `step_fence`.
+  /// When this many blocks end their wait: those of which `counts(state)` is true, and the rewritten one. See
+  /// `step_fence`.
   template <class Counts>
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const block_words<Locking>& words,
-                                     std::span<const block_id> beside, Counts&& counts) const noexcept {
+                                     const own_blocks& own, Counts&& counts) const noexcept {
     return steps_.step_that_frees(num_blocks, [&](auto&& visit) {
       const auto add = [&](block_id block, std::int64_t count) {
-        if (const auto seen = words[block]; counts(seen)) {
+        if (const auto seen = words[block]; counts(seen) || (block == own.rewritten && seen.step() != 0)) {
           visit(seen.step(), count);
         }
       };
       if (steps_.in_flight()) {
         fenced_.for_each([&](block_id block) { add(block, 1); });
-        std::ranges::for_each(beside, [&](block_id block) { add(block, -1); });
+        std::ranges::for_each(own.shared, [&](block_id block) { add(block, -1); });
       }
     });
   }
