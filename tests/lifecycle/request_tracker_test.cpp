@@ -243,6 +243,42 @@ TEST_CASE("a copy on write of a request runs on the caller's stream", "[lifecycl
   REQUIRE(cache.release(*forked));
 }
 
+TEST_CASE("an operation that does not end keeps no other request from being released", "[lifecycle]") {
+  auto log = recording_backend::log{};
+  using recorded_cache = kv_cache<float32, lock_free, clock_sweep, host_allocator, recording_backend>;
+  auto cache = recorded_cache{{.block_size = block_size, .num_blocks = 16, .head_dim = 2}, {}, recording_backend{log}};
+  auto tracker = request_tracker{cache};
+  auto forks = std::vector<sequence_id>{};
+  const auto start = [&](token first) {
+    const auto started = tracker.submit(std::vector<token>(block_size + 1, first)).value();
+    REQUIRE(cache.commit(started.sequence, block_size + 1));
+    forks.push_back(cache.fork(started.sequence).value());  // so that an append copies
+    return started;
+  };
+  const auto slow = start(1);
+  const auto quick = start(2);
+  const auto next = std::vector<token>{3};
+  auto quick_is_gone = false;
+  log.during_copy = [&](int on) {
+    if (on == 1) {
+      static_cast<void>(tracker.append(quick.id, next, 2));
+      tracker.purge();
+      quick_is_gone = !cache.describe(quick.sequence);
+    } else {  // both are busy
+      static_cast<void>(tracker.cancel(quick.id));
+      static_cast<void>(tracker.cancel(slow.id));
+    }
+  };
+  REQUIRE(tracker.append(slow.id, next, 1));
+  CHECK(quick_is_gone);
+  tracker.purge();
+  CHECK(code_of(cache.describe(slow.sequence)) == error_code::unknown_sequence);
+  for (const auto fork : forks) {
+    REQUIRE(cache.release(fork));
+  }
+  CHECK(cache.check_invariants().empty());
+}
+
 TEST_CASE("negative limits are refused", "[lifecycle]") {
   auto cache = kv_cache<>{{.num_blocks = 4}};
   CHECK_THROWS_AS(request_tracker(cache, {.max_open = -1}), pagedkv::exception);

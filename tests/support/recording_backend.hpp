@@ -4,6 +4,7 @@
 #include <pagedkv/policy/element.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,13 +13,15 @@
 
 namespace pagedkv::test {
 
-/// The host backend, which fails on demand and notes on which stream block operations were asked for.
+/// The host backend, which fails on demand, notes on which stream block operations were asked for, and may be used to
+/// do something while a copy runs.
 struct recording_backend : host_backend {
   using stream = int;
 
   struct log {
     bool fail = false;
     std::vector<std::pair<std::string, stream>> calls;
+    std::function<void(stream)> during_copy = [](stream) {};
   };
 
   static constexpr std::string_view name = "recording";
@@ -44,6 +47,7 @@ struct recording_backend : host_backend {
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream on) noexcept {
     notes->calls.emplace_back("copy", on);
+    notes->during_copy(on);
     return notes->fail ? error{error_code::backend_failure, "copy"} : host::copy_blocks(view, pairs);
   }
 

@@ -1,16 +1,17 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/lifecycle/ring.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/sequence/sequence.hpp>
 
 #include <cstddef>
 #include <optional>
-#include <vector>
 
 namespace pagedkv {
 
-/// Sequences that are still to be released, because another thread was inside of them. Takes memory only when made.
+/// Sequences that are still to be released, because another thread was inside of them: a queue, so that each has its turn
+/// however long another stays busy. Takes memory only when made.
 template <class Mutex>
 class deferred_releases {
  public:
@@ -19,7 +20,7 @@ class deferred_releases {
     release_hint hint;
   };
 
-  explicit deferred_releases(std::size_t capacity) { entries_.reserve(capacity); }
+  explicit deferred_releases(std::size_t capacity) : entries_(capacity) {}
 
   [[nodiscard]] std::size_t size() noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -27,21 +28,19 @@ class deferred_releases {
   }
   void push(const entry& owed) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    entries_.push_back(owed);
+    entries_.push(owed);
   }
   [[nodiscard]] std::optional<entry> pop() noexcept {
     const auto guard = exclusive_guard{mutex_};
     if (entries_.empty()) {
       return std::nullopt;
     }
-    const auto last = entries_.back();
-    entries_.pop_back();
-    return last;
+    return entries_.pop();
   }
 
  private:
   [[no_unique_address]] Mutex mutex_;
-  std::vector<entry> entries_;
+  ring<entry> entries_;
 };
 
 }  // namespace pagedkv

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <pagedkv/cache/record_map.hpp>
-#include <pagedkv/lifecycle/ended_queue.hpp>
 #include <pagedkv/lifecycle/request.hpp>
+#include <pagedkv/lifecycle/ring.hpp>
 #include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
@@ -31,7 +31,7 @@ class request_records {
 
   /// `max_open`: see `tracker_limits`; already with its default filled in.
   explicit request_records(const tracker_limits& limits)
-      : limits_(limits), records_(capacity(limits)), ended_(limits.max_ended) {}
+      : limits_(limits), records_(capacity(limits)), ended_(static_cast<std::size_t>(limits.max_ended)) {}
 
   /// A record for a request that is about to start, with its arrival. `open` or `abandon` comes next. Errors:
   /// `limit_reached` with `max_open` requests that run, are preempted or about to start.
@@ -249,7 +249,7 @@ class request_records {
   tracker_limits limits_;
   [[no_unique_address]] Mutex mutex_;
   record_map<request_info, single_thread> records_;  // under the mutex, as everything below
-  ended_queue ended_;
+  ring<request_id> ended_;  // in the order of their end
   tracker_statistics statistics_;
   std::int64_t num_reserved_ = 0;
   std::uint64_t last_arrival_ = 0;

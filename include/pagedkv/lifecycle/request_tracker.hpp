@@ -125,15 +125,7 @@ class request_tracker {
   /// `unknown_request`.
   [[nodiscard]] result<void> preempt(request_id id) noexcept {
     release_deferred();
-    const auto held = records_.preempt(id);
-    if (!held) {
-      return held.error();
-    }
-    if constexpr (Cache::events_type::enabled) {
-      cache_.events().emit({.kind = event_kind::preempted, .request = static_cast<std::uint64_t>(id)});
-    }
-    release(*held, {});
-    return {};
+    return take_blocks(id);
   }
 
   [[nodiscard]] result<request_info> describe(request_id id) noexcept { return records_.describe(id); }
@@ -182,6 +174,18 @@ class request_tracker {
     if (*held) {
       release(**held, hint);
     }
+    return {};
+  }
+
+  [[nodiscard]] result<void> take_blocks(request_id id) noexcept {
+    const auto held = records_.preempt(id);
+    if (!held) {
+      return held.error();
+    }
+    if constexpr (Cache::events_type::enabled) {
+      cache_.events().emit({.kind = event_kind::preempted, .request = static_cast<std::uint64_t>(id)});
+    }
+    release(*held, {});
     return {};
   }
 
@@ -244,7 +248,7 @@ class request_tracker {
         return false;
       }
       for (std::size_t i = 0; i < *count; ++i) {
-        static_cast<void>(preempt(outranked[i].id));  // fails only where another thread has ended it meanwhile
+        static_cast<void>(take_blocks(outranked[i].id));  // fails only where another thread has ended it meanwhile
       }
       return true;
     } catch (const std::bad_alloc&) {
