@@ -16,8 +16,8 @@
 
 namespace pagedkv::kernels {
 
-/// Whether kernels form pointers also on lanes that have nothing to read. The compilers load through a pointer that only
-/// some lanes set as if it could be any kind of memory, which is slower than what is known to be global.
+/// Whether kernels form pointers also on lanes that have nothing to read. The compilers load through a pointer that
+/// only some lanes set as if it could be any kind of memory, which is slower than what is known to be global.
 inline constexpr bool points_on_every_lane = true;
 
 /// Lanes of a wave: 32 or 64.
