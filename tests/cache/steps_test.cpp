@@ -212,6 +212,17 @@ TEST_CASE("a step of a sequence that is gone does not begin", "[cache][steps]") 
   CHECK(cache.compact());
 }
 
+TEST_CASE("compaction says how many steps it waits for", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto first = cache.begin_step().value();
+  const auto second = cache.begin_step().value();
+  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 2");
+  REQUIRE(cache.retire_step(second));
+  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 1");
+  REQUIRE(cache.retire_step(first));
+  CHECK(cache.compact());
+}
+
 TEST_CASE("a refusal says with which step the room comes", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(4)};
   const auto first = create_committed(cache, text(0, 8));

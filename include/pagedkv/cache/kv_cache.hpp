@@ -79,7 +79,7 @@ class basic_kv_cache {
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
-  /// see it. Four stores when neither is the case. Errors: `capacity_exhausted` (not now), `never_fits`,
+  /// see it (see `commit`). Four stores when neither is the case. Errors: `capacity_exhausted` (not now), `never_fits`,
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -100,11 +100,14 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return extend(s, tokens, on); });
   }
 
-  /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads it,
-  /// and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as nothing
-  /// can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of one batch share
-  /// when each is committed before the next is created; create them in the order of their rank, since what is published
-  /// stays so when its writer gives way. Errors: `invalid_argument` beyond the length, or before what was committed.
+  /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
+  /// it, and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as
+  /// nothing can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of
+  /// one batch share when each is committed before the next is created; create them in the order of their rank, since
+  /// what is published stays so when its writer gives way. Copies that the cache itself enqueues, on write in
+  /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead
+  /// of an event that its stream waits for. Errors: `invalid_argument` beyond the length, or before what was
+  /// committed.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
@@ -309,14 +312,15 @@ class basic_kv_cache {
   [[nodiscard]] Backend& backend() noexcept { return backend_; }
   [[nodiscard]] Events& events() noexcept { return state_.events; }
 
-  /// Moves blocks down so that all free ones lie above all others; returns the moves. Callers rebuild slot mappings;
+  /// Moves blocks down so that all free ones lie above all others; returns the moves, which run on `on` and must be
+  /// ordered behind all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings;
   /// batches notice by themselves. What the eviction policy knows of a block moves along; under `sharded_mutex` that
   /// takes 8 bytes more per block from the first compaction on, and where those cannot be had moved blocks count as just
   /// released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {
-      return error{error_code::in_use, "number of retiring blocks", state_.pool.counts().retiring};
+      return error{error_code::in_use, "number of steps in flight", state_.pool.num_open_steps()};
     }
     auto moves = detail::plan_compaction(state_);
     if (!moves || moves->empty()) {

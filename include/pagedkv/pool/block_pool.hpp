@@ -236,6 +236,7 @@ class block_pool {
   }
 
   [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
+  [[nodiscard]] std::int64_t num_open_steps() const noexcept { return retirement_.steps().num_open(); }
   /// What blocks wait for that a sequence lets go of when these steps use it; 0 for nothing.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
   /// When this many retiring blocks will be available: see `step_fence`. O(retiring + shared + pool / 64) while steps

@@ -62,6 +62,14 @@ class step_fence {
   }
 
   [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
+  [[nodiscard]] std::int64_t num_open() const noexcept {
+    auto num = std::int64_t{0};
+    const auto last = begun();
+    for (auto number = retired() + 1; number <= last; ++number) {
+      num += !retired_early(number);
+    }
+    return num;
+  }
 
   /// The tag of the latest open step that uses everything or is in this set; 0 when there is none.
   [[nodiscard]] std::uint32_t tag(const step_set& used = {}) const noexcept {
