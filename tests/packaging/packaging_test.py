@@ -29,7 +29,7 @@ def run(*command, **environment):
 
 
 def headers_below(folder):
-    return {path.relative_to(folder).as_posix() for kind in ("*.hpp", "*.hip") for path in folder.rglob(kind)}
+    return {path.relative_to(folder).as_posix() for kind in ("*.hpp", "*.inl", "*.hip") for path in folder.rglob(kind)}
 
 
 class Packaging(unittest.TestCase):
@@ -84,17 +84,25 @@ class Packaging(unittest.TestCase):
 
         self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
 
+    def test_headers_installed_elsewhere(self):
+        build, prefix = self.folder / "pagedkv", self.folder / "prefix"
+        disabled = ("-Dtests=disabled", "-Dbenches=disabled", "-Dexamples=disabled", "-Dcode_objects=disabled")
+        run("meson", "setup", f"--prefix={prefix}", "--includedir=include/third_party", *disabled, build, SOURCE_ROOT)
+        run("meson", "install", "-C", build)
+        self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
+
     def test_cmake_with_the_sources(self):
         self.build_and_run_with_cmake(f"-DPAGEDKV_SOURCE={SOURCE_ROOT}")
 
     def test_cmake_installed(self):
         build, first, prefix = self.folder / "pagedkv", self.folder / "first", self.folder / "prefix"
-        run("cmake", "-S", SOURCE_ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={first}")
+        elsewhere = "-DCMAKE_INSTALL_INCLUDEDIR=include/third_party"
+        run("cmake", "-S", SOURCE_ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={first}", elsewhere)
         run("cmake", "--install", build)
         first.rename(prefix)  # an installed copy may be moved
         files = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
         sources = headers_below(SOURCE_ROOT / "include") | headers_below(SOURCE_ROOT / "kernels")
-        self.assertEqual(files, {f"include/{name}" for name in sources} | CMAKE_FILES)
+        self.assertEqual(files, {f"include/third_party/{name}" for name in sources} | CMAKE_FILES)
         self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
 
     def test_cmake_compiles_kernels_for_cuda(self):

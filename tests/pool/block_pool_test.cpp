@@ -234,7 +234,35 @@ TEMPLATE_TEST_CASE("an evictable twin goes before all others, as long as it has 
   CHECK(test.allocate(1).empty());
 }
 
-TEST_CASE("a hint of a twin moves along when blocks do", "[block_pool]") {
+TEST_CASE("twins in use do not hide one that is evictable", "[block_pool]") {
+  auto test = evicting_pool{40};
+  const auto unique = test.make_evictable();
+  for (auto i = 0; i < 39; ++i) {
+    const auto block = test.make_evictable();
+    test.pool.note_twin(block);
+    test.index.with_twin.insert(block);
+    if (i < 38) {
+      REQUIRE(test.pool.hold(block));
+    }
+  }
+  CHECK(test.allocate(1) != std::vector{unique});
+  CHECK(test.allocate(1) == std::vector{unique});
+}
+
+TEST_CASE("an order that was promised to the caller holds for twins, too", "[block_pool]") {
+  auto test = pool_under_test<priority>{2};
+  auto blocks = test.allocate(2);
+  for (const auto block : blocks) {
+    test.pool.publish(block);
+    test.pool.note_twin(block);
+    test.index.with_twin.insert(block);
+  }
+  test.pool.release(blocks[0], {.priority = 100});
+  test.pool.release(blocks[1], {.priority = 50});
+  CHECK(test.allocate(1) == std::vector{blocks[1]});
+}
+
+TEST_CASE("what is known of a twin moves along when blocks do", "[block_pool]") {
   auto test = evicting_pool{4};
   auto blocks = test.allocate(4);
   std::ranges::for_each(std::span{blocks}.last(2), [&](block_id block) {

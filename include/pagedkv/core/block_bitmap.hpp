@@ -24,6 +24,10 @@ class block_bitmap {
   void insert(block_id block) noexcept { word_of(block).fetch_or(bit(block), std::memory_order_seq_cst); }
   void erase(block_id block) noexcept { word_of(block).fetch_and(~bit(block), std::memory_order_acq_rel); }
 
+  [[nodiscard]] bool contains(block_id block) const noexcept {
+    return (words_[to_index(block) / 64].load(std::memory_order_acquire) & bit(block)) != 0;
+  }
+
   /// Calls `visit(id)` for every id in the set, ascending. `visit` may erase the id it was given.
   template <class Visit>
   void for_each(Visit&& visit) const {

@@ -25,9 +25,10 @@ class [[nodiscard]] result {
  public:
   using value_type = T;
 
+  // Not defaulted: `return {};` would clear the bytes of an error first.
   constexpr result() noexcept
     requires std::is_void_v<T>
-  = default;
+  {}
   template <class Value>
     requires(!std::is_void_v<T>) && std::is_convertible_v<Value, T> &&
             (!std::is_same_v<std::remove_cvref_t<Value>, result>)

@@ -88,6 +88,15 @@ template <eviction_policy P>
   requires requires { requires !P::evicts; }
 inline constexpr bool evicts<P> = false;
 
+/// Whether of blocks with equal contents one may go before all others, whatever the policy knows of it. A policy that
+/// promises an order to the caller says by a member `twins_first` that is false that it may not.
+template <eviction_policy P>
+inline constexpr bool twins_first = evicts<P>;
+
+template <eviction_policy P>
+  requires requires { requires !P::twins_first; }
+inline constexpr bool twins_first<P> = false;
+
 /// Whether a policy orders about as well when each instance sees a part of the blocks. One that learns, or weighs the
 /// blocks of a chain against each other, says by a member `shardable` that is false that it does not.
 template <eviction_policy P>

@@ -10,7 +10,7 @@
 #include <pagedkv/pool/eviction_order.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
-#include <pagedkv/pool/twin_hints.hpp>
+#include <pagedkv/pool/twin_list.hpp>
 
 #include <algorithm>
 #include <cassert>
@@ -212,8 +212,9 @@ class block_pool {
     words_.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
   }
 
-  /// Says that another published block has the contents of this one: of twins, evictable ones go before all others.
-  void note_twin(block_id block) noexcept { twins_.insert(block); }
+  /// Says that another published block has the contents of this one. Unless the policy's order forbids it, one of them
+  /// goes before all other victims once nothing refers to it.
+  void note_twin(block_id block) noexcept { twins_.note(block, state(block).listed()); }
 
   /// Frees every evictable block, which `chains` forgets; returns how many.
   template <class Chains>
@@ -298,6 +299,7 @@ class block_pool {
     }
     if (after.published()) {
       order_.insert(block, how, [&] { return state(block).listed(); });
+      twins_.release(block);
     }
   }
 
@@ -306,6 +308,7 @@ class block_pool {
     if (before.count() == 0) {
       before.step() == 0 ? tally_.remove_evictable() : tally_.add_retiring(-1);
       order_.remove(block);
+      twins_.hold(block);
     }
   }
 
@@ -382,30 +385,36 @@ class block_pool {
     }
   };
 
-  /// An evictable block whose twin stays published: no hit is lost with it.
+  /// An evictable leaf whose twin stays published: no hit is lost with it.
   template <class Chains>
   [[nodiscard]] block_id take_twin(Chains& chains) noexcept {
+    using answer = typename twin_list<Locking::template atomic>::answer;
     return twins_.search([&](block_id block) {
+      if (!state(block).listed()) {
+        return answer::dropped;
+      }
+      if (chains.has_children(block)) {
+        return answer::kept;
+      }
       if (!peek(block)) {
-        return hint_answer::dropped;
+        return answer::dropped;
       }
       const auto has_twin = chains.has_twin(block, [&](block_id twin) { return !state(twin).claimed(); });
-      const auto is_leaf = !chains.has_children(block);
       unpeek(block);
       if (!has_twin) {
-        return hint_answer::dropped;
+        return answer::dropped;
       }
-      if (!is_leaf || claim(block, chains) != eviction_answer::taken) {
-        return hint_answer::kept;
+      if (claim(block, chains) != eviction_answer::taken) {
+        return answer::kept;
       }
       order_.erase(block);
-      return hint_answer::taken;
+      return answer::taken;
     });
   }
 
   template <class Chains>
   [[nodiscard]] block_id take_victim(Chains& chains, timestamp now, bool at_last) noexcept {
-    if constexpr (evicts<Eviction>) {
+    if constexpr (twins_first<Eviction>) {
       if (const auto twin = take_twin(chains); twin != no_block) {
         return twin;
       }
@@ -432,7 +441,7 @@ class block_pool {
   block_words<Locking> words_;
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
-  twin_hints<Locking::template atomic> twins_;
+  twin_list<Locking::template atomic> twins_;
   block_tally<Locking> tally_;
   block_retirement<Locking> retirement_;
 };

@@ -26,15 +26,15 @@ class workers {
   template <worker_pool Pool>
     requires(!std::same_as<std::remove_const_t<Pool>, workers>)
   constexpr workers(Pool& pool) noexcept  // NOLINT(google-explicit-constructor): a pool is meant to be passed as it is
-      : pool_(std::addressof(pool)), size_(&size_of<Pool>), run_(&run_on<Pool>) {}
+      : pool_(std::addressof(pool)), operations_(&operations_on<Pool>) {}
 
-  [[nodiscard]] int size() const { return pool_ == nullptr ? 1 : size_(pool_); }
+  [[nodiscard]] int size() const { return pool_ == nullptr ? 1 : operations_->size(pool_); }
 
   /// As a pool's `run`.
   template <class Call>
   void run(int n, Call&& call) const {
     if (pool_ != nullptr && n > 1) {
-      run_(pool_, n, std::addressof(call), [](void* context, int i) {
+      operations_->run(pool_, n, std::addressof(call), [](void* context, int i) {
         (*static_cast<std::remove_reference_t<Call>*>(context))(i);
       });
       return;
@@ -47,6 +47,11 @@ class workers {
  private:
   using invocation = void (*)(void* context, int i);
 
+  struct operations {
+    int (*size)(void* pool);
+    void (*run)(void* pool, int n, void* context, invocation invoke);
+  };
+
   template <class Pool>
   static int size_of(void* pool) {
     return static_cast<int>(static_cast<Pool*>(pool)->size());
@@ -57,9 +62,12 @@ class workers {
     static_cast<Pool*>(pool)->run(n, [=](int i) { invoke(context, i); });
   }
 
+  template <class Pool>
+  static constexpr auto operations_on = operations{&size_of<Pool>, &run_on<Pool>};
+
+  // Two words, which pass in registers: an append takes a stream.
   void* pool_ = nullptr;
-  int (*size_)(void*) = nullptr;
-  void (*run_)(void*, int, void*, invocation) = nullptr;
+  const operations* operations_ = nullptr;
 };
 
 }  // namespace pagedkv::host

@@ -20,6 +20,7 @@ class priority {
  public:
   static constexpr std::string_view name = "priority";
   static constexpr bool concurrent = false;
+  static constexpr bool twins_first = false;
 
   static constexpr auto max_priority = 100;
 

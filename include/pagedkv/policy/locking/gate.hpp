@@ -36,8 +36,9 @@ class gate {
     mutex_type mutex;
   };
 
-  [[nodiscard]] mutex_type& own() noexcept { return parts_[this_thread_index{}.current() % parts_.size()].mutex; }
+  [[nodiscard]] mutex_type& own() noexcept { return parts_[threads_.current() % parts_.size()].mutex; }
 
+  this_thread_index threads_;  // kept, so that every shared object leaves by the part by which it came
   std::array<part, 16> parts_;
 };
 

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// The unreferenced blocks that had a twin, another block of equal contents, when they or the twin were published. A
+/// search asks its caller about each, because twins come and go. Two bits a block; with an atomic `Atomic`, every member
+/// but `rename` may be called from any thread.
+template <template <class> class Atomic>
+class twin_list {
+ public:
+  /// What a search does with a block that it asked about.
+  enum class answer : std::uint8_t { taken, kept, dropped };
+
+  explicit twin_list(std::int32_t num_blocks)
+      : num_blocks_(static_cast<std::size_t>(num_blocks)), had_twin_(num_blocks), listed_(num_blocks_) {}
+
+  /// A block has a twin.
+  void note(block_id block, bool unreferenced) noexcept {
+    had_twin_.insert(block);
+    if (unreferenced) {
+      list(block);
+    }
+  }
+
+  /// A block lost its last reference.
+  void release(block_id block) noexcept {
+    if (had_twin_.contains(block)) {
+      list(block);
+    }
+  }
+
+  /// A block is referenced again.
+  void hold(block_id block) noexcept {
+    if (had_twin_.contains(block)) {
+      unlist(block);
+    }
+  }
+
+  /// Calls `ask(id)` on a few blocks until one is taken. Each search goes on where the last one ended, so blocks that
+  /// are kept hide others only for a while. One load where there are none.
+  template <class Ask>
+  [[nodiscard]] block_id search(Ask&& ask) noexcept {
+    constexpr auto most_asked = 16;
+    for (auto asked = 0; asked < most_asked && num_listed_.load(std::memory_order_relaxed) > 0; ++asked) {
+      const auto found = listed_.find(next_.load(std::memory_order_relaxed));
+      if (found == num_blocks_) {
+        next_.store(0, std::memory_order_relaxed);
+        continue;
+      }
+      next_.store(found + 1, std::memory_order_relaxed);
+      const auto said = ask(to_block(found));
+      if (said != answer::kept) {
+        unlist(to_block(found));
+      }
+      if (said == answer::taken) {
+        return to_block(found);
+      }
+    }
+    return no_block;
+  }
+
+  /// Compaction: `to`, which is free, takes over what is known of `from`.
+  void rename(block_id from, block_id to) noexcept {
+    had_twin_.contains(from) ? had_twin_.insert(to) : had_twin_.erase(to);
+    if (unlist(from)) {
+      list(to);
+    }
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return had_twin_.metadata_bytes() + listed_.bytes(); }
+
+ private:
+  void list(block_id block) noexcept {
+    if (listed_.set(to_index(block))) {
+      num_listed_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  bool unlist(block_id block) noexcept {
+    const auto was_listed = listed_.reset(to_index(block));
+    num_listed_.fetch_sub(was_listed ? 1 : 0, std::memory_order_relaxed);
+    return was_listed;
+  }
+
+  std::size_t num_blocks_;
+  block_bitmap<Atomic> had_twin_;
+  evictable_bitmap<Atomic> listed_;
+  Atomic<std::int64_t> num_listed_{0};
+  Atomic<std::size_t> next_{0};
+};
+
+}  // namespace pagedkv
