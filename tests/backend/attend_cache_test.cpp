@@ -65,7 +65,7 @@ class decoder {
       const auto query = project(tokens.back(), tokens.size() - 1, 3, num_heads);
       queries.insert(queries.end(), query.begin(), query.end());
     }
-    auto batch = compressed_batch(ids.size(), 200);
+    auto batch = compressed_batch(64, 200);
     cache_.update(batch, ids).value();
     auto output = std::vector<float>(queries.size());
     constexpr auto stride = std::int64_t{num_heads} * head_dim;

@@ -113,14 +113,16 @@ template <element Element, element Input = float32, element Output = Input>
 
 }  // namespace pagedkv::host
 
-template <pagedkv::element Element, pagedkv::element Input, pagedkv::element Output>
-pagedkv::result<void> pagedkv::host_backend::attend(const block_storage_view& view, std::int32_t layer,
-                                                    const attention_batch& batch,
-                                                    const attention_queries<typename Input::storage>& queries,
-                                                    const attention_output<typename Output::storage>& output,
-                                                    const attention_options& options, stream on) noexcept {
+namespace pagedkv {
+
+template <element Element, element Input, element Output>
+result<void> host_backend::attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                  const attention_queries<typename Input::storage>& queries,
+                                  const attention_output<typename Output::storage>& output,
+                                  const attention_options& options, stream on) noexcept {
   return host::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on.threads);
 }
 
-static_assert(pagedkv::attention_backend_for<pagedkv::host_backend, pagedkv::float16, pagedkv::float32,
-                                             pagedkv::float16>);
+static_assert(attention_backend_for<host_backend, float16, float32, float16>);
+
+}  // namespace pagedkv

@@ -21,26 +21,26 @@ struct row_loops {
 
   [[gnu::always_inline]] static void encode(const float* __restrict row, float scale, storage* __restrict stored,
                                             std::size_t size) noexcept {
-    auto i = std::size_t{0};
-    for (; i + chunk <= size; i += chunk) {
+    const auto whole = size - size % chunk;
+    for (auto i = std::size_t{0}; i < whole; i += chunk) {
       for (auto k = std::size_t{0}; k < chunk; ++k) {
         stored[i + k] = E::encode(row[i + k], scale);
       }
     }
-    for (; i < size; ++i) {
+    for (auto i = whole; i < size; ++i) {
       stored[i] = E::encode(row[i], scale);
     }
   }
 
   [[gnu::always_inline]] static void decode(const storage* __restrict stored, float scale, float* __restrict row,
                                             std::size_t size) noexcept {
-    auto i = std::size_t{0};
-    for (; i + chunk <= size; i += chunk) {
+    const auto whole = size - size % chunk;
+    for (auto i = std::size_t{0}; i < whole; i += chunk) {
       for (auto k = std::size_t{0}; k < chunk; ++k) {
         row[i + k] = E::decode(stored[i + k], scale);
       }
     }
-    for (; i < size; ++i) {
+    for (auto i = whole; i < size; ++i) {
       row[i] = E::decode(stored[i], scale);
     }
   }
