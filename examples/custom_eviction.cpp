@@ -1,7 +1,7 @@
 // An eviction policy of one's own, in a cache: blocks of long prompts go before blocks of short ones.
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/chain_lists.hpp>
+#include <pagedkv/policy/eviction/parts/chain_lists.hpp>
 
 #include <bit>
 #include <cstdio>

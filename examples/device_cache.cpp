@@ -1,10 +1,10 @@
 // A cache in a device's memory, which kernels fill and read on one stream. Where there is no device it says so, and the
 // host serves. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor.
 
-#include <pagedkv/backend/hip/backend.hpp>
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/pinned_allocator.hpp>
-#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <cstdio>

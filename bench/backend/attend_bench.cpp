@@ -3,10 +3,10 @@
 
 #include "../support/best_of.hpp"
 
-#include <pagedkv/backend/host/attend.hpp>
-#include <pagedkv/backend/host/thread_pool.hpp>
-#include <pagedkv/core/layout.hpp>
+#include <pagedkv/host/attend.hpp>
+#include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/storage/layout.hpp>
 
 #include <benchmark/benchmark.h>
 

@@ -1,7 +1,7 @@
 #include "scoreboard.hpp"
 
-#include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>

@@ -1,7 +1,7 @@
 #include "policies.hpp"
 #include "scoreboard.hpp"
 
-#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 
 #include <benchmark/benchmark.h>
 

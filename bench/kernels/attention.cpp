@@ -3,13 +3,13 @@
 //
 //   kernel_attention [FILE]   prints the table; writes the same as JSON to FILE
 
-#include <pagedkv/backend/hip/backend.hpp>
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/stream.hpp>
-#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/attention/plan.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/pool/block_storage.hpp>
+#include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
 #include <chrono>

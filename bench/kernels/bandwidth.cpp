@@ -2,14 +2,14 @@
 // scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs,
 // and reports in TAP.
 
-#include <pagedkv/backend/hip/backend.hpp>
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/pinned_allocator.hpp>
-#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/pool/block_storage.hpp>
+#include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/element/row.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
 
 #include <benchmark/benchmark.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/cache/statistics.hpp>
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/lifecycle/request.hpp>
-#include <pagedkv/policy/backend.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/requests/request.hpp>
 
 #include <cstdint>
 #include <memory>

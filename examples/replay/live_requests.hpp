@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/lifecycle/request.hpp>
+#include <pagedkv/requests/request.hpp>
 
 #include <condition_variable>
 #include <cstddef>

@@ -3,7 +3,7 @@
 #include "engine.hpp"
 #include "workload.hpp"
 
-#include <pagedkv/cache/statistics.hpp>
+#include <pagedkv/cache/operations/statistics.hpp>
 
 #include <cstdint>
 #include <string>

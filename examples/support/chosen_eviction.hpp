@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include "prefix_trace.hpp"
 
-#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 
 #include <cassert>
 #include <cstddef>

@@ -4,21 +4,21 @@
   #error "pagedkv needs C++20: compile with -std=c++20 or newer"
 #endif
 
-#include <pagedkv/backend/host/backend.hpp>
-#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/kv_cache.hpp>
-#include <pagedkv/core/sizing.hpp>
-#include <pagedkv/lifecycle/request_tracker.hpp>
+#include <pagedkv/host/backend.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/requests/request_tracker.hpp>
+#include <pagedkv/storage/sizing.hpp>
 
 namespace pagedkv {
 

@@ -2,7 +2,7 @@
 #include "../support/strided_rows.hpp"
 #include "storage_under_test.hpp"
 
-#include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/host/backend.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

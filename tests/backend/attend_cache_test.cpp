@@ -1,8 +1,8 @@
 #include "../support/attention_reference.hpp"
 #include "../support/printing.hpp"
 
-#include <pagedkv/backend/host/attend.hpp>
-#include <pagedkv/backend/host/thread_pool.hpp>
+#include <pagedkv/host/attend.hpp>
+#include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

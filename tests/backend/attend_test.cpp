@@ -1,7 +1,7 @@
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
 
-#include <pagedkv/backend/host/thread_pool.hpp>
+#include <pagedkv/host/thread_pool.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

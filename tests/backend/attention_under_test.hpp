@@ -3,8 +3,8 @@
 #include "../support/attention_reference.hpp"
 #include "storage_under_test.hpp"
 
-#include <pagedkv/backend/host/append.hpp>
-#include <pagedkv/backend/host/attend.hpp>
+#include <pagedkv/host/append.hpp>
+#include <pagedkv/host/attend.hpp>
 
 #include <numeric>
 #include <random>

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <pagedkv/core/layout.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>
 #include <cstdint>

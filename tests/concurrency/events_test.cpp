@@ -1,4 +1,4 @@
-#include <pagedkv/cache/event_queues.hpp>
+#include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -1,6 +1,6 @@
 #include "../support/full_numbers.hpp"
 
-#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,9 +1,9 @@
 #include "../support/asserts.hpp"
 
-#include <pagedkv/policy/locking/contention.hpp>
-#include <pagedkv/policy/locking/guards.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
-#include <pagedkv/policy/locking/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>

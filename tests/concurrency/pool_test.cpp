@@ -2,10 +2,10 @@
 #include "../support/mutants.hpp"
 #include "../support/scheduled_policies.hpp"
 
-#include <pagedkv/core/block_bitmap.hpp>
+#include <pagedkv/detail/block_bitmap.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/policy/eviction/parts/evictable_bitmap.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/step_fence.hpp>

@@ -1,8 +1,8 @@
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>

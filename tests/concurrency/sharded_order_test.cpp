@@ -3,7 +3,7 @@
 
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
-#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/sharded_order.hpp>
 

@@ -1,7 +1,7 @@
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
-#include <pagedkv/policy/locking/thread_index.hpp>
+#include <pagedkv/policy/locking/parts/thread_index.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -4,8 +4,8 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/backend/hip/attend.hpp>
-#include <pagedkv/backend/host/append.hpp>
+#include <pagedkv/device/attend.hpp>
+#include <pagedkv/host/append.hpp>
 
 #include <cmath>
 #include <limits>

@@ -2,7 +2,7 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/backend/hip/pinned_allocator.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

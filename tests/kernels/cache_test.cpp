@@ -4,8 +4,8 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/event.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/event.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>

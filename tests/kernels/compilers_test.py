@@ -15,7 +15,7 @@ INSTANTIATIONS = SOURCE_ROOT / "kernels" / "pagedkv" / "kernels" / "instantiatio
 NOTHING_CHECKED = 77
 
 NO_DEVICE_PROGRAM = """
-#include <pagedkv/backend/hip/backend.hpp>
+#include <pagedkv/device/backend.hpp>
 
 #include <iostream>
 
@@ -34,12 +34,12 @@ int main() {
 ENGINE_PROGRAM = """
 #include <cuda_runtime_api.h>
 
-#include <pagedkv/backend/hip/backend.hpp>
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/event.hpp>
-#include <pagedkv/backend/hip/pinned_allocator.hpp>
-#include <pagedkv/backend/hip/pool_allocator.hpp>
-#include <pagedkv/backend/hip/stream.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/event.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <iostream>

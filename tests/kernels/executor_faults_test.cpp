@@ -6,7 +6,7 @@
 #include "run_kernel.hpp"
 #include "target.hpp"
 
-#include <pagedkv/backend/hip/event.hpp>
+#include <pagedkv/device/event.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

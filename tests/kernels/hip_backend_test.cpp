@@ -2,12 +2,12 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/backend/hip/device_allocator.hpp>
-#include <pagedkv/backend/hip/event.hpp>
-#include <pagedkv/backend/hip/memory_ledger.hpp>
-#include <pagedkv/backend/hip/pinned_allocator.hpp>
-#include <pagedkv/backend/hip/pool_allocator.hpp>
-#include <pagedkv/pool/block_storage.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/event.hpp>
+#include <pagedkv/device/memory_ledger.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -3,12 +3,12 @@
 // What kernels should do, as plain loops over host memory.
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/core/layout.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/element/row.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
+#include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>
 #include <cstring>

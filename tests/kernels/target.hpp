@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/backend/hip/backend.hpp>
-#include <pagedkv/backend/hip/stream.hpp>
-#include <pagedkv/backend/host/backend.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/stream.hpp>
+#include <pagedkv/host/backend.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

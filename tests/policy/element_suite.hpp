@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/element/row.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

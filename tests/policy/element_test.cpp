@@ -4,6 +4,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "../support/printing.hpp"
 
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,4 +1,4 @@
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 
 #include <catch2/catch_test_macros.hpp>

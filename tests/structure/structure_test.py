@@ -61,12 +61,12 @@ class PlantedViolations(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.write("include/pagedkv/core/ids.hpp", "#include <cstdint>\n")
-        self.write("include/pagedkv/policy/element.hpp", "#include <pagedkv/core/ids.hpp>\n")
-        self.write("include/pagedkv/policy/element/int8.hpp", "#include <pagedkv/policy/element.hpp>\n")
-        self.write("include/pagedkv/backend/host/memory.hpp", "#include <pagedkv/policy/element.hpp>\n")
-        self.write("include/pagedkv/backend/hip/memory.hpp", "#include <hip/hip_runtime.h>\nnamespace pagedkv::hip {}\n")
+        self.write("include/pagedkv/policy/element/concept.hpp", "#include <pagedkv/core/ids.hpp>\n")
+        self.write("include/pagedkv/policy/element/int8.hpp", "#include <pagedkv/policy/element/concept.hpp>\n")
+        self.write("include/pagedkv/host/memory.hpp", "#include <pagedkv/policy/element/concept.hpp>\n")
+        self.write("include/pagedkv/device/memory.hpp", "#include <hip/hip_runtime.h>\nnamespace pagedkv::hip {}\n")
         self.write("include/pagedkv/pagedkv.hpp", "#include <pagedkv/policy/element/int8.hpp>\n")
-        self.write("kernels/pagedkv/kernels/append.hpp", "#include <pagedkv/core/ids.hpp>\n")
+        self.write("kernels/pagedkv/kernels/transfer/append.hpp", "#include <pagedkv/core/ids.hpp>\n")
 
     def write(self, name, text):
         path = self.root / name
@@ -88,7 +88,7 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.unbuilt_violations)
 
     def test_upward_include(self):
-        self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element.hpp>  // up\n")
+        self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element/concept.hpp>  // up\n")
         self.expect(rules.include_violations, "core/bad.hpp:2: core must not include policy")
 
     def test_sideways_include(self):
@@ -97,8 +97,8 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.include_violations, "prefix must not include pool")
 
     def test_host_backend_sees_kernels(self):
-        self.write("include/pagedkv/backend/host/bad.hpp", "#include <pagedkv/kernels/append.hpp>\n")
-        self.expect(rules.include_violations, "backend/host must not include kernels")
+        self.write("include/pagedkv/host/bad.hpp", "#include <pagedkv/kernels/transfer/append.hpp>\n")
+        self.expect(rules.include_violations, "host must not include kernels")
 
     def test_umbrella_included_from_within(self):
         self.write("include/pagedkv/cache/bad.hpp", "#include <pagedkv/pagedkv.hpp>\n")
@@ -106,13 +106,13 @@ class PlantedViolations(unittest.TestCase):
 
     def test_cache_sees_hip(self):
         self.write("include/pagedkv/cache/bad.hpp", "#include <hip/hip_runtime_api.h>\n")
-        self.write("include/pagedkv/lifecycle/bad.hpp", "#include <pagedkv/backend/hip/memory.hpp>\n")
+        self.write("include/pagedkv/requests/bad.hpp", "#include <pagedkv/device/memory.hpp>\n")
         self.write("include/pagedkv/pool/bad.hpp", "#include <cuda_runtime.h>\n")
         self.expect(
             rules.include_violations,
             "cache must not see hip",
-            "lifecycle must not include backend/hip",
             "pool must not see cuda",
+            "requests must not include device",
         )
 
     def test_pool_names_hip(self):

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/attention.hpp>
-#include <pagedkv/policy/element.hpp>
+#include <pagedkv/attention/attention.hpp>
+#include <pagedkv/policy/element/concept.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 
 #include "../../examples/support/chosen_eviction.hpp"
 
-#include <pagedkv/backend/host/backend.hpp>
 #include <pagedkv/cache/kv_cache.hpp>
+#include <pagedkv/host/backend.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 
 #include <memory>

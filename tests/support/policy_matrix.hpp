@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/core/layout.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -21,6 +20,7 @@
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/storage/layout.hpp>
 
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/backend/host/backend.hpp>
-#include <pagedkv/policy/element.hpp>
+#include <pagedkv/host/backend.hpp>
+#include <pagedkv/policy/element/concept.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -3,8 +3,8 @@
 #include "scheduled.hpp"
 
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/parts/thread_index.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <atomic>

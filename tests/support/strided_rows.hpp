@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/backend.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/cache/counters.hpp>
-#include <pagedkv/cache/events.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/config.hpp>
+#include <pagedkv/metrics/counters.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 #include <pagedkv/sequence/sequence.hpp>

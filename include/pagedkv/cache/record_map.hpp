@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/result.hpp>
-#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 

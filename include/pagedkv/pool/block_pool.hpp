@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/view.hpp>
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/spin_pause.hpp>
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_tally.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/detail/block_bitmap.hpp>
 #include <pagedkv/pool/block_words.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 

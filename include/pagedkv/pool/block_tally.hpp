@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/pool/tally.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/tally.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 #include <cstddef>
 #include <cstdint>

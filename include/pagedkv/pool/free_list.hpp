@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/policy/locking.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
 
 #include <concepts>
 #include <cstddef>

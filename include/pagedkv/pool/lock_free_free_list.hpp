@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/locking/contention.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
-#include <pagedkv/policy/locking/thread_index.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/policy/locking/parts/thread_index.hpp>
 #include <pagedkv/pool/free_list.hpp>
 #include <pagedkv/pool/tagged_index_stack.hpp>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/thread_index.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/thread_index.hpp>
 #include <pagedkv/pool/free_list.hpp>
 
 #include <array>

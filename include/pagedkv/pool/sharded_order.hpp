@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/locking/guards.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/block_places.hpp>
 #include <pagedkv/pool/eviction_order.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/free_list.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/locking/contention.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
 
 #include <cstdint>
 #include <memory>

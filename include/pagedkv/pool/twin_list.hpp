@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/block_bitmap.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/policy/eviction/evictable_bitmap.hpp>
+#include <pagedkv/detail/block_bitmap.hpp>
+#include <pagedkv/policy/eviction/parts/evictable_bitmap.hpp>
 
 #include <atomic>
 #include <cstddef>

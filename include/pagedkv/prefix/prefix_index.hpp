@@ -1,9 +1,9 @@
 #pragma once
 
 #include <pagedkv/core/chain_link.hpp>
-#include <pagedkv/core/copy_run.hpp>
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/prefix/block_hash.hpp>
+#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/policy/hash/concept.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/token_store.hpp>
 

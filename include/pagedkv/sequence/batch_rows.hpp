@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/copy_run.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 // The kernels over rows, as host code sees them: declarations, so that a host compiler can call what a device compiler
 // instantiates in another file (see instantiations/). Where kernels are compiled, the headers named like the functions
 // define them.
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/core/view.hpp>
 #include <pagedkv/kernels/runtime.hpp>
+#include <pagedkv/storage/view.hpp>
 
 #include <cstdint>
 #include <span>

@@ -3,8 +3,8 @@
 // What kernels are written against, in `pagedkv::kernels`, and the runtime that launches them. Which implementation
 // stands behind the names follows from the compiler that reads this.
 
+#include <pagedkv/executor/launch_shape.hpp>
 #include <pagedkv/kernels/attributes.hpp>
-#include <pagedkv/kernels/launch_shape.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 #include <pagedkv/kernels/vector.hpp>
 

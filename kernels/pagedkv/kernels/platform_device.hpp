@@ -6,7 +6,7 @@
 // The names that are pagedkv's own, the same on every real device. Included by the platform headers only.
 
   #include <pagedkv/kernels/attributes.hpp>
-  #include <pagedkv/kernels/launch_shape.hpp>
+  #include <pagedkv/executor/launch_shape.hpp>
   #include <pagedkv/kernels/runtime.hpp>
   #include <pagedkv/kernels/vector.hpp>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/kernels/executor/intrinsics.hpp>
-#include <pagedkv/kernels/executor/runtime.hpp>
-#include <pagedkv/kernels/launch_shape.hpp>
+#include <pagedkv/executor/intrinsics.hpp>
+#include <pagedkv/executor/launch_shape.hpp>
+#include <pagedkv/executor/runtime.hpp>
 #include <pagedkv/kernels/vector.hpp>
 
 #include <tuple>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/view.hpp>
 #include <pagedkv/kernels/divider.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/storage/view.hpp>
 
 #include <type_traits>
 

@@ -20,6 +20,6 @@
     #define PAGEDKV_COMPILES_KERNELS
   #endif
 #else
-  #include <pagedkv/kernels/executor/runtime.hpp>
+  #include <pagedkv/executor/runtime.hpp>
   #define PAGEDKV_COMPILES_KERNELS
 #endif

@@ -3,7 +3,7 @@
 // Empty for other platforms.
 #if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
 
-  #include <pagedkv/kernels/device_properties.hpp>
+  #include <pagedkv/executor/device_properties.hpp>
 
   #include <hip/hip_runtime_api.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/event_queues.hpp>
+#include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>

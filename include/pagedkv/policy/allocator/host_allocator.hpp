@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/allocator.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 
 #include <algorithm>
 #include <cstdlib>

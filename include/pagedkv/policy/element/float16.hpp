@@ -1,8 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/device_half.hpp>
-#include <pagedkv/core/wide_vectors.hpp>
-#include <pagedkv/policy/element.hpp>
+#include <pagedkv/core/host_device.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/parts/device_half.hpp>
+#include <pagedkv/policy/element/parts/wide_vectors.hpp>
 
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <pagedkv/policy/element.hpp>
+#include <pagedkv/core/host_device.hpp>
+#include <pagedkv/policy/element/concept.hpp>
 
 namespace pagedkv {
 

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/rounded_product.hpp>
-#include <pagedkv/policy/element.hpp>
+#include <pagedkv/core/host_device.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/parts/rounded_product.hpp>
 
 #include <cstdint>
 

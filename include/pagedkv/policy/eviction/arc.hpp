@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
-#include <pagedkv/policy/eviction/chain_lists.hpp>
-#include <pagedkv/policy/eviction/ghost_list.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/chain_lists.hpp>
+#include <pagedkv/policy/eviction/parts/ghost_list.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
-#include <pagedkv/policy/eviction/chain_lists.hpp>
-#include <pagedkv/policy/eviction/hit_memory.hpp>
-#include <pagedkv/policy/eviction/least_of.hpp>
-#include <pagedkv/policy/eviction/reuse_class.hpp>
-#include <pagedkv/policy/eviction/reuse_log.hpp>
-#include <pagedkv/policy/eviction/reuse_model.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/chain_lists.hpp>
+#include <pagedkv/policy/eviction/parts/hit_memory.hpp>
+#include <pagedkv/policy/eviction/parts/least_of.hpp>
+#include <pagedkv/policy/eviction/parts/reuse_class.hpp>
+#include <pagedkv/policy/eviction/parts/reuse_log.hpp>
+#include <pagedkv/policy/eviction/parts/reuse_model.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
-#include <pagedkv/policy/eviction/block_lists.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/block_lists.hpp>
 
 namespace pagedkv {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
-#include <pagedkv/policy/eviction/chain_lists.hpp>
-#include <pagedkv/policy/eviction/deadline_heap.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/chain_lists.hpp>
+#include <pagedkv/policy/eviction/parts/deadline_heap.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/eviction.hpp>
-#include <pagedkv/policy/eviction/chain_lists.hpp>
-#include <pagedkv/policy/eviction/frequency_sketch.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/chain_lists.hpp>
+#include <pagedkv/policy/eviction/parts/frequency_sketch.hpp>
 
 #include <algorithm>
 #include <cstdint>

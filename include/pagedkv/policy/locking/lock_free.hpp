@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/contention.hpp>
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 #include <atomic>
 

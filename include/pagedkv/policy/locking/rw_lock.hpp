@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/fair_shared_mutex.hpp>
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 namespace pagedkv {
 

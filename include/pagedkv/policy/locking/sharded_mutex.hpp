@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/contention.hpp>
-#include <pagedkv/policy/locking/gate.hpp>
-#include <pagedkv/policy/locking/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/policy/locking/parts/gate.hpp>
+#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
 
 #include <atomic>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/policy/locking.hpp>
-#include <pagedkv/policy/locking/unsynchronized.hpp>
+#include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 #include <type_traits>
 

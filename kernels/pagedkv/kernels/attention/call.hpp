@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/attention.hpp>
+#include <pagedkv/attention/attention.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/core/view.hpp>
+#include <pagedkv/storage/view.hpp>
 
 #include <cstdint>
 

@@ -2,7 +2,7 @@
 
 // Attention as host code sees it; see launchers.hpp.
 
-#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 

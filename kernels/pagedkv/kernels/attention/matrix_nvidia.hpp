@@ -3,8 +3,8 @@
 // Empty for other compilers.
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
-  #include <pagedkv/core/attention_plan.hpp>
-  #include <pagedkv/core/view.hpp>
+  #include <pagedkv/attention/plan.hpp>
+  #include <pagedkv/storage/view.hpp>
   #include <pagedkv/kernels/attention/lane_maps.hpp>
   #include <pagedkv/kernels/attention/lane_word.hpp>
   #include <pagedkv/kernels/platform.hpp>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/attention_plan.hpp>
-#include <pagedkv/core/view.hpp>
+#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/storage/view.hpp>
 
 namespace pagedkv::kernels {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/attention_plan.hpp>
+#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/platform.hpp>
 

@@ -1,6 +1,6 @@
 // Copies and moves do not depend on the element.
 
-#include <pagedkv/kernels/move_blocks.hpp>
+#include <pagedkv/kernels/transfer/move_blocks.hpp>
 
 namespace pagedkv::kernels {
 

@@ -1,4 +1,4 @@
-#include <pagedkv/backend/hip/attention_numbers.hpp>
+#include <pagedkv/device/attention_numbers.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>

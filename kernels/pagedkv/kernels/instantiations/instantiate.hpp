@@ -4,11 +4,11 @@
 // one per element here, or a program's own for its own elements. Host compilers then call the same functions through
 // their declarations. To be used inside no namespace.
 
-#include <pagedkv/kernels/append.hpp>
 #include <pagedkv/kernels/attention/attend.hpp>
-#include <pagedkv/kernels/convert_blocks.hpp>
-#include <pagedkv/kernels/gather.hpp>
-#include <pagedkv/kernels/rope_append.hpp>
+#include <pagedkv/kernels/transfer/append.hpp>
+#include <pagedkv/kernels/transfer/convert_blocks.hpp>
+#include <pagedkv/kernels/transfer/gather.hpp>
+#include <pagedkv/kernels/transfer/rope_append.hpp>
 
 /// Every kernel over blocks of `Element` and rows of `Rows`.
 #define PAGEDKV_INSTANTIATE_ROWS(Element, Rows)                                                                   \

@@ -1,0 +1,390 @@
+#pragma once
+
+#include <pagedkv/attention/attention.hpp>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace pagedkv {
+
+/// Tokens that kernels take at once: the unit in which work is shared out.
+inline constexpr std::int32_t attention_tile = 16;
+
+/// A row of the batch as kernels read it. Its tasks are numbered KV head by KV head, column tile by column tile; a
+/// column is a pair of query token and query head, and each task reads all visible tokens.
+struct attention_row {
+  std::int32_t first_index = 0;  // where its blocks start in `indices`
+  std::int32_t num_tokens = 0;
+  std::int32_t first_query = 0;  // its first query token
+  std::int32_t num_queries = 1;
+  std::int32_t first_tile = 0;  // of the tokens that its first query sees
+  std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets its zeros
+  std::int32_t num_tasks = 1;
+  std::int32_t num_column_tiles = 1;
+};
+
+/// Where the work of one wave starts; it ends where that of the next starts. Tiles are counted from the row's first.
+struct attention_share {
+  std::int32_t row = 0;
+  std::int32_t task = 0;
+  std::int32_t tile = 0;
+  std::int32_t first_partial = 0;  // its first piece that is no whole task writes its result here
+};
+
+/// A task in several pieces, and where their results are.
+struct attention_merge {
+  std::int32_t row = 0;
+  std::int32_t task = 0;
+  std::int32_t first_partial = 0;
+  std::int32_t num_partials = 0;
+};
+
+/// More results than these are merged by a whole workgroup.
+inline constexpr std::int32_t merged_by_group = 4;
+
+static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
+              "kernels read these as vectors of int32");
+
+/// How many merges a plan has; which ones are large follows in memory.
+struct attention_counts {
+  std::int32_t num_rows = 0;
+  std::int32_t num_merges = 0;
+  std::int32_t num_large = 0;
+  std::int32_t unused = 0;
+};
+
+/// Where the parts of a plan lie, in bytes from its start. The same for every plan of a shape, so that a captured graph
+/// may read one plan after the other.
+struct attention_plan_layout {
+  std::int32_t max_partials = 0;
+  std::int32_t max_merges = 0;
+  std::int32_t max_large = 0;
+  std::size_t rows = 0;
+  std::size_t shares = 0;
+  std::size_t merges = 0;
+  std::size_t large = 0;
+  std::size_t bytes = 0;
+
+  explicit attention_plan_layout(const attention_shape& shape) noexcept {
+    const auto after = [](std::size_t start, std::int32_t count, std::size_t each) {
+      return (start + static_cast<std::size_t>(count) * each + 15) / 16 * 16;
+    };
+    max_partials = shape.max_partials > 0 ? shape.max_partials : 2 * shape.num_shares;
+    max_merges = max_partials / 2;  // each has two partial results or more
+    max_large = max_partials / (merged_by_group + 1);
+    rows = sizeof(attention_counts);
+    shares = after(rows, shape.max_rows, sizeof(attention_row));
+    merges = after(shares, shape.num_shares + 1, sizeof(attention_share));
+    large = after(merges, max_merges, sizeof(attention_merge));
+    bytes = after(large, max_large, sizeof(std::int32_t));
+  }
+};
+
+/// Bytes that attention by a plan of this shape works in.
+[[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
+                                                           std::int32_t head_dim) noexcept {
+  const auto columns =
+      static_cast<std::size_t>(attention_plan_layout(shape).max_partials) * static_cast<std::size_t>(shape.columns);
+  return columns * (static_cast<std::size_t>(head_dim + 3) / 4 * 4 + 2) * sizeof(float);
+}
+
+/// Shares the attention of a batch out to waves: the same number of tiles to each, across the borders of sequences and
+/// heads. The words that kernels read lie at fixed places. Allocates in the constructor only; not thread-safe.
+///
+/// With `split_tokens`, a sequence is cut at multiples of it, whatever else is in the batch: its results then have the
+/// same bits in every batch.
+class attention_planner {
+ public:
+  /// Throws `std::bad_alloc`.
+  explicit attention_planner(const attention_shape& shape)
+      : shape_(shape),
+        layout_(shape),
+        memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
+        counts_(new(memory_.get()) attention_counts),
+        rows_(place<attention_row>(layout_.rows, shape.max_rows)),
+        shares_(place<attention_share>(layout_.shares, shape.num_shares + 1)),
+        merges_(place<attention_merge>(layout_.merges, layout_.max_merges)),
+        large_(place<std::int32_t>(layout_.large, layout_.max_large)) {}
+
+  [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
+
+  /// What kernels read, to be copied to where they can.
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), layout_.bytes}; }
+
+  [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
+  [[nodiscard]] std::span<const attention_share> shares() const noexcept { return shares_; }
+  [[nodiscard]] std::span<const attention_merge> merges() const noexcept {
+    return merges_.first(static_cast<std::size_t>(counts_->num_merges));
+  }
+
+  /// From scratch. Spans of the batch are the host's. Errors: `limit_reached` when there is too little room for rows or
+  /// partial results; the plan is empty then.
+  [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
+    if (auto described = describe_rows(batch); !described) {
+      return described;
+    }
+    planned_tiles_ = num_tiles_;
+    share_out();
+    return number_partials();
+  }
+
+  /// For the same sequences in the same order, some tokens later: shares stay where they are and only grow or shrink by
+  /// what their rows do, until they differ by a sixteenth. Then, and where rows came or went, plans from scratch.
+  [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
+    const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0;
+    if (!same_rows) {
+      return plan(batch);
+    }
+    if (auto described = describe_rows(batch); !described) {
+      return described;
+    }
+    const auto grown = num_tiles_ - planned_tiles_;
+    if (same_tasks_ && grown >= -planned_tiles_ / 16 && grown <= planned_tiles_ / 16) {
+      return {};
+    }
+    planned_tiles_ = num_tiles_;
+    share_out();
+    return number_partials();
+  }
+
+ private:
+  // A task costs about as much as this many tiles besides its own: its queries, its result.
+  static constexpr std::int32_t task_overhead = 1;
+
+  struct release_memory {
+    void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, std::align_val_t{16}); }
+  };
+
+  template <class T>
+  [[nodiscard]] std::span<T> place(std::size_t start, std::int32_t count) {
+    auto* const first = memory_.get() + start;
+    for (auto i = std::int32_t{0}; i < count; ++i) {
+      new (first + static_cast<std::size_t>(i) * sizeof(T)) T{};
+    }
+    return {std::launder(reinterpret_cast<T*>(first)), static_cast<std::size_t>(count)};
+  }
+
+  [[nodiscard]] std::size_t num_rows() const noexcept { return static_cast<std::size_t>(counts_->num_rows); }
+
+  [[nodiscard]] error too_small(const char* subject, std::int64_t needed, std::int64_t room) noexcept {
+    *counts_ = {};
+    std::ranges::fill(shares_, attention_share{});
+    return {error_code::limit_reached, subject, needed, room};
+  }
+
+  [[nodiscard]] static std::int32_t column_tiles(const attention_shape& shape, std::int32_t num_queries) noexcept {
+    return (num_queries * shape.group_size + shape.columns - 1) / shape.columns;
+  }
+
+  [[nodiscard]] result<void> describe_rows(const attention_batch& batch) noexcept {
+    if (batch.num_rows() > rows_.size()) {
+      return too_small("number of rows", static_cast<std::int64_t>(batch.num_rows()),
+                       static_cast<std::int64_t>(rows_.size()));
+    }
+    counts_->num_rows = static_cast<std::int32_t>(batch.num_rows());
+    // The usual batch has neither, and then a loop without branches.
+    if (batch.query_indptr.empty() && shape_.window <= 0) {
+      describe_each(batch, std::false_type{}, std::false_type{});
+    } else if (batch.query_indptr.empty()) {
+      describe_each(batch, std::false_type{}, std::true_type{});
+    } else {
+      describe_each(batch, std::true_type{}, std::true_type{});
+    }
+    return {};
+  }
+
+  /// `Several`: rows have numbers of queries of their own.
+  template <class Several, class Windowed>
+  void describe_each(const attention_batch& batch, Several, Windowed) noexcept {
+    // What is written may be anything of ours to the compiler: it keeps in registers what is local.
+    const auto shape = shape_;
+    const auto column_tiles_of_one = column_tiles_of_one_;
+    const auto end = num_rows();
+    auto* const rows = rows_.data();
+    auto num_tiles = std::int64_t{0};
+    auto changed = false;
+    auto index = end == 0 ? 0 : batch.indptr.front();
+    for (auto i = std::size_t{0}; i < end; ++i) {
+      const auto before = rows[i];
+      auto& row = rows[i];
+      const auto next = batch.indptr[i + 1];
+      const auto num_tokens = next == index ? 0 : (next - index - 1) * shape.block_size + batch.last_block_len[i];
+      auto num_queries = std::int32_t{1};
+      auto num_column_tiles = column_tiles_of_one;
+      if constexpr (Several::value) {
+        num_queries = batch.query_indptr[i + 1] - batch.query_indptr[i];
+        num_column_tiles = column_tiles(shape, num_queries);
+      }
+      auto first_tile = std::int32_t{0};
+      if constexpr (Windowed::value) {
+        const auto first_token = num_tokens - num_queries - shape.window + 1;
+        first_tile = shape.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
+      }
+      row.first_index = index;
+      row.num_tokens = num_tokens;
+      row.first_query = Several::value ? batch.query_indptr[i] : static_cast<std::int32_t>(i);
+      row.num_queries = num_queries;
+      row.first_tile = first_tile;
+      row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - first_tile, 1);
+      row.num_column_tiles = num_column_tiles;
+      row.num_tasks = num_column_tiles * shape.num_kv_heads;
+      // A row that shrinks by more than the tile that its window leaves is another one.
+      changed = changed || row.num_tasks != before.num_tasks || row.num_tiles + 1 < before.num_tiles;
+      num_tiles += std::int64_t{row.num_tiles + task_overhead} * row.num_tasks;
+      index = next;
+    }
+    num_tiles_ = num_tiles;
+    same_tasks_ = !changed;
+  }
+
+  /// How many shares to make. A few less, if then none of equal tasks has its end within a share: pieces fewer by as
+  /// many as that are worth more than the waves that idle.
+  [[nodiscard]] std::int64_t choose_num_shares() const noexcept {
+    const auto most = std::int64_t{shape_.num_shares};
+    auto num_tasks = std::int64_t{0};
+    for (const auto& row : rows()) {
+      if (row.num_tiles != rows_[0].num_tiles || row.num_tasks != rows_[0].num_tasks) {
+        return most;
+      }
+      num_tasks += row.num_tasks;
+    }
+    if (num_tasks == 0) {
+      return most;
+    }
+    const auto tasks_each = (num_tasks + most - 1) / most;
+    const auto even = num_tasks <= most             ? most / num_tasks * num_tasks
+                      : num_tasks % tasks_each == 0 ? num_tasks / tasks_each
+                                                    : most;
+    return even * 10 >= most * 9 ? even : most;
+  }
+
+  void share_out() noexcept {
+    const auto num_shares = choose_num_shares();
+    const auto each = num_tiles_ / num_shares;
+    const auto rest = num_tiles_ % num_shares;
+    auto share = std::size_t{0};
+    auto next = std::int64_t{0};  // where the next share starts, from the start of the row
+    auto over = std::int64_t{0};  // and the fraction of a tile that it starts later, times the number of shares
+    for (auto i = std::size_t{0}; i < num_rows(); ++i) {
+      const auto& row = rows_[i];
+      const auto cost = std::int64_t{row.num_tiles + task_overhead};
+      const auto all = cost * row.num_tasks;
+      while (next < all && share + 1 < shares_.size()) {
+        const auto task = next / cost;
+        const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead;
+        shares_[share++] = start_at(i, static_cast<std::int32_t>(task), std::max(tile, 0));
+        over += rest;
+        next += each + (over >= num_shares ? 1 : 0);
+        over -= over >= num_shares ? num_shares : 0;
+      }
+      next -= all;
+    }
+    std::ranges::fill(shares_.subspan(share), attention_share{counts_->num_rows, 0, 0, 0});
+  }
+
+  /// The first place from there on where a share may start.
+  [[nodiscard]] attention_share start_at(std::size_t row, std::int32_t task, std::int32_t tile) const noexcept {
+    const auto index = static_cast<std::int32_t>(row);
+    if (shape_.split_tokens == 0) {
+      return {index, task, tile, 0};
+    }
+    const auto split = shape_.split_tokens / attention_tile;
+    const auto rounded = (tile + split - 1) / split * split;
+    if (rounded < rows_[row].num_tiles) {
+      return {index, task, rounded, 0};
+    }
+    return task + 1 < rows_[row].num_tasks ? attention_share{index, task + 1, 0, 0}
+                                           : attention_share{index + 1, 0, 0, 0};
+  }
+
+  [[nodiscard]] result<void> number_partials() noexcept {
+    counts_->num_merges = 0;
+    counts_->num_large = 0;
+    const auto numbered = shape_.split_tokens == 0 ? number_by_share() : number_by_split();
+    if (numbered > layout_.max_partials) {
+      return too_small("partial results of attention", numbered, layout_.max_partials);
+    }
+    return {};
+  }
+
+  /// Pieces end where shares do.
+  [[nodiscard]] std::int64_t number_by_share() noexcept {
+    auto partials = std::int32_t{0};
+    auto merge = attention_merge{};
+    for (auto i = std::size_t{0}; i + 1 < shares_.size(); ++i) {
+      auto& start = shares_[i];
+      const auto& end = shares_[i + 1];
+      start.first_partial = partials;
+      const auto same_task = start.row == end.row && start.task == end.task;
+      if (same_task && start.tile == end.tile) {
+        continue;
+      }
+      if (start.tile > 0) {
+        ++merge.num_partials;
+        ++partials;
+      }
+      if (end.tile > 0 && (!same_task || start.tile == 0)) {
+        add(merge);
+        merge = {end.row, end.task, partials, 1};
+        ++partials;
+      }
+    }
+    add(merge);
+    return partials;
+  }
+
+  /// Every task of more than one split is in pieces. Counts on when there is no more room.
+  [[nodiscard]] std::int64_t number_by_split() noexcept {
+    const auto split = shape_.split_tokens / attention_tile;
+    auto partials = std::int64_t{0};
+    auto share = std::size_t{0};
+    for (auto i = std::size_t{0}; i < num_rows(); ++i) {
+      const auto& row = rows_[i];
+      const auto pieces = row.num_tiles > split ? (row.num_tiles + split - 1) / split : 0;
+      for (; share < shares_.size() && shares_[share].row == static_cast<std::int32_t>(i); ++share) {
+        auto& start = shares_[share];
+        start.first_partial = static_cast<std::int32_t>(partials + std::int64_t{start.task} * pieces +
+                                                        (pieces > 0 ? start.tile / split : 0));
+      }
+      if (partials + std::int64_t{row.num_tasks} * pieces <= layout_.max_partials) {
+        for (auto task = std::int32_t{0}; pieces > 0 && task < row.num_tasks; ++task) {
+          add({static_cast<std::int32_t>(i), task, static_cast<std::int32_t>(partials) + task * pieces, pieces});
+        }
+      }
+      partials += std::int64_t{row.num_tasks} * pieces;
+    }
+    return partials;
+  }
+
+  void add(const attention_merge& merge) noexcept {
+    if (merge.num_partials == 0) {
+      return;
+    }
+    if (merge.num_partials > merged_by_group) {
+      large_[static_cast<std::size_t>(counts_->num_large++)] = counts_->num_merges;
+    }
+    merges_[static_cast<std::size_t>(counts_->num_merges++)] = merge;
+  }
+
+  attention_shape shape_;
+  attention_plan_layout layout_;
+  std::unique_ptr<std::byte[], release_memory> memory_;
+  std::int32_t column_tiles_of_one_ = column_tiles(shape_, 1);
+  attention_counts* counts_;
+  std::span<attention_row> rows_;
+  std::span<attention_share> shares_;
+  std::span<attention_merge> merges_;
+  std::span<std::int32_t> large_;
+  std::int64_t num_tiles_ = 0;      // of all tasks, their overhead included
+  std::int64_t planned_tiles_ = 0;  // when shares were last made
+  bool same_tasks_ = false;         // as when shares were last made
+};
+
+}  // namespace pagedkv

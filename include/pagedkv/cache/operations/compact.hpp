@@ -1,0 +1,74 @@
+#pragma once
+
+#include <pagedkv/cache/operations/release.hpp>
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/pool/plan_moves.hpp>
+#include <pagedkv/storage/view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <vector>
+
+namespace pagedkv::detail {
+
+/// Where compaction would move blocks. No sources are destinations.
+template <class State>
+[[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state) noexcept {
+  try {
+    auto moves = std::vector<block_pair>{};
+    plan_moves(state.pool, [&](block_id from, block_id to) {
+      moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+    });
+    return moves;
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks};
+  }
+}
+
+/// The id of every block after the moves.
+template <class State>
+[[nodiscard]] result<std::vector<block_id>> new_names(const State& state, std::span<const block_pair> moves) noexcept {
+  try {
+    auto names = std::vector<block_id>(static_cast<std::size_t>(state.config.num_blocks));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      names[i] = to_block(i);
+    }
+    for (const auto& [from, to] : moves) {
+      names[to_index(block_id{from})] = block_id{to};
+    }
+    return names;
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks};
+  }
+}
+
+/// Renames moved blocks wherever they are named: linear in the pool and in all block tables.
+template <class State>
+void apply_moves(State& state, std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
+  for (const auto& [from, to] : moves) {
+    state.index.rename(block_id{from}, block_id{to}, state.pool.state(block_id{from}).published());
+  }
+  state.pool.apply_moves(moves);
+
+  const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
+  state.index.rename_parents(new_id);
+  const auto rename_table = [&](block_table& blocks) {
+    for (auto i = blocks.num_dropped(); i < blocks.size(); ++i) {
+      if (new_id(blocks[i]) != blocks[i]) {
+        blocks.replace(i, new_id(blocks[i]));
+      }
+    }
+  };
+  state.sequences.for_each([&](auto& place) {
+    auto& s = place.record;
+    rename_table(s.blocks);
+    s.tail.block = new_id(s.tail.block);
+    s.window_start.block = new_id(s.window_start.block);
+    find_room(state, s);
+  });
+  state.pins.for_each([&](auto& place) { rename_table(place.record.blocks); });
+}
+
+}  // namespace pagedkv::detail

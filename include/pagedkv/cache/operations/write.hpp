@@ -1,0 +1,33 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Whether every slot is of a block that is in use or retiring. (Published and shared ones may be written, too, since
+/// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the host
+/// cannot read pass.
+template <class Backend, class State, class Mutex>
+[[nodiscard]] bool may_write(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
+  if constexpr (requires { requires Backend::reads_on_host; }) {
+    const auto guard = shared_guard{mutex};
+    return std::ranges::all_of(slots, [&](slot s) {
+      const auto position = static_cast<std::int64_t>(s);
+      const auto block = position / state.config.block_size;
+      if (position < 0 || block >= state.config.num_blocks) {
+        return true;
+      }
+      const auto found = state.pool.state(to_block(static_cast<std::size_t>(block)));
+      return found.count() > 0 || found.retiring();
+    });
+  }
+  return true;
+}
+
+}  // namespace pagedkv::detail

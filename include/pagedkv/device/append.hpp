@@ -1,0 +1,61 @@
+#pragma once
+
+#include <pagedkv/device/checks.hpp>
+#include <pagedkv/device/status.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/transfer/append.hpp>
+  #include <pagedkv/kernels/transfer/rope_append.hpp>
+#endif
+
+namespace pagedkv::hip {
+
+/// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
+/// skips its token, whose rows may be read all the same; what equal slots hold then is not specified. Slots and rows
+/// are memory that the device can read; slots past the storage are caught by debug builds of the kernels only. Errors:
+/// `invalid_argument` for a layer outside the storage, and for more tokens than a launch takes, 16 million.
+template <element Element, element Input>
+[[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<const typename Input::storage>& keys,
+                                  const token_rows<const typename Input::storage>& values,
+                                  runtime::stream stream) noexcept {
+  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+    return checked;
+  }
+  const auto num_tokens = static_cast<std::int64_t>(slots.size());
+  return to_result(kernels::append<Element, Input>(view, layer, slots.data(), num_tokens, keys, values, stream),
+                   "launch of append");
+}
+
+/// The same, with the keys rotated to `positions[i]` on the way, and as many queries as there are, also where the slot
+/// is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for a head dimension that
+/// is odd, a rotary dimension that does not fit it, or numbers of tokens that differ.
+template <element Element, element Input, kernels::rope_pairing Pairing>
+[[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                       const token_rows<const typename Input::storage>& keys,
+                                       const token_rows<const typename Input::storage>& values,
+                                       std::span<const std::int64_t> positions, const kernels::rope_table& table,
+                                       const kernels::rope_queries<typename Input::storage>& queries,
+                                       runtime::stream stream) noexcept {
+  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+    return checked;
+  }
+  if (view.head_dim % 2 != 0) {
+    return error{error_code::invalid_argument, "head_dim of numbers that rotate in pairs", view.head_dim};
+  }
+  if (table.rotary_dim < 0 || table.rotary_dim > view.head_dim || table.rotary_dim % 2 != 0) {
+    return error{error_code::invalid_argument, "rope_table.rotary_dim", table.rotary_dim, view.head_dim};
+  }
+  if (positions.size() != slots.size()) {
+    return error{error_code::invalid_argument, "positions", static_cast<std::int64_t>(positions.size()),
+                 static_cast<std::int64_t>(slots.size())};
+  }
+  const auto num_tokens = static_cast<std::int64_t>(slots.size());
+  return to_result(kernels::rope_append<Element, Input, Pairing>(view, layer, slots.data(), num_tokens, keys, values,
+                                                                 positions.data(), table, queries, stream),
+                   "launch of rope_append");
+}
+
+}  // namespace pagedkv::hip

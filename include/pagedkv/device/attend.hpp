@@ -1,0 +1,161 @@
+#pragma once
+
+#include <pagedkv/device/attention_numbers.hpp>
+#include <pagedkv/device/checks.hpp>
+#include <pagedkv/device/device.hpp>
+#include <pagedkv/kernels/attention/launcher.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/attention/attend.hpp>
+#endif
+
+#include <cmath>
+
+namespace pagedkv::hip {
+
+/// Whether rows of keys and values start at multiples of 16 bytes and are as long: matrix instructions want that.
+template <element Element>
+[[nodiscard]] bool aligned_for_attention(const block_storage_view& view) noexcept {
+  constexpr auto size = std::int64_t{sizeof(typename Element::storage)};
+  for (const auto bytes : {view.block_stride, view.layer_stride, view.value_offset, view.token_stride * size,
+                           view.head_stride * size, view.head_dim * size}) {
+    if (bytes % 16 != 0) {
+      return false;
+    }
+  }
+  return reinterpret_cast<std::uintptr_t>(view.base) % 16 == 0;
+}
+
+/// What plans for attention over this storage are made for on a device: `columns` and `num_shares` are the device's,
+/// the rest is the caller's. `max_queries`: query tokens of a row. Errors: `backend_failure` where there is no such
+/// device.
+template <element Element>
+[[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
+                                                         std::int32_t group_size, std::int32_t max_rows,
+                                                         std::int32_t max_queries = 1) {
+  auto properties = runtime::device_properties{};
+  const auto known = runtime::get_device_properties(&properties, device);
+  if (known != runtime::success) {
+    return to_result(known, "the properties of a device").error();
+  }
+  auto shape = attention_shape{};
+  shape.block_size = view.block_size;
+  shape.num_kv_heads = view.num_kv_heads;
+  shape.group_size = group_size;
+  shape.max_rows = max_rows;
+  auto geometry = kernels::plain_attention_geometry;
+  shape.columns = 1;
+  if (kernels::has_matrix_attention<Element>(properties) && aligned_for_attention<Element>(view)) {
+    const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
+    geometry =
+        kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
+    // Two matrices side by side want more registers than there are for the largest dimension.
+    const auto wide = group_size * max_queries > 8 && dim <= 128;
+    shape.columns = properties.wave_size == 64 || wide ? 16 : 8;
+  }
+  shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
+  return shape;
+}
+
+/// Rows as kernels read or write them.
+template <element Input, class Number>
+[[nodiscard]] kernels::number_rows describe_rows(const token_rows<Number>& rows, std::int32_t head_dim) noexcept {
+  constexpr auto size = std::int64_t{sizeof(Number)};
+  auto described = kernels::number_rows{};
+  described.data = const_cast<typename Input::storage*>(rows.data);
+  described.token_stride = rows.token_stride;
+  described.head_stride = rows.head_stride;
+  described.type = Input::name == float32::name ? kernels::number_type::float32
+                                                : (Input::name == float16::name ? kernels::number_type::float16
+                                                                                : kernels::number_type::bfloat16);
+  described.aligned = reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride * size % 16 == 0 &&
+                      rows.head_stride * size % 16 == 0 && head_dim % 16 == 0;
+  return described;
+}
+
+/// Whether plan and storage fit the call.
+template <element Element>
+[[nodiscard]] result<void> check_attention(const block_storage_view& view, std::int32_t layer,
+                                           const attention_batch& batch, std::int32_t num_heads,
+                                           const attention_options& options) noexcept {
+  const auto& shape = batch.plan.shape;
+  if (layer < 0 || layer >= view.num_layers) {
+    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+  }
+  if (const auto checked = check_strides(view); !checked) {
+    return checked;
+  }
+  if (view.head_dim > kernels::largest_attention_dim) {
+    return error{error_code::invalid_argument, "head_dim of attention", view.head_dim, kernels::largest_attention_dim};
+  }
+  if (batch.plan.words == nullptr || batch.plan.workspace == nullptr) {
+    return error{error_code::invalid_argument, "attention_batch.plan: memory that it has", 0, 1};
+  }
+  const auto fits =
+      shape.block_size == view.block_size && shape.num_kv_heads == view.num_kv_heads && shape.window == options.window;
+  if (!fits) {
+    return error{error_code::invalid_argument, "attention_batch.plan: its block size, KV heads or window",
+                 shape.block_size};
+  }
+  if (num_heads != shape.num_kv_heads * shape.group_size) {
+    return error{error_code::invalid_argument, "number of query heads", num_heads,
+                 std::int64_t{shape.num_kv_heads} * shape.group_size};
+  }
+  if (shape.columns != 1 && !aligned_for_attention<Element>(view)) {
+    return error{error_code::invalid_argument, "alignment of keys and values", shape.columns, 1};
+  }
+  return {};
+}
+
+/// Enqueues attention of the batch's queries over one layer's blocks, by the plan in the batch. `Input` and `Output` are
+/// unscaled elements. Everything that the call points at is memory that the device can reach and stays until the work is
+/// done; what the plan says of the batch must be true, its rows and lengths included, or debug builds of the kernels stop.
+/// Launches are the same for every plan of a shape, so a captured graph may be replayed after `attention_planner::update`
+/// wrote other words to the same place. Blocks before every query's window are not read.
+///
+/// float32 is exact to its rounding. Other elements go through matrix instructions, where the device has some of ours:
+/// queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and int8, and summed up in
+/// float32. There, numbers of V with a scale below 2^-64 count as zeros. A NaN in a token that only some of a row's
+/// queries see reaches all of them.
+///
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a head dimension above 256 or
+/// a plan that does not fit; `backend_failure` for what the launch answers.
+template <element Element, element Input = float32, element Output = Input>
+  requires(!Input::scaled && !Output::scaled)
+[[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                  const attention_queries<typename Input::storage>& queries,
+                                  const attention_output<typename Output::storage>& output,
+                                  const attention_options& options, runtime::stream stream) noexcept {
+  if (const auto checked = check_attention<Element>(view, layer, batch, queries.num_heads, options); !checked) {
+    return checked;
+  }
+  if (batch.num_rows() == 0) {
+    return {};
+  }
+  const auto layout = attention_plan_layout(batch.plan.shape);
+  auto call = kernels::attention_call{};
+  call.view = view;
+  call.layer = layer;
+  call.group_size = batch.plan.shape.group_size;
+  call.indices = batch.indices.data();
+  call.queries = describe_rows<Input>(queries.rows, view.head_dim);
+  call.output = describe_rows<Output>(output.rows, view.head_dim);
+  call.log_sum_exp = output.log_sum_exp;
+  call.num_query_heads = queries.num_heads;
+  call.scale = options.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(view.head_dim)) : options.scale;
+  call.soft_cap = options.soft_cap;
+  call.window = options.window;
+  call.alibi_slopes = options.alibi_slopes;
+  call.sinks = options.sinks;
+  call.partial_stride = (view.head_dim + 3) / 4 * 4;
+  call.partials = reinterpret_cast<float*>(batch.plan.workspace);
+  call.partial_sums =
+      call.partials + std::int64_t{layout.max_partials} * batch.plan.shape.columns * call.partial_stride;
+  // Without numbers of queries there is one a row, and no more columns than heads.
+  const auto max_columns = batch.query_indptr.empty() ? call.group_size : batch.plan.shape.columns;
+  return to_result(kernels::decode_attention<Element, attention_numbers>(call, batch.plan, max_columns, stream),
+                   "launch of attention");
+}
+
+}  // namespace pagedkv::hip

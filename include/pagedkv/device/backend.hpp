@@ -1,0 +1,79 @@
+#pragma once
+
+#include <pagedkv/device/append.hpp>
+#include <pagedkv/device/attend.hpp>
+#include <pagedkv/device/copy_blocks.hpp>
+#include <pagedkv/device/device.hpp>
+#include <pagedkv/device/gather.hpp>
+#include <pagedkv/device/move_blocks.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+namespace pagedkv {
+
+/// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on
+/// the host executor. Operations enqueue and return: an error of the work itself appears when its stream is waited for.
+/// Slots and rows are memory that the device can reach, block pairs are the host's. Stateless but for the device's
+/// number; thread-safe.
+class hip_backend {
+ public:
+  using stream = runtime::stream;
+
+  static constexpr std::string_view name = "hip";
+
+  /// Throws `exception` where there is no such device.
+  explicit hip_backend(int device = 0) : device_(device) { hip::check_device(device).value(); }
+
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+  [[nodiscard]] result<void> synchronize(stream in) noexcept {
+    return on_device([&] { return hip::to_result(runtime::synchronize_stream(in), "the wait for a stream"); });
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values, stream in) noexcept {
+    return on_device([&] { return hip::append<Element, float32>(view, layer, slots, keys, values, in); });
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream in) noexcept {
+    return on_device([&] { return hip::gather<Element, float32>(view, layer, slots, keys, values, in); });
+  }
+
+  /// See `hip::attend`.
+  template <element Element, element Input = float32, element Output = Input>
+  [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                    const attention_queries<typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options, stream in) noexcept {
+    return on_device(
+        [&] { return hip::attend<Element, Input, Output>(view, layer, batch, queries, output, options, in); });
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream in) noexcept {
+    return on_device([&] { return hip::copy_blocks(view, pairs, in); });
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream in) noexcept {
+    return on_device([&] { return hip::move_blocks(view, pairs, in); });
+  }
+
+ private:
+  template <class Operation>
+  [[nodiscard]] result<void> on_device(Operation operation) noexcept {
+    const auto scope = hip::device_scope(device_);
+    const auto selected = hip::to_result(scope.status(), "the choice of a device");
+    return selected ? operation() : selected;
+  }
+
+  int device_;
+};
+
+static_assert(backend_for<hip_backend, float32> && attention_backend_for<hip_backend, float16, float32, float16>);
+
+}  // namespace pagedkv

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/storage/block_pairs.hpp>
+#include <pagedkv/storage/row_counts.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+// What calls are held to before anything is enqueued.
+
+namespace pagedkv::hip {
+
+/// Kernels count the numbers of one layer of one block by 31 bits.
+[[nodiscard]] inline result<void> check_strides(const block_storage_view& view) noexcept {
+  constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  for (const auto& [stride, steps] :
+       {std::pair{view.token_stride, view.block_size}, std::pair{view.head_stride, view.num_kv_heads},
+        std::pair{view.scale_token_stride, view.block_size}, std::pair{view.scale_head_stride, view.num_kv_heads}}) {
+    const auto limit = most / 2 / std::max(steps, 1);
+    if (stride > limit || stride < -limit) {
+      return error{error_code::invalid_argument, "stride within a block", stride, limit};
+    }
+  }
+  return {};
+}
+
+/// What every call over rows is held to.
+template <class Number>
+[[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                      const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
+  if (layer < 0 || layer >= view.num_layers) {
+    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+  }
+  if (const auto checked = check_strides(view); !checked) {
+    return checked;
+  }
+  if (slots.size() > static_cast<std::size_t>(kernels::max_tokens_per_launch)) {
+    return error{error_code::invalid_argument, "tokens of one call", static_cast<std::int64_t>(slots.size()),
+                 kernels::max_tokens_per_launch};
+  }
+  return check_row_counts(keys, values, slots.size());
+}
+
+/// Whether every source lies in `from`, every destination in `to`, and the two agree in what a block holds.
+[[nodiscard]] inline result<void> check_pairs_between(const block_storage_view& from, const block_storage_view& to,
+                                                      std::span<const block_pair> pairs) noexcept {
+  const auto same_shape = from.num_layers == to.num_layers && from.block_size == to.block_size &&
+                          from.num_kv_heads == to.num_kv_heads && from.head_dim == to.head_dim;
+  if (!same_shape) {
+    return error{error_code::invalid_argument, "num_layers, block_size, num_kv_heads or head_dim of two storages", 0};
+  }
+  return check_pairs(from, to, pairs);
+}
+
+}  // namespace pagedkv::hip

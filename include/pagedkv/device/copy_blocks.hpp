@@ -1,0 +1,63 @@
+#pragma once
+
+#include <pagedkv/device/checks.hpp>
+#include <pagedkv/device/status.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/kernels/transfer/swap_blocks.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/storage/block_pairs.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/transfer/convert_blocks.hpp>
+#endif
+
+namespace pagedkv::hip {
+
+/// Enqueues the copy of blocks in every layer, in one launch for each 256; no destination is also a source or the
+/// destination of two pairs. The pairs may go when the call returns. Errors: `invalid_argument` for a block outside the
+/// storage, before anything is enqueued.
+[[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                              runtime::stream stream) noexcept {
+  if (const auto checked = check_pairs(view, pairs); !checked) {
+    return checked;
+  }
+  return to_result(kernels::copy_blocks(view, view, pairs, stream), "launch of copy_blocks");
+}
+
+/// Enqueues the copy of blocks between a device's storage and one in pinned host memory, of the same element and inner
+/// layout. Runs of neighbouring blocks are copied as one; where runs are short, one launch takes all blocks. Sorted
+/// pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit, before anything is
+/// enqueued.
+[[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                              std::span<const block_pair> pairs, runtime::copy_kind kind,
+                                              runtime::stream stream) noexcept {
+  if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
+    return checked;
+  }
+  const auto same_bytes = from.layer_bytes() == to.layer_bytes() && from.value_offset == to.value_offset &&
+                          from.key_scale_offset == to.key_scale_offset && from.token_stride == to.token_stride &&
+                          from.head_stride == to.head_stride;
+  if (!same_bytes) {
+    return error{error_code::invalid_argument, "bytes of a block's layer, or their order", to.layer_bytes(),
+                 from.layer_bytes()};
+  }
+  return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
+}
+
+/// Enqueues the conversion of blocks to another element, in another storage. Errors: `invalid_argument` for blocks or
+/// storages that do not fit, before anything is enqueued.
+template <element To, element From>
+[[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
+                                          std::span<const block_pair> pairs, runtime::stream stream) noexcept {
+  if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
+    return checked;
+  }
+  for (const auto* view : {&from, &to}) {
+    if (const auto checked = check_strides(*view); !checked) {
+      return checked;
+    }
+  }
+  return to_result(kernels::convert_blocks<To, From>(from, to, pairs, stream), "launch of convert_blocks");
+}
+
+}  // namespace pagedkv::hip

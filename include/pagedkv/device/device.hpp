@@ -1,0 +1,53 @@
+#pragma once
+
+#include <pagedkv/device/status.hpp>
+
+namespace pagedkv::hip {
+
+/// Whether there is a device of this number. Errors: `backend_failure` with the runtime's words where there is none at
+/// all; `invalid_argument` for a number that is not one of its devices'.
+[[nodiscard]] inline result<void> check_device(int device) noexcept {
+  constexpr auto* search = "the search for a device";
+  auto count = 0;
+  if (const auto found = to_result(runtime::get_device_count(&count), search); !found) {
+    return found;
+  }
+  if (count == 0) {
+    return to_result(runtime::error_no_device, search);
+  }
+  if (device < 0 || device >= count) {
+    return error{error_code::invalid_argument, "device", device, count};
+  }
+  return {};
+}
+
+/// Makes a device the calling thread's current one until the end of the scope. Streams, events, allocations and
+/// launches go to the current device.
+class device_scope {
+ public:
+  explicit device_scope(int device) noexcept {
+    auto current = 0;
+    status_ = runtime::get_device(&current);
+    if (status_ == runtime::success && current != device) {
+      status_ = runtime::set_device(device);
+      previous_ = current;
+    }
+  }
+
+  device_scope(const device_scope&) = delete;
+  device_scope& operator=(const device_scope&) = delete;
+
+  ~device_scope() {
+    if (previous_ >= 0) {
+      static_cast<void>(runtime::set_device(previous_));
+    }
+  }
+
+  [[nodiscard]] runtime::status status() const noexcept { return status_; }
+
+ private:
+  runtime::status status_ = runtime::success;
+  int previous_ = -1;  // what to go back to; -1 for nothing
+};
+
+}  // namespace pagedkv::hip

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <pagedkv/device/device.hpp>
+
+#include <utility>
+
+namespace pagedkv::hip {
+
+/// Owns a mark in a stream. A step records one after its last kernel and retires when it is reached: that waits for the
+/// step's own work, never for the whole device.
+class event {
+ public:
+  /// Throws `exception`.
+  explicit event(int device = 0) {
+    const auto scope = device_scope(device);
+    require(scope.status(), "the choice of a device");
+    require(runtime::create_event(&handle_), "the creation of an event");
+  }
+
+  event(event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+
+  event& operator=(event other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  ~event() {
+    if (handle_ != nullptr) {
+      static_cast<void>(runtime::destroy_event(handle_));
+    }
+  }
+
+  /// Marks the work enqueued so far; forgets an earlier mark.
+  [[nodiscard]] result<void> record(runtime::stream stream) noexcept {
+    return to_result(runtime::record_event(handle_, stream), "the recording of an event");
+  }
+
+  /// Whether the work before the mark is done; true when nothing was ever recorded.
+  [[nodiscard]] result<bool> reached() const noexcept {
+    const auto status = runtime::query_event(handle_);
+    if (status == runtime::success || status == runtime::error_not_ready) {
+      return status == runtime::success;
+    }
+    return to_result(status, "the query of an event").error();
+  }
+
+  /// Waits until the work before the mark is done.
+  [[nodiscard]] result<void> synchronize() const noexcept {
+    return to_result(runtime::synchronize_event(handle_), "the wait for an event");
+  }
+
+  /// Lets work enqueued in `stream` from now on wait for the mark, without waiting here.
+  [[nodiscard]] result<void> hold(runtime::stream stream) const noexcept {
+    return to_result(runtime::wait_for_event(stream, handle_), "a stream's wait for an event");
+  }
+
+ private:
+  runtime::event handle_ = nullptr;
+};
+
+}  // namespace pagedkv::hip

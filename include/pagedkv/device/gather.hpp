@@ -1,0 +1,28 @@
+#pragma once
+
+#include <pagedkv/device/append.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+  #include <pagedkv/kernels/transfer/gather.hpp>
+#endif
+
+namespace pagedkv::hip {
+
+/// Enqueues: decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot
+/// leaves its token as it is. Slots and rows are memory that the device can reach; slots past the storage are caught by
+/// debug builds of the kernels only. Errors: `invalid_argument` for a layer outside the storage, and for more tokens
+/// than a launch takes, 16 million.
+template <element Element, element Output>
+[[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<typename Output::storage>& keys,
+                                  const token_rows<typename Output::storage>& values, runtime::stream stream) noexcept {
+  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+    return checked;
+  }
+  const auto num_tokens = static_cast<std::int64_t>(slots.size());
+  return to_result(kernels::gather<Element, Output>(view, layer, slots.data(), num_tokens, keys, values, stream),
+                   "launch of gather");
+}
+
+}  // namespace pagedkv::hip

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <pagedkv/device/status.hpp>
+#include <pagedkv/kernels/transfer/move_blocks.hpp>
+#include <pagedkv/storage/block_pairs.hpp>
+
+#include <new>
+
+namespace pagedkv::hip {
+
+/// Enqueues the copy of blocks in every layer as if all sources were read first, through chains and cycles, in place.
+/// The pairs may go when the call returns. Errors, before anything is enqueued: `invalid_argument` for a block outside
+/// the storage or the destination of two moves; `out_of_memory` for the working memory, which is proportional to the
+/// moves.
+[[nodiscard]] inline result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                              runtime::stream stream) noexcept {
+  if (const auto checked = check_pairs(view, pairs); !checked) {
+    return checked;
+  }
+  try {
+    auto order = move_order{pairs};
+    if (const auto twice = order.ambiguous_destination()) {
+      return error{error_code::invalid_argument, "destination block of two moves", *twice};
+    }
+    return to_result(kernels::move_blocks(view, order, stream), "launch of move_blocks");
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "moves", static_cast<std::int64_t>(pairs.size())};
+  }
+}
+
+}  // namespace pagedkv::hip

@@ -1,0 +1,223 @@
+#pragma once
+
+#include <pagedkv/executor/crew.hpp>
+#include <pagedkv/executor/memory.hpp>
+#include <pagedkv/executor/types.hpp>
+
+#include <chrono>
+
+namespace pagedkv::executor {
+
+/// What the last kernel at fault did. Thread-safe.
+class fault_record {
+ public:
+  void put(fault found) {
+    const auto lock = std::unique_lock(mutex_);
+    last_ = std::move(found);
+  }
+
+  /// Forgets it.
+  [[nodiscard]] std::optional<fault> take() {
+    const auto lock = std::unique_lock(mutex_);
+    return std::exchange(last_, std::nullopt);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<fault> last_;
+};
+
+[[nodiscard]] inline fault_record& faults() {
+  static auto record = fault_record();
+  return record;
+}
+
+/// How far the recordings of an event have come. Thread-safe.
+class event_marks {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  /// The number of this recording; `wait` and `reached` take it.
+  [[nodiscard]] std::uint64_t record() {
+    const auto lock = std::unique_lock(mutex_);
+    return ++recorded_;
+  }
+
+  void reach(std::uint64_t recording) {
+    {
+      const auto lock = std::unique_lock(mutex_);
+      reached_ = std::max(reached_, recording);
+      when_ = clock::now();
+    }
+    changed_.notify_all();
+  }
+
+  [[nodiscard]] std::uint64_t last_recording() const {
+    const auto lock = std::unique_lock(mutex_);
+    return recorded_;
+  }
+
+  [[nodiscard]] bool reached(std::uint64_t recording) const {
+    const auto lock = std::unique_lock(mutex_);
+    return reached_ >= recording;
+  }
+
+  void wait(std::uint64_t recording) const {
+    auto lock = std::unique_lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= recording; });
+  }
+
+  [[nodiscard]] clock::time_point when() const {
+    const auto lock = std::unique_lock(mutex_);
+    return when_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::uint64_t recorded_ = 0;
+  std::uint64_t reached_ = 0;
+  clock::time_point when_{};
+};
+
+/// What an event handle points to. Work in streams shares the marks: the handle may go before the work is done.
+class event {
+ public:
+  [[nodiscard]] const std::shared_ptr<event_marks>& marks() const noexcept { return marks_; }
+
+ private:
+  std::shared_ptr<event_marks> marks_ = std::make_shared<event_marks>();
+};
+
+/// Every stream there is. Thread-safe.
+class stream_registry {
+ public:
+  void add(stream& added) {
+    const auto lock = std::unique_lock(mutex_);
+    streams_.push_back(&added);
+  }
+
+  void remove(stream& removed) {
+    const auto lock = std::unique_lock(mutex_);
+    std::erase(streams_, &removed);
+  }
+
+  /// Waits until no stream has work, as releasing memory does on a device.
+  void wait_idle();
+
+ private:
+  std::mutex mutex_;
+  std::vector<stream*> streams_;
+};
+
+[[nodiscard]] inline stream_registry& streams() {
+  static auto registry = stream_registry();
+  return registry;
+}
+
+/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or
+/// at the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has
+/// told.
+class stream {
+ public:
+  explicit stream(std::uint32_t wave_size) : wave_size_(wave_size) {
+    // Made before this stream, so destroyed after it.
+    static_cast<void>(workers());
+    static_cast<void>(memory());
+    static_cast<void>(faults());
+    streams().add(*this);
+    thread_ = std::thread([this] { work(); });
+  }
+
+  stream(const stream&) = delete;
+  stream& operator=(const stream&) = delete;
+
+  ~stream() {
+    streams().remove(*this);
+    {
+      const auto lock = std::unique_lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  [[nodiscard]] std::uint32_t wave_size() const noexcept { return wave_size_; }
+
+  /// Dropped after a fault.
+  void enqueue(std::function<runtime::status()> run) { push({std::move(run), false}); }
+
+  /// Runs after a fault too: somebody may wait for it.
+  void enqueue_always(std::function<runtime::status()> run) { push({std::move(run), true}); }
+
+  /// Waits until the stream is empty, and leaves its failure to be told.
+  void wait_idle() {
+    auto lock = std::unique_lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
+  }
+
+  /// Waits until the stream is empty. The first failure since the last call.
+  [[nodiscard]] runtime::status synchronize() {
+    auto lock = std::unique_lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
+    return std::exchange(failure_, runtime::success);
+  }
+
+  [[nodiscard]] runtime::status query() {
+    const auto lock = std::unique_lock(mutex_);
+    return tasks_.empty() && !busy_ ? std::exchange(failure_, runtime::success) : runtime::error_not_ready;
+  }
+
+ private:
+  struct task {
+    std::function<runtime::status()> run;
+    bool always;
+  };
+
+  void push(task added) {
+    {
+      const auto lock = std::unique_lock(mutex_);
+      tasks_.push_back(std::move(added));
+    }
+    changed_.notify_all();
+  }
+
+  void work() {
+    auto lock = std::unique_lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+      if (tasks_.empty()) {
+        return;
+      }
+      auto next = std::move(tasks_.front());
+      tasks_.pop_front();
+      if (failure_ == runtime::success || next.always) {
+        busy_ = true;
+        lock.unlock();
+        const auto outcome = next.run();
+        lock.lock();
+        busy_ = false;
+        failure_ = failure_ == runtime::success ? outcome : failure_;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::uint32_t wave_size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<task> tasks_;
+  bool busy_ = false;
+  bool stopping_ = false;
+  runtime::status failure_ = runtime::success;
+  std::thread thread_;
+};
+
+inline void stream_registry::wait_idle() {
+  const auto lock = std::unique_lock(mutex_);
+  for (auto* const each : streams_) {
+    each->wait_idle();
+  }
+}
+
+}  // namespace pagedkv::executor

@@ -1,0 +1,269 @@
+#pragma once
+
+#include <pagedkv/executor/fault.hpp>
+#include <pagedkv/executor/fiber.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <vector>
+
+namespace pagedkv::executor {
+
+/// One kernel and everything that all of its workgroups share.
+struct launch {
+  std::string_view kernel;
+  kernels::extent grid;
+  kernels::extent workgroup;
+  std::size_t dynamic_shared_bytes = 0;
+  std::uint32_t wave_size = 64;
+  std::function<void()> body;  // run once by every lane
+};
+
+/// Where a lane waits for others. Lanes meet only if they come from the same line of the source.
+struct meeting {
+  enum class kind : std::uint8_t { barrier, wave } what{};
+  std::uint32_t width = 0;
+  call_site where;
+
+  [[nodiscard]] bool same_place(const meeting& other) const noexcept {
+    return what == other.what && width == other.width && where.line == other.where.line &&
+           std::strcmp(where.file, other.where.file) == 0;
+  }
+
+  [[nodiscard]] std::string text() const {
+    return (what == kind::barrier ? "waits at the barrier " : "waits at the wave operation ") + describe(where);
+  }
+};
+
+struct lane {
+  enum class state : std::uint8_t { ready, waiting, finished };
+
+  std::unique_ptr<fiber> stack;
+  std::uint32_t index = 0;
+  kernels::extent thread;
+  state now = state::finished;
+  meeting at;
+
+  [[nodiscard]] std::string whereabouts() const {
+    return "lane " + std::to_string(index) + " " + (now == state::finished ? std::string("has returned") : at.text());
+  }
+};
+
+/// Thrown through a kernel to unwind its lanes once one of them is at fault.
+struct abandoned {};
+
+/// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order:
+/// every lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the
+/// lanes have diverged: that is reported and they are unwound, not run on.
+class workgroup {
+ public:
+  static constexpr auto stack_bytes = std::size_t{256} << 10;
+
+  workgroup() = default;
+  workgroup(const workgroup&) = delete;
+  workgroup& operator=(const workgroup&) = delete;
+
+  [[nodiscard]] static workgroup*& running() noexcept {
+    static thread_local workgroup* group = nullptr;
+    return group;
+  }
+
+  [[nodiscard]] std::optional<fault> run(const launch& work, kernels::extent index) {
+    start(work, index);
+    running() = this;
+    while (!fault_ && run_ready_lanes() && release_those_that_met()) {
+    }
+    while (fault_ && run_ready_lanes()) {
+    }
+    running() = nullptr;
+    return std::exchange(fault_, std::nullopt);
+  }
+
+  /// Waits for every lane of the workgroup.
+  void barrier(const call_site& where) { wait({meeting::kind::barrier, 0, where}); }
+
+  /// Waits for every lane of the wave; afterwards `exchanged` shows what each of them brought.
+  void meet_wave(std::uint64_t brought, std::uint32_t width, const call_site& where) {
+    auto& wave = waves_[wave_of(*current_)];
+    if (width == 0 || width > work_->wave_size || (width & (width - 1)) != 0) {
+      report(fault_kind::invalid_wave_operation, "width " + std::to_string(width) + " at " + describe(where));
+    }
+    wave.values[wave.meetings % 2][current_->index % work_->wave_size] = brought;
+    wait({meeting::kind::wave, width, where});
+  }
+
+  /// What a lane of the current wave brought to the meeting that the current lane has just left.
+  [[nodiscard]] std::uint64_t exchanged(std::uint32_t lane_in_wave) {
+    const auto& wave = waves_[wave_of(*current_)];
+    if (lane_in_wave >= wave.num_lanes) {
+      report(fault_kind::invalid_wave_operation,
+             "lane " + std::to_string(lane_in_wave) + " of a wave of " + std::to_string(wave.num_lanes));
+    }
+    return wave.values[(wave.meetings - 1) % 2][lane_in_wave];
+  }
+
+  /// Ends the workgroup on behalf of the current lane.
+  [[noreturn]] void report(fault_kind kind, std::string detail) {
+    blame(kind, *current_, std::move(detail));
+    throw abandoned();
+  }
+
+  [[nodiscard]] const lane& current() const noexcept { return *current_; }
+  [[nodiscard]] const launch& work() const noexcept { return *work_; }
+  [[nodiscard]] std::uint32_t lanes_in_wave() const noexcept { return waves_[wave_of(*current_)].num_lanes; }
+  [[nodiscard]] kernels::extent index() const noexcept { return index_; }
+
+  /// Barriers passed since the workgroup started.
+  [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
+
+  /// Distinguishes this workgroup's contents of shared memory from what earlier ones left.
+  [[nodiscard]] std::uint64_t run_number() const noexcept { return run_number_; }
+
+  [[nodiscard]] std::byte* dynamic_shared() noexcept { return dynamic_shared_.data(); }
+
+ private:
+  struct wave_state {
+    std::uint32_t num_lanes = 0;
+    std::uint64_t meetings = 0;
+    // Two, because a lane may bring something to the next meeting before another has read what came to this one.
+    std::array<std::array<std::uint64_t, 64>, 2> values{};
+  };
+
+  void start(const launch& work, kernels::extent index) {
+    static auto num_runs = std::atomic<std::uint64_t>{0};
+    work_ = &work;
+    index_ = index;
+    epoch_ = 0;
+    run_number_ = ++num_runs;
+    dynamic_shared_.assign(work.dynamic_shared_bytes, std::byte{0xFF});
+    const auto shape = work.workgroup;
+    num_lanes_ = shape.x * shape.y * shape.z;
+    waves_.assign((num_lanes_ + work.wave_size - 1) / work.wave_size, wave_state{});
+    while (lanes_.size() < num_lanes_) {
+      lanes_.emplace_back().stack = std::make_unique<fiber>(stack_bytes);
+    }
+    for (auto i = std::uint32_t{0}; i < num_lanes_; ++i) {
+      auto& each = lanes_[i];
+      each.index = i;
+      each.thread = kernels::extent{i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y};
+      each.now = lane::state::ready;
+      each.stack->assign([this] { run_body(); });
+      ++waves_[wave_of(each)].num_lanes;
+    }
+  }
+
+  void run_body() {
+    try {
+      if (!fault_) {
+        work_->body();
+      }
+    } catch (const abandoned&) {
+    } catch (const std::exception& e) {
+      blame(fault_kind::escaped_exception, *current_, e.what());
+    }
+    current_->now = lane::state::finished;
+  }
+
+  /// False when every lane has finished.
+  bool run_ready_lanes() {
+    auto unfinished = false;
+    for (auto i = std::uint32_t{0}; i < num_lanes_; ++i) {
+      auto& each = lanes_[i];
+      if (each.now == lane::state::ready || (fault_ && each.now == lane::state::waiting)) {
+        current_ = &each;
+        each.stack->resume();
+      }
+      unfinished = unfinished || each.now != lane::state::finished;
+    }
+    return unfinished;
+  }
+
+  void wait(const meeting& where) {
+    current_->at = where;
+    current_->now = lane::state::waiting;
+    current_->stack->suspend();
+    if (fault_) {
+      throw abandoned();
+    }
+  }
+
+  /// False when somebody waits for lanes that will never come.
+  bool release_those_that_met() {
+    auto released = false;
+    for (auto first = std::uint32_t{0}; first < num_lanes_; first += work_->wave_size) {
+      const auto last = std::min(first + work_->wave_size, num_lanes_);
+      const auto* const waiting = find_waiting(meeting::kind::wave, first, last);
+      if (waiting == nullptr) {
+        continue;
+      }
+      if (!all_at(*waiting, first, last, fault_kind::divergent_wave_operation)) {
+        return false;
+      }
+      ++waves_[first / work_->wave_size].meetings;
+      release(first, last);
+      released = true;
+    }
+    if (released) {
+      return true;
+    }
+    const auto* const waiting = find_waiting(meeting::kind::barrier, 0, num_lanes_);
+    if (waiting == nullptr || !all_at(*waiting, 0, num_lanes_, fault_kind::divergent_barrier)) {
+      return false;
+    }
+    ++epoch_;
+    release(0, num_lanes_);
+    return true;
+  }
+
+  [[nodiscard]] const lane* find_waiting(meeting::kind what, std::uint32_t first, std::uint32_t last) const noexcept {
+    for (auto i = first; i < last; ++i) {
+      if (lanes_[i].now == lane::state::waiting && lanes_[i].at.what == what) {
+        return &lanes_[i];
+      }
+    }
+    return nullptr;
+  }
+
+  bool all_at(const lane& example, std::uint32_t first, std::uint32_t last, fault_kind otherwise) {
+    for (auto i = first; i < last; ++i) {
+      const auto& each = lanes_[i];
+      if (each.now != lane::state::waiting || !each.at.same_place(example.at)) {
+        blame(otherwise, each, each.whereabouts() + " while " + example.whereabouts());
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void release(std::uint32_t first, std::uint32_t last) noexcept {
+    for (auto i = first; i < last; ++i) {
+      lanes_[i].now = lane::state::ready;
+    }
+  }
+
+  // The first fault is the one to know: what follows may be its consequence.
+  void blame(fault_kind kind, const lane& culprit, std::string detail) {
+    if (!fault_) {
+      fault_ = fault{kind, std::string(work_->kernel), index_, culprit.index, std::move(detail)};
+    }
+  }
+
+  [[nodiscard]] std::size_t wave_of(const lane& which) const noexcept { return which.index / work_->wave_size; }
+
+  const launch* work_ = nullptr;
+  kernels::extent index_;
+  std::uint32_t num_lanes_ = 0;
+  std::uint32_t epoch_ = 0;
+  std::uint64_t run_number_ = 0;
+  lane* current_ = nullptr;
+  std::vector<lane> lanes_;
+  std::vector<wave_state> waves_;
+  std::vector<std::byte> dynamic_shared_;
+  std::optional<fault> fault_;
+};
+
+}  // namespace pagedkv::executor

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <pagedkv/host/slots.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
+
+namespace pagedkv::host {
+
+/// Encodes token i of `keys` and `values` into `slots[i]` of one layer. A negative slot skips its token; of equal slots
+/// the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything
+/// is written.
+template <element Element>
+[[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  token_rows<const float> keys, token_rows<const float> values) noexcept {
+  using storage = typename Element::storage;
+  if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
+    return checked;
+  }
+  const auto dim = static_cast<std::size_t>(view.head_dim);
+  for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
+    for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
+      const auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
+      const auto* const value = values.data + i * values.token_stride + head * values.head_stride;
+      const auto key_scale =
+          encode_row<Element>({key, dim}, {view.template key<storage>(layer, block, offset, head), dim});
+      const auto value_scale =
+          encode_row<Element>({value, dim}, {view.template value<storage>(layer, block, offset, head), dim});
+      if constexpr (Element::scaled) {
+        *view.key_scale(layer, block, offset, head) = key_scale;
+        *view.value_scale(layer, block, offset, head) = value_scale;
+      }
+    }
+  });
+  return {};
+}
+
+}  // namespace pagedkv::host

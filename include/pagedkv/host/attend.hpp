@@ -1,0 +1,128 @@
+#pragma once
+
+#include <pagedkv/host/attention/check.hpp>
+#include <pagedkv/host/attention/kernels.hpp>
+#include <pagedkv/host/backend.hpp>
+#include <pagedkv/host/workers.hpp>
+
+#include <atomic>
+#include <memory>
+#include <new>
+
+namespace pagedkv::host {
+
+namespace attention {
+
+/// Describes the operation. Strides and types of queries and outputs end here.
+template <element Input, element Output>
+[[nodiscard]] attention_call describe(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                      const attention_queries<typename Input::storage>& queries,
+                                      const attention_output<typename Output::storage>& output,
+                                      const attention_options& options) noexcept {
+  auto call = attention_call{};
+  call.view = view;
+  call.layer = layer;
+  call.group_size = queries.num_heads / std::max(1, view.num_kv_heads);
+  call.batch = batch;
+  call.options = options;
+  call.queries = {reinterpret_cast<const std::byte*>(queries.rows.data), queries.rows.token_stride,
+                  queries.rows.head_stride};
+  call.output = {reinterpret_cast<std::byte*>(output.rows.data), output.rows.token_stride, output.rows.head_stride};
+  call.num_heads = queries.num_heads;
+  call.log_sum_exp = output.log_sum_exp;
+  call.load_query = &load_query<Input>;
+  call.store_output = &store_output<Output>;
+  return call;
+}
+
+/// Runs `work(i, scratch)` for every i below `count`, each thread taking the next as it gets free.
+template <class Work>
+void share_out(workers threads, int num_threads, std::size_t count, float* scratch, std::int64_t scratch_each,
+               Work work) {
+  auto next = std::atomic<std::size_t>{0};
+  threads.run(num_threads, [&](int thread) {
+    for (auto i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      work(i, scratch + thread * scratch_each);
+    }
+  });
+}
+
+struct release_numbers {
+  void operator()(float* numbers) const noexcept { ::operator delete(numbers, alignment); }
+
+  static constexpr auto alignment = std::align_val_t{row_padding * sizeof(float)};
+};
+
+/// Throws `std::bad_alloc`.
+[[nodiscard]] inline std::unique_ptr<float[], release_numbers> allocate(std::int64_t count) {
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  return std::unique_ptr<float[], release_numbers>(
+      static_cast<float*>(::operator new(bytes, release_numbers::alignment)));
+}
+
+/// Runs a checked operation.
+[[nodiscard]] inline result<void> run(const attention_call& call, kernels code, workers threads) noexcept {
+  try {
+    const auto num_threads = std::max(1, threads.size());
+    const auto plan = make_plan(call, num_threads);
+    const auto scratch = allocate(plan.scratch * num_threads);
+    const auto partials = allocate(plan.num_partials);
+    share_out(threads, num_threads, plan.pieces.size(), scratch.get(), plan.scratch,
+              [&](std::size_t i, float* own) { code.run_piece(call, plan, plan.pieces[i], own, partials.get()); });
+    if (plan.num_partials != 0) {
+      const auto num_heads = static_cast<std::size_t>(call.view.num_kv_heads);
+      share_out(threads, num_threads, plan.units.size() * num_heads, nullptr, 0, [&](std::size_t i, float*) {
+        const auto& u = plan.units[i / num_heads];
+        if (u.first_partial >= 0) {
+          code.merge_chunks(call, u, static_cast<std::int32_t>(i % num_heads), partials.get());
+        }
+      });
+    }
+    return {};
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "attention over rows", static_cast<std::int64_t>(call.batch.num_rows())};
+  }
+}
+
+}  // namespace attention
+
+/// Attention of the batch's queries over one layer's blocks, on threads that the caller lends, done when it returns.
+/// `Input` and `Output` are unscaled elements; arithmetic is float32, by AVX-512 or AVX2 where the processor has them.
+/// Work is divided by tokens and heads, so that one long sequence keeps every thread busy as well as many do.
+///
+/// The result of a row has the same bits whatever else is in the batch and however many threads there are, by the same
+/// instruction set, which the processor must have. Blocks before every query's window are not read and may be
+/// `no_block`.
+///
+/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a row pointer or a block that
+/// does not fit the storage; `out_of_memory` for the working memory, which is small beside the keys and values read.
+template <element Element, element Input = float32, element Output = Input>
+  requires(!Input::scaled && !Output::scaled)
+[[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                  const attention_queries<typename Input::storage>& queries,
+                                  const attention_output<typename Output::storage>& output,
+                                  const attention_options& options = {}, workers threads = {},
+                                  instruction_set instructions = best_instruction_set()) noexcept {
+  const auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
+  if (const auto checked = attention::check(call); !checked) {
+    return checked;
+  }
+  return attention::run(call, attention::kernels_for<Element>(instructions), threads);
+}
+
+}  // namespace pagedkv::host
+
+namespace pagedkv {
+
+template <element Element, element Input, element Output>
+result<void> host_backend::attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                  const attention_queries<typename Input::storage>& queries,
+                                  const attention_output<typename Output::storage>& output,
+                                  const attention_options& options, stream on) noexcept {
+  return host::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on.threads);
+}
+
+static_assert(attention_backend_for<host_backend, float16, float32, float16>);
+
+}  // namespace pagedkv

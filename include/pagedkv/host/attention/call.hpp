@@ -1,0 +1,95 @@
+#pragma once
+
+#include <pagedkv/attention/attention.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::host::attention {
+
+/// Numbers of a row are padded to a multiple of this many where attention keeps them: the widest vector of float32.
+inline constexpr auto row_padding = 16;
+
+/// Tokens whose keys, and then values, are worked on at a time.
+inline constexpr auto tile_tokens = 64;
+
+/// Rows from which a tile is decoded once for all of them, rather than by each few of them.
+inline constexpr auto rows_to_decode_for = 17;
+
+/// What every part of one operation shares. Queries and outputs are behind functions, so that their types do not
+/// multiply the code.
+struct attention_call {
+  block_storage_view view;
+  std::int32_t layer = 0;
+  std::int32_t group_size = 1;
+  attention_batch batch;
+  attention_options options;
+  token_rows<const std::byte> queries;  // strides in numbers
+  token_rows<std::byte> output;
+  std::int32_t num_heads = 0;
+  float* log_sum_exp = nullptr;
+  void (*load_query)(const attention_call&, std::int64_t token, std::int32_t head, float* numbers) = nullptr;
+  void (*store_output)(const attention_call&, std::int64_t token, std::int32_t head, const float* numbers) = nullptr;
+
+  [[nodiscard]] std::int32_t padded_dim() const noexcept {
+    return (view.head_dim + row_padding - 1) / row_padding * row_padding;
+  }
+
+  [[nodiscard]] std::int64_t first_query(std::size_t row) const noexcept {
+    return batch.query_indptr.empty() ? static_cast<std::int64_t>(row) : batch.query_indptr[row];
+  }
+
+  [[nodiscard]] std::int32_t num_queries(std::size_t row) const noexcept {
+    return static_cast<std::int32_t>(batch.query_indptr.empty() ? 1 : first_query(row + 1) - first_query(row));
+  }
+
+  [[nodiscard]] std::span<const block_id> blocks(std::size_t row) const noexcept {
+    const auto begin = static_cast<std::size_t>(batch.indptr[row]);
+    return batch.indices.subspan(begin, static_cast<std::size_t>(batch.indptr[row + 1]) - begin);
+  }
+
+  [[nodiscard]] std::int64_t num_tokens(std::size_t row) const noexcept {
+    const auto num_blocks = static_cast<std::int64_t>(blocks(row).size());
+    return num_blocks == 0 ? 0 : (num_blocks - 1) * view.block_size + batch.last_block_len[row];
+  }
+
+  /// Of one query of a row: negative before the first token.
+  [[nodiscard]] std::int64_t position(std::size_t row, std::int32_t query) const noexcept {
+    return num_tokens(row) - num_queries(row) + query;
+  }
+};
+
+template <element Input>
+void load_query(const attention_call& call, std::int64_t token, std::int32_t head, float* numbers) {
+  const auto* const row = reinterpret_cast<const typename Input::storage*>(call.queries.data) +
+                          token * call.queries.token_stride + head * call.queries.head_stride;
+  const auto dim = static_cast<std::size_t>(call.view.head_dim);
+  decode_row<Input>({row, dim}, 1.0f, {numbers, dim});
+}
+
+template <element Output>
+void store_output(const attention_call& call, std::int64_t token, std::int32_t head, const float* numbers) {
+  auto* const row = reinterpret_cast<typename Output::storage*>(call.output.data) + token * call.output.token_stride +
+                    head * call.output.head_stride;
+  const auto dim = static_cast<std::size_t>(call.view.head_dim);
+  encode_row<Output>({numbers, dim}, {row, dim});
+}
+
+/// Tokens from `begin` up to `end`.
+struct token_range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  [[nodiscard]] std::int64_t size() const noexcept { return end - begin; }
+};
+
+/// What the query at a position sees: nothing from a negative one.
+[[nodiscard]] inline token_range visible_from(std::int64_t position, std::int32_t window) noexcept {
+  const auto end = std::max<std::int64_t>(0, position + 1);
+  return {window == 0 ? 0 : std::max<std::int64_t>(0, end - window), end};
+}
+
+}  // namespace pagedkv::host::attention

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/host/attention/call.hpp>
+
+namespace pagedkv::host::attention {
+
+[[nodiscard]] inline error wrong(const char* subject, std::int64_t value, std::int64_t limit = error::no_limit) {
+  return {error_code::invalid_argument, subject, value, limit};
+}
+
+[[nodiscard]] inline result<void> check_numbers(const attention_call& call) noexcept {
+  if (call.layer < 0 || call.layer >= call.view.num_layers) {
+    return wrong("layer", call.layer, call.view.num_layers);
+  }
+  if (call.num_heads <= 0 || call.num_heads % call.view.num_kv_heads != 0) {
+    return wrong("attention_queries.num_heads", call.num_heads, call.view.num_kv_heads);
+  }
+  if (call.options.window < 0) {
+    return wrong("attention_options.window", call.options.window, 0);
+  }
+  return {};
+}
+
+/// Whether `indptr` has an entry more than there are rows, and never falls.
+[[nodiscard]] inline bool is_row_pointer(std::span<const std::int32_t> indptr, std::size_t num_rows) noexcept {
+  return indptr.size() == num_rows + 1 && indptr[0] >= 0 && std::ranges::is_sorted(indptr);
+}
+
+/// Whether every block that a query of the row sees is in the storage.
+[[nodiscard]] inline result<void> check_row(const attention_call& call, std::size_t row) noexcept {
+  const auto blocks = call.blocks(row);
+  const auto last_block_len = call.batch.last_block_len[row];
+  if (last_block_len < (blocks.empty() ? 0 : 1) || last_block_len > (blocks.empty() ? 0 : call.view.block_size)) {
+    return wrong("attention_batch.last_block_len", last_block_len, blocks.empty() ? 0 : call.view.block_size);
+  }
+  if (call.num_queries(row) == 0) {
+    return {};
+  }
+  const auto seen = visible_from(call.position(row, 0), call.options.window).begin;
+  for (auto i = static_cast<std::size_t>(seen / call.view.block_size); i < blocks.size(); ++i) {
+    const auto block = static_cast<std::int32_t>(blocks[i]);
+    if (block < 0 || block >= call.view.num_blocks) {
+      return wrong("block in attention_batch.indices", block, call.view.num_blocks);
+    }
+  }
+  return {};
+}
+
+[[nodiscard]] inline result<void> check(const attention_call& call) noexcept {
+  if (const auto checked = check_numbers(call); !checked) {
+    return checked;
+  }
+  const auto& batch = call.batch;
+  const auto num_rows = batch.num_rows();
+  if (num_rows == 0) {
+    return {};
+  }
+  if (!is_row_pointer(batch.indptr, num_rows)) {
+    return wrong("attention_batch.indptr", static_cast<std::int64_t>(batch.indptr.size()),
+                 static_cast<std::int64_t>(num_rows) + 1);
+  }
+  if (static_cast<std::size_t>(batch.indptr.back()) > batch.indices.size()) {
+    return wrong("attention_batch.indptr", batch.indptr.back(), static_cast<std::int64_t>(batch.indices.size()));
+  }
+  if (!batch.query_indptr.empty() && !is_row_pointer(batch.query_indptr, num_rows)) {
+    return wrong("attention_batch.query_indptr", static_cast<std::int64_t>(batch.query_indptr.size()),
+                 static_cast<std::int64_t>(num_rows) + 1);
+  }
+  for (auto row = std::size_t{0}; row < num_rows; ++row) {
+    if (const auto checked = check_row(call, row); !checked) {
+      return checked;
+    }
+  }
+  return {};
+}
+
+}  // namespace pagedkv::host::attention

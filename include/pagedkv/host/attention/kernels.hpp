@@ -1,0 +1,86 @@
+#pragma once
+
+#include <pagedkv/host/attention/plan.hpp>
+#include <pagedkv/host/instruction_set.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+// Loops over registers. Left as loops, as compilers leave them at -O2, they would work on memory.
+#if defined(__clang__)
+  #define PAGEDKV_UNROLL _Pragma("unroll")
+#else
+  #define PAGEDKV_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if defined(PAGEDKV_WIDE_VECTORS)
+  #include <immintrin.h>
+
+  #define PAGEDKV_ISA avx512
+  #define PAGEDKV_LANES 16
+  #define PAGEDKV_TARGET gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+  #define PAGEDKV_INLINE [[PAGEDKV_TARGET, gnu::always_inline]] inline
+  #define PAGEDKV_NOINLINE [[PAGEDKV_TARGET, gnu::noinline]] inline
+  #include <pagedkv/host/attention/vectors.inl>
+  #include <pagedkv/host/attention/rows.inl>
+  #include <pagedkv/host/attention/results.inl>
+  #include <pagedkv/host/attention/pieces.inl>
+  #undef PAGEDKV_ISA
+  #undef PAGEDKV_LANES
+  #undef PAGEDKV_TARGET
+
+  #define PAGEDKV_ISA avx2
+  #define PAGEDKV_LANES 8
+  #define PAGEDKV_TARGET gnu::target("avx2,fma,f16c")
+  #include <pagedkv/host/attention/vectors.inl>
+  #include <pagedkv/host/attention/rows.inl>
+  #include <pagedkv/host/attention/results.inl>
+  #include <pagedkv/host/attention/pieces.inl>
+  #undef PAGEDKV_ISA
+  #undef PAGEDKV_LANES
+  #undef PAGEDKV_TARGET
+  #undef PAGEDKV_INLINE
+  #undef PAGEDKV_NOINLINE
+#endif
+
+#define PAGEDKV_ISA portable
+#define PAGEDKV_LANES 4
+#define PAGEDKV_INLINE [[gnu::always_inline]] inline
+#define PAGEDKV_NOINLINE [[gnu::noinline]] inline
+#include <pagedkv/host/attention/vectors.inl>
+#include <pagedkv/host/attention/rows.inl>
+#include <pagedkv/host/attention/results.inl>
+#include <pagedkv/host/attention/pieces.inl>
+#undef PAGEDKV_ISA
+#undef PAGEDKV_LANES
+#undef PAGEDKV_INLINE
+#undef PAGEDKV_NOINLINE
+#undef PAGEDKV_UNROLL
+
+namespace pagedkv::host::attention {
+
+/// The two steps of an operation, each for any number of threads: pieces, then what pieces share.
+struct kernels {
+  void (*run_piece)(const attention_call&, const attention_plan&, const piece&, float* scratch, float* partials);
+  void (*merge_chunks)(const attention_call&, const unit&, std::int32_t head, float* partials);
+};
+
+template <element Element>
+[[nodiscard]] kernels kernels_for(instruction_set set) noexcept {
+  switch (set) {
+#if defined(PAGEDKV_WIDE_VECTORS)
+    case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
+    case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};
+#endif
+    default: return {portable::run_piece<Element>, portable::merge_chunks};
+  }
+}
+
+}  // namespace pagedkv::host::attention

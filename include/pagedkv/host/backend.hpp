@@ -1,0 +1,58 @@
+#pragma once
+
+#include <pagedkv/host/append.hpp>
+#include <pagedkv/host/copy_blocks.hpp>
+#include <pagedkv/host/gather.hpp>
+#include <pagedkv/host/move_blocks.hpp>
+#include <pagedkv/host/workers.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+namespace pagedkv {
+
+/// Block operations, done when they return. Stateless; operations on different blocks may run concurrently.
+struct host_backend {
+  /// Operations run on the calling thread, but for attention, which uses what threads the stream lends.
+  struct stream {
+    host::workers threads = {};
+  };
+
+  static constexpr std::string_view name = "host";
+
+  /// A cache may look at what it is given, as this does.
+  static constexpr bool reads_on_host = true;
+
+  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+
+  template <element Element>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<const float> keys, token_rows<const float> values, stream) noexcept {
+    return host::append<Element>(view, layer, slots, keys, values);
+  }
+
+  template <element Element>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    token_rows<float> keys, token_rows<float> values, stream) noexcept {
+    return host::gather<Element>(view, layer, slots, keys, values);
+  }
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return host::copy_blocks(view, pairs);
+  }
+
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return host::move_blocks(view, pairs);
+  }
+
+  /// See `host::attend`. Defined in `pagedkv/host/attend.hpp`, as vector code takes long to compile.
+  template <element Element, element Input = float32, element Output = Input>
+  [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                    const attention_queries<typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options, stream on) noexcept;
+};
+
+static_assert(backend_for<host_backend, float32>);
+
+}  // namespace pagedkv

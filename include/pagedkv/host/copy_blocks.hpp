@@ -1,0 +1,30 @@
+#pragma once
+
+#include <pagedkv/storage/block_pairs.hpp>
+
+#include <cstring>
+
+namespace pagedkv::host {
+
+/// Copies one block in every layer, scales and padding along. The two are different blocks.
+inline void copy_block(const block_storage_view& view, block_pair pair) noexcept {
+  const auto bytes = static_cast<std::size_t>(view.layer_bytes());
+  for (auto layer = std::int32_t{0}; layer < view.num_layers; ++layer) {
+    std::memcpy(view.block(layer, pair.destination), view.block(layer, pair.source), bytes);
+  }
+}
+
+/// Copies blocks in every layer; no destination is also a source. Errors: `invalid_argument` for a block outside the
+/// storage, before anything is written.
+[[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view,
+                                              std::span<const block_pair> pairs) noexcept {
+  if (const auto checked = check_pairs(view, pairs); !checked) {
+    return checked;
+  }
+  for (const auto pair : pairs) {
+    copy_block(view, pair);
+  }
+  return {};
+}
+
+}  // namespace pagedkv::host

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <pagedkv/host/copy_blocks.hpp>
+#include <pagedkv/storage/move_order.hpp>
+
+#include <algorithm>
+#include <new>
+
+namespace pagedkv::host {
+
+/// Exchanges two blocks in every layer.
+inline void swap_block(const block_storage_view& view, block_pair pair) noexcept {
+  for (auto layer = std::int32_t{0}; layer < view.num_layers; ++layer) {
+    auto* const source = view.block(layer, pair.source);
+    std::swap_ranges(source, source + view.layer_bytes(), view.block(layer, pair.destination));
+  }
+}
+
+/// Copies blocks in every layer as if all sources were read first, through chains and cycles, in place. Errors, before
+/// anything is written: `invalid_argument` for a block outside the storage or the destination of two moves;
+/// `out_of_memory` for the working memory, which is proportional to the moves.
+[[nodiscard]] inline result<void> move_blocks(const block_storage_view& view,
+                                              std::span<const block_pair> pairs) noexcept {
+  if (const auto checked = check_pairs(view, pairs); !checked) {
+    return checked;
+  }
+  try {
+    auto order = move_order{pairs};
+    if (const auto twice = order.ambiguous_destination()) {
+      return error{error_code::invalid_argument, "destination block of two moves", *twice};
+    }
+    order.run([&](block_pair pair) { copy_block(view, pair); }, [&](block_pair pair) { swap_block(view, pair); });
+    return {};
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "moves", static_cast<std::int64_t>(pairs.size())};
+  }
+}
+
+}  // namespace pagedkv::host

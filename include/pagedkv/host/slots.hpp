@@ -1,0 +1,41 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/storage/row_counts.hpp>
+#include <pagedkv/storage/view.hpp>
+
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::host {
+
+/// Whether `layer` and every slot that is not skipped lie in the storage, and every slot has its rows.
+template <class Number>
+[[nodiscard]] result<void> check_slots(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
+  if (layer < 0 || layer >= view.num_layers) {
+    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+  }
+  const auto num_slots = std::int64_t{view.num_blocks} * view.block_size;
+  for (const auto s : slots) {
+    if (static_cast<std::int64_t>(s) >= num_slots) {
+      return error{error_code::invalid_argument, "slot", static_cast<std::int64_t>(s), num_slots};
+    }
+  }
+  return check_row_counts(keys, values, slots.size());
+}
+
+/// Calls `visit(index, block, offset)` for every slot that is not skipped.
+template <class Visitor>
+void for_each_slot(const block_storage_view& view, std::span<const slot> slots, Visitor visit) noexcept {
+  for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+    const auto position = static_cast<std::int64_t>(slots[i]);
+    if (position >= 0) {
+      visit(static_cast<std::int64_t>(i), position / view.block_size,
+            static_cast<std::int32_t>(position % view.block_size));
+    }
+  }
+}
+
+}  // namespace pagedkv::host

@@ -1,0 +1,218 @@
+#pragma once
+
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/parts/block_lists.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// Lists of tracked blocks from which leaves are taken: what most eviction policies are made of. 14 bytes per block;
+/// every operation is amortised constant time.
+///
+/// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those
+/// is gone, and *due* from then on. A block that is in use may be *held*: it keeps its place, unless a search meets
+/// it there. Then it is detached, so that no later search passes it, and comes back as the oldest.
+class chain_lists {
+ public:
+  using list_index = std::uint16_t;  // below 8,192
+
+  chain_lists(std::int32_t num_blocks, list_index num_lists)
+      : lists_(num_blocks, num_lists + 2U),
+        parked_list_(num_lists),
+        due_list_(num_lists + 1U),
+        sizes_(num_lists, 0),
+        entries_(static_cast<std::size_t>(num_blocks)),
+        parents_(static_cast<std::size_t>(num_blocks), no_block) {}
+
+  [[nodiscard]] bool tracked(block_id block) const noexcept { return at(block).where != place::none; }
+
+  /// Whether a tracked block is held.
+  [[nodiscard]] bool in_use(block_id block) const noexcept {
+    return at(block).where == place::held || at(block).where == place::detached;
+  }
+
+  /// Of a tracked block.
+  [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list; }
+
+  /// Tracked blocks that belong to the list: wherever they are.
+  [[nodiscard]] std::int32_t size(list_index list) const noexcept { return sizes_[list]; }
+
+  /// Held blocks are met here, but not those parked, due or detached.
+  [[nodiscard]] block_id oldest(list_index list) const noexcept { return lists_.oldest(list); }
+
+  /// An untracked or held block becomes evictable, as the newest of the list.
+  void insert(block_id block, block_id parent, list_index list) noexcept {
+    place_newest(block, list);
+    parents_[to_index(block)] = parent;
+  }
+
+  /// A held block becomes evictable where it was.
+  void restore(block_id block, block_id parent) noexcept {
+    if (at(block).where == place::detached) {
+      lists_.push_oldest(block, at(block).list);
+    }
+    at(block).where = place::linked;
+    parents_[to_index(block)] = parent;
+  }
+
+  /// An evictable block is in use.
+  void hold(block_id block) noexcept {
+    if (at(block).where != place::linked) {
+      detach(block);
+    } else {
+      at(block).where = place::held;
+    }
+  }
+
+  /// Moves a tracked block, held or not, to the newest end of a list.
+  void move_newest(block_id block, list_index list) noexcept {
+    const auto held = in_use(block);
+    place_newest(block, list);
+    at(block).where = held ? place::held : place::linked;
+  }
+
+  /// The block is no longer tracked; its parent is due if it was parked.
+  void erase(block_id block) noexcept {
+    leave(block);
+    at(block).where = place::none;
+    const auto parent = std::exchange(parents_[to_index(block)], no_block);
+    if (parent != no_block && at(parent).where == place::parked) {
+      lists_.unlink(parent);
+      lists_.push_newest(parent, due_list_);
+      at(parent).where = place::due;
+    }
+  }
+
+  void rename(block_id from, block_id to) noexcept {
+    lists_.replace(from, to);
+    at(to) = std::exchange(at(from), entry{});
+    parents_[to_index(to)] = std::exchange(parents_[to_index(from)], no_block);
+  }
+
+  /// Takes the oldest leaf of a list; `no_block` when there is none, and then the list is empty.
+  template <class Offer>
+  [[nodiscard]] block_id take_oldest(list_index list, Offer& offer) noexcept {
+    for (auto block = oldest_evictable(list); block != no_block; block = oldest_evictable(list)) {
+      if (take(block, offer)) {
+        return block;
+      }
+    }
+    return no_block;
+  }
+
+  /// The oldest block of a list that is evictable, parents included.
+  [[nodiscard]] block_id oldest_evictable(list_index list) noexcept {
+    auto block = lists_.oldest(list);
+    for (; block != no_block && at(block).where == place::held; block = lists_.oldest(list)) {
+      detach(block);
+    }
+    return block;
+  }
+
+  /// The same at the other end.
+  [[nodiscard]] block_id newest_evictable(list_index list) noexcept {
+    auto block = lists_.newest(list);
+    for (; block != no_block && at(block).where == place::held; block = lists_.newest(list)) {
+      detach(block);
+    }
+    return block;
+  }
+
+  /// Offers an evictable block. Takes it, or parks it.
+  template <class Offer>
+  [[nodiscard]] bool take(block_id block, Offer& offer) noexcept {
+    if (offer(block) == eviction_answer::taken) {
+      erase(block);
+      return true;
+    }
+    lists_.unlink(block);
+    lists_.push_newest(block, parked_list_);
+    at(block).where = place::parked;
+    return false;
+  }
+
+  /// Takes a block whose turn had come before. One parked block a call is offered again, each in turn, as children
+  /// that go may still name their parent by an id from before it was renamed.
+  template <class Offer>
+  [[nodiscard]] block_id take_due(Offer& offer) noexcept {
+    for (auto block = lists_.oldest(due_list_); block != no_block; block = lists_.oldest(due_list_)) {
+      if (take(block, offer)) {
+        return block;
+      }
+    }
+    return take_parked(offer);
+  }
+
+  /// For when every evictable block is parked: a leaf if one is among the first, or else the one parked longest.
+  template <class Offer>
+  [[nodiscard]] block_id take_any(Offer& offer) noexcept {
+    for (auto tries = 0; tries < max_tries; ++tries) {
+      if (const auto block = take_parked(offer); block != no_block) {
+        return block;
+      }
+    }
+    const auto block = lists_.oldest(parked_list_);
+    if (block == no_block || offer(block, evict_anyway) != eviction_answer::taken) {
+      return no_block;
+    }
+    erase(block);
+    return block;
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return lists_.bytes() + sizes_.capacity() * sizeof(std::int32_t) + entries_.capacity() * sizeof(entry) +
+           parents_.capacity() * sizeof(block_id);
+  }
+
+ private:
+  static constexpr auto max_tries = 64;
+
+  enum class place : std::uint16_t { none, linked, parked, due, held, detached };
+
+  struct entry {
+    entry() noexcept : entry(place::none, 0) {}
+    entry(place where_now, list_index of) noexcept : where(where_now), list(of & 0x1fffU) {}
+
+    place where : 3;
+    list_index list : 13;
+  };
+
+  [[nodiscard]] entry& at(block_id block) noexcept { return entries_[to_index(block)]; }
+  [[nodiscard]] const entry& at(block_id block) const noexcept { return entries_[to_index(block)]; }
+
+  template <class Offer>
+  [[nodiscard]] block_id take_parked(Offer& offer) noexcept {
+    const auto block = lists_.oldest(parked_list_);
+    return block != no_block && take(block, offer) ? block : no_block;
+  }
+
+  void detach(block_id block) noexcept {
+    lists_.unlink(block);
+    at(block).where = place::detached;
+  }
+
+  void leave(block_id block) noexcept {
+    if (tracked(block)) {
+      lists_.unlink(block);
+      --sizes_[at(block).list];
+    }
+  }
+
+  void place_newest(block_id block, list_index list) noexcept {
+    leave(block);
+    lists_.push_newest(block, list);
+    ++sizes_[list];
+    at(block) = entry{place::linked, list};
+  }
+
+  block_lists lists_;
+  block_lists::list_index parked_list_;
+  block_lists::list_index due_list_;
+  std::vector<std::int32_t> sizes_;
+  std::vector<entry> entries_;
+  std::vector<block_id> parents_;
+};
+
+}  // namespace pagedkv

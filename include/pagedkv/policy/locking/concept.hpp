@@ -1,0 +1,81 @@
+#pragma once
+
+#include <pagedkv/policy/locking/parts/contention.hpp>
+
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+
+namespace pagedkv {
+
+/// A value with the operations of `std::atomic` that components use. Every one takes its memory orders explicitly.
+///
+/// | requirement                                          | meaning                                                   |
+/// |------------------------------------------------------|-----------------------------------------------------------|
+/// | `a.load(order)`, `a.store(value, order)`             | read, write                                               |
+/// | `a.exchange(value, order)`                           | writes and returns what was there                         |
+/// | `a.compare_exchange_weak(expected, desired, s, f)`   | writes only over `expected`, else loads it; may fail idly |
+/// | `a.compare_exchange_strong(expected, desired, s, f)` | the same, and never fails idly                            |
+/// | `a.fetch_add`, `fetch_sub`, `fetch_or`, `fetch_and`  | integers: change by an operand, return what was there     |
+template <class A, class T>
+concept atomic_of = requires(A a, const A& constant, T& expected, T value, std::memory_order order) {
+  requires std::default_initializable<A> && std::constructible_from<A, T>;
+  { constant.load(order) } noexcept -> std::same_as<T>;
+  { a.store(value, order) } noexcept;
+  { a.exchange(value, order) } noexcept -> std::same_as<T>;
+  { a.compare_exchange_weak(expected, value, order, order) } noexcept -> std::same_as<bool>;
+  { a.compare_exchange_strong(expected, value, order, order) } noexcept -> std::same_as<bool>;
+} && (!std::integral<T> || std::same_as<T, bool> || requires(A a, T value, std::memory_order order) {
+                      { a.fetch_add(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_sub(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_or(value, order) } noexcept -> std::same_as<T>;
+                      { a.fetch_and(value, order) } noexcept -> std::same_as<T>;
+                    });
+
+/// A mutex held by one writer or by any number of readers. May throw `std::system_error`, as the standard's do.
+template <class M>
+concept shared_mutex = std::default_initializable<M> && requires(M mutex) {
+  mutex.lock();
+  mutex.unlock();
+  mutex.lock_shared();
+  mutex.unlock_shared();
+};
+
+/// A mutex held by one thread at a time.
+template <class M>
+concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
+  mutex.lock();
+  { mutex.try_lock() } -> std::convertible_to<bool>;
+  mutex.unlock();
+};
+
+/// How threads are kept apart. The cache's logic is written once over these names; a policy that has no use for one of
+/// them makes it an empty type whose members do nothing.
+///
+/// | requirement             | meaning                                                                                |
+/// |-------------------------|----------------------------------------------------------------------------------------|
+/// | `L::template atomic<T>` | what the words that components share are made of; models `atomic_of<T>`                |
+/// | `L::cache_mutex`        | locked shared by operations that only read the cache, exclusively by all others;       |
+/// |                         | one that lets several of those in can be `close`d by an operation that must be alone   |
+/// | `L::waits_for_sequence` | a second operation on one sequence waits; if false, it is told `sequence_busy`         |
+/// | `L::sequence_mutex`     | what it waits for; taken after `cache_mutex`                                           |
+/// | `L::family`             | tag that selects the components of the cache, e.g. `unsynchronized_family`             |
+/// | `L::family::concurrent` | whether several threads may be inside the components at once                           |
+/// | `L::contention`         | models `contention_metrics`                                                            |
+/// | `L::name`               | for tables and options, e.g. "rw_lock"                                                 |
+template <class L>
+concept locking = requires {
+  requires atomic_of<typename L::template atomic<std::uint64_t>, std::uint64_t>;
+  requires atomic_of<typename L::template atomic<std::uint32_t>, std::uint32_t>;
+  requires atomic_of<typename L::template atomic<bool>, bool>;
+  requires shared_mutex<typename L::cache_mutex>;
+  requires exclusive_mutex<typename L::sequence_mutex>;
+  requires std::default_initializable<typename L::family>;
+  requires contention_metrics<typename L::contention>;
+  { L::family::concurrent } -> std::convertible_to<bool>;
+  { L::waits_for_sequence } -> std::convertible_to<bool>;
+  { L::name } -> std::convertible_to<std::string_view>;
+};
+
+}  // namespace pagedkv

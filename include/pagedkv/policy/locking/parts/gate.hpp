@@ -1,0 +1,47 @@
+#pragma once
+
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/thread_index.hpp>
+
+#include <array>
+#include <atomic>
+
+namespace pagedkv {
+
+/// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone.
+/// Passing touches a cache line that few other threads touch; closing waits for those inside.
+template <contention_metrics Metrics = no_contention_metrics>
+class gate {
+ public:
+  void lock() noexcept { own().lock_shared(); }
+  void unlock() noexcept { own().unlock_shared(); }
+  void lock_shared() noexcept { lock(); }
+  void unlock_shared() noexcept { unlock(); }
+
+  void close() noexcept {
+    for (auto& each : parts_) {
+      each.mutex.lock();
+    }
+  }
+  void open() noexcept {
+    for (auto& each : parts_) {
+      each.mutex.unlock();
+    }
+  }
+
+ private:
+  using mutex_type = basic_fair_shared_mutex<std::atomic, Metrics>;
+
+  struct alignas(64) part {
+    mutex_type mutex;
+  };
+
+  [[nodiscard]] mutex_type& own() noexcept { return parts_[threads_.current() % parts_.size()].mutex; }
+
+  this_thread_index threads_;  // kept, so that every shared object leaves by the part by which it came
+  std::array<part, 16> parts_;
+};
+
+static_assert(shared_mutex<gate<>>);
+
+}  // namespace pagedkv

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/policy/locking/parts/contention.hpp>
+
+#include <cassert>
+#include <cstdint>
+#include <mutex>
+
+namespace pagedkv {
+
+/// The order in which a thread may take mutexes: only ever one of higher rank than all it holds.
+enum class lock_rank : std::uint8_t { sequence = 1, eviction_shard, free_list_shard };
+
+/// The ranks that this thread holds, one bit each; kept in debug builds only.
+class held_ranks {
+ public:
+  static void add([[maybe_unused]] lock_rank rank) noexcept {
+#ifndef NDEBUG
+    assert(ranks_ < bit(rank) && "mutexes are taken in the order of their ranks");
+    ranks_ |= bit(rank);
+#endif
+  }
+  static void remove([[maybe_unused]] lock_rank rank) noexcept {
+#ifndef NDEBUG
+    ranks_ &= ~bit(rank);
+#endif
+  }
+
+#ifndef NDEBUG
+ private:
+  [[nodiscard]] static unsigned bit(lock_rank rank) noexcept { return 1U << static_cast<unsigned>(rank); }
+
+  static inline thread_local unsigned ranks_ = 0;
+#endif
+};
+
+/// A mutex that takes part in the lock order and counts waits.
+template <lock_rank Rank, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
+class ordered_mutex {
+ public:
+  void lock() {
+    held_ranks::add(Rank);
+    if (!mutex_.try_lock()) {
+      Metrics::waited();
+      mutex_.lock();
+    }
+  }
+
+  [[nodiscard]] bool try_lock() {
+    const auto locked = mutex_.try_lock();
+    if (locked) {
+      held_ranks::add(Rank);
+    }
+    return locked;
+  }
+
+  void unlock() {
+    held_ranks::remove(Rank);
+    mutex_.unlock();
+  }
+
+ private:
+  Mutex mutex_;
+};
+
+}  // namespace pagedkv

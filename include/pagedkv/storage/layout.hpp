@@ -1,0 +1,84 @@
+#pragma once
+
+#include <pagedkv/core/checked.hpp>
+#include <pagedkv/core/config.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/storage/view.hpp>
+
+namespace pagedkv {
+
+/// Order of the dimensions inside one layer of one block.
+enum class dimension_order : std::uint8_t {
+  nhd,  // token, head, dim
+  hnd,  // head, token, dim
+};
+
+/// Order of layers and blocks across the storage.
+enum class storage_order : std::uint8_t {
+  layer_major,  // [layer][block]: one layer's blocks lie together
+  block_major,  // [block][layer]: one block is one run, for transfers
+};
+
+/// The compile-time choice of memory layout.
+template <dimension_order Dimensions = dimension_order::nhd, storage_order Storage = storage_order::layer_major>
+struct memory_layout {
+  static constexpr dimension_order dimensions = Dimensions;
+  static constexpr storage_order storage = Storage;
+};
+
+/// What layout arithmetic needs to know of an element.
+struct element_size {
+  std::int64_t bytes = 0;        // of one stored number
+  std::int64_t scale_bytes = 0;  // of one scale per token and head; 0 for elements without
+};
+
+template <element E>
+inline constexpr auto size_of_element =
+    element_size{sizeof(typename E::storage), E::scaled ? std::int64_t{sizeof(float)} : 0};
+
+/// One layer of one block starts at a multiple of this many bytes.
+inline constexpr std::int64_t block_alignment = 256;
+
+/// A view with every stride filled in and no memory behind it, and the bytes that it needs.
+struct storage_plan {
+  block_storage_view view;
+  std::int64_t bytes = 0;
+};
+
+/// Lays out block storage. Errors: `size_overflow` when a product exceeds 63 bits.
+template <class Layout>
+[[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element) noexcept {
+  auto plan = storage_plan{};
+  auto& view = plan.view;
+  view.num_blocks = config.num_blocks;
+  view.num_layers = config.num_layers;
+  view.block_size = config.block_size;
+  view.num_kv_heads = config.num_kv_heads;
+  view.head_dim = config.head_dim;
+
+  auto size = checked_size{};
+  const auto rows = size.multiply(config.block_size, config.num_kv_heads);
+  const auto payload = size.multiply(size.multiply(rows, config.head_dim), element.bytes);
+  const auto scales = size.multiply(rows, element.scale_bytes);
+  const auto scale_start = size.round_up(size.multiply(payload, 2), alignof(float));
+  const auto layer_bytes = size.round_up(size.add(scale_start, size.multiply(scales, 2)), block_alignment);
+  plan.bytes = size.multiply(size.multiply(layer_bytes, config.num_layers), config.num_blocks);
+  if (size.overflowed()) {
+    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", config.num_blocks};
+  }
+
+  view.value_offset = payload;
+  view.key_scale_offset = scales == 0 ? 0 : scale_start;
+  view.value_scale_offset = scales == 0 ? 0 : scale_start + scales;
+  const bool token_first = Layout::dimensions == dimension_order::nhd;
+  view.scale_token_stride = token_first ? config.num_kv_heads : 1;
+  view.scale_head_stride = token_first ? 1 : config.block_size;
+  view.token_stride = view.scale_token_stride * config.head_dim;
+  view.head_stride = view.scale_head_stride * config.head_dim;
+  const bool layer_first = Layout::storage == storage_order::layer_major;
+  view.block_stride = layer_first ? layer_bytes : layer_bytes * config.num_layers;
+  view.layer_stride = layer_first ? layer_bytes * config.num_blocks : layer_bytes;
+  return plan;
+}
+
+}  // namespace pagedkv

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <pagedkv/storage/layout.hpp>
+
+namespace pagedkv {
+
+/// What a model fixes of a cache's sizes.
+struct model_shape {
+  std::int32_t num_layers = 1;
+  std::int32_t num_kv_heads = 1;
+  std::int32_t head_dim = 64;
+};
+
+/// Llama 3.2 1B: group size 4.
+inline constexpr auto small_model = model_shape{.num_layers = 16, .num_kv_heads = 8, .head_dim = 64};
+
+/// Llama 3.1 8B: group size 4.
+inline constexpr auto medium_model = model_shape{.num_layers = 32, .num_kv_heads = 8, .head_dim = 128};
+
+/// Llama 3.1 70B: group size 8.
+inline constexpr auto large_model = model_shape{.num_layers = 80, .num_kv_heads = 8, .head_dim = 128};
+
+namespace detail {
+
+[[nodiscard]] inline result<cache_config> with_blocks(cache_config config, std::int64_t num_blocks) noexcept {
+  constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  if (num_blocks > limit) {
+    return error{error_code::size_overflow, "cache_config.num_blocks", num_blocks, limit};
+  }
+  config.num_blocks = static_cast<std::int32_t>(num_blocks);
+  return config;
+}
+
+[[nodiscard]] inline result<cache_config> one_block(const model_shape& shape, std::int32_t block_size) noexcept {
+  auto config = cache_config{};
+  config.block_size = block_size;
+  config.num_blocks = 1;
+  config.num_layers = shape.num_layers;
+  config.num_kv_heads = shape.num_kv_heads;
+  config.head_dim = shape.head_dim;
+  if (const auto valid = validate(config); !valid) {
+    return valid.error();
+  }
+  return config;
+}
+
+}  // namespace detail
+
+/// The most blocks whose storage, padding and scales included, fits into `bytes`. Metadata comes on top of it.
+///
+/// Errors: those of `validate`; `invalid_argument` for an element without bytes, and when not even one block fits, with
+/// the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 numbers.
+[[nodiscard]] inline result<cache_config> config_for_memory_budget(
+    const model_shape& shape, element_size element, std::int64_t bytes,
+    std::int32_t block_size = cache_config{}.block_size) noexcept {
+  const auto config = detail::one_block(shape, block_size);
+  if (!config) {
+    return config;
+  }
+  if (element.bytes < 1) {
+    return error{error_code::invalid_argument, "element_size.bytes", element.bytes, 1};
+  }
+  if (element.scale_bytes < 0) {
+    return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes};
+  }
+  // The order of dimensions and layers does not change the size, and the size is proportional to the blocks.
+  const auto plan = plan_storage<memory_layout<>>(*config, element);
+  if (!plan) {
+    return plan.error();
+  }
+  if (bytes < plan->bytes) {
+    return error{error_code::invalid_argument, "memory budget in bytes", bytes, plan->bytes};
+  }
+  return detail::with_blocks(*config, bytes / plan->bytes);
+}
+
+/// Blocks for `num_sequences` sequences of `num_tokens` tokens each that share nothing; `max_sequences` is set to
+/// match.
+///
+/// Errors: those of `validate`; `invalid_argument` for a length or count below one; `size_overflow` when it takes more
+/// blocks than an int32 numbers.
+[[nodiscard]] inline result<cache_config> config_for_context_length(
+    const model_shape& shape, std::int64_t num_tokens, std::int32_t num_sequences,
+    std::int32_t block_size = cache_config{}.block_size) noexcept {
+  auto config = detail::one_block(shape, block_size);
+  if (!config) {
+    return config;
+  }
+  if (num_tokens < 1) {
+    return error{error_code::invalid_argument, "context length in tokens", num_tokens, 1};
+  }
+  if (num_sequences < 1) {
+    return error{error_code::invalid_argument, "number of sequences", num_sequences, 1};
+  }
+  config->max_sequences = num_sequences;
+  auto size = checked_size{};
+  const auto num_blocks = size.multiply((num_tokens - 1) / block_size + 1, num_sequences);
+  if (size.overflowed()) {
+    return error{error_code::size_overflow, "context length in tokens", num_tokens};
+  }
+  return detail::with_blocks(*config, num_blocks);
+}
+
+}  // namespace pagedkv

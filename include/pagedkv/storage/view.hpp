@@ -1,0 +1,85 @@
+#pragma once
+
+#include <pagedkv/core/host_device.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace pagedkv {
+
+/// What a kernel needs to address block storage, passed by value; owns nothing.
+///
+/// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. Key and
+/// value of one token and head are `head_dim` neighbouring elements. All offsets are 64-bit.
+struct block_storage_view {
+  std::byte* base = nullptr;
+  std::int64_t block_stride = 0;        // bytes from a block to the next, within one layer
+  std::int64_t layer_stride = 0;        // bytes from a layer to the next, within one block
+  std::int64_t value_offset = 0;        // bytes from the start of a block's layer to V
+  std::int64_t key_scale_offset = 0;    // bytes to the K scales; 0 without scales
+  std::int64_t value_scale_offset = 0;  // bytes to the V scales; 0 without scales
+  std::int64_t token_stride = 0;        // elements from a token to the next
+  std::int64_t head_stride = 0;         // elements from a KV head to the next
+  std::int64_t scale_token_stride = 0;  // scales from a token to the next
+  std::int64_t scale_head_stride = 0;   // scales from a KV head to the next
+  std::int32_t num_blocks = 0;
+  std::int32_t num_layers = 0;
+  std::int32_t block_size = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+
+  /// Bytes of one layer of one block, padding included: the stride of whichever of the two is innermost.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int64_t layer_bytes() const noexcept {
+    return block_stride < layer_stride ? block_stride : layer_stride;
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::byte* block(std::int32_t layer, std::int64_t block) const noexcept {
+    return base + layer * layer_stride + block * block_stride;
+  }
+
+  /// First element of the key of one token and head. `Storage` is the element's storage type.
+  template <class Storage>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* key(std::int32_t layer, std::int64_t block, std::int32_t offset,
+                                                 std::int32_t head) const noexcept {
+    return row<Storage>(layer, block, 0, offset * token_stride + head * head_stride);
+  }
+
+  template <class Storage>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* value(std::int32_t layer, std::int64_t block, std::int32_t offset,
+                                                   std::int32_t head) const noexcept {
+    return row<Storage>(layer, block, value_offset, offset * token_stride + head * head_stride);
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE float* key_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
+                                                     std::int32_t head) const noexcept {
+    return row<float>(layer, block, key_scale_offset, offset * scale_token_stride + head * scale_head_stride);
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE float* value_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
+                                                       std::int32_t head) const noexcept {
+    return row<float>(layer, block, value_scale_offset, offset * scale_token_stride + head * scale_head_stride);
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE T* row(std::int32_t layer, std::int64_t block_index, std::int64_t bytes,
+                                           std::int64_t elements) const noexcept {
+    return reinterpret_cast<T*>(block(layer, block_index) + bytes) + elements;
+  }
+};
+
+static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
+
+/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in
+/// numbers; the numbers of one head are neighbours. A call for more than `num_tokens` is refused.
+template <class Number>
+struct token_rows {
+  Number* data = nullptr;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t num_tokens = std::numeric_limits<std::int64_t>::max();
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/kernels/divider.hpp>
+#include <pagedkv/kernels/runtime.hpp>
+#include <pagedkv/storage/view.hpp>
+
+#include <span>
+
+namespace pagedkv::kernels {
+
+/// Pairs of blocks as a kernel argument: a launch copies its arguments, so nothing on the caller's side has to outlive
+/// it and nothing is uploaded. More pairs than fit take one more launch each; by then a launch moves far more than it
+/// costs.
+struct block_batch {
+  static constexpr auto capacity = 256;
+
+  block_pair pairs[capacity];
+  std::int32_t num_pairs = 0;
+};
+
+/// Calls `launch_one(batch)` for pair after pair until all are launched or one launch fails.
+template <class Launch>
+[[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
+  auto status = runtime::success;
+  while (!pairs.empty() && status == runtime::success) {
+    auto batch = block_batch{};
+    for (const auto pair : pairs.first(pairs.size() < batch.capacity ? pairs.size() : batch.capacity)) {
+      batch.pairs[batch.num_pairs++] = pair;
+    }
+    pairs = pairs.subspan(static_cast<std::size_t>(batch.num_pairs));
+    status = launch_one(batch);
+  }
+  return status;
+}
+
+}  // namespace pagedkv::kernels

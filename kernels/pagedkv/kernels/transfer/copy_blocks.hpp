@@ -1,0 +1,62 @@
+#pragma once
+
+#include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/kernels/transfer/block_words.hpp>
+
+namespace pagedkv::kernels {
+
+/// One launch of `copy_blocks`. Defined where kernels are compiled.
+template <class Word>
+[[nodiscard]] runtime::status launch_copies(const launch_shape& shape, runtime::stream stream,
+                                            const block_storage_view& from, const block_storage_view& to,
+                                            const block_words& words, const block_batch& batch);
+
+/// Enqueues the copy of blocks in every layer, scales and padding along, from `from` to `to`, which may be the same
+/// storage and otherwise differ in memory, strides and number of blocks only. No destination is also a source or the
+/// destination of two pairs. The pairs may go when the call returns.
+[[nodiscard]] inline runtime::status copy_blocks(const block_storage_view& from, const block_storage_view& to,
+                                                 std::span<const block_pair> pairs, runtime::stream stream) {
+  const auto aligned = aligned_blocks(from) && aligned_blocks(to);
+  return launch_batches(pairs, [&](const block_batch& batch) {
+    return launch_words(from, aligned, batch.num_pairs, [&](auto word, const auto& words, const auto& shape) {
+      return launch_copies<decltype(word)>(shape, stream, from, to, words, batch);
+    });
+  });
+}
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+
+/// The word that a lane takes.
+[[nodiscard]] PAGEDKV_DEVICE inline std::uint32_t word_of_lane() {
+  return workgroup_index().x * block_words::workgroup_size + local_index().x;
+}
+
+template <class Word>
+[[nodiscard]] PAGEDKV_DEVICE Word* find_word(const block_storage_view& view, std::int32_t block,
+                                             const block_words::place& at) {
+  check(block >= 0 && block < view.num_blocks, "block within the storage");
+  return reinterpret_cast<Word*>(view.block(at.layer, block)) + at.in_layer;
+}
+
+/// Copies blocks in every layer, from one storage to another or within one. The grid's y counts the pairs. A word per
+/// lane suffices: enough lanes are at work to keep the memory busy.
+template <class Word>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
+    copy_blocks_kernel(block_storage_view from, block_storage_view to, block_words words, block_batch batch) {
+  if (const auto word = word_of_lane(); words.covers(word)) {
+    const auto at = words.find(word);
+    const auto [source, destination] = batch.pairs[workgroup_index().y];
+    store(find_word<Word>(to, destination, at), load(find_word<Word>(from, source, at)));
+  }
+}
+
+template <class Word>
+[[nodiscard]] runtime::status launch_copies(const launch_shape& shape, runtime::stream stream,
+                                            const block_storage_view& from, const block_storage_view& to,
+                                            const block_words& words, const block_batch& batch) {
+  return launch<copy_blocks_kernel<Word>>(shape, stream, from, to, words, batch);
+}
+
+#endif
+
+}  // namespace pagedkv::kernels

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <pagedkv/kernels/transfer/copy_blocks.hpp>
+#include <pagedkv/kernels/transfer/move_plan.hpp>
+
+namespace pagedkv::kernels {
+
+/// Runs of steps as a kernel argument: copies, then swaps. A run that does not fit is continued by the next launch.
+struct move_batch {
+  static constexpr auto capacity = 256;
+
+  struct run {
+    std::uint16_t first_swap;
+    std::uint16_t end;
+  };
+
+  block_pair steps[capacity];
+  run runs[capacity];
+  std::int32_t num_steps = 0;
+  std::int32_t num_swaps = 0;  // of the run that is being added to
+  std::int32_t num_runs = 0;
+
+  void add(const move_step& step) noexcept {
+    steps[num_steps++] = step.pair;
+    num_swaps += step.swap;
+  }
+
+  /// Nothing where nothing was added since the last run.
+  void end_run() noexcept {
+    if (num_steps == (num_runs == 0 ? 0 : std::int32_t{runs[num_runs - 1].end})) {
+      return;
+    }
+    runs[num_runs++] = {static_cast<std::uint16_t>(num_steps - num_swaps), static_cast<std::uint16_t>(num_steps)};
+    num_swaps = 0;
+  }
+};
+
+/// One launch of `move_blocks`. Defined where kernels are compiled.
+template <class Word>
+[[nodiscard]] runtime::status launch_moves(const launch_shape& shape, runtime::stream stream,
+                                           const block_storage_view& view, const block_words& words,
+                                           const move_batch& batch);
+
+/// Enqueues the runs of a plan, as many to a launch as fit.
+[[nodiscard]] inline runtime::status launch_runs(const block_storage_view& view, const move_plan& plan,
+                                                 runtime::stream stream) {
+  auto batch = move_batch{};
+  const auto launch_batch = [&] {
+    const auto status =
+        launch_words(view, aligned_blocks(view), batch.num_runs, [&](auto word, const auto& words, const auto& shape) {
+          return launch_moves<decltype(word)>(shape, stream, view, words, batch);
+        });
+    batch = move_batch{};
+    return status;
+  };
+  for (auto i = std::size_t{0}; i < plan.num_runs(); ++i) {
+    for (const auto& step : plan.run(i)) {
+      if (batch.num_steps == batch.capacity) {
+        batch.end_run();
+        if (const auto status = launch_batch(); status != runtime::success) {
+          return status;
+        }
+      }
+      batch.add(step);
+    }
+    batch.end_run();
+  }
+  return batch.num_steps == 0 ? runtime::success : launch_batch();
+}
+
+/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call
+/// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
+[[nodiscard]] inline runtime::status move_blocks(const block_storage_view& view, move_order& order,
+                                                 runtime::stream stream) {
+  const auto plan = move_plan(order);
+  const auto copied = copy_blocks(view, view, plan.independent(), stream);
+  return copied == runtime::success ? launch_runs(view, plan, stream) : copied;
+}
+
+#if defined(PAGEDKV_COMPILES_KERNELS)
+
+/// Every lane takes one word of the blocks and walks a whole run with it, the grid's y: words of different places never
+/// meet, so that the steps of a run need neither a barrier nor memory besides the blocks.
+template <class Word>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
+    move_blocks_kernel(block_storage_view view, block_words words, move_batch batch) {
+  const auto word = word_of_lane();
+  if (!words.covers(word)) {
+    return;
+  }
+  const auto at = words.find(word);
+  const auto first_swap = std::int32_t{batch.runs[workgroup_index().y].first_swap};
+  const auto last = std::int32_t{batch.runs[workgroup_index().y].end};
+  auto i = workgroup_index().y == 0 ? 0 : std::int32_t{batch.runs[workgroup_index().y - 1].end};
+  // Nothing reads what a copy has just written, so several words are under way before the first one is stored.
+  constexpr auto window = 4;
+  for (; i < first_swap; i += window) {
+    Word held[window] = {};
+    for (auto k = 0; k < window; ++k) {
+      if (i + k < first_swap) {
+        held[k] = load(find_word<Word>(view, batch.steps[i + k].source, at));
+      }
+    }
+    for (auto k = 0; k < window; ++k) {
+      if (i + k < first_swap) {
+        store(find_word<Word>(view, batch.steps[i + k].destination, at), held[k]);
+      }
+    }
+  }
+  for (i = first_swap; i < last; ++i) {
+    auto* const source = find_word<Word>(view, batch.steps[i].source, at);
+    auto* const destination = find_word<Word>(view, batch.steps[i].destination, at);
+    const auto held = load(source);
+    store(source, load(destination));
+    store(destination, held);
+  }
+}
+
+template <class Word>
+[[nodiscard]] runtime::status launch_moves(const launch_shape& shape, runtime::stream stream,
+                                           const block_storage_view& view, const block_words& words,
+                                           const move_batch& batch) {
+  return launch<move_blocks_kernel<Word>>(shape, stream, view, words, batch);
+}
+
+#endif
+
+}  // namespace pagedkv::kernels

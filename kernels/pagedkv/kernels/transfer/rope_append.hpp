@@ -1,0 +1,197 @@
+#pragma once
+
+#include <pagedkv/core/host_device.hpp>
+#include <pagedkv/kernels/transfer/append.hpp>
+
+#include <algorithm>
+
+namespace pagedkv::kernels {
+
+/// The element of rotated numbers on their way: float32 as it is.
+struct rotated_number {
+  using storage = float;
+  static constexpr bool scaled = false;
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
+};
+
+/// Reads keys rotated to their position, as float32, and values as they are. So that a lane holds both numbers of each
+/// pair, it takes its `N` numbers in two halves: neighbours of the first half of what is rotated, and their partners in
+/// the second half; past the rotated numbers likewise.
+template <class Input, rope_pairing Pairing, int N>
+struct rotating_source {
+  using key_element = rotated_number;
+  using value_element = Input;
+  using storage = typename Input::storage;
+
+  row_pair<const storage> rows;
+  const float* cosines = nullptr;
+  std::int32_t rotary_dim = 0;
+  std::int32_t head_dim = 0;
+
+  [[nodiscard]] static PAGEDKV_DEVICE float key_scale() { return 1.0F; }
+  [[nodiscard]] static PAGEDKV_DEVICE float value_scale() { return 1.0F; }
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, N> key(std::int32_t first) const {
+    const auto stored = read(rows.key, first);
+    return first < rotary_dim ? rotate(stored, halves_of(first)) : decode<Input, N>(stored, 1.0F);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
+
+  template <class Storage>
+  PAGEDKV_DEVICE void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+    const auto at = halves_of(first);
+    auto low = vector<Storage, half>{};
+    auto high = vector<Storage, half>{};
+    for (auto i = 0; i < half; ++i) {
+      low.values[i] = numbers.values[i];
+      high.values[i] = numbers.values[half + i];
+    }
+    store_vector<half>(row + at.low, low);
+    store_vector<half>(row + at.high, high);
+  }
+
+ private:
+  static constexpr auto half = N / 2;
+  // Single numbers hold no pair of neighbours, so there the two are neighbours themselves.
+  static constexpr auto adjoining = N == 2 && Pairing == rope_pairing::neighbours;
+
+  struct halves {
+    std::int32_t low;
+    std::int32_t high;
+  };
+
+  [[nodiscard]] PAGEDKV_DEVICE halves halves_of(std::int32_t first) const {
+    if (adjoining) {
+      return {first, first + 1};
+    }
+    const auto rotated = first < rotary_dim;
+    const auto start = rotated ? 0 : rotary_dim;
+    const auto size = rotated ? rotary_dim : head_dim - rotary_dim;
+    const auto low = start + (first - start) / 2;
+    return {low, low + size / 2};
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> read(const storage* row, std::int32_t first) const {
+    const auto at = halves_of(first);
+    const auto low = load_vector<half>(row + at.low);
+    const auto high = load_vector<half>(row + at.high);
+    auto numbers = vector<storage, N>{};
+    for (auto i = 0; i < half; ++i) {
+      numbers.values[i] = low.values[i];
+      numbers.values[half + i] = high.values[i];
+    }
+    return numbers;
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, N> rotate(const vector<storage, N>& stored, const halves& at) const {
+    const auto* const sines = cosines + rotary_dim / 2;
+    const auto numbers = decode<Input, N>(stored, 1.0F);
+    auto rotated = vector<float, N>{};
+    const auto turn = [&](int x, int y, float cosine, float sine) {
+      rotated.values[x] = numbers.values[x] * cosine - numbers.values[y] * sine;
+      rotated.values[y] = numbers.values[x] * sine + numbers.values[y] * cosine;
+    };
+    if constexpr (Pairing == rope_pairing::halves) {
+      const auto cosine = load_vector<half>(cosines + at.low);
+      const auto sine = load_vector<half>(sines + at.low);
+      for (auto i = 0; i < half; ++i) {
+        turn(i, half + i, cosine.values[i], sine.values[i]);
+      }
+    } else if constexpr (adjoining) {
+      turn(0, 1, load(cosines + at.low / 2), load(sines + at.low / 2));
+    } else {
+      for (const auto upper : {0, 1}) {
+        const auto angle = (upper == 0 ? at.low : at.high) / 2;
+        const auto cosine = load_vector<half / 2>(cosines + angle);
+        const auto sine = load_vector<half / 2>(sines + angle);
+        for (auto i = 0; i < half / 2; ++i) {
+          turn(upper * half + 2 * i, upper * half + 2 * i + 1, cosine.values[i], sine.values[i]);
+        }
+      }
+    }
+    return rotated;
+  }
+};
+
+/// Append that rotates token i's keys to `positions[i]` on the way: workgroups whose y is 0. Those whose y is 1 rotate
+/// the queries.
+template <class Element, class Input, rope_pairing Pairing, int N>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
+    rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
+                       token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
+                       const std::int64_t* positions, rope_table table, row_spread query_spread,
+                       rope_queries<typename Input::storage> queries) {
+  // A token that is skipped may have any position.
+  const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
+    const auto position = load(positions + token);
+    const auto known = position >= 0 && position < table.num_positions;
+    check(known || slot_index < 0 || table.rotary_dim == 0, "position within the table");
+    auto source = rotating_source<Input, Pairing, N>{};
+    source.cosines = table.angles + stride_over(table.rotary_dim, known ? position : 0);
+    source.rotary_dim = table.rotary_dim;
+    source.head_dim = spread.head_dim;
+    return source;
+  };
+  if (workgroup_index().y == 0) {
+    const auto row = find_row(spread);
+    const auto slot_index = mapping.slot_of(row.token);
+    auto source = rotating_source<Input, Pairing, N>{};
+    if (points_on_every_lane || row.token >= 0) {
+      source = turned_to_position(row.token_or_first(), slot_index);
+      source.rows = rows_of_token(keys, values, row.token_or_first(), row.head);
+    }
+    transfer<Element, N>(spread, source, row.token >= 0, slot_index >= 0,
+                         [&] { return mapping.rows_in_slot<Element>(view, layer, slot_index, row.head); });
+  } else if (const auto row = find_row(query_spread); row.token >= 0) {
+    auto source = turned_to_position(row.token, mapping.slot_of(row.token));
+    source.rows.key = row_of_token(queries.from, row.token, row.head);
+    auto* const to = row_of_token(queries.to, row.token, row.head);
+    PAGEDKV_KEEP_LOOP
+    for (auto first = spread.lane() * N; first < spread.head_dim; first += spread.lanes_per_row() * N) {
+      source.put(to, first, encode<Input, N>(source.key(first), 1.0F));
+    }
+  }
+}
+
+template <class Element, class Input, rope_pairing Pairing>
+[[nodiscard]] runtime::status rope_append(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                          std::int64_t num_tokens,
+                                          const token_rows<const typename Input::storage>& keys,
+                                          const token_rows<const typename Input::storage>& values,
+                                          const std::int64_t* positions, const rope_table& table,
+                                          const rope_queries<typename Input::storage>& queries,
+                                          runtime::stream stream) {
+  static_assert(!Input::scaled, "rows carry no scales");
+  using input = typename Input::storage;
+  constexpr auto widest =
+      sizeof(typename Element::storage) > sizeof(input) ? sizeof(typename Element::storage) : sizeof(input);
+  constexpr auto half = vector_bytes / static_cast<int>(widest);
+  const auto aligned = table.rotary_dim % (2 * half) == 0 && view.head_dim % (2 * half) == 0 &&
+                       reinterpret_cast<std::uintptr_t>(table.angles) % vector_bytes == 0 &&
+                       aligned_rows<typename Element::storage, half>(view) && aligned_rows<const input, half>(keys) &&
+                       aligned_rows<const input, half>(values) && aligned_rows<const input, half>(queries.from) &&
+                       aligned_rows<input, half>(queries.to);
+  const auto mapping = map_tokens(view, slots);
+  if (num_tokens == 0 || num_tokens > max_tokens_per_launch) {
+    return num_tokens == 0 ? runtime::success : runtime::error_invalid_value;
+  }
+  const auto launch_width = [&](auto width) {
+    const auto tokens = static_cast<std::int32_t>(num_tokens);
+    const auto spread = spread_rows(tokens, view.num_kv_heads, view.head_dim, width);
+    auto query_spread = row_spread{};
+    auto shape = cover_rows(spread);
+    if (queries.num_heads > 0) {
+      query_spread = spread_rows(tokens, queries.num_heads, view.head_dim, width);
+      const auto grid = cover_rows(query_spread).grid;
+      shape.grid = {std::max(shape.grid.x, grid.x), 2, std::max(shape.grid.z, grid.z)};
+    }
+    return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
+        shape, stream, spread, mapping, view, layer, keys, values, positions, table, query_spread, queries);
+  };
+  return aligned ? launch_width(std::integral_constant<int, 2 * half>{})
+                 : launch_width(std::integral_constant<int, 2>{});
+}
+
+}  // namespace pagedkv::kernels

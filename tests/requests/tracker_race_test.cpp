@@ -1,0 +1,127 @@
+#include "tracked_cache.hpp"
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_template_test_macros.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <latch>
+#include <random>
+#include <thread>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+constexpr auto num_requests = std::size_t{24};
+
+/// What several threads do to the same requests at once. Assertions stay with the main thread.
+template <class Cache>
+class contest {
+ public:
+  contest(tracked_cache<Cache>& under_test, std::vector<request_id> ids)
+      : under_test_(under_test), ids_(std::move(ids)), num_ended_(ids_.size()) {}
+
+  /// One thread's attempts: every request once, in an order of its own.
+  void attack(std::uint32_t seed) {
+    auto random = std::mt19937{seed};
+    auto order = std::vector<std::size_t>(ids_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::shuffle(order, random);
+    start_.arrive_and_wait();
+    for (const auto i : order) {
+      num_ended_[i] += attempt(ids_[i], random() % 5);
+    }
+  }
+
+  /// One thread's load: requests that come and, where that is needed, take the others' place.
+  void submit_more(std::vector<std::vector<token>> prompts) {
+    start_.arrive_and_wait();
+    for (const auto& prompt : prompts) {
+      if (const auto submitted = under_test_.tracker.submit(prompt, with_priority(60, true))) {
+        num_unexpected_ += !under_test_.tracker.finish(submitted->id);
+      } else {
+        num_unexpected_ += submitted.error().code != error_code::capacity_exhausted;
+      }
+    }
+  }
+
+  [[nodiscard]] int num_ended(std::size_t request) const { return num_ended_[request]; }
+  [[nodiscard]] int num_unexpected() const { return num_unexpected_; }
+  [[nodiscard]] request_id id(std::size_t request) const { return ids_[request]; }
+
+  static constexpr auto num_attackers = 3;
+
+ private:
+  /// Returns whether this attempt ended the request.
+  [[nodiscard]] bool attempt(request_id id, std::uint_fast32_t choice) {
+    auto& tracker = under_test_.tracker;
+    auto done = result<void>{};
+    switch (choice) {
+      case 0: done = tracker.finish(id); break;
+      case 1: done = tracker.cancel(id); break;
+      case 2: done = tracker.fail(id, some_failure); break;
+      case 3: note(tracker.preempt(id)); return false;
+      default: note(tracker.append(id, std::vector<token>(3, 1))); return false;
+    }
+    note(done);
+    return done.has_value();
+  }
+
+  void note(const result<void>& done) {
+    using enum error_code;
+    if (!done) {
+      const auto code = done.error().code;
+      num_unexpected_ +=
+          code != already_ended && code != preempted && code != capacity_exhausted && code != sequence_busy;
+    }
+  }
+
+  tracked_cache<Cache>& under_test_;
+  std::vector<request_id> ids_;
+  std::vector<std::atomic<int>> num_ended_;
+  std::atomic<int> num_unexpected_{0};
+  std::latch start_{num_attackers + 1};
+};
+
+TEMPLATE_LIST_TEST_CASE("whoever ends or preempts a request first, its blocks go back once", "[requests]",
+                        threaded_caches) {
+  auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto under_test = tracked_cache<TestType>{64, {.max_ended = 1000}};
+  for (auto round = 0; round < 40; ++round) {
+    auto ids = std::vector<request_id>{};
+    for (std::size_t i = 0; i < num_requests; ++i) {
+      ids.push_back(under_test.running(1 + round % 2));
+    }
+    auto prompts = std::vector<std::vector<token>>{};
+    for (auto i = 0; i < 8; ++i) {
+      prompts.push_back(under_test.fresh_tokens(20 * block_size));
+    }
+    auto held = contest<TestType>{under_test, ids};
+    {
+      auto threads = std::vector<std::jthread>{};
+      for (auto i = 0; i < held.num_attackers; ++i) {
+        threads.emplace_back([&held, mine = seed++] { held.attack(mine); });
+      }
+      threads.emplace_back([&] { held.submit_more(prompts); });
+    }
+
+    CHECK(held.num_unexpected() == 0);
+    for (std::size_t i = 0; i < num_requests; ++i) {
+      const auto state = under_test.state(held.id(i));
+      const bool over = state != request_state::running && state != request_state::preempted;
+      CHECK(held.num_ended(i) == over);
+      CHECK(under_test.tracker.finish(held.id(i)).has_value() == !over);
+    }
+    CHECK(under_test.in_use() == 0);
+    under_test.check_invariants();
+  }
+  const auto counted = under_test.tracker.statistics();
+  CHECK(counted.running + counted.preempted == 0);
+  CHECK(counted.finished + counted.cancelled + counted.failed == counted.submitted);
+  CHECK(counted.kept_records <= 1000);
+}
+
+}  // namespace

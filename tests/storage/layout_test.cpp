@@ -1,0 +1,186 @@
+#include <pagedkv/storage/layout.hpp>
+
+#include "../support/printing.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <sys/mman.h>
+
+using namespace pagedkv;
+
+namespace {
+
+using nhd_layer_major = memory_layout<dimension_order::nhd, storage_order::layer_major>;
+using nhd_block_major = memory_layout<dimension_order::nhd, storage_order::block_major>;
+using hnd_layer_major = memory_layout<dimension_order::hnd, storage_order::layer_major>;
+using hnd_block_major = memory_layout<dimension_order::hnd, storage_order::block_major>;
+
+cache_config config_of(std::int32_t block_size, std::int32_t blocks, std::int32_t layers, std::int32_t heads,
+                       std::int32_t dim) {
+  auto config = cache_config{};
+  config.block_size = block_size;
+  config.num_blocks = blocks;
+  config.num_layers = layers;
+  config.num_kv_heads = heads;
+  config.head_dim = dim;
+  return config;
+}
+
+struct extent {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// Byte extents, from the base, of every row of numbers and every scale that the view addresses.
+template <class Storage>
+std::vector<extent> extents_of(const block_storage_view& view, bool scaled) {
+  auto extents = std::vector<extent>{};
+  const auto add = [&](const auto* address, std::int64_t count) {
+    const auto begin = reinterpret_cast<const std::byte*>(address) - view.base;
+    extents.push_back({begin, begin + count * static_cast<std::int64_t>(sizeof(*address))});
+  };
+  for (auto layer = 0; layer < view.num_layers; ++layer) {
+    for (auto block = 0; block < view.num_blocks; ++block) {
+      for (auto offset = 0; offset < view.block_size; ++offset) {
+        for (auto head = 0; head < view.num_kv_heads; ++head) {
+          add(view.template key<Storage>(layer, block, offset, head), view.head_dim);
+          add(view.template value<Storage>(layer, block, offset, head), view.head_dim);
+          if (scaled) {
+            add(view.key_scale(layer, block, offset, head), 1);
+            add(view.value_scale(layer, block, offset, head), 1);
+          }
+        }
+      }
+    }
+  }
+  return extents;
+}
+
+template <class Layout, class Storage>
+void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
+  CAPTURE(config.block_size, config.num_kv_heads, config.head_dim, sizeof(Storage), scale_bytes);
+  auto plan = plan_storage<Layout>(config, {sizeof(Storage), scale_bytes}).value();
+  const auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(plan.bytes));
+  plan.view.base = memory.get();
+
+  auto extents = extents_of<Storage>(plan.view, scale_bytes != 0);
+  std::sort(extents.begin(), extents.end(), [](const extent& a, const extent& b) { return a.begin < b.begin; });
+  CHECK(extents.front().begin == 0);
+  CHECK(extents.back().end <= plan.bytes);
+  const auto overlap = std::adjacent_find(extents.begin(), extents.end(),
+                                          [](const extent& a, const extent& b) { return a.end > b.begin; });
+  CHECK(overlap == extents.end());
+
+  const auto layers_and_blocks = std::int64_t{config.num_layers} * config.num_blocks;
+  CHECK(plan.bytes == plan.view.layer_bytes() * layers_and_blocks);
+  auto payload = std::int64_t{0};
+  for (const auto& e : extents) {
+    payload += e.end - e.begin;
+    const auto width = static_cast<std::int64_t>(e.end - e.begin == 4 && scale_bytes != 0 ? 4 : sizeof(Storage));
+    CHECK(e.begin % width == 0);
+  }
+  CHECK(plan.bytes - payload < (block_alignment + 4) * layers_and_blocks);
+  for (auto layer = 0; layer < config.num_layers; ++layer) {
+    for (auto block = 0; block < config.num_blocks; ++block) {
+      CHECK((plan.view.block(layer, block) - plan.view.base) % block_alignment == 0);
+    }
+  }
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("rows and scales lie apart, inside the storage and aligned", "[layout]", nhd_layer_major,
+                   nhd_block_major, hnd_layer_major, hnd_block_major) {
+  for (const auto block_size : {1, 5, 16}) {
+    for (const auto heads : {1, 3, 8}) {
+      for (const auto dim : {1, 7, 64}) {
+        const auto config = config_of(block_size, 3, 2, heads, dim);
+        check_disjoint<TestType, float>(config, 0);
+        check_disjoint<TestType, std::uint16_t>(config, 0);
+        check_disjoint<TestType, std::int8_t>(config, sizeof(float));
+        check_disjoint<TestType, std::uint16_t>(config, sizeof(float));
+      }
+    }
+  }
+}
+
+TEST_CASE("one layer of one block is K, V, K scales, V scales, padded", "[layout]") {
+  const auto plan = plan_storage<nhd_layer_major>(config_of(5, 7, 3, 3, 9), {1, 4}).value();
+  const auto payload = 5 * 3 * 9;
+  CHECK(plan.view.value_offset == payload);
+  CHECK(plan.view.key_scale_offset == 272);  // 270 bytes of K and V, rounded up to a whole float
+  CHECK(plan.view.value_scale_offset == 272 + 5 * 3 * 4);
+  CHECK(plan.view.layer_bytes() == 512);
+
+  const auto unscaled = plan_storage<nhd_layer_major>(config_of(5, 7, 3, 3, 9), {4, 0}).value();
+  CHECK(unscaled.view.value_offset == payload * 4);
+  CHECK(unscaled.view.key_scale_offset == 0);
+  CHECK(unscaled.view.value_scale_offset == 0);
+  CHECK(unscaled.view.layer_bytes() == 1280);
+}
+
+TEST_CASE("strides follow the order of the dimensions", "[layout]") {
+  const auto config = config_of(16, 10, 4, 8, 64);
+  const auto nhd = plan_storage<nhd_layer_major>(config, {1, 4})->view;
+  CHECK(nhd.token_stride == 8 * 64);
+  CHECK(nhd.head_stride == 64);
+  CHECK(nhd.scale_token_stride == 8);
+  CHECK(nhd.scale_head_stride == 1);
+
+  const auto hnd = plan_storage<hnd_layer_major>(config, {1, 4})->view;
+  CHECK(hnd.token_stride == 64);
+  CHECK(hnd.head_stride == 16 * 64);
+  CHECK(hnd.scale_token_stride == 1);
+  CHECK(hnd.scale_head_stride == 16);
+}
+
+TEST_CASE("strides follow the order of layers and blocks", "[layout]") {
+  const auto config = config_of(16, 10, 4, 8, 64);
+  const auto layer_bytes = 2 * 16 * 8 * 64 * 2;
+  const auto by_layer = plan_storage<nhd_layer_major>(config, {2, 0})->view;
+  CHECK(by_layer.block_stride == layer_bytes);
+  CHECK(by_layer.layer_stride == 10 * layer_bytes);
+  CHECK(by_layer.layer_bytes() == layer_bytes);
+
+  const auto by_block = plan_storage<nhd_block_major>(config, {2, 0})->view;
+  CHECK(by_block.block_stride == 4 * layer_bytes);
+  CHECK(by_block.layer_stride == layer_bytes);
+  CHECK(by_block.layer_bytes() == layer_bytes);
+}
+
+TEMPLATE_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", nhd_layer_major, nhd_block_major,
+                   hnd_layer_major, hnd_block_major) {
+  // 4 layers of 40,000 blocks of 64 KiB: 10 GB, of which only addresses are used.
+  auto plan = plan_storage<TestType>(config_of(16, 40'000, 4, 8, 128), {2, 0}).value();
+  REQUIRE(plan.bytes == std::int64_t{4} * 40'000 * 65'536);
+  const auto length = static_cast<std::size_t>(plan.bytes);
+  auto* const reserved = ::mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(reserved != MAP_FAILED);
+  plan.view.base = static_cast<std::byte*>(reserved);
+
+  const auto* const first = plan.view.template key<std::uint16_t>(0, 0, 0, 0);
+  const auto* const last = plan.view.template value<std::uint16_t>(3, 39'999, 15, 7);
+  CHECK(last - first == plan.bytes / 2 - 128);
+  const auto* const middle = plan.view.template key<std::uint16_t>(2, 20'000, 0, 0);
+  const auto layer_first = TestType::storage == storage_order::layer_major;
+  CHECK(middle - first == (layer_first ? 2 * 40'000 + 20'000 : 20'000 * 4 + 2) * std::int64_t{32'768});
+  ::munmap(reserved, length);
+}
+
+TEST_CASE("a size beyond 63 bits is an error that names the blocks", "[layout]") {
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
+  const auto sizes = {config_of(1 << 10, most, most, 1 << 5, 1 << 10), config_of(most, 1, 1, most, 8),
+                      config_of(1, most, most, 1, 1)};
+  for (const auto& config : sizes) {
+    const auto plan = plan_storage<nhd_layer_major>(config, {4, 0});
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().code == error_code::size_overflow);
+    CHECK(plan.error().value == config.num_blocks);
+  }
+}
