@@ -2,6 +2,7 @@
 
 // What kernels should do, as plain loops over host memory.
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>

@@ -8,41 +8,39 @@
 
 namespace pagedkv {
 
-/// Which keys a query sees, and how scores become weights. The score of a query and a key is
-/// `scale * (q . k)`, then capped, then biased; weights are the softmax of the scores. Pointers are memory that the
-/// backend reads.
+/// Which keys a query sees, and how scores become weights. The score of a query and a key is `scale * (q . k)`, then
+/// capped, then biased; weights are the softmax of the scores. Pointers are memory that the backend reads.
 struct attention_options {
   float scale = 0;                      // 0 means 1 / sqrt(head_dim)
   float soft_cap = 0;                   // a cap c makes a score c * tanh(score / c); 0 means none
-  std::int32_t window = 0;              // a query sees this many last tokens, its own included; 0 means all
+  std::int32_t window = 0;              // a query sees this many latest tokens, its own included; 0 means all
   const float* alibi_slopes = nullptr;  // [query head]: adds slope * (position of the key - position of the query)
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
 };
 
-/// What a plan of attention is made for: the same for all layers of a group.
+/// The shape that an attention plan is made for: the same for all layers of a group.
 struct attention_shape {
   std::int32_t block_size = 16;
   std::int32_t num_kv_heads = 1;
   std::int32_t group_size = 1;    // query heads of each KV head
   std::int32_t window = 0;        // as in `attention_options`
-  std::int32_t columns = 8;       // pairs of query token and head that a wave takes at once; the device says
-  std::int32_t num_shares = 1;    // waves that work at once; the device says
-  std::int32_t split_tokens = 0;  // pieces end at multiples of this, itself one of 16; 0: wherever a share ends
+  std::int32_t columns = 8;       // pairs of query token and head that a wave processes together; the device says
+  std::int32_t num_shares = 1;    // waves that run at once; the device says
+  std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
-  std::int32_t max_partials = 0;  // results of pieces; 0: twice the shares, which suffices without `split_tokens`
+  std::int32_t max_partials = 0;  // partial results; 0: twice the shares, which suffices without `split_tokens`
 };
 
-/// How a device shares out the work on a batch, made by `attention_planner`, and memory to work in. Pointers are memory
-/// that the backend reads and writes. Host backends need none.
+/// How a device shares the work on a batch among waves, made by `attention_planner`, and working memory. Pointers are
+/// memory that the backend reads and writes. Host backends need neither.
 struct attention_plan {
   attention_shape shape;
   const std::byte* words = nullptr;  // `attention_planner::bytes`
   std::byte* workspace = nullptr;    // `attention_workspace_bytes`, aligned to 16; one call at a time uses it
 };
 
-/// The sequences of a batch, as `compressed_batch` holds them; every span is memory that the backend reads. Row i has
-/// the tokens of its blocks, and its queries belong to its last tokens, in order: a query sees its own token's key and
-/// those before it.
+/// The sequences of a batch, as `compressed_batch` holds them; every span is memory that the backend reads. The queries
+/// of row i belong to the last tokens of its sequence, in order: a query sees its own token's key and all earlier ones.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
   std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
@@ -61,12 +59,12 @@ struct attention_queries {
   std::int32_t num_heads = 0;
 };
 
-/// Where results go: rows like those of the queries, and for each query token and head the natural logarithm of the sum
-/// of the exponentials of its scores, sink included; an empty sequence gives zeros and minus infinity.
+/// Where results are written: rows like those of the queries and, for each query token and head, the natural logarithm
+/// of the sum of the exponentials of its scores, sink included. An empty sequence gives zeros and minus infinity.
 template <class Number>
 struct attention_output {
   token_rows<Number> rows;
-  float* log_sum_exp = nullptr;  // [token][head]; null: not asked for
+  float* log_sum_exp = nullptr;  // [token][head]; null: not computed
 };
 
 }  // namespace pagedkv

@@ -14,31 +14,31 @@
 
 namespace pagedkv {
 
-/// Tokens that kernels take at once: the unit in which work is shared out.
+/// Tokens that kernels process together: the unit of work sharing.
 inline constexpr std::int32_t attention_tile = 16;
 
-/// A row of the batch as kernels read it. Its tasks are numbered KV head by KV head, column tile by column tile; a
-/// column is a pair of query token and query head, and each task reads all visible tokens.
+/// A row of the batch as kernels read it. Its tasks are numbered by KV head, then by column tile. A column is a pair of
+/// query token and query head; each task reads all visible tokens.
 struct attention_row {
-  std::int32_t first_index = 0;  // where its blocks start in `indices`
+  std::int32_t first_index = 0;  // index of its first block in `indices`
   std::int32_t num_tokens = 0;
   std::int32_t first_query = 0;  // its first query token
   std::int32_t num_queries = 1;
-  std::int32_t first_tile = 0;  // of the tokens that its first query sees
-  std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets its zeros
+  std::int32_t first_tile = 0;  // the first tile that its first query sees
+  std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets zeros
   std::int32_t num_tasks = 1;
   std::int32_t num_column_tiles = 1;
 };
 
-/// Where the work of one wave starts; it ends where that of the next starts. Tiles are counted from the row's first.
+/// The start of one wave's work; it ends at the start of the next wave's work. Tiles are counted from the row's first.
 struct attention_share {
   std::int32_t row = 0;
   std::int32_t task = 0;
   std::int32_t tile = 0;
-  std::int32_t first_partial = 0;  // its first piece that is no whole task writes its result here
+  std::int32_t first_partial = 0;  // index of its first partial result; whole tasks write none
 };
 
-/// A task in several pieces, and where their results are.
+/// A task in several pieces, and the partial results of these.
 struct attention_merge {
   std::int32_t row = 0;
   std::int32_t task = 0;
@@ -46,13 +46,13 @@ struct attention_merge {
   std::int32_t num_partials = 0;
 };
 
-/// More results than these are merged by a whole workgroup.
+/// More partial results than these are merged by a whole workgroup.
 inline constexpr std::int32_t merged_by_group = 4;
 
 static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
               "kernels read these as vectors of int32");
 
-/// How many merges a plan has; which ones are large follows in memory.
+/// Number of merges in a plan; a list of the large ones follows in memory.
 struct attention_counts {
   std::int32_t num_rows = 0;
   std::int32_t num_merges = 0;
@@ -60,8 +60,8 @@ struct attention_counts {
   std::int32_t unused = 0;
 };
 
-/// Where the parts of a plan lie, in bytes from its start. The same for every plan of a shape, so that a captured graph
-/// may read one plan after the other.
+/// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a
+/// captured graph can read one plan after the other.
 struct attention_plan_layout {
   std::int32_t max_partials = 0;
   std::int32_t max_merges = 0;
@@ -77,7 +77,7 @@ struct attention_plan_layout {
       return (start + static_cast<std::size_t>(count) * each + 15) / 16 * 16;
     };
     max_partials = shape.max_partials > 0 ? shape.max_partials : 2 * shape.num_shares;
-    max_merges = max_partials / 2;  // each has two partial results or more
+    max_merges = max_partials / 2;  // a merge has at least two partial results
     max_large = max_partials / (merged_by_group + 1);
     rows = sizeof(attention_counts);
     shares = after(rows, shape.max_rows, sizeof(attention_row));
@@ -87,7 +87,7 @@ struct attention_plan_layout {
   }
 };
 
-/// Bytes that attention by a plan of this shape works in.
+/// Size of the working memory for plans of this shape, in bytes.
 [[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
                                                            std::int32_t head_dim) noexcept {
   const auto columns =
@@ -95,11 +95,11 @@ struct attention_plan_layout {
   return columns * (static_cast<std::size_t>(head_dim + 3) / 4 * 4 + 2) * sizeof(float);
 }
 
-/// Shares the attention of a batch out to waves: the same number of tiles to each, across the borders of sequences and
-/// heads. The words that kernels read lie at fixed places. Allocates in the constructor only; not thread-safe.
+/// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and
+/// heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
 ///
-/// With `split_tokens`, a sequence is cut at multiples of it, whatever else is in the batch: its results then have the
-/// same bits in every batch.
+/// With `split_tokens`, a sequence is divided at multiples of it, whatever else is in the batch: its results then have
+/// the same bits in every batch.
 class attention_planner {
  public:
   /// Throws `std::bad_alloc`.
@@ -108,14 +108,14 @@ class attention_planner {
         layout_(shape),
         memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
         counts_(new(memory_.get()) attention_counts),
-        rows_(place<attention_row>(layout_.rows, shape.max_rows)),
-        shares_(place<attention_share>(layout_.shares, shape.num_shares + 1)),
-        merges_(place<attention_merge>(layout_.merges, layout_.max_merges)),
-        large_(place<std::int32_t>(layout_.large, layout_.max_large)) {}
+        rows_(part_at<attention_row>(layout_.rows, shape.max_rows)),
+        shares_(part_at<attention_share>(layout_.shares, shape.num_shares + 1)),
+        merges_(part_at<attention_merge>(layout_.merges, layout_.max_merges)),
+        large_(part_at<std::int32_t>(layout_.large, layout_.max_large)) {}
 
   [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
 
-  /// What kernels read, to be copied to where they can.
+  /// The words that kernels read; copy them to memory that kernels can access.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), layout_.bytes}; }
 
   [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
@@ -124,8 +124,8 @@ class attention_planner {
     return merges_.first(static_cast<std::size_t>(counts_->num_merges));
   }
 
-  /// From scratch. Spans of the batch are the host's. Errors: `limit_reached` when there is too little room for rows or
-  /// partial results; the plan is empty then.
+  /// Makes a new plan. The spans of the batch are host memory. Errors: `limit_reached` when rows or partial results
+  /// exceed the shape's limits; the plan is empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
@@ -135,8 +135,9 @@ class attention_planner {
     return number_partials();
   }
 
-  /// For the same sequences in the same order, some tokens later: shares stay where they are and only grow or shrink by
-  /// what their rows do, until they differ by a sixteenth. Then, and where rows came or went, plans from scratch.
+  /// Updates the plan for the same sequences in the same order, some tokens later: the borders of shares stay, and
+  /// shares grow or shrink with their rows until they differ by a sixteenth. Then, and when rows were added or removed,
+  /// makes a new plan.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
     const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0;
     if (!same_rows) {
@@ -155,7 +156,7 @@ class attention_planner {
   }
 
  private:
-  // A task costs about as much as this many tiles besides its own: its queries, its result.
+  // Reading the query and writing the result of a task takes about the time of this many tiles.
   static constexpr std::int32_t task_overhead = 1;
 
   struct release_memory {
@@ -163,7 +164,7 @@ class attention_planner {
   };
 
   template <class T>
-  [[nodiscard]] std::span<T> place(std::size_t start, std::int32_t count) {
+  [[nodiscard]] std::span<T> part_at(std::size_t start, std::int32_t count) {
     auto* const first = memory_.get() + start;
     for (auto i = std::int32_t{0}; i < count; ++i) {
       new (first + static_cast<std::size_t>(i) * sizeof(T)) T{};
@@ -189,7 +190,7 @@ class attention_planner {
                        static_cast<std::int64_t>(rows_.size()));
     }
     counts_->num_rows = static_cast<std::int32_t>(batch.num_rows());
-    // The usual batch has neither, and then a loop without branches.
+    // Most batches have neither; the loop for them has no branches.
     if (batch.query_indptr.empty() && shape_.window <= 0) {
       describe_each(batch, std::false_type{}, std::false_type{});
     } else if (batch.query_indptr.empty()) {
@@ -200,10 +201,10 @@ class attention_planner {
     return {};
   }
 
-  /// `Several`: rows have numbers of queries of their own.
+  /// `Several`: each row has its own number of queries.
   template <class Several, class Windowed>
   void describe_each(const attention_batch& batch, Several, Windowed) noexcept {
-    // What is written may be anything of ours to the compiler: it keeps in registers what is local.
+    // Local copies, because a store may alias any member and would force the compiler to reload it.
     const auto shape = shape_;
     const auto column_tiles_of_one = column_tiles_of_one_;
     const auto end = num_rows();
@@ -235,7 +236,7 @@ class attention_planner {
       row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - first_tile, 1);
       row.num_column_tiles = num_column_tiles;
       row.num_tasks = num_column_tiles * shape.num_kv_heads;
-      // A row that shrinks by more than the tile that its window leaves is another one.
+      // A window leaves at most one tile per update: a row that shrinks by more is a different row.
       changed = changed || row.num_tasks != before.num_tasks || row.num_tiles + 1 < before.num_tiles;
       num_tiles += std::int64_t{row.num_tiles + task_overhead} * row.num_tasks;
       index = next;
@@ -244,8 +245,8 @@ class attention_planner {
     same_tasks_ = !changed;
   }
 
-  /// How many shares to make. A few less, if then none of equal tasks has its end within a share: pieces fewer by as
-  /// many as that are worth more than the waves that idle.
+  /// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
+  /// pieces save more time than the idle waves lose.
   [[nodiscard]] std::int64_t choose_num_shares() const noexcept {
     const auto most = std::int64_t{shape_.num_shares};
     auto num_tasks = std::int64_t{0};
@@ -270,8 +271,8 @@ class attention_planner {
     const auto each = num_tiles_ / num_shares;
     const auto rest = num_tiles_ % num_shares;
     auto share = std::size_t{0};
-    auto next = std::int64_t{0};  // where the next share starts, from the start of the row
-    auto over = std::int64_t{0};  // and the fraction of a tile that it starts later, times the number of shares
+    auto next = std::int64_t{0};  // start of the next share, in tiles from the start of the row
+    auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
     for (auto i = std::size_t{0}; i < num_rows(); ++i) {
       const auto& row = rows_[i];
       const auto cost = std::int64_t{row.num_tiles + task_overhead};
@@ -289,7 +290,7 @@ class attention_planner {
     std::ranges::fill(shares_.subspan(share), attention_share{counts_->num_rows, 0, 0, 0});
   }
 
-  /// The first place from there on where a share may start.
+  /// The first position from there on where a share may start.
   [[nodiscard]] attention_share start_at(std::size_t row, std::int32_t task, std::int32_t tile) const noexcept {
     const auto index = static_cast<std::int32_t>(row);
     if (shape_.split_tokens == 0) {
@@ -314,7 +315,7 @@ class attention_planner {
     return {};
   }
 
-  /// Pieces end where shares do.
+  /// Numbers the pieces, which end at the ends of shares.
   [[nodiscard]] std::int64_t number_by_share() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
@@ -340,7 +341,7 @@ class attention_planner {
     return partials;
   }
 
-  /// Every task of more than one split is in pieces. Counts on when there is no more room.
+  /// Numbers the pieces; every task longer than one split has several. Continues counting past the limit.
   [[nodiscard]] std::int64_t number_by_split() noexcept {
     const auto split = shape_.split_tokens / attention_tile;
     auto partials = std::int64_t{0};
@@ -384,7 +385,7 @@ class attention_planner {
   std::span<std::int32_t> large_;
   std::int64_t num_tiles_ = 0;      // of all tasks, their overhead included
   std::int64_t planned_tiles_ = 0;  // when shares were last made
-  bool same_tasks_ = false;         // as when shares were last made
+  bool same_tasks_ = false;         // the tasks are those of when shares were last made
 };
 
 }  // namespace pagedkv

@@ -9,14 +9,14 @@
 
 namespace pagedkv::hip {
 
-/// What every device runtime aligns its allocations to.
+/// The alignment that every device runtime guarantees.
 inline constexpr auto runtime_alignment = std::size_t{256};
 
-/// Alignment beyond what the runtime gives: takes more than asked for and remembers where each allocation really
-/// starts, since there is no room for a note in memory that the host may not touch. Not thread-safe.
+/// Provides a larger alignment than the runtime guarantees: over-allocates, and keeps the start of each allocation on
+/// the host, because the host may not write into device memory. Not thread-safe.
 class aligned_allocations {
  public:
-  /// `take(&pointer, bytes)` asks the runtime.
+  /// `take(&pointer, bytes)` allocates from the runtime.
   template <class Take>
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment, Take take) noexcept {
     auto* start = static_cast<void*>(nullptr);
@@ -32,7 +32,7 @@ class aligned_allocations {
     return aligned;
   }
 
-  /// Where the allocation that was given out as `pointer` starts.
+  /// Removes the entry of `pointer` and returns the start of its allocation.
   [[nodiscard]] void* forget(std::byte* pointer) noexcept {
     for (auto& each : moved_) {
       if (each.aligned == pointer) {

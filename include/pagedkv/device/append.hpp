@@ -13,8 +13,8 @@
 namespace pagedkv::hip {
 
 /// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
-/// skips its token, whose rows may be read all the same; what equal slots hold then is not specified. Slots and rows
-/// are memory that the device can read; slots past the storage are caught by debug builds of the kernels only. Errors:
+/// skips its token, but the token's rows may still be read; with equal slots, the stored token is unspecified. Slots
+/// and rows are device-readable memory; only debug builds of the kernels detect slots past the storage. Errors:
 /// `invalid_argument` for a layer outside the storage, and for more tokens than a launch takes, 16 million.
 template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -29,9 +29,9 @@ template <element Element, element Input>
                    "launch of append");
 }
 
-/// The same, with the keys rotated to `positions[i]` on the way, and as many queries as there are, also where the slot
-/// is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for a head dimension that
-/// is odd, a rotary dimension that does not fit it, or numbers of tokens that differ.
+/// The same, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
+/// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
+/// dimension, a rotary dimension that does not fit it, or numbers of tokens that differ.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,

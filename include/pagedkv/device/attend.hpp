@@ -14,7 +14,8 @@
 
 namespace pagedkv::hip {
 
-/// Whether rows of keys and values start at multiples of 16 bytes and are as long: matrix instructions want that.
+/// Whether rows of keys and values start at multiples of 16 bytes and have lengths that are: matrix instructions need
+/// this.
 template <element Element>
 [[nodiscard]] bool aligned_for_attention(const block_storage_view& view) noexcept {
   constexpr auto size = std::int64_t{sizeof(typename Element::storage)};
@@ -27,9 +28,9 @@ template <element Element>
   return reinterpret_cast<std::uintptr_t>(view.base) % 16 == 0;
 }
 
-/// What plans for attention over this storage are made for on a device: `columns` and `num_shares` are the device's,
-/// the rest is the caller's. `max_queries`: query tokens of a row. Errors: `backend_failure` where there is no such
-/// device.
+/// The shape of attention plans for this storage on a device: `columns` and `num_shares` follow from the device, the
+/// other members from the arguments. `max_queries`: query tokens of a row. Errors: `backend_failure` when the device
+/// does not exist.
 template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
                                                          std::int32_t group_size, std::int32_t max_rows,
@@ -50,7 +51,7 @@ template <element Element>
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
     geometry =
         kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
-    // Two matrices side by side want more registers than there are for the largest dimension.
+    // For the largest dimension, two matrices side by side need more registers than exist.
     const auto wide = group_size * max_queries > 8 && dim <= 128;
     shape.columns = properties.wave_size == 64 || wide ? 16 : 8;
   }
@@ -74,7 +75,7 @@ template <element Input, class Number>
   return described;
 }
 
-/// Whether plan and storage fit the call.
+/// Checks that plan and storage fit the call.
 template <element Element>
 [[nodiscard]] result<void> check_attention(const block_storage_view& view, std::int32_t layer,
                                            const attention_batch& batch, std::int32_t num_heads,
@@ -108,19 +109,20 @@ template <element Element>
   return {};
 }
 
-/// Enqueues attention of the batch's queries over one layer's blocks, by the plan in the batch. `Input` and `Output` are
-/// unscaled elements. Everything that the call points at is memory that the device can reach and stays until the work is
-/// done; what the plan says of the batch must be true, its rows and lengths included, or debug builds of the kernels stop.
-/// Launches are the same for every plan of a shape, so a captured graph may be replayed after `attention_planner::update`
-/// wrote other words to the same place. Blocks before every query's window are not read.
+/// Enqueues attention of the batch's queries over one layer's blocks, by the plan in the batch. `Input` and `Output`
+/// are unscaled elements. All memory that the call points at is device-accessible and stays valid until the work is
+/// done. The plan must have been made for this batch, with the same rows and lengths; otherwise debug builds of the
+/// kernels stop. All plans of a shape use equal launches, so a captured graph may be replayed after
+/// `attention_planner::update` has written new words to the same address. Blocks before every query's window are not
+/// read.
 ///
-/// float32 is exact to its rounding. Other elements go through matrix instructions, where the device has some of ours:
-/// queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and int8, and summed up in
-/// float32. There, numbers of V with a scale below 2^-64 count as zeros. A NaN in a token that only some of a row's
-/// queries see reaches all of them.
+/// float32 is exact to its rounding. Other elements use matrix instructions where the library supports those of the
+/// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and int8, and
+/// accumulated in float32. There, numbers of V with a scale below 2^-64 count as zeros, and a NaN in a token that only
+/// some of a row's queries see reaches all of the row's results.
 ///
-/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a head dimension above 256 or
-/// a plan that does not fit; `backend_failure` for what the launch answers.
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a head dimension above 256
+/// or a plan that does not fit; `backend_failure` when the launch fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
@@ -152,7 +154,7 @@ template <element Element, element Input = float32, element Output = Input>
   call.partials = reinterpret_cast<float*>(batch.plan.workspace);
   call.partial_sums =
       call.partials + std::int64_t{layout.max_partials} * batch.plan.shape.columns * call.partial_stride;
-  // Without numbers of queries there is one a row, and no more columns than heads.
+  // Without a number of queries per row, each row has one query, and a task has no more columns than heads.
   const auto max_columns = batch.query_indptr.empty() ? call.group_size : batch.plan.shape.columns;
   return to_result(kernels::decode_attention<Element, attention_numbers>(call, batch.plan, max_columns, stream),
                    "launch of attention");

@@ -8,13 +8,14 @@
 
 namespace pagedkv::hip {
 
-/// The numbers that attention kernels know: those of queries and outputs, and those that matrix instructions multiply.
+/// The number types that attention kernels support: those of queries and outputs, and those that matrix instructions
+/// multiply.
 struct attention_numbers {
   using single = float32;
   using half = float16;
   using brain = bfloat16;
 
-  /// int8 is exact in binary16, and so are others of eight bits.
+  /// Numbers of eight bits, int8 included, are exact in binary16.
   template <class Element>
   using of_products = std::conditional_t<std::is_same_v<Element, bfloat16>, bfloat16, float16>;
 };

@@ -13,8 +13,8 @@
 namespace pagedkv {
 
 /// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on
-/// the host executor. Operations enqueue and return: an error of the work itself appears when its stream is waited for.
-/// Slots and rows are memory that the device can reach, block pairs are the host's. Stateless but for the device's
+/// the host executor. Operations enqueue and return: the stream's next synchronisation reports errors of the work
+/// itself. Slots and rows are device-accessible memory; block pairs are host memory. Stateless except for the device's
 /// number; thread-safe.
 class hip_backend {
  public:
@@ -22,7 +22,7 @@ class hip_backend {
 
   static constexpr std::string_view name = "hip";
 
-  /// Throws `exception` where there is no such device.
+  /// Throws `exception` when the device does not exist.
   explicit hip_backend(int device = 0) : device_(device) { hip::check_device(device).value(); }
 
   [[nodiscard]] int device() const noexcept { return device_; }

@@ -11,11 +11,11 @@
 #include <span>
 #include <utility>
 
-// What calls are held to before anything is enqueued.
+// Checks that precede every enqueued operation.
 
 namespace pagedkv::hip {
 
-/// Kernels count the numbers of one layer of one block by 31 bits.
+/// Kernels index the numbers of one layer of one block with 31 bits.
 [[nodiscard]] inline result<void> check_strides(const block_storage_view& view) noexcept {
   constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   for (const auto& [stride, steps] :
@@ -29,7 +29,7 @@ namespace pagedkv::hip {
   return {};
 }
 
-/// What every call over rows is held to.
+/// Checks that all operations over rows share.
 template <class Number>
 [[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
@@ -46,7 +46,7 @@ template <class Number>
   return check_row_counts(keys, values, slots.size());
 }
 
-/// Whether every source lies in `from`, every destination in `to`, and the two agree in what a block holds.
+/// Checks that every source lies in `from`, every destination in `to`, and both have blocks of equal contents.
 [[nodiscard]] inline result<void> check_pairs_between(const block_storage_view& from, const block_storage_view& to,
                                                       std::span<const block_pair> pairs) noexcept {
   const auto same_shape = from.num_layers == to.num_layers && from.block_size == to.block_size &&

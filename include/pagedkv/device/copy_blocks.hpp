@@ -13,9 +13,9 @@
 
 namespace pagedkv::hip {
 
-/// Enqueues the copy of blocks in every layer, in one launch for each 256; no destination is also a source or the
-/// destination of two pairs. The pairs may go when the call returns. Errors: `invalid_argument` for a block outside the
-/// storage, before anything is enqueued.
+/// Enqueues the copy of blocks in every layer, one launch per 256 pairs; no destination is also a source or the
+/// destination of another pair. The pairs are not used after the call returns. Errors: `invalid_argument` for a block
+/// outside the storage, before anything is enqueued.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                               runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
@@ -25,8 +25,8 @@ namespace pagedkv::hip {
 }
 
 /// Enqueues the copy of blocks between a device's storage and one in pinned host memory, of the same element and inner
-/// layout. Runs of neighbouring blocks are copied as one; where runs are short, one launch takes all blocks. Sorted
-/// pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit, before anything is
+/// layout. Neighbouring blocks are copied as one run; where runs are short, one launch copies all blocks. Sorted pairs
+/// make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit, before anything is
 /// enqueued.
 [[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs, runtime::copy_kind kind,

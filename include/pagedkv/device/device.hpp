@@ -4,8 +4,8 @@
 
 namespace pagedkv::hip {
 
-/// Whether there is a device of this number. Errors: `backend_failure` with the runtime's words where there is none at
-/// all; `invalid_argument` for a number that is not one of its devices'.
+/// Checks that a device of this number exists. Errors: `backend_failure` with the runtime's message when there is no
+/// device at all; `invalid_argument` for a number outside the runtime's range.
 [[nodiscard]] inline result<void> check_device(int device) noexcept {
   constexpr auto* search = "the search for a device";
   auto count = 0;
@@ -47,7 +47,7 @@ class device_scope {
 
  private:
   runtime::status status_ = runtime::success;
-  int previous_ = -1;  // what to go back to; -1 for nothing
+  int previous_ = -1;  // the device to restore; -1 for none
 };
 
 }  // namespace pagedkv::hip

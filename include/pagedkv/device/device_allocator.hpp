@@ -6,7 +6,7 @@
 
 namespace pagedkv::hip {
 
-/// Memory of one device. Not initialised. Giving it back waits for the device: allocate once, or use `pool_allocator`.
+/// Memory of one device. Not initialised. Releasing it waits for the device: allocate once, or use `pool_allocator`.
 class device_allocator {
  public:
   explicit device_allocator(int device = 0) noexcept : device_(device) {}

@@ -6,8 +6,8 @@
 
 namespace pagedkv::hip {
 
-/// Owns a mark in a stream. A step records one after its last kernel and retires when it is reached: that waits for the
-/// step's own work, never for the whole device.
+/// Owns a mark in a stream. A step records one after its last kernel and retires when it is reached; this waits for the
+/// step's own work only, not for the whole device.
 class event {
  public:
   /// Throws `exception`.
@@ -30,12 +30,12 @@ class event {
     }
   }
 
-  /// Marks the work enqueued so far; forgets an earlier mark.
+  /// Marks the work enqueued so far; replaces an earlier mark.
   [[nodiscard]] result<void> record(runtime::stream stream) noexcept {
     return to_result(runtime::record_event(handle_, stream), "the recording of an event");
   }
 
-  /// Whether the work before the mark is done; true when nothing was ever recorded.
+  /// Whether the work before the mark is done; true when nothing was recorded.
   [[nodiscard]] result<bool> reached() const noexcept {
     const auto status = runtime::query_event(handle_);
     if (status == runtime::success || status == runtime::error_not_ready) {
@@ -49,7 +49,7 @@ class event {
     return to_result(runtime::synchronize_event(handle_), "the wait for an event");
   }
 
-  /// Lets work enqueued in `stream` from now on wait for the mark, without waiting here.
+  /// Makes later work in `stream` wait for the mark. The call does not wait.
   [[nodiscard]] result<void> hold(runtime::stream stream) const noexcept {
     return to_result(runtime::wait_for_event(stream, handle_), "a stream's wait for an event");
   }

@@ -10,7 +10,7 @@
 
 namespace pagedkv::hip {
 
-/// What memory is for.
+/// The use of an allocation.
 enum class memory_purpose : std::uint8_t {
   blocks,      // block storage on the device
   swap_space,  // blocks in pinned host memory
@@ -24,7 +24,7 @@ inline constexpr auto num_memory_purposes = std::size_t{3};
   return names[static_cast<std::size_t>(purpose)];
 }
 
-/// Bytes in use by purpose, and the most there ever were. Thread-safe.
+/// Bytes in use by purpose, and their peaks. Thread-safe.
 class memory_ledger {
  public:
   struct count {
@@ -46,7 +46,7 @@ class memory_ledger {
     return counters_[static_cast<std::size_t>(purpose)].read();
   }
 
-  /// Over all purposes; its peak is that of the sum, not the sum of the peaks.
+  /// Over all purposes; its peak is the peak of the sum, not the sum of the peaks.
   [[nodiscard]] count total() const noexcept { return total_.read(); }
 
  private:
@@ -74,7 +74,7 @@ class memory_ledger {
   counter total_;
 };
 
-/// `Allocator`, with every byte entered in a ledger, which must outlive it.
+/// `Allocator`, with every allocation counted in a ledger, which must outlive it.
 template <allocator Allocator>
 class accounted_allocator {
  public:

@@ -8,10 +8,10 @@
 
 namespace pagedkv::hip {
 
-/// Enqueues the copy of blocks in every layer as if all sources were read first, through chains and cycles, in place.
-/// The pairs may go when the call returns. Errors, before anything is enqueued: `invalid_argument` for a block outside
-/// the storage or the destination of two moves; `out_of_memory` for the working memory, which is proportional to the
-/// moves.
+/// Enqueues the copy of blocks in every layer as if all sources were read first; chains and cycles are allowed and need
+/// no second buffer. The pairs are not used after the call returns. Errors, before anything is enqueued:
+/// `invalid_argument` for a block outside the storage or the destination of two moves; `out_of_memory` for the working
+/// memory, which is proportional to the moves.
 [[nodiscard]] inline result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                               runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {

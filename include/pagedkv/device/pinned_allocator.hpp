@@ -6,8 +6,8 @@
 
 namespace pagedkv::hip {
 
-/// Host memory that stays where it is, so that devices copy from and to it beside their kernels, and kernels may touch
-/// it. Slow to allocate. Not initialised.
+/// Page-locked host memory: devices copy from and to it while their kernels run, and kernels may access it. Slow to
+/// allocate. Not initialised.
 class pinned_allocator {
  public:
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {

@@ -5,9 +5,9 @@
 
 namespace pagedkv::hip {
 
-/// Device memory from the runtime's pool, in the order of one stream: what it gives may be used by work enqueued in
-/// that stream from then on, and what is given back is free once the work enqueued before is done. Nothing waits. Not
-/// initialised. The stream must outlive the allocator and its allocations.
+/// Device memory from the runtime's pool, in the order of one stream: later work of that stream may use an allocation,
+/// and the memory is reused after the work enqueued before its release. Neither call waits. Not initialised. The stream
+/// must outlive the allocator and its allocations.
 class pool_allocator {
  public:
   explicit pool_allocator(runtime::stream stream) noexcept : stream_(stream) {}

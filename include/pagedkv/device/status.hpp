@@ -5,7 +5,7 @@
 
 namespace pagedkv::hip {
 
-/// Success, or `backend_failure` with the call and the runtime's own words. `call` has static storage.
+/// Success, or `backend_failure` with the call and the runtime's message. `call` has static storage.
 [[nodiscard]] inline result<void> to_result(runtime::status status, const char* call) noexcept {
   if (status == runtime::success) {
     return {};

@@ -10,7 +10,7 @@
 
 namespace pagedkv::executor {
 
-/// The threads that run workgroups, several at once, of several launches if need be. Thread-safe.
+/// The threads that run workgroups: several at once, and several launches at once. Thread-safe.
 class crew {
  public:
   explicit crew(std::size_t num_workers) {
@@ -99,7 +99,7 @@ class crew {
   std::vector<std::thread> workers_;
 };
 
-/// At least two workers, so that workgroups do overlap on any machine.
+/// At least two workers, so that workgroups overlap on any machine.
 [[nodiscard]] inline crew& workers() {
   static auto all = crew(std::max(2U, std::thread::hardware_concurrency()));
   return all;

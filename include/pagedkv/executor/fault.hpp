@@ -36,7 +36,7 @@ enum class fault_kind : std::uint8_t {
   return "unknown fault";
 }
 
-/// What a kernel did wrong, and who did it.
+/// The fault of a kernel, and the lane that caused it.
 struct fault {
   fault_kind kind{};
   std::string kernel;
@@ -51,7 +51,7 @@ struct fault {
   }
 };
 
-/// A line of a kernel. As a default argument it is the caller's; std::source_location needs clang 15.
+/// A line of a kernel. As a default argument it is the caller's line; std::source_location needs clang 15.
 struct call_site {
   const char* file = "";
   int line = 0;

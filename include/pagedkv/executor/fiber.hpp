@@ -33,8 +33,8 @@
 
 namespace pagedkv::executor {
 
-/// A stack of its own that runs `body` again and again: each `resume` goes on until the body suspends or returns.
-/// Belongs to one thread. The sanitizers are told of every switch.
+/// A stack of its own that runs `body` repeatedly: each `resume` runs until the body suspends or returns. Belongs to
+/// one thread. The sanitizers are informed of every switch.
 class fiber {
  public:
   explicit fiber(std::size_t stack_bytes) {
@@ -64,7 +64,7 @@ class fiber {
 #endif
   }
 
-  /// What the next `resume` starts. The body must not be suspended.
+  /// Sets the body that the next `resume` starts. The current body must not be suspended.
   void assign(std::function<void()> body) { body_ = std::move(body); }
 
   void resume() {
@@ -82,7 +82,7 @@ class fiber {
 #endif
   }
 
-  /// Back to whoever resumed; called on this fiber's own stack.
+  /// Returns to the caller of `resume`. Call it on this fiber's own stack only.
   void suspend() {
 #if defined(PAGEDKV_ADDRESS_SANITIZER)
     void* fake_stack = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels call on a device, run by the executor.
+// The device intrinsics that kernels call, emulated by the executor.
 
 #include <pagedkv/executor/memory.hpp>
 #include <pagedkv/executor/shared.hpp>
@@ -28,7 +28,8 @@ template <class T>
 
 [[nodiscard]] inline std::uint32_t lane_in_wave() noexcept { return here().current().index % here().work().wave_size; }
 
-/// `choose(lane, width)` names the lane to read from, or any lane outside the own group of `width` for one's own value.
+/// `choose(lane, width)` names the lane to read from. A lane outside the caller's own group of `width` lanes yields the
+/// caller's own value.
 template <class T, class Choose>
 [[nodiscard]] T shuffle(T value, int width, const call_site& where, Choose choose) {
   here().meet_wave(to_bits(value), static_cast<std::uint32_t>(width), where);
@@ -43,7 +44,7 @@ template <class T, class Choose>
 
 namespace pagedkv::kernels {
 
-/// The lane's place in its workgroup, the workgroup's in the grid, and the sizes of both.
+/// The lane's position in its workgroup, the workgroup's position in the grid, and the sizes of both.
 [[nodiscard]] inline extent local_index() noexcept { return executor::here().current().thread; }
 [[nodiscard]] inline extent workgroup_index() noexcept { return executor::here().index(); }
 [[nodiscard]] inline extent workgroup_extent() noexcept { return executor::here().work().workgroup; }
@@ -52,7 +53,7 @@ namespace pagedkv::kernels {
 /// Lanes of a wave: 32 or 64.
 [[nodiscard]] inline int wave_size() noexcept { return static_cast<int>(executor::here().work().wave_size); }
 
-/// Waits for every lane of the workgroup; shared memory written before is seen after.
+/// Waits for every lane of the workgroup. Writes to shared memory before the barrier happen before reads after it.
 inline void barrier(const executor::call_site& where = executor::call_site::current()) {
   executor::here().barrier(where);
 }
@@ -104,7 +105,7 @@ template <class T>
 
 namespace pagedkv::executor {
 
-/// The whole of [pointer, pointer + bytes) may be touched by kernels, at this alignment.
+/// Reports a fault unless kernels may touch all of [pointer, pointer + bytes) at this alignment.
 inline void check_global(const void* pointer, std::size_t bytes, std::size_t alignment, const char* access) {
   if (!memory().contains(pointer, bytes)) {
     here().report(fault_kind::global_out_of_bounds, std::string(access) + " of " + std::to_string(bytes) + " bytes");
@@ -141,7 +142,7 @@ T combine(T* target, Combine combined) {
 
 namespace pagedkv::kernels {
 
-/// Each returns the value before. In global memory, or `&shared[i]`.
+/// Each returns the previous value. `pointer` is in global memory, or `&shared[i]`.
 template <class Pointer, class T>
 T atomic_add(Pointer target, T value) {
   return executor::combine(target, [=](T before) { return static_cast<T>(before + value); });

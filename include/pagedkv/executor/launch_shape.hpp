@@ -5,7 +5,7 @@
 
 namespace pagedkv::kernels {
 
-/// A size in three dimensions, or a place within one; x varies fastest.
+/// A size in three dimensions, or a position within one; x varies fastest.
 struct extent {
   std::uint32_t x = 1;
   std::uint32_t y = 1;

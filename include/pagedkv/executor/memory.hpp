@@ -13,16 +13,16 @@
 
 namespace pagedkv::executor {
 
-/// The memory that kernels may touch. Every allocation has unmapped or foreign room on both sides, fresh memory holds
-/// no zeros (0xFF, so NaN as floating point), and large allocations are backed by pages only where they are touched.
+/// The memory that kernels may touch. Unmapped or foreign memory surrounds every allocation; fresh memory is filled
+/// with 0xFF, which is NaN as floating point; large allocations take physical pages only where they are touched.
 /// Thread-safe.
 class memory_map {
  public:
-  static constexpr auto large = std::size_t{1} << 20;     // from here on pages of its own
-  static constexpr auto room = std::size_t{4096};         // on either side of an allocation
-  static constexpr auto capacity = std::size_t{1} << 40;  // of the pretended device; only touched pages cost memory
+  static constexpr auto large = std::size_t{1} << 20;     // larger allocations get pages of their own
+  static constexpr auto room = std::size_t{4096};         // bytes on either side of an allocation
+  static constexpr auto capacity = std::size_t{1} << 40;  // of the emulated device; only touched pages take memory
 
-  /// Null when the pretended device is full.
+  /// Null when the emulated device is full.
   [[nodiscard]] void* allocate(std::size_t bytes) noexcept {
     const auto lock = std::unique_lock(mutex_);
     if (bytes == 0 || bytes > capacity - used_) {
@@ -94,7 +94,7 @@ class memory_map {
     }
   };
 
-  // Lanes look up the same few allocations millions of times; the tree and its lock are only for the first.
+  // Lanes look up the same few allocations millions of times; only the first look-up takes the lock and walks the tree.
   struct recent_ranges {
     std::uint64_t generation = 0;
     std::array<range, 8> ranges{};
@@ -148,7 +148,7 @@ class memory_map {
   std::atomic<std::uint64_t> generation_ = 1;
 };
 
-/// Of device and pinned host memory alike: kernels may touch both.
+/// For device and pinned host memory alike: kernels may touch both.
 [[nodiscard]] inline memory_map& memory() {
   static auto map = memory_map();
   return map;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The runtime of the host executor: two devices, of which 0 has waves of 64 lanes and 1 waves of 32.
+// The runtime of the host executor. It has two devices: 0 with waves of 64 lanes, 1 with waves of 32.
 
 #include <pagedkv/executor/device_properties.hpp>
 #include <pagedkv/executor/memory.hpp>
@@ -18,16 +18,16 @@ inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;
   return device;
 }
 
-/// The stream behind a handle; null is the current device's default stream, which waits for no other here.
+/// The stream behind a handle. Null is the current device's default stream, which waits for no other stream here.
 [[nodiscard]] inline stream& resolve(runtime::stream handle) {
   static auto defaults = std::array<stream, 2>{stream(wave_sizes[0]), stream(wave_sizes[1])};
   return handle != nullptr ? *handle : defaults[static_cast<std::size_t>(current_device())];
 }
 
-/// Makes runtime calls fail, for tests of what happens then. Thread-safe.
+/// Makes runtime calls fail, for tests of error handling. Thread-safe.
 class failure_plan {
  public:
-  /// The call after `num_calls` successful ones, and all later ones, answer `failure`.
+  /// The first `num_calls` calls succeed; every later call returns `failure`.
   void fail_after(std::int64_t num_calls, runtime::status failure) noexcept {
     failure_.store(failure);
     remaining_.store(num_calls);
@@ -213,7 +213,7 @@ inline status fill_async(void* to, int value, std::size_t bytes, stream in) {
   });
 }
 
-/// A stream that does not wait for the default stream, as none does here.
+/// Creates a stream that does not wait for the default stream; no stream of the executor does.
 inline status create_stream(stream* created) {
   return executor::attempt([&] {
     const auto device = static_cast<std::size_t>(executor::current_device());

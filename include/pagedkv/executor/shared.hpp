@@ -7,8 +7,8 @@
 
 namespace pagedkv::executor {
 
-/// Who touched one element of shared memory last, and between which barriers. Decides which touches are faults: two by
-/// different lanes with no barrier between, at least one of them writing, unless both are atomic.
+/// The last lanes that wrote and read one element of shared memory, and between which barriers. Decides which accesses
+/// are faults: two by different lanes with no barrier between, at least one of them a write, unless both are atomic.
 class shared_history {
  public:
   void check_read(workgroup& group) {
@@ -43,7 +43,8 @@ class shared_history {
     if (write_epoch_ == group.epoch() && writer_ != group.current().index && writer_ != many) {
       report_race(group, "atomic", "wrote", writer_);
     }
-    // A plain write in the same stretch stays on record: no other lane may touch what it wrote, not even atomically.
+    // An earlier plain write between the same barriers stays recorded: no other lane may access the element then, not
+    // even atomically.
     const auto plain = write_epoch_ == group.epoch() && writer_ == group.current().index;
     record_write(group, plain ? writer_ : many);
   }
@@ -85,14 +86,14 @@ class shared_history {
   bool read_ = false;
 };
 
-/// What `&shared[i]` gives; for atomics.
+/// The result of `&shared[i]`; for atomics.
 template <class T>
 struct shared_pointer {
   T* value;
   shared_history* history;
 };
 
-/// One element of shared memory; stands for `T&`.
+/// One element of shared memory; behaves as `T&`.
 template <class T>
 class shared_reference {
  public:
@@ -178,8 +179,8 @@ template <class T>
   if (byte_offset % alignof(T) != 0) {
     group.report(fault_kind::misaligned_access, "dynamic shared memory from byte " + std::to_string(byte_offset));
   }
-  // Histories are by first byte: spans of one launch may have different types. They do not move while the workgroup
-  // runs, because its first span makes room for all.
+  // Histories are indexed by first byte, because spans of one launch may have different types. They do not move while
+  // the workgroup runs, because its first span reserves space for all.
   if (histories.size() < available) {
     histories.resize(available);
   }

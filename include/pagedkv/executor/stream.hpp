@@ -8,7 +8,7 @@
 
 namespace pagedkv::executor {
 
-/// What the last kernel at fault did. Thread-safe.
+/// The most recent fault of a kernel. Thread-safe.
 class fault_record {
  public:
   void put(fault found) {
@@ -16,7 +16,7 @@ class fault_record {
     last_ = std::move(found);
   }
 
-  /// Forgets it.
+  /// Returns the fault and clears it.
   [[nodiscard]] std::optional<fault> take() {
     const auto lock = std::unique_lock(mutex_);
     return std::exchange(last_, std::nullopt);
@@ -32,7 +32,7 @@ class fault_record {
   return record;
 }
 
-/// How far the recordings of an event have come. Thread-safe.
+/// Numbers the recordings of an event and remembers which have been reached. Thread-safe.
 class event_marks {
  public:
   using clock = std::chrono::steady_clock;
@@ -80,7 +80,8 @@ class event_marks {
   clock::time_point when_{};
 };
 
-/// What an event handle points to. Work in streams shares the marks: the handle may go before the work is done.
+/// The object behind an event handle. Work in streams shares the marks, so the handle may be destroyed before the work
+/// is done.
 class event {
  public:
   [[nodiscard]] const std::shared_ptr<event_marks>& marks() const noexcept { return marks_; }
@@ -89,7 +90,7 @@ class event {
   std::shared_ptr<event_marks> marks_ = std::make_shared<event_marks>();
 };
 
-/// Every stream there is. Thread-safe.
+/// Every stream that exists. Thread-safe.
 class stream_registry {
  public:
   void add(stream& added) {
@@ -102,7 +103,7 @@ class stream_registry {
     std::erase(streams_, &removed);
   }
 
-  /// Waits until no stream has work, as releasing memory does on a device.
+  /// Waits until no stream has work: releasing memory implies this on a device, too.
   void wait_idle();
 
  private:
@@ -115,13 +116,12 @@ class stream_registry {
   return registry;
 }
 
-/// An ordered queue of work with a thread of its own: everything runs later than the call that enqueued it returns or
-/// at the same time, never before earlier work of the stream. After a fault, work is dropped until `synchronize` has
-/// told.
+/// An ordered queue of work with its own thread. Work runs after earlier work of the stream, during or after the call
+/// that enqueued it. After a fault, the stream drops work until `synchronize` has reported the fault.
 class stream {
  public:
   explicit stream(std::uint32_t wave_size) : wave_size_(wave_size) {
-    // Made before this stream, so destroyed after it.
+    // Constructed before this stream, so destroyed after it.
     static_cast<void>(workers());
     static_cast<void>(memory());
     static_cast<void>(faults());
@@ -147,16 +147,16 @@ class stream {
   /// Dropped after a fault.
   void enqueue(std::function<runtime::status()> run) { push({std::move(run), false}); }
 
-  /// Runs after a fault too: somebody may wait for it.
+  /// Runs after a fault too, because another thread may wait for it.
   void enqueue_always(std::function<runtime::status()> run) { push({std::move(run), true}); }
 
-  /// Waits until the stream is empty, and leaves its failure to be told.
+  /// Waits until the stream is empty; the next `synchronize` still reports its failure.
   void wait_idle() {
     auto lock = std::unique_lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });
   }
 
-  /// Waits until the stream is empty. The first failure since the last call.
+  /// Waits until the stream is empty. Returns the first failure since the last call.
   [[nodiscard]] runtime::status synchronize() {
     auto lock = std::unique_lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.empty() && !busy_; });

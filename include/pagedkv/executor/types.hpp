@@ -9,7 +9,7 @@ class event;
 
 namespace pagedkv::runtime {
 
-// With the numbers that CUDA and HIP give them.
+// The numbers are those of CUDA and HIP.
 enum status : int {
   success = 0,
   error_invalid_value = 1,

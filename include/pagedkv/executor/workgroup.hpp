@@ -23,7 +23,7 @@ struct launch {
   std::function<void()> body;  // run once by every lane
 };
 
-/// Where a lane waits for others. Lanes meet only if they come from the same line of the source.
+/// Identifies a point at which a lane waits. Lanes meet only if they wait at the same line of the source.
 struct meeting {
   enum class kind : std::uint8_t { barrier, wave } what{};
   std::uint32_t width = 0;
@@ -53,12 +53,12 @@ struct lane {
   }
 };
 
-/// Thrown through a kernel to unwind its lanes once one of them is at fault.
+/// Thrown through a kernel to unwind all lanes after one of them caused a fault.
 struct abandoned {};
 
 /// Runs workgroups one after the other on the thread that owns it, each lane on a fiber, always in the same order:
-/// every lane runs until it waits for others or returns; when none can run, those that met go on. If nobody met, the
-/// lanes have diverged: that is reported and they are unwound, not run on.
+/// every lane runs until it waits for other lanes or returns. When no lane can run, the lanes that met continue. If
+/// none met, the lanes have diverged: the workgroup reports it and unwinds them.
 class workgroup {
  public:
   static constexpr auto stack_bytes = std::size_t{256} << 10;
@@ -86,7 +86,7 @@ class workgroup {
   /// Waits for every lane of the workgroup.
   void barrier(const call_site& where) { wait({meeting::kind::barrier, 0, where}); }
 
-  /// Waits for every lane of the wave; afterwards `exchanged` shows what each of them brought.
+  /// Waits for every lane of the wave; afterwards `exchanged` returns the value that each lane brought.
   void meet_wave(std::uint64_t brought, std::uint32_t width, const call_site& where) {
     auto& wave = waves_[wave_of(*current_)];
     if (width == 0 || width > work_->wave_size || (width & (width - 1)) != 0) {
@@ -96,7 +96,7 @@ class workgroup {
     wait({meeting::kind::wave, width, where});
   }
 
-  /// What a lane of the current wave brought to the meeting that the current lane has just left.
+  /// The value that a lane of the current wave brought to the meeting that the current lane has just left.
   [[nodiscard]] std::uint64_t exchanged(std::uint32_t lane_in_wave) {
     const auto& wave = waves_[wave_of(*current_)];
     if (lane_in_wave >= wave.num_lanes) {
@@ -120,7 +120,7 @@ class workgroup {
   /// Barriers passed since the workgroup started.
   [[nodiscard]] std::uint32_t epoch() const noexcept { return epoch_; }
 
-  /// Distinguishes this workgroup's contents of shared memory from what earlier ones left.
+  /// Differs between runs, so that values left in shared memory by an earlier workgroup are recognised.
   [[nodiscard]] std::uint64_t run_number() const noexcept { return run_number_; }
 
   [[nodiscard]] std::byte* dynamic_shared() noexcept { return dynamic_shared_.data(); }
@@ -129,7 +129,7 @@ class workgroup {
   struct wave_state {
     std::uint32_t num_lanes = 0;
     std::uint64_t meetings = 0;
-    // Two, because a lane may bring something to the next meeting before another has read what came to this one.
+    // Two, because a lane may write its next value before another lane has read its previous one.
     std::array<std::array<std::uint64_t, 64>, 2> values{};
   };
 
@@ -191,7 +191,7 @@ class workgroup {
     }
   }
 
-  /// False when somebody waits for lanes that will never come.
+  /// False when a lane waits for lanes that will never arrive.
   bool release_those_that_met() {
     auto released = false;
     for (auto first = std::uint32_t{0}; first < num_lanes_; first += work_->wave_size) {
@@ -245,7 +245,7 @@ class workgroup {
     }
   }
 
-  // The first fault is the one to know: what follows may be its consequence.
+  // Only the first fault is kept: later ones may be its consequences.
   void blame(fault_kind kind, const lane& culprit, std::string detail) {
     if (!fault_) {
       fault_ = fault{kind, std::string(work_->kernel), index_, culprit.index, std::move(detail)};

@@ -13,7 +13,7 @@ namespace pagedkv::host {
 
 namespace attention {
 
-/// Describes the operation. Strides and types of queries and outputs end here.
+/// Describes the operation, without the strides and types of queries and outputs.
 template <element Input, element Output>
 [[nodiscard]] attention_call describe(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                       const attention_queries<typename Input::storage>& queries,
@@ -35,7 +35,7 @@ template <element Input, element Output>
   return call;
 }
 
-/// Runs `work(i, scratch)` for every i below `count`, each thread taking the next as it gets free.
+/// Runs `work(i, scratch)` for every i below `count`; each thread takes the next i when it is idle.
 template <class Work>
 void share_out(workers threads, int num_threads, std::size_t count, float* scratch, std::int64_t scratch_each,
                Work work) {
@@ -87,16 +87,16 @@ struct release_numbers {
 
 }  // namespace attention
 
-/// Attention of the batch's queries over one layer's blocks, on threads that the caller lends, done when it returns.
-/// `Input` and `Output` are unscaled elements; arithmetic is float32, by AVX-512 or AVX2 where the processor has them.
-/// Work is divided by tokens and heads, so that one long sequence keeps every thread busy as well as many do.
+/// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
+/// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
+/// has them. Work is divided by tokens and heads, so that one long sequence keeps all threads busy.
 ///
-/// The result of a row has the same bits whatever else is in the batch and however many threads there are, by the same
-/// instruction set, which the processor must have. Blocks before every query's window are not read and may be
+/// The result of a row has the same bits whatever else is in the batch and however many threads there are, for the same
+/// instruction set, which the processor must support. Blocks before every query's window are not read and may be
 /// `no_block`.
 ///
-/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a row pointer or a block that
-/// does not fit the storage; `out_of_memory` for the working memory, which is small beside the keys and values read.
+/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a row pointer or a block
+/// outside the storage; `out_of_memory` for the working memory, which is small beside the keys and values read.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

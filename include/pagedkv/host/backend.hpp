@@ -9,16 +9,16 @@
 
 namespace pagedkv {
 
-/// Block operations, done when they return. Stateless; operations on different blocks may run concurrently.
+/// Block operations that are complete when they return. Stateless; operations on different blocks may run concurrently.
 struct host_backend {
-  /// Operations run on the calling thread, but for attention, which uses what threads the stream lends.
+  /// Operations run on the calling thread; attention also uses the threads that the stream lends.
   struct stream {
     host::workers threads = {};
   };
 
   static constexpr std::string_view name = "host";
 
-  /// A cache may look at what it is given, as this does.
+  /// The cache passes host memory to this backend's operations and may read it.
   static constexpr bool reads_on_host = true;
 
   [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }

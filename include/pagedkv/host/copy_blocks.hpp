@@ -6,7 +6,7 @@
 
 namespace pagedkv::host {
 
-/// Copies one block in every layer, scales and padding along. The two are different blocks.
+/// Copies one block in every layer, with scales and padding. The two are different blocks.
 inline void copy_block(const block_storage_view& view, block_pair pair) noexcept {
   const auto bytes = static_cast<std::size_t>(view.layer_bytes());
   for (auto layer = std::int32_t{0}; layer < view.num_layers; ++layer) {

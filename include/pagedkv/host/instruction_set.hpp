@@ -6,10 +6,10 @@
 
 namespace pagedkv::host {
 
-/// The instructions that host code is written for, from the most portable on.
+/// The instruction sets that host code is written for, the most portable first.
 enum class instruction_set : std::uint8_t { portable, avx2, avx512 };
 
-/// The best that this processor has.
+/// The best one that this processor supports.
 [[nodiscard]] inline instruction_set best_instruction_set() noexcept {
 #if defined(PAGEDKV_WIDE_VECTORS)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

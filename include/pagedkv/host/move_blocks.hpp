@@ -16,9 +16,9 @@ inline void swap_block(const block_storage_view& view, block_pair pair) noexcept
   }
 }
 
-/// Copies blocks in every layer as if all sources were read first, through chains and cycles, in place. Errors, before
-/// anything is written: `invalid_argument` for a block outside the storage or the destination of two moves;
-/// `out_of_memory` for the working memory, which is proportional to the moves.
+/// Copies blocks in every layer as if all sources were read first; chains and cycles are allowed and need no second
+/// buffer. Errors, before anything is written: `invalid_argument` for a block outside the storage or the destination of
+/// two moves; `out_of_memory` for the working memory, which is proportional to the moves.
 [[nodiscard]] inline result<void> move_blocks(const block_storage_view& view,
                                               std::span<const block_pair> pairs) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {

@@ -10,11 +10,11 @@
 
 namespace pagedkv::host {
 
-/// A worker pool for engines that bring none: threads that sleep between operations. The thread that calls `run` works
-/// as well. Calls of `run` from several threads come one after the other; a call from within one deadlocks.
+/// A worker pool for engines without one; its threads sleep between operations. The thread that calls `run` works, too.
+/// Concurrent calls of `run` are serialised; a call from within `run` deadlocks.
 class thread_pool {
  public:
-  /// Starts one thread less than `size`. Throws `std::system_error` when the system has no more of them.
+  /// Starts `size - 1` threads. Throws `std::system_error` when the system cannot start them.
   explicit thread_pool(int size = static_cast<int>(std::thread::hardware_concurrency())) {
     for (auto i = 1; i < size; ++i) {
       threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
@@ -68,7 +68,7 @@ class thread_pool {
   int next_ = 0;
   int end_ = 0;
   int unfinished_ = 0;
-  std::vector<std::jthread> threads_;  // last: they stop before the rest goes
+  std::vector<std::jthread> threads_;  // last: destroyed first, so that they stop before the other members end
 };
 
 static_assert(worker_pool<thread_pool>);

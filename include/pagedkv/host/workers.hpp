@@ -30,7 +30,7 @@ class workers {
 
   [[nodiscard]] int size() const { return pool_ == nullptr ? 1 : operations_->size(pool_); }
 
-  /// As a pool's `run`.
+  /// See `run` in `worker_pool`'s table.
   template <class Call>
   void run(int n, Call&& call) const {
     if (pool_ != nullptr && n > 1) {
@@ -65,7 +65,7 @@ class workers {
   template <class Pool>
   static constexpr auto operations_on = operations{&size_of<Pool>, &run_on<Pool>};
 
-  // Two words, which pass in registers: an append takes a stream.
+  // Two words, so that an append passes its stream in registers.
   void* pool_ = nullptr;
   const operations* operations_ = nullptr;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a function or a variable is to the compiler of a kernel. On the host executor, every function may be a kernel's.
+// Function and variable attributes of kernels. On the host executor, every function may be called by kernels.
 #if defined(__HIPCC__) || defined(__CUDACC__)
   #define PAGEDKV_KERNEL __global__
   #define PAGEDKV_DEVICE __device__

@@ -10,9 +10,9 @@ namespace pagedkv::kernels {
 
 __extension__ typedef unsigned __int128 uint128;
 
-/// Divides by a number that is only known at launch, without a device's slow division: a multiplication and a shift,
-/// exact for every dividend that is not negative (Granlund and Montgomery, "Division by invariant integers using
-/// multiplication", 1994). `Dividend` is 32 or 64 bits wide; 64 cost a device four times as much.
+/// Divides by a number that is known only at launch, without a device's slow division: a multiplication and a shift,
+/// exact for every non-negative dividend (Granlund and Montgomery, "Division by invariant integers using
+/// multiplication", 1994). `Dividend` is 32 or 64 bits wide; 64 bits take four times as long on a device.
 template <class Dividend>
 class divider {
   using word = std::make_unsigned_t<Dividend>;
@@ -43,7 +43,7 @@ class divider {
 
  private:
   std::int32_t divisor_ = 1;
-  std::int32_t shift_ = 0;                        // 2^shift is the first power of two from the divisor up
+  std::int32_t shift_ = 0;                        // 2^shift is the smallest power of two not below the divisor
   word multiplier_ = word{1} << (word_bits - 1);  // 2^(word_bits - 1 + shift) / divisor, rounded up
 };
 

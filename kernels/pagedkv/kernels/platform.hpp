@@ -1,7 +1,7 @@
 #pragma once
 
-// What kernels are written against, in `pagedkv::kernels`, and the runtime that launches them. Which implementation
-// stands behind the names follows from the compiler that reads this.
+// The names that kernels use, in `pagedkv::kernels`, and the runtime that launches them. The compiler determines the
+// implementation.
 
 #include <pagedkv/executor/launch_shape.hpp>
 #include <pagedkv/kernels/attributes.hpp>

@@ -3,7 +3,7 @@
 // Empty for other compilers.
 #if defined(__HIPCC__)
 
-  // There, clang 21 takes one 16-bit half of a register for the other, and some kernels lose numbers.
+  // On these targets, clang 21 confuses the 16-bit halves of registers, and some kernels lose numbers.
   #if __clang_major__ == 21 && !defined(PAGEDKV_REAL_TRUE16_OFF) && \
       (defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || defined(__gfx1103__))
     #error "clang 21 miscompiles kernels for gfx110x: use another version, or \
@@ -16,15 +16,15 @@
 
 namespace pagedkv::kernels {
 
-/// Whether kernels form pointers also on lanes that have nothing to read. The compilers load through a pointer that
-/// only some lanes set as if it could be any kind of memory, which is slower than what is known to be global.
+/// Whether lanes without data form pointers, too. For a pointer that only some lanes set, the compilers emit generic
+/// loads, which are slower than loads from global memory.
 inline constexpr bool points_on_every_lane = true;
 
 /// Lanes of a wave: 32 or 64.
 [[nodiscard]] __device__ inline int wave_size() { return warpSize; }
 
-// Every lane of the wave takes part, as the executor demands. `width` is a power of two up to the wave size: lanes
-// exchange with their neighbours in a group of so many.
+// Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
+// exchange within aligned groups of this many lanes.
 template <class T>
 [[nodiscard]] __device__ T shuffle(T value, int source, int width = warpSize) {
   return __shfl(value, source, width);

@@ -3,7 +3,7 @@
 // Empty for other compilers.
 #if defined(__HIPCC__) || defined(__CUDACC__)
 
-// The names that are pagedkv's own, the same on every real device. Included by the platform headers only.
+// The names that are equal on every real device. Only the platform headers include this one.
 
   #include <pagedkv/kernels/attributes.hpp>
   #include <pagedkv/executor/launch_shape.hpp>
@@ -17,16 +17,16 @@ namespace pagedkv::kernels {
 
 [[nodiscard]] inline dim3 to_dim3(const extent& size) { return dim3(size.x, size.y, size.z); }
 
-/// The lane's place in its workgroup, the workgroup's in the grid, and the sizes of both.
+/// The lane's position in its workgroup, the workgroup's position in the grid, and the sizes of both.
 [[nodiscard]] __device__ inline extent local_index() { return {threadIdx.x, threadIdx.y, threadIdx.z}; }
 [[nodiscard]] __device__ inline extent workgroup_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 [[nodiscard]] __device__ inline extent workgroup_extent() { return {blockDim.x, blockDim.y, blockDim.z}; }
 [[nodiscard]] __device__ inline extent grid_extent() { return {gridDim.x, gridDim.y, gridDim.z}; }
 
-/// Waits for every lane of the workgroup; shared memory written before is seen after.
+/// Waits for every lane of the workgroup. Writes to shared memory before the barrier happen before reads after it.
 __device__ inline void barrier() { __syncthreads(); }
 
-/// Each returns the value before. In global or shared memory.
+/// Each returns the previous value. `pointer` is in global or shared memory.
 template <class T>
 __device__ T atomic_add(T* target, std::type_identity_t<T> value) {
   return atomicAdd(target, value);
@@ -81,7 +81,7 @@ __device__ void store(T* to, std::type_identity_t<T> value) {
   *to = value;
 }
 
-/// `from` is aligned as a vector is.
+/// `from` has the alignment of a vector.
 template <int N, class T>
 [[nodiscard]] __device__ vector<T, N> load_vector(const T* from) {
   return *reinterpret_cast<const vector<T, N>*>(from);
@@ -92,7 +92,7 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
   *reinterpret_cast<vector<T, N>*>(to) = values;
 }
 
-/// Debug builds stop the kernel, the host executor reports, release builds do not look.
+/// Debug builds stop the kernel, the host executor reports a fault, release builds do not check.
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 
 template <class... Parameters>
@@ -103,7 +103,7 @@ template <class... Parameters>
                                 pointers, shape.dynamic_shared_bytes, stream);
 }
 
-/// Enqueues the kernel; the arguments are copied now.
+/// Enqueues the kernel. The call copies the arguments.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
   return launch_typed(Kernel, shape, stream, arguments...);
@@ -118,7 +118,7 @@ template <class... Parameters>
                                           to_dim3(shape.workgroup), pointers, shape.dynamic_shared_bytes, stream);
 }
 
-/// The same for a kernel that waits for the one before it by `wait_for_previous_kernel`, where there is a gain in that.
+/// The same for a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {

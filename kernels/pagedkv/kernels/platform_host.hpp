@@ -20,7 +20,7 @@ template <auto Kernel>
 
 [[nodiscard]] inline bool valid_shape(const kernels::launch_shape& shape) noexcept {
   const auto lanes = std::uint64_t{shape.workgroup.x} * shape.workgroup.y * shape.workgroup.z;
-  constexpr auto most_across = 65535U;  // as CUDA has it
+  constexpr auto most_across = 65535U;  // the same limit as CUDA
   return shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && shape.grid.y <= most_across &&
          shape.grid.z <= most_across && lanes * shape.grid.x < std::uint64_t{1} << 32 && lanes > 0 &&
          lanes <= max_workgroup_size && shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
@@ -36,7 +36,7 @@ using executor::dynamic_shared;
 using executor::shared_array;
 using executor::shared_span;
 
-/// Enqueues the kernel. Arguments are copied now; a fault appears when the stream is next waited for.
+/// Enqueues the kernel. The call copies the arguments; a fault is reported when the stream is next synchronised.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
   if (!executor::valid_shape(shape)) {
@@ -59,7 +59,7 @@ template <auto Kernel, class... Arguments>
   });
 }
 
-/// The same for a kernel that waits for the one before it by `wait_for_previous_kernel`, where there is a gain in that.
+/// The same for a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {

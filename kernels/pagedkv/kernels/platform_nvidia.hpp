@@ -9,14 +9,14 @@
 
 namespace pagedkv::kernels {
 
-/// Whether kernels form pointers also on lanes that have nothing to read: that takes 6 to 14 registers more.
+/// Whether lanes without data form pointers, too. Here that takes 6 to 14 more registers.
 inline constexpr bool points_on_every_lane = false;
 
 /// Lanes of a wave.
 [[nodiscard]] __device__ inline int wave_size() { return warpSize; }
 
-// Every lane of the wave takes part, as the executor demands. `width` is a power of two up to the wave size: lanes
-// exchange with their neighbours in a group of so many.
+// Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
+// exchange within aligned groups of this many lanes.
 inline constexpr auto whole_wave = 0xFFFFFFFFU;
 
 template <class T>

@@ -9,14 +9,14 @@
 
 namespace pagedkv::kernels {
 
-/// The rows (the numbers of one token and head) of tokens, spread over workgroups: each takes whole tokens, and gives
-/// every row a group of neighbouring lanes, each lane taking the same `N` neighbouring numbers of the key and of the
+/// The distribution of rows (the numbers of one token and head) over workgroups: each takes whole tokens and assigns
+/// every row a group of neighbouring lanes; each lane takes the same `N` neighbouring numbers of the key and of the
 /// value.
 struct row_spread {
   std::int32_t num_tokens = 0;
   std::int32_t num_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t lanes_log2 = 0;  // of a row: up to 5, so that no group crosses a wave
+  std::int32_t lanes_log2 = 0;  // lanes per row; up to 5, so that no group crosses a wave
   std::int32_t tokens_per_workgroup = 1;
   divider<std::int32_t> heads;
 
@@ -30,7 +30,7 @@ struct row_spread {
   }
 };
 
-/// Spreads rows so that every lane has something to do.
+/// Distributes rows so that no lane is idle.
 [[nodiscard]] inline row_spread spread_rows(std::int32_t num_tokens, std::int32_t num_heads, std::int32_t head_dim,
                                             std::int32_t numbers_per_lane) {
   const auto chunks = static_cast<std::uint32_t>((head_dim + numbers_per_lane - 1) / numbers_per_lane);
@@ -40,8 +40,8 @@ struct row_spread {
   return {num_tokens, num_heads, head_dim, lanes_log2, tokens_per_workgroup, divider<std::int32_t>(num_heads)};
 }
 
-/// Workgroups that cover all rows: x counts tokens; z the rounds that a token takes with more heads than a workgroup
-/// has groups.
+/// Workgroups that cover all rows: x counts tokens; z counts the rounds per token if there are more heads than groups
+/// in a workgroup.
 [[nodiscard]] inline launch_shape cover_rows(const row_spread& spread) {
   const auto covering = [](std::int32_t all, std::int32_t each) {
     return static_cast<std::uint32_t>((all + each - 1) / each);
@@ -51,8 +51,8 @@ struct row_spread {
           {row_workgroup_size}};
 }
 
-/// Calls `launch_with(width, spread, shape)` with as many numbers per lane as alignment permits: `Most`, or one. Fails
-/// for more tokens than one launch takes.
+/// Calls `launch_with(width, spread, shape)` with the numbers per lane that the alignment permits: `Most`, or one.
+/// Fails for more tokens than one launch takes.
 template <int Most, class Launch>
 [[nodiscard]] runtime::status launch_rows(bool aligned, std::int64_t num_tokens, std::int32_t num_heads,
                                           std::int32_t head_dim, Launch launch_with) {
@@ -67,16 +67,16 @@ template <int Most, class Launch>
                                          : launch_width(std::integral_constant<int, 1>{});
 }
 
-/// A row of the grid.
-struct row_place {
-  std::int32_t token = -1;  // -1 on lanes that have no row: they stay for the shuffles, which need the whole wave
+/// The row that a lane works on.
+struct grid_row {
+  std::int32_t token = -1;  // -1 on lanes without a row, which take part in shuffles only: these need the whole wave
   std::int32_t head = 0;
 
   /// A token to form pointers with on every lane, see `points_on_every_lane`.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t token_or_first() const { return token < 0 ? 0 : token; }
 };
 
-[[nodiscard]] PAGEDKV_DEVICE inline row_place find_row(const row_spread& spread) {
+[[nodiscard]] PAGEDKV_DEVICE inline grid_row find_row(const row_spread& spread) {
   const auto [in_workgroup, in_round] = spread.heads.split(spread.group());
   const auto token = workgroup_index().x * static_cast<std::uint32_t>(spread.tokens_per_workgroup) +
                      static_cast<std::uint32_t>(in_workgroup);
@@ -88,18 +88,18 @@ struct row_place {
   return {static_cast<std::int32_t>(token), head};
 }
 
-/// `index` strides, in 64 bits. Cheaper on devices than the product of two 64-bit numbers.
+/// `index` strides, in 64 bits. Faster on devices than the product of two 64-bit numbers.
 [[nodiscard]] PAGEDKV_DEVICE inline std::int64_t stride_over(std::int32_t index, std::int64_t stride) {
   return static_cast<std::int64_t>(std::uint64_t{static_cast<std::uint32_t>(index)} *
                                    static_cast<std::uint64_t>(stride));
 }
 
-/// How many numbers a lane moves at once where alignment permits: what fills one store. Wider loads cost nothing,
-/// stores that skip over each other's bytes do.
+/// The numbers per lane and access if the alignment permits: as many as one store holds. Wider loads do not hurt;
+/// stores with gaps between the lanes' bytes do.
 template <class To>
 inline constexpr auto numbers_per_lane = vector_bytes / static_cast<int>(sizeof(typename To::storage));
 
-/// Where the numbers of one token and head lie. The scales of an unscaled element are not touched.
+/// Addresses of the numbers of one token and head. The scales of an unscaled element are not accessed.
 template <class Storage>
 struct row_pair {
   Storage* key = nullptr;
@@ -115,7 +115,7 @@ template <class Element>
                                                                                std::int32_t offset, std::int32_t head) {
   using storage = typename Element::storage;
   check(block >= 0 && block < view.num_blocks, "block within the storage");
-  // The numbers of one layer of one block are counted by 31 bits, so that strides inside it take half the registers.
+  // The numbers of one layer of one block are indexed with 31 bits: strides inside it take half the registers.
   const auto within = [=](std::int64_t token_stride, std::int64_t head_stride) {
     return offset * static_cast<std::int32_t>(token_stride) + head * static_cast<std::int32_t>(head_stride);
   };
@@ -150,7 +150,7 @@ template <class Element, int N>
   return stored;
 }
 
-/// Whether vectors of `N` numbers of `Storage` may start wherever a row does.
+/// Whether vectors of `N` numbers of `Storage` are aligned at every row's start.
 template <class Storage, int N>
 [[nodiscard]] bool aligned_rows(const token_rows<Storage>& rows) noexcept {
   constexpr auto numbers = std::int64_t{alignof(vector<Storage, N>) / sizeof(Storage)};

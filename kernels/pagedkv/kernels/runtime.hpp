@@ -1,13 +1,13 @@
 #pragma once
 
-// The device runtime under pagedkv's own names, in `pagedkv::runtime`. Which one stands behind them:
+// The device runtime under pagedkv's own names, in `pagedkv::runtime`. The implementation is
 //
-//  - a compiler for HIP, or `__HIP_PLATFORM_AMD__`, which HIP asks of host compilers: AMD's;
-//  - a compiler for CUDA, CUDA's headers read before this one, or `PAGEDKV_NVIDIA`: NVIDIA's;
-//  - otherwise the host executor.
+//  - AMD's with a compiler for HIP, or with `__HIP_PLATFORM_AMD__`, which HIP requires of host compilers;
+//  - NVIDIA's with a compiler for CUDA, after CUDA's headers, or with `PAGEDKV_NVIDIA`;
+//  - the host executor otherwise.
 //
-// All files of a program agree. A host compiler that calls a device's runtime does not see kernels, only declarations of
-// the functions that launch them; `PAGEDKV_COMPILES_KERNELS` is defined everywhere else.
+// All files of a program must use the same one. A host compiler that calls a device's runtime sees only declarations of
+// the functions that launch kernels; `PAGEDKV_COMPILES_KERNELS` is defined in all other cases.
 
 #if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
   #include <pagedkv/kernels/runtime_amd.hpp>

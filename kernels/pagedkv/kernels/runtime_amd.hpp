@@ -59,7 +59,7 @@ inline status release_async(void* pointer, stream in) { return hipFreeAsync(poin
 inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
   return hipMemcpyAsync(to, from, bytes, kind, in);
 }
-/// `num_rows` rows of `width` bytes, which start `to_pitch` and `from_pitch` bytes apart.
+/// Copies `num_rows` rows of `width` bytes, which start `to_pitch` and `from_pitch` bytes apart.
 inline status copy_rows_async(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t num_rows, copy_kind kind, stream in) {
   return hipMemcpy2DAsync(to, to_pitch, from, from_pitch, width, num_rows, kind, in);
@@ -68,7 +68,7 @@ inline status fill_async(void* to, int byte, std::size_t bytes, stream in) {
   return hipMemsetAsync(to, byte, bytes, in);
 }
 
-/// A stream that does not wait for the default stream.
+/// Creates a stream that does not wait for the default stream.
 inline status create_stream(stream* created) { return hipStreamCreateWithFlags(created, hipStreamNonBlocking); }
 inline status destroy_stream(stream destroyed) { return hipStreamDestroy(destroyed); }
 inline status synchronize_stream(stream waited_for) { return hipStreamSynchronize(waited_for); }

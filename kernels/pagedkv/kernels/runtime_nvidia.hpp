@@ -59,7 +59,7 @@ inline status release_async(void* pointer, stream in) { return cudaFreeAsync(poi
 inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
   return cudaMemcpyAsync(to, from, bytes, kind, in);
 }
-/// `num_rows` rows of `width` bytes, which start `to_pitch` and `from_pitch` bytes apart.
+/// Copies `num_rows` rows of `width` bytes, which start `to_pitch` and `from_pitch` bytes apart.
 inline status copy_rows_async(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t num_rows, copy_kind kind, stream in) {
   return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, num_rows, kind, in);
@@ -68,7 +68,7 @@ inline status fill_async(void* to, int byte, std::size_t bytes, stream in) {
   return cudaMemsetAsync(to, byte, bytes, in);
 }
 
-/// A stream that does not wait for the default stream.
+/// Creates a stream that does not wait for the default stream.
 inline status create_stream(stream* created) { return cudaStreamCreateWithFlags(created, cudaStreamNonBlocking); }
 inline status destroy_stream(stream destroyed) { return cudaStreamDestroy(destroyed); }
 inline status synchronize_stream(stream waited_for) { return cudaStreamSynchronize(waited_for); }
@@ -88,7 +88,7 @@ inline status elapsed_milliseconds(float* milliseconds, event start, event stop)
   return cudaEventElapsedTime(milliseconds, start, stop);
 }
 
-/// Before a launch with so much.
+/// Call it before a launch with this much dynamic shared memory.
 inline status allow_dynamic_shared(const void* kernel, std::size_t bytes) {
   constexpr auto always_allowed = std::size_t{48} << 10;
   return bytes > always_allowed
@@ -104,8 +104,8 @@ inline status launch_kernel(const void* kernel, dim3 grid, dim3 workgroup, void*
   return cudaLaunchKernel(kernel, grid, workgroup, arguments, dynamic_shared_bytes, in);
 }
 
-/// Of a kernel that waits by itself for the one before it: its workgroups start as soon as there is room for them.
-/// Devices before compute capability 9.0 start it afterwards.
+/// Launches a kernel that calls `wait_for_previous_kernel`: its workgroups start as soon as they fit beside the
+/// previous kernel. Devices before compute capability 9.0 start it afterwards.
 inline status launch_following_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
                                       std::size_t dynamic_shared_bytes, stream in) {
   auto device = 0;

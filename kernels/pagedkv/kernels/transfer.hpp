@@ -3,7 +3,7 @@
 #include <pagedkv/kernels/magnitude.hpp>
 #include <pagedkv/kernels/row.hpp>
 
-// Long rows are rare: copies of a loop's body would only cost registers.
+// Not unrolled: long rows are rare, and copies of the loop's body take registers.
 #if defined(__HIPCC__) || defined(__CUDACC__)
   #define PAGEDKV_KEEP_LOOP _Pragma("unroll 1")
 #else
@@ -12,9 +12,9 @@
 
 namespace pagedkv::kernels {
 
-/// Reads rows of `Element` from memory. A source gives the `N` numbers that a lane takes of the key and of the value,
-/// names their elements, gives their scales (anything for unscaled elements), and puts numbers where they belong: the
-/// lane whose number is `first / N` takes those from `first` on, or others that the source prefers.
+/// Reads rows of `Element` from memory. A source names the elements of key and value, returns the `N` numbers of each
+/// that a lane takes, and their scales (any value for unscaled elements), and stores numbers: lane `first / N` stores
+/// the numbers from `first` on, or those at other positions that the source defines.
 template <class Element, int N>
 struct plain_source {
   using key_element = Element;
@@ -58,7 +58,7 @@ template <class To, class From, int N>
   }
 }
 
-/// Bits of the largest magnitude so far and in `numbers`.
+/// Bits of the largest magnitude among `largest` so far and `numbers`.
 template <int N>
 [[nodiscard]] PAGEDKV_DEVICE std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
   for (auto i = 0; i < N; ++i) {
@@ -76,7 +76,7 @@ template <int N>
   return __builtin_bit_cast(float, bits);
 }
 
-// Values are read first: a key may have to wait for more than memory.
+// Values are read first: a key may also wait for its position.
 template <class To, int N, class Source, class Locate>
 PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
   const auto key_scale = source.key_scale();
@@ -93,7 +93,7 @@ PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& so
   }
 }
 
-// A lane keeps its first numbers, as they are stored, from the search for the largest magnitude to the encoding; only
+// A lane keeps its first numbers, in their stored form, from the search for the largest magnitude to the encoding; only
 // rows longer than 32 * N numbers are read twice, the second time from the cache.
 template <class To, int N, class Source, class Locate>
 PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& source, bool readable, bool writable,
@@ -105,7 +105,7 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   const auto num_numbers = readable ? spread.head_dim : 0;
   const auto from_key_scale = readable ? source.key_scale() : 1.0F;
   const auto from_value_scale = readable ? source.value_scale() : 1.0F;
-  // Not initialised: that would cost an instruction per number.
+  // Not initialised: initialisation would add an instruction per number.
   vector<typename key_element::storage, N> kept_key;
   vector<typename value_element::storage, N> kept_value;
   auto key_bits = std::int32_t{0};
@@ -142,9 +142,9 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   }
 }
 
-/// Writes one row of keys and one of values as `To`, with new scales where it has any. Every lane of the wave calls it;
-/// where the source is not readable, lanes only take part in shuffles. `locate` tells where the rows go, if they are
-/// writable; it is asked when the reads are under way, so that finding the place does not delay them.
+/// Writes one row of keys and one of values as `To`, with new scales if `To` is scaled. Every lane of the wave calls
+/// it; if the source is not readable, the lanes only take part in shuffles. `locate` returns the destination, if it is
+/// writable; it is called after the reads are issued, so that the address computation does not delay them.
 template <class To, int N, class Source, class Locate>
 PAGEDKV_DEVICE void transfer(const row_spread& spread, const Source& source, bool readable, bool writable,
                              Locate locate) {

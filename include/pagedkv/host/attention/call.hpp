@@ -10,17 +10,17 @@
 
 namespace pagedkv::host::attention {
 
-/// Numbers of a row are padded to a multiple of this many where attention keeps them: the widest vector of float32.
+/// Rows are padded to a multiple of this many numbers in working memory: the widest vector of float32.
 inline constexpr auto row_padding = 16;
 
-/// Tokens whose keys, and then values, are worked on at a time.
+/// Tokens whose keys, and then values, are processed together.
 inline constexpr auto tile_tokens = 64;
 
-/// Rows from which a tile is decoded once for all of them, rather than by each few of them.
+/// With at least this many rows, a tile is decoded once for all of them, otherwise once for every few rows.
 inline constexpr auto rows_to_decode_for = 17;
 
-/// What every part of one operation shares. Queries and outputs are behind functions, so that their types do not
-/// multiply the code.
+/// The arguments that all parts of one operation share. Queries and outputs are accessed through function pointers, so
+/// that the code is not instantiated for each of their types.
 struct attention_call {
   block_storage_view view;
   std::int32_t layer = 0;
@@ -56,7 +56,7 @@ struct attention_call {
     return num_blocks == 0 ? 0 : (num_blocks - 1) * view.block_size + batch.last_block_len[row];
   }
 
-  /// Of one query of a row: negative before the first token.
+  /// Position of one query of a row; negative before the first token.
   [[nodiscard]] std::int64_t position(std::size_t row, std::int32_t query) const noexcept {
     return num_tokens(row) - num_queries(row) + query;
   }
@@ -86,7 +86,7 @@ struct token_range {
   [[nodiscard]] std::int64_t size() const noexcept { return end - begin; }
 };
 
-/// What the query at a position sees: nothing from a negative one.
+/// The tokens that the query at a position sees; none for a negative position.
 [[nodiscard]] inline token_range visible_from(std::int64_t position, std::int32_t window) noexcept {
   const auto end = std::max<std::int64_t>(0, position + 1);
   return {window == 0 ? 0 : std::max<std::int64_t>(0, end - window), end};

@@ -22,7 +22,7 @@ namespace pagedkv::host::attention {
   return {};
 }
 
-/// Whether `indptr` has an entry more than there are rows, and never falls.
+/// Whether `indptr` has one entry more than there are rows, and never decreases.
 [[nodiscard]] inline bool is_row_pointer(std::span<const std::int32_t> indptr, std::size_t num_rows) noexcept {
   return indptr.size() == num_rows + 1 && indptr[0] >= 0 && std::ranges::is_sorted(indptr);
 }

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <utility>
 
-// Loops over registers. Left as loops, as compilers leave them at -O2, they would work on memory.
+// Unrolled: compilers leave these loops rolled at -O2, and then the arrays are in memory instead of registers.
 #if defined(__clang__)
   #define PAGEDKV_UNROLL _Pragma("unroll")
 #else
@@ -66,7 +66,7 @@
 
 namespace pagedkv::host::attention {
 
-/// The two steps of an operation, each for any number of threads: pieces, then what pieces share.
+/// The two phases of an operation, each for any number of threads: first the pieces, then the units shared by pieces.
 struct kernels {
   void (*run_piece)(const attention_call&, const attention_plan&, const piece&, float* scratch, float* partials);
   void (*merge_chunks)(const attention_call&, const unit&, std::int32_t head, float* partials);

@@ -3,7 +3,7 @@
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 
-/// How many rows are taken through a tile together, of those that are left; a row may be there for padding.
+/// Number of rows that are computed together, for so many remaining rows; the last row may be padding.
 PAGEDKV_INLINE std::int32_t rows_in_set(std::int64_t left) {
   if (left >= 7 && lanes >= 8) {
     return most_rows;
@@ -19,7 +19,7 @@ struct tile_of_blocks {
   std::int64_t first_token;
   std::int32_t num_tokens;
 
-  /// Finds the tokens from `first` on, up to `end`.
+  /// Locates the tokens from `first` up to `end`.
   PAGEDKV_INLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
     const auto& view = call.view;
     const auto blocks = call.blocks(row);
@@ -57,7 +57,7 @@ struct tile_of_blocks {
   }
 };
 
-/// Elements that scores and sums read without decoding a tile first.
+/// Elements that score and sum functions read directly; tiles of other elements are decoded first.
 template <class Element>
 inline constexpr bool is_native = std::same_as<Element, float32> || std::same_as<Element, float16> ||
                                   std::same_as<Element, bfloat16> || std::same_as<Element, int8>;
@@ -99,7 +99,7 @@ PAGEDKV_INLINE void attend_set(const row_set& set, const tile& t, std::int32_t n
   }
 }
 
-/// One piece at work, in memory of its thread.
+/// The computation of one piece, in memory of its thread.
 template <class Element>
 class worker {
  public:
@@ -124,7 +124,7 @@ class worker {
   }
 
  private:
-  // What a KV head has in the thread's memory.
+  // Working memory of a KV head.
   [[nodiscard]] PAGEDKV_INLINE float* queries(std::int32_t head) const {
     return heads_ + head * scratch_of_head(call_, unit_);
   }
@@ -191,7 +191,7 @@ class worker {
     return (piece_.first_head + head) * call_.view.head_stride * size_of<Element>;
   }
 
-  /// While it works on one tile and head, memory fetches the next.
+  /// While one tile and head is computed, the next tile is prefetched.
   PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, std::int32_t head,
                                   const tile_of_blocks<Element>& next, std::int32_t next_head) {
     const auto& view = call_.view;
@@ -223,7 +223,7 @@ class worker {
     }
   }
 
-  /// Scales go into the numbers here.
+  /// Applies the scales.
   PAGEDKV_INLINE void attend_decoded(tile t, std::int32_t head) {
     auto* const values = tile_ + tile_tokens * dim_;
     decode_tile<Element>(t.keys, t, t.key_scales, call_.view.head_dim, dim_, tile_);
@@ -263,7 +263,7 @@ class worker {
     }
   }
 
-  /// Says what each row sees; false if none sees anything.
+  /// Sets the tokens that each row sees; false if no row sees any.
   PAGEDKV_INLINE bool describe(row_set& set, const tile& t, std::int32_t head, std::int64_t row, std::int32_t rows) {
     auto any = false;
     for (auto r = 0; r < rows; ++r) {
@@ -284,7 +284,7 @@ class worker {
     return any;
   }
 
-  /// Gathers what the lanes of each row have summed up, and merges it, or leaves it for whoever merges.
+  /// Gathers the sums of the lanes of each row, and merges them or leaves them to the merging function.
   PAGEDKV_INLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
     const auto* state = states(head);
     float highest[most_rows];
@@ -310,7 +310,7 @@ class worker {
   }
 
   [[nodiscard]] PAGEDKV_INLINE partial partial_of(std::int32_t chunk, std::int32_t head, float* partials) const {
-    return partial_at(partials + place_of_partial(call_, unit_, chunk, piece_.first_head + head), num_rows_, dim_);
+    return partial_at(partials + offset_of_partial(call_, unit_, chunk, piece_.first_head + head), num_rows_, dim_);
   }
 
   const attention_call& call_;

@@ -6,20 +6,20 @@
 
 namespace pagedkv::host::attention {
 
-/// Queries of one row of the batch that are worked on together. Their keys are taken in chunks, each with a result of
-/// its own, which are merged in order. Units and chunks follow from the row alone, and so do the bits of the result,
-/// whatever else is in the batch and however many threads share the work.
+/// Queries of one row of the batch that are processed together. Their keys are split into chunks, each with a partial
+/// result; partial results are merged in order. Units and chunks depend on the row alone, so the bits of the result do
+/// not depend on the rest of the batch or on the number of threads.
 struct unit {
   std::size_t row = 0;
   std::int32_t first_query = 0;
   std::int32_t num_queries = 0;
-  token_range seen;                // by any of the queries
+  token_range seen;  // tokens that any of the queries sees
   std::int64_t chunk_tokens = 0;
   std::int32_t num_chunks = 0;
-  std::int64_t first_partial = -1; // in numbers: where the chunks leave their results, if pieces share the unit
+  std::int64_t first_partial = -1;  // offset of the chunks' partial results, in numbers, if pieces share the unit
 };
 
-/// The part of a unit that one thread works on at a time: some KV heads, some chunks.
+/// The part of a unit that one thread processes at a time: some KV heads, some chunks.
 struct piece {
   std::size_t unit = 0;
   std::int32_t first_head = 0;
@@ -28,12 +28,12 @@ struct piece {
   std::int32_t num_chunks = 0;
 };
 
-/// Who does what, and the memory it takes, in numbers of float32.
+/// The division of the work into pieces, and the size of the memory that it takes, in numbers of float32.
 struct attention_plan {
   std::vector<unit> units;
   std::vector<piece> pieces;
   std::int64_t num_partials = 0;
-  std::int64_t scratch = 0;  // of each thread
+  std::int64_t scratch = 0;  // per thread
 };
 
 /// Rows of a unit: query tokens times the query heads of one KV head.
@@ -43,24 +43,24 @@ struct attention_plan {
 
 [[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
-/// Vectors that lie across two cache lines cost twice as much.
+/// Vectors that cross a cache line take twice the time.
 [[nodiscard]] constexpr std::int64_t whole_vectors(std::int64_t numbers) noexcept {
   return divide_up(numbers, row_padding) * row_padding;
 }
 
-/// A result of one KV head: sums of every row, then the highest score, then the sum of weights of each.
+/// Size of the partial result of one KV head: per row, sums of values, the highest score and the sum of weights.
 [[nodiscard]] inline std::int64_t partial_size(const attention_call& call, const unit& u) noexcept {
   return whole_vectors(rows_of(call, u) * (call.padded_dim() + 2));
 }
 
-/// Where one chunk leaves the result of one KV head, if pieces share the unit.
-[[nodiscard]] inline std::int64_t place_of_partial(const attention_call& call, const unit& u, std::int64_t chunk,
-                                                   std::int32_t head) noexcept {
+/// Offset of the partial result of one chunk and KV head, if pieces share the unit.
+[[nodiscard]] inline std::int64_t offset_of_partial(const attention_call& call, const unit& u, std::int64_t chunk,
+                                                    std::int32_t head) noexcept {
   return u.first_partial + (chunk * call.view.num_kv_heads + head) * partial_size(call, u);
 }
 
-/// Of one KV head: queries, sums, merged sums, each with a row for padding; states of 8 rows and merged ones; and what
-/// a thread has once, the decoded tile.
+/// Numbers per KV head: queries, sums and merged sums, each with a row of padding, and states of 8 rows and merged
+/// ones. Each thread has the decoded tile once in addition.
 [[nodiscard]] inline std::int64_t scratch_of_head(const attention_call& call, const unit& u) noexcept {
   return whole_vectors((rows_of(call, u) + 1) * (3 * call.padded_dim() + 2 * row_padding + 2));
 }
@@ -69,7 +69,7 @@ struct attention_plan {
   return std::int64_t{2} * tile_tokens * call.padded_dim();
 }
 
-/// Short chunks spread a sequence over many threads; few of them keep what is merged small.
+/// Short chunks spread a sequence over many threads; a small number of chunks keeps the merge short.
 [[nodiscard]] inline std::int64_t tokens_of_chunk(std::int64_t tokens) noexcept {
   constexpr auto shortest = std::int64_t{512};
   constexpr auto most_chunks = std::int64_t{64};
@@ -90,13 +90,13 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
   }
 }
 
-/// Grows with the time that a unit takes: bytes read and, more slowly, rows computed.
+/// Estimated cost of a unit: bytes read plus, with a smaller weight, rows computed.
 [[nodiscard]] inline std::int64_t cost_of(const attention_call& call, const unit& u) noexcept {
   return (u.seen.size() + tile_tokens) * call.view.num_kv_heads * call.padded_dim() * (4 + rows_of(call, u));
 }
 
-/// Divides a unit into pieces of about `target` cost: by chunks as long as there are any, then by heads. A thread that
-/// is alone takes whole units, but no more heads than its cache holds.
+/// Divides a unit into pieces of about `target` cost: by chunks first, then by heads. A single thread takes whole
+/// units, but no more heads than fit its cache.
 inline void add_pieces(const attention_call& call, attention_plan& plan, std::size_t index, std::int64_t target) {
   constexpr auto most_scratch = std::int64_t{64} << 10;
   auto& u = plan.units[index];

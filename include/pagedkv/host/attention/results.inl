@@ -1,4 +1,4 @@
-// Results of chunks, their merge, and what the caller gets, for one instruction set; see vectors.inl.
+// Results of chunks, their merge, and the output, for one instruction set; see vectors.inl.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
@@ -20,7 +20,7 @@ PAGEDKV_INLINE void clear(partial p, std::int64_t num_rows, std::int64_t dim) {
   std::fill_n(p.totals, num_rows, 0.0f);
 }
 
-/// Adds a result to that of the chunks before it.
+/// Adds a result to that of the preceding chunks.
 PAGEDKV_INLINE void merge(partial into, partial from, std::int64_t num_rows, std::int64_t dim) {
   for (auto row = std::int64_t{0}; row < num_rows; ++row) {
     const auto highest = into.highest[row] > from.highest[row] ? into.highest[row] : from.highest[row];
@@ -43,7 +43,7 @@ PAGEDKV_INLINE void scale_row(float* numbers, std::int64_t dim, float factor) {
   }
 }
 
-/// Divides by the sum of weights, and stores what the caller gets.
+/// Divides by the sum of weights, and writes the output.
 PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
   constexpr auto log2_e = 1.442695041f;
   const auto dim = call.padded_dim();
@@ -74,13 +74,13 @@ PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_
   }
 }
 
-/// Merges the chunks of one KV head of a unit, in the place of the first, and stores the result.
+/// Merges the chunks of one KV head of a unit into the first chunk's memory, and writes the output.
 PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const unit& u, std::int32_t head, float* partials) {
   const auto num_rows = rows_of(call, u);
   const auto dim = call.padded_dim();
-  const auto first = partial_at(partials + place_of_partial(call, u, 0, head), num_rows, dim);
+  const auto first = partial_at(partials + offset_of_partial(call, u, 0, head), num_rows, dim);
   for (auto chunk = 1; chunk < u.num_chunks; ++chunk) {
-    merge(first, partial_at(partials + place_of_partial(call, u, chunk, head), num_rows, dim), num_rows, dim);
+    merge(first, partial_at(partials + offset_of_partial(call, u, chunk, head), num_rows, dim), num_rows, dim);
   }
   store(call, u, head, first);
 }

@@ -3,18 +3,18 @@
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 
-inline constexpr auto most_rows = 8;                    // of a set
-inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors that are kept in registers
+inline constexpr auto most_rows = 8;                    // rows in a set
+inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors kept in registers
 
-inline constexpr auto cache_line = 64;  // in bytes, at most
+inline constexpr auto cache_line = 64;  // in bytes; an upper bound
 
-/// A tile: where the tokens' keys and values are, of one KV head. Tokens behind the last repeat it up to a multiple of
-/// 16.
+/// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
+/// copies of the last one.
 struct tile {
   const std::byte* keys = nullptr;    // plus the offset of a token
   const std::byte* values = nullptr;  // the same
   const std::int64_t* offsets = nullptr;
-  // Of the tile that comes next, to be fetched into the cache meanwhile.
+  // The next tile, to be prefetched.
   const std::byte* next_keys = nullptr;
   const std::byte* next_values = nullptr;
   const std::int64_t* next_offsets = nullptr;
@@ -25,16 +25,16 @@ struct tile {
   std::int32_t dim = 0;  // a multiple of the lanes
 };
 
-/// Into the second-level cache: the first has no room for two tiles.
+/// Prefetches into the second-level cache: the first-level cache cannot hold two tiles.
 PAGEDKV_INLINE void fetch(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
 
-/// Up to 8 rows on their way through the tiles. A row is a query head of a query token. A vector of scores holds
-/// `lanes / Rows` neighbouring tokens of each row, one row behind the other.
+/// The state of up to 8 rows. A row is a query head of a query token. A vector of scores holds `lanes / Rows`
+/// neighbouring tokens of each row, one row after the other.
 struct row_set {
   const float* queries = nullptr;  // [row][padded dim], scaled
   float* sums = nullptr;           // [row][padded dim]: values, weighted
-  float* highest = nullptr;        // [lane]: of the scores of the lane's row
-  float* totals = nullptr;         // [lane]: of the weights in this lane
+  float* highest = nullptr;        // [lane]: highest score of the lane's row
+  float* totals = nullptr;         // [lane]: sum of the weights in this lane
   std::int32_t stride = 0;         // from a row to the next
   token_range seen[most_rows];             // by each row, in tokens of the tile
   std::int32_t positions[most_rows];       // of each row's query, relative to the tile's first token
@@ -43,8 +43,8 @@ struct row_set {
   float cap = 0;  // times log2(e); the scores are divided by the cap beforehand
 };
 
-/// Products of queries and keys, for as many tokens of each row as a vector of scores holds. Meanwhile the same part of
-/// the next tile is fetched.
+/// Products of queries and keys, for as many tokens of each row as a vector of scores holds. Prefetches the same part
+/// of the next tile.
 template <class Element, int Rows>
 PAGEDKV_INLINE floats multiply_keys(const row_set& set, const tile& t, std::int32_t token) {
   constexpr auto tokens = lanes / Rows;
@@ -78,7 +78,7 @@ PAGEDKV_INLINE void compute_scores(const row_set& set, const tile& t, floats* sc
   }
 }
 
-/// Number `i` of each row's, in its lanes.
+/// Broadcasts number `i` of each row to the row's lanes.
 template <int Rows, class Number>
 PAGEDKV_INLINE floats per_row(const Number* numbers) {
   constexpr auto tokens = lanes / Rows;
@@ -104,7 +104,7 @@ PAGEDKV_INLINE floats scales_of(const float* scales, std::int32_t i) {
   }
 }
 
-/// Makes scores of products: scale, cap, bias, and minus infinity where a row does not see the token.
+/// Converts products to scores: scale, cap, bias, and minus infinity where a row does not see the token.
 template <int Rows>
 PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* scores, bool all_seen) {
   constexpr auto tokens = lanes / Rows;
@@ -143,7 +143,7 @@ PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* sco
   }
 }
 
-/// Turns scores into weights relative to the highest score so far. `decay` gets the factor of what was summed before.
+/// Converts scores to weights relative to the highest score so far. `decay` is the factor of the earlier sums.
 template <int Rows>
 PAGEDKV_INLINE void weigh(const row_set& set, const tile& t, floats* scores, float* decay) {
   constexpr auto tokens = lanes / Rows;
@@ -154,7 +154,7 @@ PAGEDKV_INLINE void weigh(const row_set& set, const tile& t, floats* scores, flo
   }
   const auto before = read_floats(set.highest);
   const auto highest = larger(before, largest_of_run<tokens>(tile_highest));
-  // While a row has seen nothing, or only minus infinity, there is no difference to take.
+  // While a row's highest score is minus infinity, the difference would be NaN.
   const auto base = highest == -std::numeric_limits<float>::infinity() ? floats{} : highest;
   const auto factor = exp2(before - base);
   auto total = read_floats(set.totals) * factor;
@@ -204,7 +204,7 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
   }
 }
 
-/// The same for all of their sums, as many at a time as there are registers.
+/// The same for all of their sums, in groups that fit the registers.
 template <class Element, int Rows, int Tokens, int Chunk>
 PAGEDKV_INLINE void add_values(const tile& t, token_range range, const float* weights, const float* decay, float* sums,
                                std::int32_t stride, std::int32_t d = 0) {
@@ -216,7 +216,7 @@ PAGEDKV_INLINE void add_values(const tile& t, token_range range, const float* we
   }
 }
 
-/// Takes a set of rows through a tile.
+/// Processes a set of rows over one tile.
 template <class Element, int Rows>
 PAGEDKV_NOINLINE void attend_rows(const row_set& set, const tile& t) {
   constexpr auto tokens = lanes / Rows;
@@ -236,7 +236,7 @@ PAGEDKV_NOINLINE void attend_rows(const row_set& set, const tile& t) {
     add_values<Element, Rows, tokens, chunk>(t, {0, t.num_tokens}, weights, decay, set.sums, set.stride);
     return;
   }
-  // A weight of zero would not keep out a NaN among values that a row does not see.
+  // A weight of zero does not cancel a NaN among values that a row does not see.
   for (auto r = 0; r < Rows; ++r) {
     add_values<Element, 1, tokens, 8>(t, set.seen[r], weights + r * tokens, decay + r * tokens,
                                       set.sums + r * set.stride, set.stride);

@@ -1,6 +1,6 @@
-// Vectors of float32 and what attention computes with them, for one instruction set. `kernels.hpp` includes this once
-// for each, with PAGEDKV_ISA naming it, PAGEDKV_LANES its width, and PAGEDKV_INLINE the attributes of its functions: a
-// compiler lowers vectors function by function, so that each must name the instructions it may use.
+// Vectors of float32 and functions that attention needs, for one instruction set. `kernels.hpp` includes this file once
+// per instruction set, with PAGEDKV_ISA as its name, PAGEDKV_LANES as its width, and PAGEDKV_INLINE as the attributes
+// of its functions: compilers lower vectors function by function, so each function must name its instruction set.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
@@ -36,7 +36,8 @@ PAGEDKV_INLINE ints count_lanes(std::integer_sequence<int, Lane...>) {
 /// 0, 1, 2, …
 PAGEDKV_INLINE ints lane_numbers() { return count_lanes(std::make_integer_sequence<int, lanes>{}); }
 
-// GCC 12 widens numbers one by one where an instruction would take them all. Masks of ones leave nothing undefined.
+// GCC 12 converts numbers one by one although one instruction converts all. With an all-ones mask, no lane is
+// undefined.
 #if PAGEDKV_LANES == 16
 PAGEDKV_INLINE ints widen(shorts v) {
   return reinterpret_cast<ints>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(v)));
@@ -69,7 +70,7 @@ PAGEDKV_INLINE floats decode_half(shorts bits) {
   #else
   const auto wide = widen(bits);
   const auto magnitude = wide & 0x7fff;
-  // A product moves the exponent, also that of a subnormal. Infinity and NaN keep the largest one.
+  // A product adjusts the exponent, also of subnormals. Infinity and NaN keep the largest exponent.
   const auto scaled = reinterpret_cast<ints>(reinterpret_cast<floats>(magnitude << 13) * 0x1p112f);
   const auto special = (magnitude >= 0x7c00) & 0x7f800000;
   return reinterpret_cast<floats>(scaled | special | (wide & 0x8000) << 16);
@@ -94,16 +95,16 @@ PAGEDKV_INLINE floats decode(const std::byte* from) {
   }
 }
 
-/// Two vectors that consist of runs of `2 * Half` lanes: adds up the halves of each run, and puts that of `a` before
-/// that of `b`. Each sum takes one lane of a blend of both and one of a shuffle, as blends cost less.
+/// For two vectors that consist of runs of `2 * Half` lanes: adds the halves of each run, and puts the sums of `a`
+/// before those of `b`. Each sum takes one lane of a blend of both and one of a shuffle, because blends are faster.
 template <int Half, int... Lane>
 PAGEDKV_INLINE floats add_halves(floats a, floats b, std::integer_sequence<int, Lane...>) {
   return __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + Lane : Lane)...) +
          __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + (Lane ^ Half) : (Lane ^ Half))...);
 }
 
-/// Adds up the lanes of each of as many vectors as a vector has lanes: lane i gets the sum of `v[i]`. Each round halves
-/// the vectors.
+/// Adds up the lanes of as many vectors as a vector has lanes: lane i gets the sum of `v[i]`. Each round halves the
+/// number of vectors.
 template <int Half = lanes / 2>
 PAGEDKV_INLINE floats add_up(floats* v) {
   PAGEDKV_UNROLL for (auto i = 0; i < Half; ++i) {
@@ -121,7 +122,7 @@ PAGEDKV_INLINE floats exchange(floats v, std::integer_sequence<int, Lane...>) {
   return __builtin_shufflevector(v, v, (Lane ^ Distance)...);
 }
 
-/// The largest of each run of `Run` lanes, in all of its lanes.
+/// Sets all lanes of each run of `Run` lanes to the largest of them.
 template <int Run>
 PAGEDKV_INLINE floats largest_of_run(floats v) {
   if constexpr (Run > 1) {
@@ -132,9 +133,9 @@ PAGEDKV_INLINE floats largest_of_run(floats v) {
   }
 }
 
-/// 2 to the power of numbers up to 0; 0 below -126. A polynomial for the fraction, near the best of its degree.
+/// 2 to the power of a number up to 0; 0 below -126. A polynomial for the fraction, near the best of its degree.
 PAGEDKV_INLINE floats exp2(floats x) {
-  constexpr auto integers = 0x1.8p23f;  // neighbours there are 1 apart: adding it rounds
+  constexpr auto integers = 0x1.8p23f;  // neighbouring numbers there are 1 apart, so adding it rounds
   const auto y = x < -126.0f ? all(-126.0f) : x;
   const auto rounded = y + integers;
   const auto f = y - (rounded - integers);
@@ -149,7 +150,7 @@ PAGEDKV_INLINE floats exp2(floats x) {
   return x < -126.0f ? floats{} : p * reinterpret_cast<floats>(exponent << 23);
 }
 
-/// A polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+/// Uses a polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
 PAGEDKV_INLINE floats tanh(floats x) {
   constexpr auto two_log2_e = 2.885390082f;
   const auto magnitude = x < 0.0f ? -x : x;

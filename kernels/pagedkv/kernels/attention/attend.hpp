@@ -10,7 +10,7 @@
 
 namespace pagedkv::kernels {
 
-/// Calls `use` with the head dimension that kernels are made for.
+/// Calls `use` with the head dimension of the kernel.
 template <class Use>
 [[nodiscard]] runtime::status for_head_dim(std::int32_t head_dim, Use use) {
   if (head_dim <= 64) {
@@ -64,7 +64,7 @@ template <class Element, class Numbers>
     return for_head_dim(call.view.head_dim, [&](auto head_dim) {
       return with_matrix(plan.shape.columns, [&](auto tiles, auto matrix) {
         constexpr auto dim = decltype(head_dim)::value;
-        // Two matrices side by side want more registers than there are for the largest dimension.
+        // For the largest dimension, two matrices side by side need more registers than exist.
         if constexpr (dim <= 128 || decltype(tiles)::value == 1) {
           return launch_matrix_attention<Element, Numbers, dim, decltype(tiles)::value, decltype(matrix)>(call, view,
                                                                                                           stream);

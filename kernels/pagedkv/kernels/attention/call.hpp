@@ -8,7 +8,7 @@
 
 namespace pagedkv::kernels {
 
-/// The types that queries and outputs may have, told apart at run time: they are read and written once a piece.
+/// The types that queries and outputs may have. Distinguished at run time, because each piece accesses them only once.
 enum class number_type : std::int32_t { float32, float16, bfloat16 };
 
 /// Rows of queries or outputs.
@@ -20,7 +20,7 @@ struct number_rows {
   bool aligned = false;  // rows start at multiples of 16 bytes and are a multiple of 16 numbers long
 };
 
-/// What the kernels of one call share.
+/// The arguments that the kernels of one call share.
 struct attention_call {
   block_storage_view view;
   std::int32_t layer = 0;

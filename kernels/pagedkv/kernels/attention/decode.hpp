@@ -12,7 +12,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
   const auto wave = static_cast<int>(local_index().x) / Matrix::lanes;
   const auto lane = static_cast<int>(local_index().x) % Matrix::lanes;
   const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
-  // Before anything else: what the kernel before this one wrote may be read, and what it reads may be written.
+  // First, because only after this call may the kernel read results of the previous kernel and overwrite its inputs.
   wait_for_previous_kernel();
   let_next_kernel_start();
   if (share >= plan.num_shares) {

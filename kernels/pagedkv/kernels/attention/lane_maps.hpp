@@ -1,16 +1,16 @@
 #pragma once
 
-// Which lane holds what of a matrix product. Rows are tokens or dimensions and columns are queries, so that scores leave
-// a product where probabilities enter the next one, or one step from there. The order of the dimensions within a
-// product of queries and keys is free, if both keep it: a lane takes neighbouring numbers and uses them one product
-// after the other. A platform's `Unit` has `multiply_16x8` and `transpose_8x8`, or `multiply_16x16`.
+// Maps from lanes to elements of matrix products. Rows are tokens or dimensions and columns are queries, so that a lane
+// holds scores where the next product takes probabilities, or one exchange away. The order of dimensions in a product
+// of queries and keys is free as long as both use the same: a lane reads neighbouring numbers and uses them in
+// successive products. A platform's `Unit` has `multiply_16x8` and `transpose_8x8`, or `multiply_16x16`.
 
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
 namespace pagedkv::kernels {
 
-/// Two numbers rounded and packed, the first in the lower half. Each platform has its own.
+/// Two numbers, rounded and packed, the first in the lower half. Each platform has its own version.
 template <class Number>
 [[nodiscard]] PAGEDKV_DEVICE lane_word pack(float first, float second);
 
@@ -19,15 +19,15 @@ template <class Unit>
 struct matrix_wave32 {
   static constexpr int lanes = 32;
   static constexpr int columns = 8;
-  static constexpr int key_rows = 2;       // tokens of a tile whose keys a lane takes
+  static constexpr int key_rows = 2;       // tokens of a tile whose keys a lane reads
   static constexpr int key_parts = 4;      // lanes that share one key
-  static constexpr int key_words = 2;      // of each key, in one product
-  static constexpr int value_rows = 4;     // tokens of a tile whose values a lane takes
+  static constexpr int key_words = 2;      // words of each key in one product
+  static constexpr int value_rows = 4;     // tokens of a tile whose values a lane reads
   static constexpr int value_parts = 8;    // lanes that share one value
-  static constexpr int value_dims = 2;     // of a lane, in one product
+  static constexpr int value_dims = 2;     // dimensions per lane in one product
   static constexpr int score_rows = 2;     // tokens of a tile whose scores a lane holds
   static constexpr int score_columns = 2;  // queries whose scores a lane holds
-  static constexpr int output_parts = 1;   // parts of a value of whose output a lane holds some
+  static constexpr int output_parts = 1;   // parts of a value in whose output a lane has a share
   static constexpr int sums = score_rows * score_columns;
 
   [[nodiscard]] static PAGEDKV_DEVICE int key_row(int lane, int i) { return lane / 4 + 8 * i; }
@@ -43,7 +43,7 @@ struct matrix_wave32 {
   [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_product(int dim) { return dim / 2; }
   [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_sum(int dim, int /*i*/, int c) { return dim % 2 * 2 + c; }
 
-  /// Over the lanes that hold scores of the same columns.
+  /// Combines over the lanes that hold scores of the same columns.
   template <class Combine>
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_rows(float value, Combine combine) {
     for (auto distance = 4; distance < lanes; distance *= 2) {
@@ -52,7 +52,7 @@ struct matrix_wave32 {
     return value;
   }
 
-  /// Over the lanes that hold parts of the same query.
+  /// Combines over the lanes that hold parts of the same query.
   template <class Combine>
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_parts(float value, Combine combine) {
     for (auto distance = 1; distance < key_parts; distance *= 2) {
@@ -61,7 +61,7 @@ struct matrix_wave32 {
     return value;
   }
 
-  /// From the lanes that hold parts of a query to those that hold its scores.
+  /// Moves a number from the lanes that hold parts of a query to the lanes that hold its scores.
   [[nodiscard]] static PAGEDKV_DEVICE float column_value(float of_query, int lane, int i) {
     return shuffle(of_query, score_column(lane, i) * 4, lanes);
   }
@@ -73,7 +73,7 @@ struct matrix_wave32 {
     Unit::template multiply_16x8<Number>(into, {keys[0][0], keys[1][0], keys[0][1], keys[1][1]}, {query[0], query[1]});
   }
 
-  /// Probabilities as `multiply_values` takes them.
+  /// Probabilities in the form that `multiply_values` takes.
   struct weights {
     lane_word pairs[2];
   };
@@ -84,7 +84,7 @@ struct matrix_wave32 {
              Unit::transpose_8x8(pack<Number>(probabilities[2], probabilities[3]))}};
   }
 
-  /// `values[d]`: of dimension d, pairs of the value rows.
+  /// `values[d]`: pairs of value rows, for dimension d.
   template <class Number>
   static PAGEDKV_DEVICE void multiply_values(float (&into)[sums], const lane_word (&values)[value_dims][value_rows / 2],
                                              const weights& by) {

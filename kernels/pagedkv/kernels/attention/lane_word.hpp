@@ -1,6 +1,6 @@
 #pragma once
 
-// Arrays in registers want loops that are unrolled.
+// Loops over arrays in registers must be unrolled.
 #if defined(__HIPCC__) || defined(__CUDACC__)
   #define PAGEDKV_UNROLL _Pragma("unroll")
 #else
@@ -16,7 +16,7 @@ namespace pagedkv::kernels {
 /// Two 16-bit numbers or four bytes, the first in the lowest bits.
 using lane_word = std::uint32_t;
 
-/// Which of the two 16-bit formats of matrix units `Number` is: bfloat16, or else binary16.
+/// The 16-bit format of a matrix unit that `Number` stands for: bfloat16, else binary16.
 template <class Number>
 inline constexpr bool is_bfloat16 = Number::name == std::string_view("bfloat16");
 
@@ -29,7 +29,7 @@ struct register_array<T, N> {
   using type = T[static_cast<std::size_t>(N)];
 };
 
-/// An array of as many dimensions as there are sizes, for what stays in registers.
+/// An array with one dimension per size, for values that stay in registers.
 template <class T, int... Sizes>
 using registers = typename register_array<T, Sizes...>::type;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Attention as host code sees it; see launchers.hpp.
+// The host's interface to attention; see launchers.hpp.
 
 #include <pagedkv/attention/plan.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
@@ -10,17 +10,17 @@
 
 namespace pagedkv::kernels {
 
-/// Head dimensions that kernels are made for; one between two of them uses the larger.
+/// The largest head dimension of a kernel; a head dimension between two kernels uses the larger one.
 inline constexpr std::int32_t largest_attention_dim = 256;
 
-/// How waves work on tiles of one element and head dimension.
+/// Waves, buffers and occupancy for one element and head dimension.
 struct attention_geometry {
-  int waves = 4;      // of a workgroup; each works for itself
-  int stages = 1;     // tiles of a wave in shared memory, where there are any
+  int waves = 4;      // of a workgroup; each works independently
+  int stages = 1;     // tiles per wave in shared memory, if any
   int residency = 2;  // workgroups that a processor runs at once
 
-  /// `row_bytes` of a key or value. Three tiles or more for each wave, in what every device of compute capability 8.0
-  /// and later has.
+  /// `row_bytes`: bytes of a key or value. At least three tiles per wave fit the shared memory of every device of
+  /// compute capability 8.0 and later.
   [[nodiscard]] static constexpr attention_geometry of(int row_bytes, bool scaled) noexcept {
     constexpr auto shared_bytes = 99 << 10;
     const auto tile_bytes = 2 * attention_tile * (row_bytes + (scaled ? 4 : 0));
@@ -34,7 +34,7 @@ struct attention_geometry {
 /// For kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 
-/// Whether the device's matrix instructions serve the element.
+/// Whether the device's matrix instructions support the element.
 template <class Element>
 [[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device) noexcept {
 #if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
@@ -44,8 +44,8 @@ template <class Element>
 #endif
 }
 
-/// Enqueues attention by the plan: `columns` of its shape choose the kernel. All pointers are memory that the device can
-/// reach. `Numbers` names the types of queries and outputs. Keys and values are aligned where `columns` is not 1.
+/// Enqueues attention by the plan; `columns` of its shape selects the kernel. All pointers are device-accessible
+/// memory. `Numbers` names the types of queries and outputs. Unless `columns` is 1, keys and values are aligned.
 template <class Element, class Numbers>
 [[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
                                                std::int32_t max_columns, runtime::stream stream);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Matrix instructions, and how tiles reach them, by the compiler that reads this.
+// Matrix instructions and tile readers for the compiler in use.
 
 #if defined(__HIPCC__)
   #include <pagedkv/kernels/attention/matrix_amd.hpp>

@@ -13,7 +13,7 @@
 
 namespace pagedkv::kernels {
 
-// Kernels of a stream run one after the other here.
+// Kernels of a stream run one after the other.
 PAGEDKV_DEVICE inline void wait_for_previous_kernel() {}
 PAGEDKV_DEVICE inline void let_next_kernel_start() {}
 
@@ -68,7 +68,7 @@ struct matrix_unit {
 template <class Shape, class Matrix, int Stages>
 using tiles_ahead = own_tiles<Shape, Matrix>;
 
-/// Of the current device.
+/// The wave size of the current device.
 [[nodiscard]] inline int current_wave_size() {
   auto device = 0;
   auto properties = runtime::device_properties{};
@@ -77,7 +77,7 @@ using tiles_ahead = own_tiles<Shape, Matrix>;
   return known ? properties.wave_size : 64;
 }
 
-/// Calls `use(number of matrices side by side, matrix)` for tasks of so many columns.
+/// Calls `use(number of matrices side by side, matrix)` for tasks with this many columns.
 template <class Use>
 [[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
   return columns == 16 ? use(std::integral_constant<int, 1>{}, matrix_wave64<matrix_unit>{})

@@ -11,7 +11,7 @@
 
 namespace pagedkv::kernels {
 
-// Kernels of a stream run one after the other here.
+// Kernels of a stream run one after the other on the executor.
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 
@@ -48,7 +48,7 @@ template <class Half>
   return pack<Half>(number_of<Half>(a, 0) - number_of<Half>(b, 0), number_of<Half>(a, 1) - number_of<Half>(b, 1));
 }
 
-/// Emulates the matrix instructions of both kinds of wave: every lane shows the others what it holds.
+/// Emulates the matrix instructions of both kinds of wave: lanes exchange their operands through the executor.
 struct matrix_unit {
   template <class Number>
   static void multiply_16x8(float (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2],
@@ -57,10 +57,10 @@ struct matrix_unit {
         into, a, b, [](int lane, int i) { return lane / 4 + i / 2 * 8; },
         [](int lane, int i) { return lane % 4 * 2 + i % 2; },
         [](int row, int k) {
-          return place{row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2};
+          return position{row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2};
         },
         [](int k, int column) {
-          return place{column * 4 + k % 8 / 2, k / 8};
+          return position{column * 4 + k % 8 / 2, k / 8};
         },
         where);
   }
@@ -71,15 +71,15 @@ struct matrix_unit {
     multiply<Number>(
         into, a, b, [](int lane, int i) { return lane / 16 * 4 + i; }, [](int lane, int /*i*/) { return lane % 16; },
         [](int row, int k) {
-          return place{row + k / 4 * 16, k % 4 / 2};
+          return position{row + k / 4 * 16, k % 4 / 2};
         },
         [](int k, int column) {
-          return place{column + k / 4 * 16, k % 4 / 2};
+          return position{column + k / 4 * 16, k % 4 / 2};
         },
         where);
   }
 
-  /// Of 8 x 8 numbers, a row of which four lanes hold.
+  /// Transposes 8 x 8 numbers; four lanes hold a row.
   [[nodiscard]] static lane_word transpose_8x8(lane_word pair,
                                                const executor::call_site& where = executor::call_site::current()) {
     auto& group = executor::here();
@@ -93,7 +93,7 @@ struct matrix_unit {
   }
 
  private:
-  struct place {
+  struct position {
     int lane;
     int register_index;
   };
@@ -103,10 +103,11 @@ struct matrix_unit {
     const lane_word* b;
   };
 
-  /// The sum over k of a[row][k] * b[k][column]. The functions say which sums a lane holds, and where operands are.
-  template <class Number, class RowOf, class ColumnOf, class PlaceOfA, class PlaceOfB>
+  /// Computes the sum over k of a[row][k] * b[k][column]. The functions map a lane's sums to rows and columns, and
+  /// operands to lanes.
+  template <class Number, class RowOf, class ColumnOf, class PositionOfA, class PositionOfB>
   static void multiply(float (&into)[4], const lane_word* a, const lane_word* b, RowOf row_of, ColumnOf column_of,
-                       PlaceOfA place_of_a, PlaceOfB place_of_b, const executor::call_site& where) {
+                       PositionOfA position_of_a, PositionOfB position_of_b, const executor::call_site& where) {
     const auto own = operands{a, b};
     auto& group = executor::here();
     const auto lane = static_cast<int>(executor::lane_in_wave());
@@ -116,13 +117,13 @@ struct matrix_unit {
     };
     for (auto i = 0; i < 4; ++i) {
       for (auto k = 0; k < 16; ++k) {
-        const auto in_a = place_of_a(row_of(lane, i), k);
-        const auto in_b = place_of_b(k, column_of(lane, i));
+        const auto in_a = position_of_a(row_of(lane, i), k);
+        const auto in_b = position_of_b(k, column_of(lane, i));
         into[i] += number_of<Number>(of_lane(in_a.lane)->a[in_a.register_index], k % 2) *
                    number_of<Number>(of_lane(in_b.lane)->b[in_b.register_index], k % 2);
       }
     }
-    // Nobody leaves while others still look.
+    // No lane may write its next operands before all lanes have read these.
     group.meet_wave(0, group.work().wave_size, where);
   }
 };
@@ -130,12 +131,12 @@ struct matrix_unit {
 template <class Shape, class Matrix, int Stages>
 using tiles_ahead = own_tiles<Shape, Matrix>;
 
-/// Of the current device.
+/// The wave size of the current device.
 [[nodiscard]] inline int current_wave_size() {
   return static_cast<int>(executor::wave_sizes[static_cast<std::size_t>(executor::current_device())]);
 }
 
-/// Calls `use(number of matrices side by side, matrix)` for tasks of so many columns.
+/// Calls `use(number of matrices side by side, matrix)` for tasks with this many columns.
 template <class Use>
 [[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
   const auto wide = current_wave_size() == 64;

@@ -13,7 +13,8 @@
 
 namespace pagedkv::kernels {
 
-/// Kernels launched to follow early start while the one before them still runs, and wait here for its end.
+/// A kernel launched with `launch_following_kernel` may start while the previous kernel still runs; this call waits for
+/// the end of the previous kernel.
 PAGEDKV_DEVICE inline void wait_for_previous_kernel() {
   #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -25,7 +26,7 @@ PAGEDKV_DEVICE inline void let_next_kernel_start() {
   #endif
 }
 
-/// Reads what another kernel may have written since this one started.
+/// Reads memory that another kernel may have written since this one started.
 template <int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<float, N> load_fresh(const float* from) {
   auto numbers = vector<float, N>{};
@@ -51,7 +52,7 @@ template <unsigned Selector>
   return __byte_perm(low, high, Selector);
 }
 
-/// Of pairs of binary16 numbers.
+/// Operations on pairs of binary16 numbers.
 template <class Half>
 [[nodiscard]] PAGEDKV_DEVICE lane_word subtract_halves(lane_word a, lane_word b) {
   auto difference = lane_word{};
@@ -92,13 +93,13 @@ struct matrix_unit {
   }
 };
 
-/// Tiles that a wave reads ahead: in shared memory, copied there asynchronously. Eight neighbouring lanes copy 128
-/// neighbouring bytes; afterwards each lane takes the rows and chunks that its matrix instructions want. Chunks of 16
-/// bytes are spread so that no two of the lanes served at once meet in a bank.
+/// Tiles that a wave reads ahead into shared memory, copied there asynchronously. Eight neighbouring lanes copy 128
+/// neighbouring bytes; later, each lane reads the rows and chunks that its matrix instructions need. Chunks of 16 bytes
+/// are permuted so that lanes served in the same cycle use different banks.
 template <class Shape, class Matrix, int Stages>
 class tiles_ahead {
  public:
-  static constexpr int depth = Stages - 1;  // tiles under way while one is worked on
+  static constexpr int depth = Stages - 1;  // tiles in flight while one is processed
   static constexpr int wave_bytes =
       Stages * (2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0));
 
@@ -107,8 +108,8 @@ class tiles_ahead {
             static_cast<unsigned>(wave * wave_bytes);
   }
 
-  /// Starts to read a tile, of which rows `first_row` to `end` are visible; zeros take the place of others.
-  /// `row_start(row)` is where the keys of a row are, `scale_start(row)` its key scale.
+  /// Starts to read a tile; rows `first_row` to `end` are visible, and zeros replace the others. `row_start(row)` is
+  /// the address of a row's keys, `scale_start(row)` that of its key scale.
   template <class RowStart, class ScaleStart>
   PAGEDKV_DEVICE void read(const block_storage_view& view, RowStart row_start, ScaleStart scale_start, int first_row,
                            int end) {
@@ -133,13 +134,13 @@ class tiles_ahead {
     }
   }
 
-  /// Ends a tile's reads, also where there were none.
+  /// Closes a tile's group of reads, also when it is empty.
   PAGEDKV_DEVICE void end_tile() {
     asm volatile("cp.async.commit_group;" ::: "memory");
     fill_ = next(fill_);
   }
 
-  /// Waits for the oldest tile under way, which becomes the current one.
+  /// Waits for the oldest tile in flight, which becomes the current one.
   PAGEDKV_DEVICE void begin_tile() {
     asm volatile("cp.async.wait_group %0;" ::"n"(depth - 1) : "memory");
     __syncwarp();
@@ -147,7 +148,7 @@ class tiles_ahead {
     following_ = next(following_);
   }
 
-  /// Chunk `j` of the `i`-th key that this lane takes.
+  /// Chunk `j` of the `i`-th key that this lane reads.
   PAGEDKV_DEVICE void take_key(int i, int j, lane_word (&words)[4]) const {
     take(keys(current_, Matrix::key_row(lane_, i), j * Matrix::key_parts + Matrix::key_part(lane_)), words);
   }
@@ -162,7 +163,7 @@ class tiles_ahead {
     }
   }
 
-  /// Of the `i`-th token whose scores this lane holds.
+  /// Key scale of the `i`-th token whose scores this lane holds.
   [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const {
     return take_scale(scales(current_, Matrix::score_row(lane_, i)));
   }
@@ -213,7 +214,7 @@ class tiles_ahead {
 
 [[nodiscard]] inline int current_wave_size() { return 32; }
 
-/// Calls `use(number of matrices side by side, matrix)` for tasks of so many columns.
+/// Calls `use(number of matrices side by side, matrix)` for tasks with this many columns.
 template <class Use>
 [[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
   if (columns == 8) {

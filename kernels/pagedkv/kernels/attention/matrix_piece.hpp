@@ -5,7 +5,7 @@
 
 namespace pagedkv::kernels {
 
-/// What a wave knows of one piece while it works on it. `Tiles` times as many columns as the matrix unit takes.
+/// The state of a wave for one piece, with `Tiles` times as many columns as the matrix unit takes.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
 class piece_state {
   using shape = tile_shape<Element, HeadDim, Matrix>;
@@ -43,7 +43,7 @@ class piece_state {
   PAGEDKV_DEVICE void add_tile(const ReadAhead& tile, std::int32_t first_token) {
     registers<float, Tiles, Matrix::sums> scores;
     multiply_keys(tile, scores);
-    registers<float, Matrix::score_rows> weight;  // what values are scaled by
+    registers<float, Matrix::score_rows> weight;  // factor of the values
     registers<float, Matrix::score_rows> bias;    // its logarithm
     PAGEDKV_UNROLL
     for (auto r = 0; r < Matrix::score_rows; ++r) {
@@ -96,7 +96,7 @@ class piece_state {
         const auto reference = reference_[t][c] == -INFINITY ? 0.0F : reference_[t][c];
         const auto probability = power_of_two(scores[t][i] - reference);
         sum_[t][c] += probability;
-        // A row that was not read has no scale, but zeros that count for nothing.
+        // A row that was not read has undefined scale bits; its probabilities are zero.
         probabilities[i] =
             Element::scaled && probability == 0.0F ? 0.0F : probability * weight[i / Matrix::score_columns];
       }
@@ -137,7 +137,7 @@ class piece_state {
   }
 
  private:
-  // A sum may grow to 2^headroom times what its reference was made for before it gets another.
+  // A sum may grow to 2^headroom times its reference before the reference is replaced.
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
 
@@ -155,7 +155,7 @@ class piece_state {
         largest = fmaxf(largest, fabsf(numbers[j][i]));
       }
     }
-    // Powers of two keep numbers within binary16, whatever the range of the queries.
+    // Powers of two keep numbers within binary16 for any range of the queries.
     largest = Matrix::reduce_parts(largest, [](float a, float b) { return fmaxf(a, b); });
     const auto exponent =
         static_cast<std::int32_t>(static_cast<lane_word>(__builtin_bit_cast(std::int32_t, largest)) >> 23) - 127;
@@ -177,7 +177,7 @@ class piece_state {
 
   template <class ReadAhead>
   PAGEDKV_DEVICE void multiply_keys(const ReadAhead& tile, registers<float, Tiles, Matrix::sums>& scores) {
-    // Two sums, so that half of the products need not wait for each other.
+    // Two sums, so that half of the products need not wait for the other half.
     registers<float, 2, Tiles, Matrix::sums> halves = {};
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {

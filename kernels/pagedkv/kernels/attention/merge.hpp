@@ -6,10 +6,11 @@
 
 namespace pagedkv::kernels {
 
-inline constexpr int merge_lanes = 32;   // that share the numbers of one column
-inline constexpr int merge_numbers = 4;  // that a lane takes at once
+inline constexpr int merge_lanes = 32;   // lanes that share the numbers of one column
+inline constexpr int merge_numbers = 4;  // numbers per lane and access
 
-/// Merges partial results of up to `Columns` neighbouring columns of one task. Each lane has some dimensions of each.
+/// Merges partial results of up to `Columns` neighbouring columns of one task. Each lane holds some dimensions of each
+/// column.
 template <int HeadDim, int Columns>
 class merged_columns {
  public:
@@ -38,8 +39,8 @@ class merged_columns {
     return (chunk * merge_lanes + lane) * merge_numbers;
   }
 
-  /// Adds `Batch` results, `step` apart, as far as they come before `end`. All are under way at once; where there is
-  /// none, the first is read again.
+  /// Adds the `Batch` results, `step` apart, that come before `end`. All reads are issued together; past the end, the
+  /// first result is read again.
   template <int Batch>
   PAGEDKV_DEVICE void add(const attention_call& call, std::int32_t first, std::int32_t step, std::int32_t end,
                           std::int32_t columns, std::int32_t column, std::int32_t lane) {
@@ -83,7 +84,7 @@ class merged_columns {
     for (auto j = 0; j < chunks; ++j) {
       PAGEDKV_UNROLL
       for (auto n = 0; n < merge_numbers; ++n) {
-        // What has seen nothing may hold anything.
+        // A result that covers no token may hold any bits.
         output[c][j][n] = output[c][j][n] * before + (of_sum == 0.0F ? 0.0F : numbers[j].values[n] * now);
       }
     }
@@ -114,20 +115,20 @@ class merged_columns {
   }
 
  private:
-  /// Nothing seen weighs nothing; a sum that is no number makes all of the result none.
+  /// A result that covers no token has weight zero; a sum that is NaN makes the whole result NaN.
   [[nodiscard]] static PAGEDKV_DEVICE float weight(float reference, float sum, float largest) {
     return sum == 0.0F ? 0.0F : exp2f(reference - largest);
   }
 };
 
-inline constexpr int merge_groups = 8;  // of a workgroup; each takes every eighth partial result
+inline constexpr int merge_groups = 8;  // groups of a workgroup; each merges every eighth partial result
 inline constexpr int most_merging_workgroups = 1024;
 
-/// The lanes that merge one column, and what the workgroup shares.
+/// The lanes that merge one column, and the workgroup's shared memory.
 template <class Numbers, int HeadDim>
 class merger {
   using merged_column = merged_columns<HeadDim, 1>;
-  // Results that a group reads at once: each round waits for memory. More take registers, hence room for workgroups.
+  // Results that a group reads together: each round waits for memory. More would take registers and reduce occupancy.
   static constexpr int few = 2;
   static constexpr int many = HeadDim > 128 ? 2 : 6;
 
@@ -146,7 +147,7 @@ class merger {
 
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const { return group_; }
 
-  /// By a group alone.
+  /// Merges on one group.
   PAGEDKV_DEVICE void merge_few(const attention_merge& entry, std::int32_t column) {
     const auto row = load_row(plan_.rows + entry.row);
     wait();
@@ -158,7 +159,7 @@ class merger {
     merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
   }
 
-  /// By all groups of the workgroup.
+  /// Merges on all groups of the workgroup.
   PAGEDKV_DEVICE void merge_many(const attention_merge& entry, std::int32_t column, memory& shared) {
     const auto row = load_row(plan_.rows + entry.row);
     wait();
@@ -183,8 +184,8 @@ class merger {
     }
   }
 
-  /// For the kernel whose results these are. The plan was there before. Also called where there is nothing to merge:
-  /// what comes after this kernel comes after that one, too.
+  /// Waits for the kernel that writes the partial results. Plans are complete earlier. Also called where nothing is
+  /// merged, so that work after this kernel also follows the other kernel.
   PAGEDKV_DEVICE void wait() {
     if (!waited_) {
       wait_for_previous_kernel();
@@ -234,7 +235,7 @@ class merger {
   bool waited_ = false;
 };
 
-/// Merges the tasks that are in several pieces. Workgroups take turns, so that the grid may be of any size.
+/// Merges the tasks that have several pieces. Workgroups loop, so the grid may have any size.
 template <class Numbers, int HeadDim>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
     merge_kernel(attention_call call, attention_plan_view plan, std::int32_t columns, std::int32_t used_columns) {
@@ -248,7 +249,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
     own.merge_many(load_merge(plan.merges + load(plan.large + i / used_columns)), i % used_columns, shared);
   }
   const auto num_all = load(plan.counts + 1) * used_columns;
-  // From the last workgroup on: the first ones are busy with large merges.
+  // Starts at the last workgroup: the first ones are busy with large merges.
   for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(plan.merges + i / used_columns);
     if (entry.num_partials <= merged_by_group) {

@@ -4,11 +4,11 @@
 
 namespace pagedkv::kernels {
 
-/// Stored words as words of 16-bit numbers for the matrix unit.
+/// Converts stored words to words of 16-bit numbers for the matrix unit.
 template <class Storage>
 inline constexpr int words_of_stored = sizeof(Storage) == 1 ? 2 : 1;
 
-/// int8 above 0x64 and biased by 128 is the binary16 number 1152 + x.
+/// A byte of int8 biased by 128, with 0x64 above it, is the binary16 number 1152 + x.
 inline constexpr lane_word byte_bias = 0x80808080U;
 inline constexpr lane_word byte_high = 0x64646464U;
 inline constexpr lane_word half_bias = 0x64806480U;
@@ -29,7 +29,7 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
 template <class Storage>
 inline constexpr int numbers_per_word = 4 / static_cast<int>(sizeof(Storage));
 
-/// For each dimension of a stored word, the pair of its numbers in two rows.
+/// For each dimension of a stored word, packs its numbers in two rows as a pair.
 template <class Storage, class Number>
 PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
                               registers<lane_word, numbers_per_word<Storage>>& pairs) {

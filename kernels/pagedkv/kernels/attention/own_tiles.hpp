@@ -7,18 +7,19 @@
 
 namespace pagedkv::kernels {
 
-/// One tile that a wave reads ahead, in registers: each lane reads what its matrix instructions want.
+/// One tile that a wave reads ahead, in registers: each lane reads the operands of its matrix instructions.
 template <class Shape, class Matrix>
 class own_tiles {
  public:
-  static constexpr int depth = 1;       // tiles under way while one is worked on
+  static constexpr int depth = 1;       // tiles in flight while one is processed
   static constexpr int wave_bytes = 0;  // of shared memory
 
   PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
 
-  /// Starts to read a tile, of which rows `first` to `end` are visible. `row_start(row)` is where the keys of a row are,
-  /// `scale_start(row)` its key scale. In place of a row that is not visible the nearest that is gets read, and in place
-  /// of a chunk past the end of a row its first: what counts for nothing may be any number that counts elsewhere.
+  /// Starts to read a tile, of which rows `first` to `end` are visible. `row_start(row)` is the address of a row's
+  /// keys, `scale_start(row)` that of its key scale. For an invisible row, the nearest visible row is read instead, and
+  /// for a chunk past the end of a row, the row's first chunk: the result depends on these numbers anyway, so no stale
+  /// NaN enters.
   template <class RowStart, class ScaleStart>
   PAGEDKV_DEVICE void read(const block_storage_view& view, RowStart row_start, ScaleStart scale_start, int first,
                            int end) {
@@ -62,13 +63,13 @@ class own_tiles {
   PAGEDKV_DEVICE void end_tile() {}
   PAGEDKV_DEVICE void begin_tile() { current_ = next_; }
 
-  /// Chunk `j` of the `i`-th key that this lane takes.
+  /// Chunk `j` of the `i`-th key that this lane reads.
   PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const { take(current_.keys[i][j], words); }
   PAGEDKV_DEVICE void take_value(int i, int j, registers<lane_word, 4>& words) const {
     take(current_.values[i][j], words);
   }
 
-  /// Of the `i`-th token whose scores this lane holds.
+  /// Key scale of the `i`-th token whose scores this lane holds.
   [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const { return current_.key_scales[i]; }
   [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const { return current_.value_scales[i]; }
 

@@ -7,8 +7,8 @@
 
 namespace pagedkv::kernels {
 
-/// What a group of lanes knows of one piece, by plain float32 arithmetic: one query and every `num_groups`-th token.
-/// Each lane has some numbers of each row.
+/// The state of a group of lanes for one piece, with plain float32 arithmetic: one query and every `num_groups`-th
+/// token. Each lane holds some numbers of each row.
 template <class Element, class Numbers, int HeadDim>
 class plain_piece {
  public:
@@ -46,11 +46,11 @@ class plain_piece {
     for (auto i = 0; i < attention_tile; i += num_groups_) {
       const auto token = first_token + i + group_;
       const auto visible = token >= rule_.first_token && token <= rule_.last_token;
-      add_token(place_of(walk, token, visible), token, visible);
+      add_token(address_of(walk, token, visible), token, visible);
     }
   }
 
-  /// Merges what the groups know, and writes it.
+  /// Merges the states of the groups and writes the result.
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
     for (auto distance = group_lanes; distance < num_groups_ * group_lanes; distance *= 2) {
       const auto other_reference = shuffle_xor(reference_, distance, wave_size());
@@ -77,14 +77,14 @@ class plain_piece {
  private:
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_dim(int j) const { return (j * group_lanes + lane_) * chunk; }
 
-  /// Where a token's key is, and its key scale.
-  struct token_place {
+  /// Address of a token's key, and of its key scale.
+  struct token_address {
     const std::byte* key = nullptr;
     const std::byte* scale = nullptr;
   };
 
-  [[nodiscard]] PAGEDKV_DEVICE token_place place_of(const attention_walk& walk, std::int32_t token,
-                                                    bool visible) const {
+  [[nodiscard]] PAGEDKV_DEVICE token_address address_of(const attention_walk& walk, std::int32_t token,
+                                                        bool visible) const {
     const auto& view = call_.view;
     const auto split = block_size_.split(visible ? token : 0);
     auto block = std::int32_t{0};
@@ -101,11 +101,11 @@ class plain_piece {
             start + static_cast<std::int64_t>(within(view.scale_token_stride, view.scale_head_stride)) * 4};
   }
 
-  PAGEDKV_DEVICE void add_token(const token_place& place, std::int32_t token, bool visible) {
+  PAGEDKV_DEVICE void add_token(const token_address& address, std::int32_t token, bool visible) {
     registers<float, chunks, chunk> keys;
     registers<float, chunks, chunk> values;
-    read_row(place.key, visible, keys);
-    read_row(place.key + call_.view.value_offset, visible, values);
+    read_row(address.key, visible, keys);
+    read_row(address.key + call_.view.value_offset, visible, values);
     auto product = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
@@ -122,8 +122,8 @@ class plain_piece {
     }
     auto value_scale = 1.0F;
     if constexpr (Element::scaled) {
-      product *= load(reinterpret_cast<const float*>(place.scale + call_.view.key_scale_offset));
-      value_scale = load(reinterpret_cast<const float*>(place.scale + call_.view.value_scale_offset));
+      product *= load(reinterpret_cast<const float*>(address.scale + call_.view.key_scale_offset));
+      value_scale = load(reinterpret_cast<const float*>(address.scale + call_.view.value_scale_offset));
     }
     add_scored(score(product, token), value_scale, values);
   }
@@ -214,9 +214,9 @@ class plain_piece {
   registers<float, chunks, chunk> output_;
 };
 
-/// Decode attention with plain arithmetic: for float32, for devices without matrix instructions of ours, and for rows
-/// that are not aligned to vectors. A task has one column. `aligned`: rows start at multiples of 16 bytes and are as
-/// long.
+/// Decode attention with plain arithmetic: for float32, for devices whose matrix instructions the library does not
+/// support, and for rows that are not aligned to vectors. A task has one column. `aligned`: rows start at multiples of
+/// 16 bytes, and their lengths are such multiples.
 template <class Element, class Numbers, int HeadDim, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
     plain_attend_kernel(attention_call call, divider<std::int32_t> block_size, attention_plan_view plan, bool aligned) {

@@ -5,13 +5,13 @@
 
 namespace pagedkv::kernels {
 
-/// What divides a column's output, and its log-sum-exp.
+/// The divisor of a column's output, and its log-sum-exp.
 struct softmax_end {
   float factor;
   float log_sum_exp;
 };
 
-/// `sum` is of exponentials relative to `reference`, both in base 2.
+/// `sum` adds exponentials relative to `reference`, both in base 2.
 [[nodiscard]] PAGEDKV_DEVICE inline softmax_end end_softmax(const attention_call& call, const query_column& query,
                                                             float reference, float sum) {
   if (query.position < 0) {
@@ -77,7 +77,7 @@ PAGEDKV_DEVICE void write_run(const number_rows& rows, std::int64_t at, std::int
   }
 }
 
-/// Numbers `first` to `first + N` of a query, as float32; zeros past the head dimension or where there is no query.
+/// Numbers `first` to `first + N` of a query, as float32; zeros past the head dimension or for a missing query.
 template <class Numbers, int N>
 PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& query, std::int32_t first,
                                registers<float, N>& numbers) {
@@ -100,7 +100,7 @@ PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& q
   }
 }
 
-/// Numbers of the output from `first` on, times `factor`, as far as the head dimension goes.
+/// Writes numbers of the output from `first` on, times `factor`, up to the head dimension.
 template <class Numbers, int N>
 PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column& query, std::int32_t first,
                                  const vector<float, N>& numbers, float factor) {
@@ -113,7 +113,7 @@ PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column&
   auto scaled = vector<float, N>{};
   PAGEDKV_UNROLL
   for (auto i = 0; i < N; ++i) {
-    // Of an empty sequence nothing was read, and nothing may be left.
+    // An empty sequence reads nothing, so its numbers are undefined and its output is set to zero.
     scaled.values[i] = query.position < 0 ? 0.0F : numbers.values[i] * factor;
   }
   if (rows.type == number_type::float32) {

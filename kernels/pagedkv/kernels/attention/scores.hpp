@@ -13,7 +13,7 @@ inline constexpr float ln_2 = 0.693147180559945309417F;
 
 /// One query token and head of a task.
 struct query_column {
-  std::int32_t token = -1;  // of the queries; -1: there is no such column
+  std::int32_t token = -1;  // index among the queries; -1: the column does not exist
   std::int32_t head = 0;
   std::int32_t position = 0;  // in the sequence
 
@@ -35,12 +35,12 @@ struct query_column {
   return found;
 }
 
-/// How the scores of one column come about, in base 2.
+/// The rule for the scores of one column, in base 2.
 struct score_rule {
   std::int32_t first_token = 0;
   std::int32_t last_token = -1;
   std::int32_t position = 0;
-  float slope = 0.0F;  // of ALiBi
+  float slope = 0.0F;  // of the ALiBi bias
 
   [[nodiscard]] static PAGEDKV_DEVICE score_rule of(const attention_call& call, const query_column& column) {
     auto rule = score_rule{};
@@ -57,7 +57,7 @@ struct score_rule {
     return slope * static_cast<float>(token - position);
   }
 
-  /// The score, if the query sees the token.
+  /// The score if the query sees the token, else minus infinity.
   [[nodiscard]] PAGEDKV_DEVICE float hide(float score, std::int32_t token) const {
     return token >= first_token && token <= last_token ? score : -INFINITY;
   }

@@ -15,9 +15,9 @@ struct tile_shape {
   static constexpr bool scaled = Element::scaled;
   static constexpr int number_bytes = static_cast<int>(sizeof(storage));
   static constexpr int row_bytes = HeadDim * number_bytes;
-  static constexpr int chunk = vector_bytes / number_bytes;  // numbers of a key that a lane takes at once
+  static constexpr int chunk = vector_bytes / number_bytes;  // numbers of a key that a lane reads at once
   static constexpr int key_chunks = (HeadDim + Matrix::key_parts * chunk - 1) / (Matrix::key_parts * chunk);
-  // Chunks of half the size where whole ones would leave half of the lanes without any.
+  // Chunks of half the size where whole chunks would leave half of the lanes idle.
   static constexpr int value_chunk = HeadDim >= Matrix::value_parts * chunk ? chunk : chunk / 2;
   static constexpr int value_chunks =
       (HeadDim + Matrix::value_parts * value_chunk - 1) / (Matrix::value_parts * value_chunk);
@@ -67,17 +67,17 @@ class tile_reader {
     }
   }
 
-  /// Where a token's block is, and its place in there.
-  struct token_place {
+  /// A token's block, and the token's offset in it.
+  struct token_location {
     std::int32_t block;
     std::int32_t offset;
   };
 
   /// Lane i of the wave looks up the block of token `first + i * step`.
-  PAGEDKV_DEVICE token_place look_up(std::int32_t token) const {
+  PAGEDKV_DEVICE token_location look_up(std::int32_t token) const {
     const auto last = walk_.row.num_tokens - 1;
     const auto [block, offset] = block_size_.split(token < last ? token : (last < 0 ? 0 : last));
-    auto found = token_place{-1, offset};
+    auto found = token_location{-1, offset};
     if (last >= 0) {
       found.block = static_cast<std::int32_t>(load(call_.indices + walk_.row.first_index + block));
       check(found.block < call_.view.num_blocks, "block within the storage");
@@ -92,9 +92,9 @@ class tile_reader {
     if (view.block_size % attention_tile == 0) {
       if (walk_.tile >= batch_ + Matrix::lanes || walk_.tile < batch_) {
         batch_ = walk_.tile;
-        batch_place_ = look_up(first_token + lane_ * attention_tile);
+        batch_location_ = look_up(first_token + lane_ * attention_tile);
       }
-      const auto block = shuffle(batch_place_.block, walk_.tile - batch_, Matrix::lanes);
+      const auto block = shuffle(batch_location_.block, walk_.tile - batch_, Matrix::lanes);
       const auto offset = block_size_.split(first_token).remainder;
       const auto* const start = tile_start(block, offset);
       read_rows(
@@ -102,9 +102,10 @@ class tile_reader {
           [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
           [&](int row) { return scale_start(block, offset + row); }, block >= 0);
     } else {
-      const auto place = look_up(first_token + lane_ % attention_tile);
+      const auto location = look_up(first_token + lane_ % attention_tile);
       const auto of_row = [&](int row) {
-        return token_place{shuffle(place.block, row, attention_tile), shuffle(place.offset, row, attention_tile)};
+        return token_location{shuffle(location.block, row, attention_tile),
+                              shuffle(location.offset, row, attention_tile)};
       };
       read_rows(
           first_token,
@@ -142,7 +143,7 @@ class tile_reader {
     tiles.read(call_.view, row_start, start_of_scale, first, end);
   }
 
-  /// By the row's first query: what is before its window may have gone.
+  /// The first token that the row's first query sees. Blocks before its window may have been dropped.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_visible() const {
     return call_.window > 0 ? walk_.row.num_tokens - walk_.row.num_queries - call_.window + 1 : 0;
   }
@@ -153,7 +154,7 @@ class tile_reader {
   int lane_;
   std::int32_t head_ = 0;
   std::int32_t batch_ = no_batch;
-  token_place batch_place_{};
+  token_location batch_location_{};
 };
 
 }  // namespace pagedkv::kernels

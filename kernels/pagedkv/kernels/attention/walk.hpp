@@ -10,8 +10,8 @@ struct attention_plan_view {
   const attention_row* rows = nullptr;
   const attention_share* shares = nullptr;  // num_shares + 1
   const attention_merge* merges = nullptr;
-  const std::int32_t* counts = nullptr;  // of rows, merges and large merges
-  const std::int32_t* large = nullptr;   // which merges
+  const std::int32_t* counts = nullptr;  // numbers of rows, merges and large merges
+  const std::int32_t* large = nullptr;   // indices of the large merges
   std::int32_t num_shares = 0;
   std::int32_t split_tiles = 0;  // pieces end at multiples of this
 
@@ -48,15 +48,15 @@ struct attention_plan_view {
   return {words.values[0], words.values[1], words.values[2], words.values[3]};
 }
 
-/// Goes through the work of one wave, piece by piece: a piece is a run of tiles of one task.
+/// Iterates over the pieces of one wave's work: a piece is a run of tiles of one task.
 class attention_walk {
  public:
   attention_row row;
   std::int32_t row_index;
-  std::int32_t task;     // of the row
-  std::int32_t tile;     // where the piece starts, of the row's visible tiles
-  std::int32_t end;      // of the piece; before its start if a window has left all of it since the plan was made
-  std::int32_t partial;  // where the result of a piece goes that is no whole task
+  std::int32_t task;     // index in the row
+  std::int32_t tile;     // first tile of the piece, among the row's visible tiles
+  std::int32_t end;      // of the piece; before its start if the window has passed all of it since the plan was made
+  std::int32_t partial;  // index of the partial result, if the piece is not a whole task
   bool whole;            // the piece is all of its task
   bool done;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Explicit instantiation of what launches kernels, for files that a device compiler turns into objects or code objects:
-// one per element here, or a program's own for its own elements. Host compilers then call the same functions through
-// their declarations. To be used inside no namespace.
+// Explicit instantiation of the functions that launch kernels, for files that a device compiler turns into objects or
+// code objects: one per element here, or a program's own for its own elements. Host compilers then call the same
+// functions through their declarations. Use the macros outside every namespace.
 
 #include <pagedkv/kernels/attention/attend.hpp>
 #include <pagedkv/kernels/transfer/append.hpp>
@@ -37,7 +37,7 @@
       const ::pagedkv::block_storage_view&, const ::pagedkv::block_storage_view&, \
       std::span<const ::pagedkv::block_pair>, ::pagedkv::runtime::stream);
 
-/// Attention over blocks of `Element`, for queries and outputs that `Numbers` names.
+/// Attention over blocks of `Element`, for queries and outputs of the types in `Numbers`.
 #define PAGEDKV_INSTANTIATE_ATTENTION(Element, Numbers)                                          \
   template ::pagedkv::runtime::status pagedkv::kernels::decode_attention<Element, Numbers>(      \
       const ::pagedkv::kernels::attention_call&, const ::pagedkv::attention_plan&, std::int32_t, \

@@ -5,13 +5,13 @@
 
 namespace pagedkv::kernels {
 
-/// Where the tokens of a slot mapping lie.
+/// Translates the entries of a slot mapping to blocks and offsets.
 struct mapped_tokens {
   const slot* slots = nullptr;
   divider<std::int64_t> block_size;
-  divider<std::int32_t> block_size_of_most;  // for slots of 31 bits: far cheaper, and nearly all are
+  divider<std::int32_t> block_size_of_most;  // for slots of 31 bits: much faster, and nearly all slots fit
 
-  /// -1 for no token.
+  /// -1 for a skipped token.
   [[nodiscard]] PAGEDKV_DEVICE std::int64_t slot_of(std::int32_t token) const {
     return token < 0 ? -1 : static_cast<std::int64_t>(load(slots + token));
   }
@@ -34,7 +34,7 @@ struct mapped_tokens {
   return {slots, divider<std::int64_t>(view.block_size), divider<std::int32_t>(view.block_size)};
 }
 
-/// One token and head among rows that a caller holds.
+/// One token and head in the caller's rows.
 template <class Storage>
 [[nodiscard]] PAGEDKV_DEVICE Storage* row_of_token(const token_rows<Storage>& rows, std::int32_t token,
                                                    std::int32_t head) {
@@ -48,7 +48,7 @@ template <class Storage>
   return {row_of_token(keys, token, head), row_of_token(values, token, head)};
 }
 
-/// Reshape and cache: encodes token i of `keys` and `values`, stored as `Input`, into slot i of one layer.
+/// Encodes token i of `keys` and `values`, stored as `Input`, into slot i of one layer.
 template <class Element, class Input, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,

@@ -9,9 +9,9 @@
 
 namespace pagedkv::kernels {
 
-/// Pairs of blocks as a kernel argument: a launch copies its arguments, so nothing on the caller's side has to outlive
-/// it and nothing is uploaded. More pairs than fit take one more launch each; by then a launch moves far more than it
-/// costs.
+/// Pairs of blocks as a kernel argument: a launch copies its arguments, so the caller's memory is free after the call
+/// and nothing is uploaded. More pairs take one more launch per batch; the data of a full batch takes far longer to
+/// move than a launch.
 struct block_batch {
   static constexpr auto capacity = 256;
 
@@ -19,7 +19,7 @@ struct block_batch {
   std::int32_t num_pairs = 0;
 };
 
-/// Calls `launch_one(batch)` for pair after pair until all are launched or one launch fails.
+/// Calls `launch_one(batch)` for successive batches until all pairs are launched or one launch fails.
 template <class Launch>
 [[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
   auto status = runtime::success;

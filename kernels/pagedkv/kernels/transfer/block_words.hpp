@@ -9,18 +9,18 @@
 
 namespace pagedkv::kernels {
 
-/// What lanes move where alignment permits; elsewhere single bytes.
+/// The unit of a lane's accesses if the alignment permits; otherwise lanes move single bytes.
 using wide_word = vector<std::uint32_t, vector_bytes / sizeof(std::uint32_t)>;
 
-/// The bytes of one block in every layer, as words. A grid's x covers them; its y is for blocks.
+/// The bytes of one block in every layer, as words. A grid's x covers the words; its y is free for blocks.
 struct block_words {
   static constexpr auto workgroup_size = 256;
 
   std::int32_t num_words = 0;
   divider<std::int32_t> words_per_layer;
 
-  /// Nothing past the last word.
-  struct place {
+  /// The address of a word; null past the last word.
+  struct location {
     std::int32_t layer;
     std::int32_t in_layer;
   };
@@ -29,7 +29,7 @@ struct block_words {
     return word < static_cast<std::uint32_t>(num_words);
   }
 
-  [[nodiscard]] PAGEDKV_HOST_DEVICE place find(std::uint32_t word) const {
+  [[nodiscard]] PAGEDKV_HOST_DEVICE location find(std::uint32_t word) const {
     const auto [layer, in_layer] = words_per_layer.split(static_cast<std::int32_t>(word));
     return {layer, in_layer};
   }
@@ -41,9 +41,9 @@ struct block_words {
          view.layer_stride % vector_bytes == 0;
 }
 
-/// Calls `launch_with(word, words, shape)` with a value of the widest word that alignment permits, and a shape that
-/// covers a block's words and `num_blocks` blocks or runs of blocks. Fails for a block of no words, or more than 31
-/// bits count.
+/// Calls `launch_with(word, words, shape)` with a value of the widest word that the alignment permits, and a shape that
+/// covers a block's words and `num_blocks` blocks or runs of blocks. Fails for a block of no words, or of more words
+/// than 31 bits index.
 template <class Launch>
 [[nodiscard]] runtime::status launch_words(const block_storage_view& view, bool aligned, std::int32_t num_blocks,
                                            Launch launch_with) {

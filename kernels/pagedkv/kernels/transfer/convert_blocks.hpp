@@ -6,8 +6,7 @@
 
 namespace pagedkv::kernels {
 
-/// Stores the numbers of blocks anew, as another element. Tokens are counted through the pairs; the grid's y is the
-/// layer.
+/// Stores the numbers of blocks as another element. The grid's x counts the tokens of all pairs; its y is the layer.
 template <class To, class From, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     convert_blocks_kernel(row_spread spread, divider<std::int32_t> block_size, block_storage_view from,

@@ -11,9 +11,9 @@ template <class Word>
                                             const block_storage_view& from, const block_storage_view& to,
                                             const block_words& words, const block_batch& batch);
 
-/// Enqueues the copy of blocks in every layer, scales and padding along, from `from` to `to`, which may be the same
-/// storage and otherwise differ in memory, strides and number of blocks only. No destination is also a source or the
-/// destination of two pairs. The pairs may go when the call returns.
+/// Enqueues the copy of blocks in every layer, with scales and padding, from `from` to `to`. These may be the same
+/// storage; otherwise they differ in memory, strides and number of blocks only. No destination is also a source or the
+/// destination of another pair. The pairs are not used after the call returns.
 [[nodiscard]] inline runtime::status copy_blocks(const block_storage_view& from, const block_storage_view& to,
                                                  std::span<const block_pair> pairs, runtime::stream stream) {
   const auto aligned = aligned_blocks(from) && aligned_blocks(to);
@@ -26,20 +26,20 @@ template <class Word>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
 
-/// The word that a lane takes.
+/// The index of the word that a lane copies.
 [[nodiscard]] PAGEDKV_DEVICE inline std::uint32_t word_of_lane() {
   return workgroup_index().x * block_words::workgroup_size + local_index().x;
 }
 
 template <class Word>
 [[nodiscard]] PAGEDKV_DEVICE Word* find_word(const block_storage_view& view, std::int32_t block,
-                                             const block_words::place& at) {
+                                             const block_words::location& at) {
   check(block >= 0 && block < view.num_blocks, "block within the storage");
   return reinterpret_cast<Word*>(view.block(at.layer, block)) + at.in_layer;
 }
 
-/// Copies blocks in every layer, from one storage to another or within one. The grid's y counts the pairs. A word per
-/// lane suffices: enough lanes are at work to keep the memory busy.
+/// Copies blocks in every layer, within one storage or to another. The grid's y counts the pairs. One word per lane
+/// suffices to keep the memory busy, because there are enough lanes.
 template <class Word>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
     copy_blocks_kernel(block_storage_view from, block_storage_view to, block_words words, block_batch batch) {

@@ -5,7 +5,7 @@
 
 namespace pagedkv::kernels {
 
-/// Runs of steps as a kernel argument: copies, then swaps. A run that does not fit is continued by the next launch.
+/// Runs of steps as a kernel argument: copies, then swaps. The next launch continues a run that does not fit.
 struct move_batch {
   static constexpr auto capacity = 256;
 
@@ -17,7 +17,7 @@ struct move_batch {
   block_pair steps[capacity];
   run runs[capacity];
   std::int32_t num_steps = 0;
-  std::int32_t num_swaps = 0;  // of the run that is being added to
+  std::int32_t num_swaps = 0;  // in the run under construction
   std::int32_t num_runs = 0;
 
   void add(const move_step& step) noexcept {
@@ -25,7 +25,7 @@ struct move_batch {
     num_swaps += step.swap;
   }
 
-  /// Nothing where nothing was added since the last run.
+  /// Does nothing if the run is empty.
   void end_run() noexcept {
     if (num_steps == (num_runs == 0 ? 0 : std::int32_t{runs[num_runs - 1].end})) {
       return;
@@ -41,7 +41,7 @@ template <class Word>
                                            const block_storage_view& view, const block_words& words,
                                            const move_batch& batch);
 
-/// Enqueues the runs of a plan, as many to a launch as fit.
+/// Enqueues the runs of a plan; each launch takes as many as fit.
 [[nodiscard]] inline runtime::status launch_runs(const block_storage_view& view, const move_plan& plan,
                                                  runtime::stream stream) {
   auto batch = move_batch{};
@@ -68,8 +68,8 @@ template <class Word>
   return batch.num_steps == 0 ? runtime::success : launch_batch();
 }
 
-/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. What the call
-/// was given may go when it returns. Throws `std::bad_alloc`, before anything is enqueued.
+/// Enqueues the moves of `order`, as if all sources were read before the first destination is written. The arguments
+/// are not used after the call returns. Throws `std::bad_alloc`, before anything is enqueued.
 [[nodiscard]] inline runtime::status move_blocks(const block_storage_view& view, move_order& order,
                                                  runtime::stream stream) {
   const auto plan = move_plan(order);
@@ -79,8 +79,8 @@ template <class Word>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
 
-/// Every lane takes one word of the blocks and walks a whole run with it, the grid's y: words of different places never
-/// meet, so that the steps of a run need neither a barrier nor memory besides the blocks.
+/// Every lane takes one word of the blocks and executes a whole run on it, the grid's y: different words are
+/// independent, so the steps of a run need neither a barrier nor further memory.
 template <class Word>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
     move_blocks_kernel(block_storage_view view, block_words words, move_batch batch) {
@@ -92,7 +92,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
   const auto first_swap = std::int32_t{batch.runs[workgroup_index().y].first_swap};
   const auto last = std::int32_t{batch.runs[workgroup_index().y].end};
   auto i = workgroup_index().y == 0 ? 0 : std::int32_t{batch.runs[workgroup_index().y - 1].end};
-  // Nothing reads what a copy has just written, so several words are under way before the first one is stored.
+  // No copy reads the result of an earlier one, so several words are in flight before the first store.
   constexpr auto window = 4;
   for (; i < first_swap; i += window) {
     Word held[window] = {};

@@ -8,14 +8,14 @@
 
 namespace pagedkv::kernels {
 
-/// What a move does in one step.
+/// One step of a move.
 struct move_step {
   block_pair pair;
-  bool swap = false;  // both blocks change places; otherwise the source is copied
+  bool swap = false;  // exchange both blocks; otherwise copy the source
 };
 
-/// Moves split into those that touch blocks of no other move, which may be copied in any order, and runs of steps:
-/// within a run the order counts, between runs it does not.
+/// Moves split into independent ones, which share no block with another move and may run in any order, and runs of
+/// steps: the order matters within a run, not between runs.
 class move_plan {
  public:
   /// Throws `std::bad_alloc`. O(n log n).

@@ -7,7 +7,7 @@
 
 namespace pagedkv::kernels {
 
-/// The element of rotated numbers on their way: float32 as it is.
+/// The element of rotated numbers before they are encoded: plain float32.
 struct rotated_number {
   using storage = float;
   static constexpr bool scaled = false;
@@ -15,9 +15,9 @@ struct rotated_number {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
 };
 
-/// Reads keys rotated to their position, as float32, and values as they are. So that a lane holds both numbers of each
-/// pair, it takes its `N` numbers in two halves: neighbours of the first half of what is rotated, and their partners in
-/// the second half; past the rotated numbers likewise.
+/// Reads keys, rotates them to their position as float32, and reads values unchanged. A lane holds both numbers of each
+/// pair: its `N` numbers are neighbours in the first half of the rotated part and their partners in the second half;
+/// past the rotated part likewise.
 template <class Input, rope_pairing Pairing, int N>
 struct rotating_source {
   using key_element = rotated_number;
@@ -54,7 +54,7 @@ struct rotating_source {
 
  private:
   static constexpr auto half = N / 2;
-  // Single numbers hold no pair of neighbours, so there the two are neighbours themselves.
+  // A lane with single numbers cannot hold a pair of neighbours, so its two numbers are the pair.
   static constexpr auto adjoining = N == 2 && Pairing == rope_pairing::neighbours;
 
   struct halves {
@@ -115,15 +115,15 @@ struct rotating_source {
   }
 };
 
-/// Append that rotates token i's keys to `positions[i]` on the way: workgroups whose y is 0. Those whose y is 1 rotate
-/// the queries.
+/// Append that rotates token i's keys to `positions[i]`, in workgroups whose y is 0. Workgroups whose y is 1 rotate the
+/// queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
                        rope_queries<typename Input::storage> queries) {
-  // A token that is skipped may have any position.
+  // A skipped token may have any position.
   const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
     const auto position = load(positions + token);
     const auto known = position >= 0 && position < table.num_positions;

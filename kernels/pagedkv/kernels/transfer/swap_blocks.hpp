@@ -6,18 +6,18 @@
 
 namespace pagedkv::kernels {
 
-/// From so many bytes and so many blocks on average, runs of neighbouring blocks are worth a copy each, done by the
-/// device's copy engine beside the kernels; below, one launch takes all blocks and touches the pinned memory itself.
+/// From this many bytes and blocks per run on average, each run of neighbouring blocks is one copy, which the device's
+/// copy engine executes beside kernels. Below, one launch copies all blocks and accesses the pinned memory itself.
 inline constexpr auto copied_run_bytes = std::int64_t{4} << 20;
 inline constexpr auto copied_run_blocks = std::int64_t{2};
 
-/// Blocks that are neighbours at both ends, in the same order.
+/// Blocks that are neighbours in both storages, in the same order.
 struct block_run {
   block_pair first;
   std::int32_t num_blocks = 0;
 };
 
-/// Calls `visit(run)` for each maximal run of `pairs`, in their order, until one does not succeed.
+/// Calls `visit(run)` for each maximal run of `pairs`, in their order, until a call fails.
 template <class Visit>
 [[nodiscard]] runtime::status for_each_run(std::span<const block_pair> pairs, Visit visit) {
   auto status = runtime::success;
@@ -45,7 +45,7 @@ template <class Visit>
          (from.num_layers == 1 || (from.layer_stride == bytes && to.layer_stride == bytes));
 }
 
-/// Whether a run is contiguous in each layer of both storages, and the layers not too far apart for a strided copy.
+/// Whether a run is contiguous in each layer of both storages, and the layers are close enough for a strided copy.
 [[nodiscard]] inline bool strided_runs(const block_storage_view& from, const block_storage_view& to) noexcept {
   constexpr auto max_pitch = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   const auto bytes = from.layer_bytes();
@@ -69,8 +69,8 @@ template <class Visit>
 }
 
 /// Enqueues the copy of blocks in every layer between device memory and pinned host memory: `from` and `to` differ in
-/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. There is never a copy
-/// for each block. The pairs may go when the call returns.
+/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. The number of copies does
+/// not grow with the number of blocks. The pairs are not used after the call returns.
 [[nodiscard]] inline runtime::status swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                                  std::span<const block_pair> pairs, runtime::copy_kind kind,
                                                  runtime::stream stream) {
