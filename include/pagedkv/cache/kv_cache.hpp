@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/operations/append.hpp>
+#include <pagedkv/cache/operations/append_batch.hpp>
 #include <pagedkv/cache/operations/check_invariants.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
@@ -111,6 +112,18 @@ class basic_kv_cache {
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
+  }
+
+  /// Commits, appends and maps slots for a batch, in the order of its entries and under one lock: who comes first gets
+  /// blocks first. An entry that fails changes nothing, but for its commit when only the append behind that fails; the
+  /// others go on. Copies on write run on `on`. The errors of an entry are those of `commit` and `append`. Errors of the
+  /// call, which then changes nothing: `invalid_argument` when `out` has too little room for slots or failures.
+  [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
+                                                   stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::append_batch(state_, entries, out, [&](sequence& s, std::span<const token> tokens) {
+      return extend(s, tokens, on);
+    });
   }
 
   /// A second sequence on the same blocks. The first must be committed to its end.

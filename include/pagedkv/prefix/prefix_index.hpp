@@ -201,6 +201,8 @@ class prefix_index {
 
   [[nodiscard]] std::span<token> tokens(block_id block) noexcept { return tokens_.block(block); }
   [[nodiscard]] std::span<const token> tokens(block_id block) const noexcept { return tokens_.block(block); }
+  /// Where the K/V of a token in `tokens(block)` is.
+  [[nodiscard]] slot slot_of(const token* inside) const noexcept { return tokens_.slot_of(inside); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return tokens_.metadata_bytes() + table_.metadata_bytes() + num_blocks_ * sizeof(node);

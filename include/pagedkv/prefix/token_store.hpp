@@ -24,6 +24,9 @@ class token_store {
     return {tokens_.get() + to_index(block) * block_size_, block_size_};
   }
 
+  /// The slot of a token in here.
+  [[nodiscard]] slot slot_of(const token* inside) const noexcept { return static_cast<slot>(inside - tokens_.get()); }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_tokens_ * sizeof(token); }
 
  private:

@@ -1,0 +1,146 @@
+#include "../support/cache_fixture.hpp"
+#include "../support/policy_matrix.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+using lockings = std::tuple<single_thread, rw_lock<>, sharded_mutex<3>, lock_free>;
+
+template <class Locking>
+using cache_of = kv_cache<float16, Locking, clock_sweep>;
+
+/// Room for a batch of the tests'.
+struct buffers {
+  std::array<slot, 64> slots{};
+  std::array<batch_failure, 8> failures{};
+  std::array<new_block, 8> new_blocks{};
+
+  [[nodiscard]] batch_buffers view() { return {slots, failures, new_blocks}; }
+};
+
+template <class Cache>
+[[nodiscard]] std::vector<slot> slots_of(Cache& cache, sequence_id id, std::int64_t first) {
+  auto slots = std::vector<slot>(static_cast<std::size_t>(cache.describe(id)->num_tokens - first));
+  REQUIRE(cache.slot_mapping(id, first, slots));
+  return slots;
+}
+
+}  // namespace
+
+TEMPLATE_LIST_TEST_CASE("a batch appends, commits and maps slots for every sequence", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(16)};
+  const auto prefilled = cache.create_sequence(text(0, 7)).value().id;
+  const auto decoding = create_committed(cache, text(100, 4));
+  const auto idle = create_committed(cache, text(200, 3));
+  const auto run = text(300, 6);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 3>{{
+      {.id = prefilled, .tokens = std::span{run}.first(1), .num_computed_tokens = 7},
+      {.id = decoding, .tokens = run},
+      {.id = idle},
+  }};
+  const auto done = cache.append_batch(entries, out.view()).value();
+  CHECK(done.num_failures == 0);
+  REQUIRE(done.num_slots == 7);
+  CHECK(slots_of(cache, prefilled, 7) == std::vector{out.slots[0]});
+  CHECK(slots_of(cache, decoding, 4) == std::vector(out.slots.begin() + 1, out.slots.begin() + 7));
+  CHECK(cache.describe(prefilled)->num_computed_tokens == 7);
+  CHECK(cache.find_prefix(text(0, 8)) == 4);
+  CHECK(cache.describe(idle)->num_tokens == 3);
+
+  REQUIRE(done.num_new_blocks == 2);  // of the run; the single token had room
+  const auto table = table_of(cache, decoding);
+  for (auto i = std::uint32_t{0}; i < 2; ++i) {
+    CHECK(out.new_blocks[i].entry == 1);
+    CHECK(out.new_blocks[i].index == i + 1);
+    CHECK(out.new_blocks[i].block == table[i + 1]);
+  }
+  check_sound(cache);
+  release_all(cache, {prefilled, decoding, idle});
+}
+
+TEMPLATE_LIST_TEST_CASE("a batch tells which sequences did not fit, and the others go on", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(4)};
+  const auto first = cache.create_sequence(text(0, 4)).value().id;
+  const auto second = cache.create_sequence(text(100, 4)).value().id;
+  const auto third = cache.create_sequence(text(200, 3)).value().id;
+  const auto dead = cache.create_sequence({}).value().id;
+  REQUIRE(cache.release(dead));
+  const auto one = text(300, 1);
+  const auto many = text(300, 20);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 6>{{
+      {.id = first, .tokens = one, .num_computed_tokens = 4},
+      {.id = second, .tokens = one, .num_computed_tokens = 4},
+      {.id = third, .tokens = many},
+      {.id = third, .tokens = one},
+      {.id = dead, .tokens = one},
+      {.id = third, .tokens = one, .num_computed_tokens = 5},
+  }};
+  const auto done = cache.append_batch(entries, out.view()).value();
+  REQUIRE(done.num_slots == 25);
+  REQUIRE(done.num_failures == 4);
+  const auto expected = std::array<std::pair<std::size_t, error_code>, 4>{{
+      {1, error_code::capacity_exhausted},
+      {2, error_code::never_fits},
+      {4, error_code::unknown_sequence},
+      {5, error_code::invalid_argument},
+  }};
+  for (auto i = std::size_t{0}; i < expected.size(); ++i) {
+    CHECK(out.failures[i].entry == expected[i].first);
+    CHECK(out.failures[i].reason.code == expected[i].second);
+  }
+  CHECK(std::ranges::count(std::span{out.slots}.first(25), skip_slot) == 23);
+  CHECK(slots_of(cache, first, 4) == std::vector{out.slots[0]});
+  CHECK(slots_of(cache, third, 3) == std::vector{out.slots[22]});
+  CHECK(cache.describe(second)->num_tokens == 4);
+  CHECK(cache.describe(second)->num_computed_tokens == 4);  // what was computed can be found when it comes again
+  CHECK(cache.describe(third)->num_computed_tokens == 0);
+  check_sound(cache);
+  release_all(cache, {first, second, third});
+}
+
+TEMPLATE_LIST_TEST_CASE("a batch notes the block that a copy on write replaces", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(8)};
+  const auto from = create_committed(cache, text(0, 6));
+  const auto to = cache.fork(from).value();
+  const auto run = text(300, 3);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 2>{{{.id = to, .tokens = run}, {.id = from, .tokens = run}}};
+  const auto done = cache.append_batch(entries, out.view()).value();
+  REQUIRE(done.num_new_blocks == 3);
+  CHECK(out.new_blocks[0].index == 1);
+  CHECK(out.new_blocks[0].block == table_of(cache, to)[1]);
+  CHECK(out.new_blocks[1].index == 2);
+  CHECK(out.new_blocks[2].entry == 1);
+  CHECK(out.new_blocks[2].index == 2);
+  CHECK(cache.statistics().copies == 1);
+  check_sound(cache);
+  release_all(cache, {from, to});
+}
+
+TEST_CASE("a batch with too little room for its outcome changes nothing", "[cache][batch]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = cache.create_sequence(text(0, 3)).value().id;
+  const auto run = text(300, 3);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 1>{{{.id = id, .tokens = run, .num_computed_tokens = 3}}};
+  CHECK(cache.append_batch(entries, {std::span{out.slots}.first(2), out.failures, {}}).error().code ==
+        error_code::invalid_argument);
+  CHECK(cache.append_batch(entries, {out.slots, {}, {}}).error().code == error_code::invalid_argument);
+  CHECK(cache.describe(id)->num_tokens == 3);
+  CHECK(cache.describe(id)->num_computed_tokens == 0);
+  CHECK(cache.append_batch(entries, {out.slots, out.failures, {}})->num_new_blocks == 1);
+  release_all(cache, {id});
+}
