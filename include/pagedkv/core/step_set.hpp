@@ -27,7 +27,7 @@ struct step_set {
   }
 };
 
-/// Calls `visit(number)` on each, the latest first, until it says true.
+/// Calls `visit(number)` on each, the latest first, until it returns true.
 template <class Visit>
 void visit_latest_first(const step_set& steps, Visit&& visit) noexcept {
   if (steps.last == 0 || visit(steps.last)) {

@@ -10,11 +10,11 @@
 
 namespace pagedkv {
 
-/// A set of block ids, one bit each. A sweep passes 64 absent ids at a step. With an atomic `Atomic`, every member may
-/// be called from any thread; a sweep then sees each id that was in the set throughout.
+/// A set of block ids, one bit each. A sweep skips 64 absent ids at a time. With an atomic `Atomic`, every member may
+/// be called from any thread; a sweep then visits each id that is in the set throughout.
 ///
-/// Inserting and sweeping are sequentially consistent: of a thread that inserts and then reads a word, and one that
-/// writes that word and then sweeps, one sees what the other wrote.
+/// Inserting and sweeping are sequentially consistent. If one thread inserts and then reads a word, and another writes
+/// that word and then sweeps, at least one of them sees the other's write.
 template <template <class> class Atomic>
 class block_bitmap {
  public:
@@ -28,7 +28,7 @@ class block_bitmap {
     return (words_[to_index(block) / 64].load(std::memory_order_acquire) & bit(block)) != 0;
   }
 
-  /// Calls `visit(id)` for every id in the set, ascending. `visit` may erase the id it was given.
+  /// Calls `visit(id)` for every id in the set, ascending. `visit` may erase this id.
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (std::size_t i = 0; i < num_words_; ++i) {

@@ -8,15 +8,15 @@
 
 namespace pagedkv {
 
-/// How many blocks of a pool are evictable, and how many retiring.
+/// Number of evictable and of retiring blocks of a pool.
 ///
-/// What makes a block evictable is counted before it is done and read last; what ends that is counted after it was done
-/// and read first. So while other threads are at work, none that is evictable at a moment between the two readings is
-/// left out.
+/// A transition to evictable is counted before it happens and read last; a transition from evictable is counted after
+/// it happened and read first. So with other threads at work, no block that is evictable at a moment between the two
+/// readings is missed.
 template <locking Locking>
 class block_tally {
  public:
-  /// Counts a block that is about to become evictable, or takes that back. `counted` is false at first.
+  /// Counts a block that is about to become evictable, or reverts this. `counted` is false at first.
   void foresee_evictable(bool& counted, bool evictable) noexcept {
     if (counted != evictable) {
       sums_.add(evictable ? evictable_gained : evictable_lost, 1);
@@ -27,8 +27,8 @@ class block_tally {
   void remove_evictable() noexcept { sums_.add(evictable_lost, 1); }
   void add_retiring(std::int64_t amount) noexcept { sums_.add(retiring, amount); }
 
-  /// Calls `meanwhile()` between the two readings. Reads anew, a few times, if something ended in between: a reader that
-  /// is held up there would else count all that begins.
+  /// Calls `meanwhile()` between the two readings. Repeats both, a few times, if a transition from evictable came
+  /// between: a delayed reader would otherwise count all later transitions to evictable.
   template <class Meanwhile>
   [[nodiscard]] std::int64_t num_evictable(Meanwhile&& meanwhile) const noexcept {
     for (auto attempts = 1;; ++attempts) {

@@ -21,9 +21,9 @@ namespace pagedkv {
 
 /// The state words of all blocks.
 ///
-/// Memory orders: a change releases what its thread wrote to the block before, and acquires what others wrote before
-/// theirs. So whoever takes a reference on a published block sees its tokens and links, and whoever gets a free block
-/// sees that its last user is done.
+/// Memory orders: a change releases the thread's earlier writes to the block and acquires those before earlier changes.
+/// So a thread that takes a reference on a published block sees its tokens and links, and a thread that gets a free
+/// block sees all accesses of its last user.
 template <locking Locking>
 class block_words {
  public:
@@ -34,13 +34,13 @@ class block_words {
     return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
   }
 
-  /// For the one thread that may change this block now.
+  /// For the only thread that may change this block now.
   void set(block_id block, block_state state) noexcept {
     words_[to_index(block)].store(state.word(), std::memory_order_release);
   }
 
-  /// Puts `next(state)` in the place of a block's state in one step. Returns the state before, or nothing when `next`
-  /// did.
+  /// Replaces a block's state by `next(state)` in one step. Returns the previous state, or nothing if `next` returned
+  /// nothing.
   template <class Next>
   std::optional<block_state> change(block_id block, Next&& next) noexcept {
     auto& shared = words_[to_index(block)];

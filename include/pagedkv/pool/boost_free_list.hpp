@@ -12,8 +12,8 @@
 
 namespace pagedkv {
 
-/// A free list made of Boost.Lockfree's fixed-size stack, to compare with. It holds 65,535 ids at most, and the
-/// constructor throws `std::runtime_error` for more; its tags have 16 bits; ThreadSanitizer takes its links for races.
+/// A free list over Boost.Lockfree's fixed-size stack, for comparison. It holds at most 65,535 ids, and the constructor
+/// throws `std::runtime_error` for more; its tags have 16 bits; ThreadSanitizer reports its links as races.
 class boost_free_list {
  public:
   explicit boost_free_list(std::int32_t num_blocks)
@@ -40,7 +40,7 @@ class boost_free_list {
 
   template <class Visit>
   void for_each(Visit&& visit) const {
-    // What the stack holds can only be seen by taking it out.
+    // The stack cannot be iterated, so its ids are popped and pushed again.
     auto taken = std::vector<std::int32_t>{};
     taken.reserve(static_cast<std::size_t>(num_blocks_));
     ids_.consume_all([&](std::int32_t id) { taken.push_back(id); });

@@ -9,13 +9,13 @@
 
 namespace pagedkv {
 
-/// The order of evictable blocks as the pool keeps it: an eviction policy, fit for the threads that a family of
-/// components lets in. The members are those of the policy; in addition `insert` is told by `unreferenced()` whether
-/// the block is (still) without references, since other threads may have overtaken the caller.
+/// The pool's order of evictable blocks: an eviction policy, adapted to the threading of a family of components. Its
+/// members are those of the policy. In addition, `unreferenced()` tells `insert` whether the block (still) has no
+/// references, because another thread may have taken one.
 template <class Family, eviction_policy Eviction>
 class eviction_order;
 
-/// For families in which one call at a time, or any number of them, goes straight to the policy.
+/// For families in which calls go straight to the policy: one thread at a time, or any number at once.
 template <eviction_policy Eviction>
 class direct_order {
  public:
@@ -45,7 +45,7 @@ class eviction_order<unsynchronized_family, Eviction> : public direct_order<Evic
   using direct_order<Eviction>::direct_order;
 };
 
-/// For policies that are fit for several threads, and cost less without.
+/// For policies that support several threads and have a cheaper variant for one.
 template <eviction_policy Eviction>
   requires eviction_policy<typename Eviction::for_one_thread>
 class eviction_order<unsynchronized_family, Eviction> : public direct_order<typename Eviction::for_one_thread> {

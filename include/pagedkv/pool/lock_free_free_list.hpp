@@ -16,19 +16,20 @@
 
 namespace pagedkv {
 
-/// Free blocks of many threads. Every operation is lock-free; while a thread finds what it needs in its own cache, it
-/// neither retries nor touches a line that others write.
+/// Free blocks of many threads. Every operation is lock-free. A thread that finds an id in its own cache neither
+/// retries nor writes a cache line that others write.
 ///
-/// Ids lie in *magazines* of `MagazineSize` slots. Each thread has a cache of two, one to pop from and one to push to;
-/// full magazines lie on one tagged stack, empty ones on another, and change hands whole (after Bonwick and Adams,
-/// "Magazines and vmem", USENIX 2001). Capacity is exact:
+/// Ids are in *magazines* of `MagazineSize` slots. Each thread has a cache of two, one to pop from and one to push to.
+/// Full magazines are on one tagged stack, empty ones on another, and threads exchange whole magazines (after Bonwick
+/// and Adams, "Magazines and vmem", USENIX 2001). Capacity is exact:
 ///
-/// - An id never leaves its slot but to be handed out. Whoever takes it swaps "none" for it, owner or not, so an id can
-///   be taken out of any magazine, wherever that is just then. Only the owner of a magazine fills its slots, and only
-///   empty ones, so filling one is a plain store.
-/// - A magazine that changes its place is announced there first, so a thread stopped in between hides none.
-/// - `pop` gives up only after it found every place empty while nothing was pushed anywhere. Taking an id out of a slot
-///   releases, and looking into one acquires: who finds it empty knows of all pushes that came before.
+/// - An id leaves its slot only when it is popped: every thread, owner or not, swaps "none" for it, so an id can be
+///   taken out of any magazine, wherever that magazine is. Only the owner of a magazine fills its slots, and only empty
+///   ones, so a plain store fills one.
+/// - A magazine that moves between a cache and a stack is announced in the cache first, so that a thread stopped in
+///   between hides none.
+/// - `pop` fails only after it found everything empty while no thread pushed. Taking an id out of a slot releases, and
+///   reading a slot acquires: a thread that finds a slot empty also sees all earlier pushes.
 ///
 /// Threads beyond the number of caches, and pushes that find no empty magazine, use a tagged stack of single ids.
 /// `ThreadIndex` has the interface of `this_thread_index`; `MagazineSize` is best one less than a power of two.
@@ -88,9 +89,9 @@ class lock_free_free_list {
     fill_slot(own, pushing, block);
   }
 
-  /// Takes time in the number of threads. While they are at work, never less than it was at some moment of the call.
+  /// Visits all caches. With other threads at work, never less than the size at some moment of the call.
   [[nodiscard]] std::int32_t size() const noexcept {
-    // Pops first: every push that made one of them possible is then counted, too.
+    // Pops first: then every push that enabled a counted pop is also counted.
     auto total = num_blocks_ - popped_without_cache_.load(std::memory_order_acquire);
     for (auto i = std::uint32_t{0}; i < num_caches_in_use(); ++i) {
       total += count_of(caches_[i].popping.load(std::memory_order_acquire));
@@ -124,20 +125,20 @@ class lock_free_free_list {
   static constexpr auto no_id = static_cast<std::int32_t>(no_block);
   static constexpr auto magazines_per_cache = std::uint32_t{3};  // two in it, one while they are exchanged
 
-  // A magazine has more slots than it uses, so that its number and its level make one number: a position.
+  // A magazine has more slots than it uses, so that one number encodes the magazine and its level: a position.
   static constexpr auto stride = std::bit_ceil(MagazineSize + 1);
 
-  /// A magazine is known by the position above its ids. Slots from there up are empty; of those below, other threads
-  /// may have emptied some. Only the owner writes, on a line of its own.
+  /// A magazine is identified by the position above its ids. Slots from there up are empty; other threads may have
+  /// emptied slots below. Only the owner writes the members, on a line of its own.
   struct alignas(64) cache {
-    Atomic<std::uint64_t> pushing{0};    // word whose count is how many ids its thread has pushed, modulo 2^32
-    Atomic<std::uint64_t> popping{0};    // the same, below zero, for ids that it has popped
-    Atomic<std::uint32_t> begun{0};      // pushes, also one that is not counted in `pushing` yet
-    Atomic<std::uint32_t> announced{0};  // the full position of a magazine that is changing its place, or 0
+    Atomic<std::uint64_t> pushing{0};    // word; its count is the ids that its thread has pushed, modulo 2^32
+    Atomic<std::uint64_t> popping{0};    // the same, negated, for ids that its thread has popped
+    Atomic<std::uint32_t> begun{0};      // pushes, including one not yet counted in `pushing`
+    Atomic<std::uint32_t> announced{0};  // full position of a magazine that moves between cache and stack, or 0
   };
 
-  // A word is a position, and above it what the level there has to be completed with to make the count. So filling or
-  // emptying the next slot is a step of one, and a magazine is changed for another without a moment of a wrong count.
+  // The lower half of a word is a position; the upper half plus the position's level is the count. So filling or
+  // emptying the next slot adds or subtracts one, and an exchange of magazines never shows a wrong count.
   static constexpr auto one_more = std::uint64_t{1} << 32;
 
   [[nodiscard]] static std::uint32_t position_of(std::uint64_t word) noexcept {
@@ -155,7 +156,7 @@ class lock_free_free_list {
     return magazine * stride + MagazineSize;
   }
 
-  /// The lowest ids lie uppermost in the first magazine, so they are popped first.
+  /// The lowest ids are uppermost in the first magazine, so they are popped first.
   void stock(std::uint32_t magazine) noexcept {
     const auto first = std::uint64_t{magazine} * MagazineSize;
     for (auto i = std::uint32_t{0}; i < MagazineSize; ++i) {
@@ -166,7 +167,7 @@ class lock_free_free_list {
     (first < num_blocks_ ? stocked_ : empties_).push(next_magazine_, magazine);
   }
 
-  /// Counts an id that was pushed to, or popped from, another place than the cache.
+  /// Counts an id that was pushed to, or popped from, a stack instead of the cache.
   static void count(Atomic<std::uint64_t>& word, std::uint64_t one) noexcept {
     word.store(word.load(std::memory_order_relaxed) + one, std::memory_order_release);
   }
@@ -215,8 +216,8 @@ class lock_free_free_list {
     return no_id;
   }
 
-  /// The magazine to pop from is empty. Whoever looks for ids reads `pushing`, `announced` and `popping`, in this
-  /// order, and so finds the other magazine in one of them.
+  /// The magazine to pop from is empty. A thread that searches for ids reads `pushing`, `announced` and `popping`, in
+  /// this order, and so finds the other magazine in one of them.
   void exchange_magazines(cache& own) noexcept {
     const auto pushing = own.pushing.load(std::memory_order_relaxed);
     const auto popping = own.popping.load(std::memory_order_relaxed);
@@ -226,8 +227,8 @@ class lock_free_free_list {
     own.announced.store(0, std::memory_order_release);
   }
 
-  /// Changes the magazine to pop from, which is empty, for a stocked one. False when there was none, as `stocked` then
-  /// shows.
+  /// Exchanges the empty magazine to pop from for a stocked one. False if there was none; `stocked` is then the word
+  /// that showed it.
   [[nodiscard]] bool restock(cache& own, typename stack::word& stocked) noexcept {
     const auto magazine = stocked_.pop(next_magazine_, stocked, [&](std::uint32_t candidate) {
       own.announced.store(full_position(candidate), std::memory_order_relaxed);
@@ -241,7 +242,7 @@ class lock_free_free_list {
     return magazine != stack::none;
   }
 
-  /// The magazine to push to is full.
+  /// Pushes when the magazine to push to is full.
   [[gnu::noinline]] void push_beyond(cache& own, block_id block) noexcept {
     if (level_of(own.popping.load(std::memory_order_relaxed)) == 0) {
       exchange_magazines(own);
@@ -253,7 +254,7 @@ class lock_free_free_list {
     fill_slot(own, own.pushing.load(std::memory_order_relaxed), block);
   }
 
-  /// Changes the magazine to push to, which is full, for an empty one. False when there is none.
+  /// Exchanges the full magazine to push to for an empty one. False if there is none.
   [[nodiscard]] bool exchange_full(cache& own) noexcept {
     const auto empty = empties_.pop(next_magazine_);
     if (empty == stack::none) {
@@ -287,7 +288,7 @@ class lock_free_free_list {
     singles_.push(next_single_, static_cast<std::uint32_t>(block));
   }
 
-  /// An id of the topmost stocked magazine, which stays where it is unless it proves empty.
+  /// Takes an id of the topmost stocked magazine, which stays on its stack unless it is empty.
   [[nodiscard]] std::int32_t pop_stocked_in_place(typename stack::word& stocked) noexcept {
     for (stocked = stocked_.top(); stack::index_of(stocked) != stack::none; stocked = stocked_.top()) {
       const auto id = steal(full_position(stack::index_of(stocked)));
@@ -303,10 +304,10 @@ class lock_free_free_list {
 
   struct search_result {
     std::int32_t id = no_id;
-    bool exhausted = false;  // there was no id anywhere at some moment
+    bool exhausted = false;  // at some moment of the search, there was no id anywhere
   };
 
-  /// Looks in all places but the stocked magazines, of which there were none when their stack was `stocked`.
+  /// Searches everything but the stocked magazines, of which there were none when their stack was `stocked`.
   [[nodiscard]] search_result search_elsewhere(typename stack::word stocked) noexcept {
     auto singles = typename stack::word{};
     const auto single = singles_.pop(next_single_, singles, [](std::uint32_t) {});
@@ -329,7 +330,7 @@ class lock_free_free_list {
             pushes == 0 && singles_.top() == singles && stocked_.top() == stocked && num_caches_in_use() == num_seen};
   }
 
-  /// Adds to `pushes` how many ids its thread had pushed before this look at it.
+  /// Adds the number of ids that the thread had pushed before this reading to `pushes`.
   [[nodiscard]] std::int32_t steal(const cache& from, std::uint32_t& pushes) noexcept {
     const auto pushing = from.pushing.load(std::memory_order_acquire);
     pushes += count_of(pushing);
@@ -340,7 +341,7 @@ class lock_free_free_list {
     return id != no_id ? id : steal(position_of(from.popping.load(std::memory_order_acquire)));
   }
 
-  /// An id of a magazine, from the bottom up, since the owner comes from the top.
+  /// Takes an id of a magazine from the bottom up, because the owner takes them from the top.
   [[nodiscard]] std::int32_t steal(std::uint32_t position) noexcept {
     auto id = no_id;
     for (auto i = position / stride * stride; i < position && id == no_id; ++i) {
@@ -361,8 +362,8 @@ class lock_free_free_list {
   std::unique_ptr<Atomic<std::int32_t>[]> slots_;
   typename stack::links next_magazine_;
   typename stack::links next_single_;
-  alignas(64) stack stocked_;  // magazines with ids: full when they came here
-  alignas(64) stack empties_;  // magazines without
+  alignas(64) stack stocked_;  // magazines with ids; full when they were pushed
+  alignas(64) stack empties_;  // magazines without ids
   alignas(64) stack singles_;
   Atomic<std::uint32_t> popped_without_cache_{0};
   Atomic<std::uint32_t> pushed_without_cache_{0};

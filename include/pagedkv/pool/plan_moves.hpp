@@ -6,8 +6,8 @@
 
 namespace pagedkv {
 
-/// Calls `move(from, to)` for the moves that leave no free block of a pool below one that is not. No other thread is at
-/// work.
+/// Calls `move(from, to)` for moves after which no free block of a pool is below a block that is not free. Requires
+/// that no other thread uses the pool.
 template <class Pool, class Move>
 void plan_moves(const Pool& pool, Move&& move) {
   const auto is_free = [&](std::size_t index) { return pool.state(to_block(index)).word() == 0; };

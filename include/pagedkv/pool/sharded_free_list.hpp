@@ -13,8 +13,8 @@
 
 namespace pagedkv {
 
-/// Free blocks in shards behind a mutex each. A thread uses one shard as its own and steals from the others when that
-/// runs dry or another thread is at it, so that it finds nothing only when nothing is there. 4 bytes per block.
+/// Free blocks in shards, each behind a mutex. A thread uses one shard as its own and steals from the others when that
+/// is empty or locked, so that it fails only when all are empty. 4 bytes per block.
 template <std::size_t NumShards, exclusive_mutex Mutex, contention_metrics Metrics = no_contention_metrics,
           template <class> class Atomic = std::atomic, class ThreadIndex = this_thread_index>
 class sharded_free_list {
@@ -23,7 +23,7 @@ class sharded_free_list {
       : num_blocks_(num_blocks),
         size_(num_blocks),
         below_(std::make_unique<block_id[]>(static_cast<std::size_t>(num_blocks))) {
-    // Neighbouring ids into one shard; the lowest on top.
+    // Neighbouring ids go into one shard, the lowest on top.
     const auto per_shard = (static_cast<std::size_t>(num_blocks) + NumShards - 1) / NumShards;
     for (auto index = static_cast<std::size_t>(num_blocks); index-- > 0;) {
       auto& top = shards_[index / per_shard].top;
@@ -34,7 +34,7 @@ class sharded_free_list {
 
   [[nodiscard]] block_id pop() noexcept {
     const auto own = own_shard();
-    // While the size says that there is one, it is there or about to be: look again.
+    // A positive size means that a block is in a shard or about to be pushed: retry.
     for (auto patient = false; size_.load(std::memory_order_acquire) > 0; patient = true) {
       for (std::size_t i = 0; i < NumShards; ++i) {
         const auto block = pop_from(shards_[(own + i) % NumShards], patient);
@@ -63,7 +63,7 @@ class sharded_free_list {
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (const auto& each : shards_) {
-      // No further than there are blocks: one that was pushed twice is below itself.
+      // Bounded by the number of blocks: a block that was pushed twice is below itself.
       auto block = each.top;
       for (auto i = std::int32_t{0}; i <= num_blocks_ && block != no_block; ++i, block = below_[to_index(block)]) {
         visit(block);
@@ -83,7 +83,7 @@ class sharded_free_list {
 
   [[nodiscard]] static std::size_t own_shard() noexcept { return ThreadIndex{}.current() % NumShards; }
 
-  /// Nothing also when another thread is at the shard, unless the caller is patient.
+  /// `no_block` also when another thread holds the shard's mutex, unless the caller is patient.
   [[nodiscard]] block_id pop_from(shard& from, bool patient) noexcept {
     const auto guard = eager_guard{from.mutex, patient};
     const auto block = guard.holds() ? from.top : no_block;

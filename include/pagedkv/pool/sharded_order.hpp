@@ -2,7 +2,7 @@
 
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/pool/block_places.hpp>
+#include <pagedkv/pool/block_indices.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 
 #include <atomic>
@@ -13,20 +13,20 @@
 
 namespace pagedkv {
 
-/// One eviction policy per shard of the blocks, each behind a mutex; a single one for policies that are not `shardable`.
-/// Victims come from the shard whose turn it is, and
-/// from the others when that has none; blocks with children only when no shard has a leaf to offer.
+/// One eviction policy per shard of the blocks, each behind a mutex; a single shard for policies that are not
+/// `shardable`. Shards take turns to provide victims; a shard without one is skipped. Blocks with children are offered
+/// only when no shard has a leaf.
 ///
-/// A block's word changes before the order hears of it, so two threads may report in the wrong order. Therefore the
-/// order remembers which blocks it lists, and looks at the word again before it lists one: whoever comes last is right.
-/// A block that is listed though in use is refused when offered. One that is forgotten before it was ever listed is
-/// unknown to its policy, and stays so until it is.
+/// A block's word changes before the order is informed, so two threads may report in the wrong order. Therefore the
+/// order records which blocks it lists, and rereads the word before it lists one: the last report is right. A listed
+/// block that is in use is refused when offered. A block that is forgotten before it was ever listed is unknown to its
+/// policy.
 ///
-/// A block that compaction moves keeps its place, and with it the shard and all that the policy there knows.
+/// A block that compaction moves keeps its index, and with it its shard and the state of the policy there.
 template <std::size_t NumShards, class Mutex, class Metrics, eviction_policy Eviction>
 class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
  public:
-  explicit eviction_order(std::int32_t num_blocks) : places_(num_blocks) {
+  explicit eviction_order(std::int32_t num_blocks) : indices_(num_blocks) {
     const auto size = (num_blocks - 1) / std::int32_t{num_shards} + 1;
     for (std::size_t i = 0; i < num_shards; ++i) {
       shards_.push_back(std::make_unique<shard>(size));
@@ -60,10 +60,10 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     of.forget(local);
   }
 
-  /// No other thread is at work. Without memory to keep its place, the block is as one that was never hit, and becomes
-  /// the newest of another shard.
+  /// Requires that no other thread uses the order. Without memory for its index, the block is treated as one that was
+  /// never hit, and becomes the newest of another shard.
   void rename(block_id from, block_id to) noexcept {
-    if (!places_.swap(from, to)) {
+    if (!indices_.swap(from, to)) {
       auto [source, local_from] = position_of(from);
       auto [target, local_to] = position_of(to);
       if (source.listed.at(local_from)) {
@@ -91,7 +91,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    auto bytes = places_.bytes();
+    auto bytes = indices_.bytes();
     for (const auto& each : shards_) {
       bytes += each->policy.metadata_bytes() + each->tracked.bytes() + each->listed.bytes();
     }
@@ -140,15 +140,15 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     block_id local;
   };
 
-  // Neighbouring places fall into different shards, so that a chain spreads over all.
+  // Neighbouring indices belong to different shards, so that a chain spreads over all.
   [[nodiscard]] position position_of(block_id block) noexcept {
-    const auto place = places_.place_of(block);
-    return {*shards_[place % num_shards], to_block(place / num_shards)};
+    const auto index = indices_.index_of(block);
+    return {*shards_[index % num_shards], to_block(index / num_shards)};
   }
   [[nodiscard]] block_id global(block_id local, std::size_t shard_index) const noexcept {
-    return places_.block_at(to_index(local) * num_shards + shard_index);
+    return indices_.block_at(to_index(local) * num_shards + shard_index);
   }
-  /// What a shard calls a block of its own; no other.
+  /// A shard's own id of a block; `no_block` for a block of another shard.
   [[nodiscard]] block_id local_in(const shard& in, block_id block) noexcept {
     if (block == no_block) {
       return no_block;
@@ -162,7 +162,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     Offer& offer;
     timestamp now;
     bool leaves_only;
-    bool passed_by = false;  // a shard that another thread was at
+    bool passed_by = false;  // a shard was locked by another thread
   };
 
   template <class Offer>
@@ -189,7 +189,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     return global(local, index);
   }
 
-  block_places places_;
+  block_indices indices_;
   std::vector<std::unique_ptr<shard>> shards_;
   std::atomic<std::size_t> next_shard_{0};
 };

@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// The block freed last is handed out first, while its memory may still be cached. Of blocks never used, the lowest id
+/// Returns the block freed last first, because its memory may still be cached. Among blocks never used, the lowest id
 /// comes first.
 class stack_free_list {
  public:

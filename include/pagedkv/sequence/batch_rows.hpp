@@ -13,7 +13,7 @@
 
 namespace pagedkv {
 
-/// What a batch copies of one sequence.
+/// The facts about one sequence that a batch copies.
 struct batch_row {
   sequence_id id{};
   std::uint32_t version = 0;  // of the block table's old entries
@@ -21,8 +21,8 @@ struct batch_row {
   std::span<const block_id> blocks;
 };
 
-/// The rows of a batch as they were last time, and as they are about to be. `visit_row(i, use)` calls `use(row)` while
-/// nobody changes that row's sequence, and may fail.
+/// The rows of a batch as of the last update and as of the next one. `visit_row(i, use)` calls `use(row)` while no
+/// other thread changes that row's sequence; it may fail.
 class batch_rows {
  public:
   struct row {
@@ -39,7 +39,7 @@ class batch_rows {
   [[nodiscard]] const row& current(std::size_t i) const noexcept { return current_[i]; }
   [[nodiscard]] const row& next(std::size_t i) const noexcept { return next_[i]; }
 
-  /// Looks at all rows without changing what is current. Errors: `limit_reached` for too many rows, and those of
+  /// Collects all rows without changing the current ones. Errors: `limit_reached` for too many rows, and those of
   /// `visit_row`.
   template <class VisitRow>
   [[nodiscard]] result<void> collect(std::size_t num_rows, VisitRow& visit_row) noexcept {
@@ -58,7 +58,7 @@ class batch_rows {
     return {};
   }
 
-  /// How many leading entries of row i were in place last time.
+  /// Number of leading entries of row i that are the same as at the last update.
   [[nodiscard]] std::size_t num_unchanged(std::size_t i) const noexcept {
     const bool same = i < size_ && current_[i].id == next_[i].id && current_[i].version == next_[i].version;
     return same ? std::min(current_[i].num_blocks, next_[i].num_blocks) : 0;
@@ -69,7 +69,7 @@ class batch_rows {
            current_[i].id == next_[i].id;
   }
 
-  /// Whether the rows from `first` on keep all entries they had.
+  /// Whether the rows from `first` on keep all their entries.
   [[nodiscard]] bool only_grew(std::size_t first, std::size_t num_rows) const noexcept {
     for (auto i = first; i < std::min(num_rows, size_); ++i) {
       if (current_[i].id != next_[i].id || num_unchanged(i) != current_[i].num_blocks) {
@@ -79,7 +79,7 @@ class batch_rows {
     return true;
   }
 
-  /// Copies the entries of row i behind those unchanged. Errors: `sequence_busy` when it is no longer as collected.
+  /// Copies the changed entries of row i. Errors: `sequence_busy` when the row differs from the collected one.
   template <class VisitRow>
   [[nodiscard]] result<void> copy_changed(std::size_t i, VisitRow& visit_row, block_id* destination) const noexcept {
     return visit_row(i, [&](const batch_row& seen) -> result<void> {

@@ -11,12 +11,11 @@
 
 namespace pagedkv {
 
-/// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, `no_block` behind the end and where a
-/// sliding window dropped blocks; and the length of each sequence. Updating writes only entries that changed.
+/// The block tables of a batch as padded rows: `[row][max_blocks]` int32 ids, with `no_block` after the end and where a
+/// sliding window dropped blocks; and the length of each sequence. `update` writes only changed entries.
 class padded_batch {
  public:
-  /// Takes all memory that `update` will need. Throws `std::bad_alloc` or `std::length_error` when that is not to be
-  /// had.
+  /// Allocates all memory that `update` needs. Throws `std::bad_alloc` or `std::length_error`.
   padded_batch(std::size_t max_rows, std::size_t max_blocks)
       : max_blocks_(max_blocks),
         rows_(max_rows),
@@ -30,8 +29,8 @@ class padded_batch {
   }
   [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept { return std::span{lengths_}.first(num_rows()); }
 
-  /// Errors: `limit_reached` when there is too little room, and those of `visit_row`; nothing is changed then. When a
-  /// sequence is changed by another thread meanwhile, `sequence_busy`, and the batch is empty.
+  /// Errors: `limit_reached` when the capacity does not suffice, and those of `visit_row`; the batch is then unchanged.
+  /// `sequence_busy` when another thread changes a sequence meanwhile; the batch is then empty.
   template <class VisitRow>
   [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t /*block_size*/, VisitRow&& visit_row) noexcept {
     if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
@@ -91,10 +90,10 @@ class padded_batch {
 
 /// The block tables of a batch as compressed rows: row i is `indices[indptr[i]]` up to `indices[indptr[i + 1]]`, and
 /// its length is `block_size * (blocks - 1) + last_block_len[i]`; all int32, with `no_block` where a sliding window
-/// dropped blocks. Updating writes only entries that changed, and shifts those behind a row that grew.
+/// dropped blocks. `update` writes only changed entries, and shifts the rows after one that grew.
 class compressed_batch {
  public:
-  /// Takes all memory that `update` will need. `max_indices` counts the blocks of all rows together.
+  /// Allocates all memory that `update` needs. `max_indices` counts the blocks of all rows together.
   compressed_batch(std::size_t max_rows, std::size_t max_indices)
       : rows_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
 
@@ -145,7 +144,8 @@ class compressed_batch {
     if (!rows_.only_grew(first, num_rows)) {
       rows_.forget_from(first);
     }
-    // Rows that grew only move towards the end, so from the last to the first none is overwritten before it has moved.
+    // Rows that grew only shift entries towards the end, so in the order from last to first none is overwritten too
+    // early.
     auto end = num_indices;
     for (auto i = num_rows; i > first; --i) {
       const auto start = end - rows_.next(i - 1).num_blocks;

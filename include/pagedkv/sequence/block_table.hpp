@@ -19,8 +19,8 @@ struct table_usage {
   std::int64_t bytes = 0;       // of memory
 };
 
-/// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; positions stay
-/// valid.
+/// One sequence's blocks in order. Entries that the sequence dropped from its front are `no_block`; the indices of the
+/// others do not change.
 class block_table {
  public:
   [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
@@ -30,10 +30,11 @@ class block_table {
   [[nodiscard]] std::span<const block_id> all() const noexcept { return blocks_; }
   [[nodiscard]] std::span<const block_id> held() const noexcept { return all().subspan(num_dropped_); }
 
-  /// Counts changes to entries that were there before; appending changes none.
+  /// Counts changes to existing entries; appending changes none.
   [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
 
-  /// Room for `size` entries in all, so that growing to that size does not allocate. False when memory is exhausted.
+  /// Reserves memory for `size` entries in all, so that growth to that size does not allocate. False when memory is
+  /// exhausted.
   [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
     try {
       if (size > blocks_.capacity()) {
@@ -47,14 +48,14 @@ class block_table {
     }
   }
 
-  /// Appends entries to be filled in. Room for them was reserved.
+  /// Appends entries, which the caller fills in. Requires reserved memory.
   [[nodiscard]] std::span<block_id> extend(std::size_t count) noexcept {
     blocks_.resize(blocks_.size() + count, no_block);
     return std::span{blocks_}.last(count);
   }
   void push_back(block_id block) noexcept { extend(1)[0] = block; }
 
-  /// Takes back entries that `extend` has just appended.
+  /// Removes entries that the last `extend` appended.
   void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
 
   void shrink(std::size_t size) noexcept {
@@ -75,14 +76,14 @@ class block_table {
     ++version_;
   }
 
-  /// Keeps the memory for the next sequence in the same place.
+  /// Keeps the memory for the next sequence that gets this record.
   void clear() noexcept {
     blocks_.clear();
     num_dropped_ = 0;
     ++version_;
   }
 
-  /// Becomes equal to another table. Room for it was reserved.
+  /// Copies another table. Requires reserved memory.
   void copy(const block_table& other) noexcept {
     blocks_.assign(other.blocks_.begin(), other.blocks_.end());
     num_dropped_ = other.num_dropped_;

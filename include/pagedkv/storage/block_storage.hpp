@@ -9,7 +9,7 @@
 namespace pagedkv {
 
 /// Owns the memory of every block in every layer. Not initialised: a block is written before it is read, and padding is
-/// never interpreted. Moving it leaves the address, and so every view, as it was.
+/// never read as numbers. Moving the object keeps the address of the memory, so views stay valid.
 template <element Element, class Layout, allocator Allocator>
 class block_storage {
  public:
@@ -17,7 +17,7 @@ class block_storage {
   using layout_type = Layout;
   using allocator_type = Allocator;
 
-  /// Errors: those of `validate` and `plan_storage`; `out_of_memory` with the bytes that were asked for.
+  /// Errors: those of `validate` and `plan_storage`; `out_of_memory` with the requested bytes.
   [[nodiscard]] static result<block_storage> create(const cache_config& config, Allocator memory = Allocator{}) {
     if (const auto valid = validate(config); !valid) {
       return valid.error();
@@ -48,7 +48,7 @@ class block_storage {
     }
   }
 
-  /// Valid as long as the storage. Empty, with null for its base, once it was moved from.
+  /// Valid as long as the storage. After the storage was moved from: an empty view with a null base.
   [[nodiscard]] const block_storage_view& view() const noexcept { return plan_.view; }
 
   /// Bytes allocated, scales and padding included.

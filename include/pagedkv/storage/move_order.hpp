@@ -11,8 +11,8 @@
 
 namespace pagedkv {
 
-/// Orders moves so that no block is overwritten while a move still has to read it. Every block is the destination of at
-/// most one move, so that what remains when no move is free to run is a set of disjoint cycles.
+/// Orders moves so that no block is overwritten while a later move still reads it. Every block is the destination of at
+/// most one move, so after all unblocked moves, disjoint cycles remain.
 class move_order {
  public:
   /// Throws `std::bad_alloc`. O(n log n).
@@ -33,7 +33,7 @@ class move_order {
     }
   }
 
-  /// Moves that go anywhere: what `run` calls at most.
+  /// Moves with different source and destination: an upper bound of the calls that `run` makes.
   [[nodiscard]] std::size_t size() const noexcept { return moves_.size(); }
 
   /// The first block that is the destination of two moves.
@@ -44,8 +44,8 @@ class move_order {
     return twice == moves_.end() ? std::nullopt : std::optional{twice->pair.destination};
   }
 
-  /// Calls `copy(pair)` for moves whose destination is no longer read, then `swap(pair)` along each cycle, which leaves
-  /// in both of its blocks what the cycle wants there so far. Call once.
+  /// Calls `copy(pair)` for each move whose destination no remaining move reads, then `swap(pair)` along each cycle; a
+  /// swap leaves in both blocks the contents that the cycle needs so far. Call once.
   template <class Copy, class Swap>
   void run(Copy copy, Swap swap) noexcept {
     for (auto& m : moves_) {
@@ -87,7 +87,7 @@ class move_order {
   }
 
   std::vector<move> moves_;   // by destination
-  std::vector<move*> ready_;  // as much capacity as moves_ from the start, so that run() does not allocate
+  std::vector<move*> ready_;  // reserved like moves_, so that run() does not allocate
 };
 
 }  // namespace pagedkv

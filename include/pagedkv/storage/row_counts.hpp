@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// Errors: `invalid_argument` when keys or values say that they have fewer tokens.
+/// Errors: `invalid_argument` when keys or values declare fewer tokens.
 template <class Number>
 [[nodiscard]] result<void> check_row_counts(const token_rows<Number>& keys, const token_rows<Number>& values,
                                             std::size_t num_tokens) noexcept {

@@ -4,7 +4,7 @@
 
 namespace pagedkv {
 
-/// What a model fixes of a cache's sizes.
+/// The sizes that a model determines.
 struct model_shape {
   std::int32_t num_layers = 1;
   std::int32_t num_kv_heads = 1;
@@ -46,10 +46,11 @@ namespace detail {
 
 }  // namespace detail
 
-/// The most blocks whose storage, padding and scales included, fits into `bytes`. Metadata comes on top of it.
+/// The largest number of blocks whose storage, padding and scales included, fits into `bytes`. Metadata is not
+/// included.
 ///
 /// Errors: those of `validate`; `invalid_argument` for an element without bytes, and when not even one block fits, with
-/// the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 numbers.
+/// the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 can number.
 [[nodiscard]] inline result<cache_config> config_for_memory_budget(
     const model_shape& shape, element_size element, std::int64_t bytes,
     std::int32_t block_size = cache_config{}.block_size) noexcept {
@@ -63,7 +64,7 @@ namespace detail {
   if (element.scale_bytes < 0) {
     return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes};
   }
-  // The order of dimensions and layers does not change the size, and the size is proportional to the blocks.
+  // The orders of dimensions and layers do not change the size, and the size is proportional to the number of blocks.
   const auto plan = plan_storage<memory_layout<>>(*config, element);
   if (!plan) {
     return plan.error();
@@ -74,11 +75,10 @@ namespace detail {
   return detail::with_blocks(*config, bytes / plan->bytes);
 }
 
-/// Blocks for `num_sequences` sequences of `num_tokens` tokens each that share nothing; `max_sequences` is set to
-/// match.
+/// Blocks for `num_sequences` sequences of `num_tokens` tokens each that share nothing; also sets `max_sequences`.
 ///
-/// Errors: those of `validate`; `invalid_argument` for a length or count below one; `size_overflow` when it takes more
-/// blocks than an int32 numbers.
+/// Errors: those of `validate`; `invalid_argument` for a length or count below one; `size_overflow` when more blocks
+/// are needed than an int32 can number.
 [[nodiscard]] inline result<cache_config> config_for_context_length(
     const model_shape& shape, std::int64_t num_tokens, std::int32_t num_sequences,
     std::int32_t block_size = cache_config{}.block_size) noexcept {

@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// What a kernel needs to address block storage, passed by value; owns nothing.
+/// The address arithmetic of block storage, which kernels take by value; owns nothing.
 ///
 /// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. Key and
 /// value of one token and head are `head_dim` neighbouring elements. All offsets are 64-bit.
@@ -30,7 +30,7 @@ struct block_storage_view {
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
 
-  /// Bytes of one layer of one block, padding included: the stride of whichever of the two is innermost.
+  /// Bytes of one layer of one block, padding included: the smaller of the two strides.
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::int64_t layer_bytes() const noexcept {
     return block_stride < layer_stride ? block_stride : layer_stride;
   }
@@ -72,8 +72,8 @@ struct block_storage_view {
 
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
-/// Keys or values of a run of tokens as a caller holds them: float32, `[token][head][dim]` with free strides in
-/// numbers; the numbers of one head are neighbours. A call for more than `num_tokens` is refused.
+/// Keys or values of consecutive tokens in the caller's memory: `[token][head][dim]`, with strides in numbers; the
+/// numbers of one head are contiguous. A call for more than `num_tokens` tokens is refused.
 template <class Number>
 struct token_rows {
   Number* data = nullptr;

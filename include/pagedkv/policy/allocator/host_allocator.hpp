@@ -10,7 +10,7 @@ namespace pagedkv {
 /// Aligned memory of the C library. Not initialised. Thread-safe.
 struct host_allocator {
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-    // `aligned_alloc` wants no alignment below a pointer's, and a size that is a multiple of it.
+    // `aligned_alloc` needs an alignment of at least a pointer's, and a size that is a multiple of it.
     const auto unit = std::max(alignment, alignof(std::max_align_t));
     const auto padded = (bytes + unit - 1) / unit * unit;
     return padded < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(unit, padded));

@@ -12,12 +12,12 @@ namespace pagedkv {
 
 #if defined(__linux__)
 
-/// Memory that starts on a huge page and asks the kernel for huge pages, which spare translation misses in large
-/// caches. That is advice: where the kernel has none to give it is ordinary memory. Requests below one huge page go to
+/// Memory aligned to a huge page, for which the kernel is asked to use huge pages: they reduce translation misses in
+/// large caches. Without a free huge page, the kernel uses ordinary memory. Requests below one huge page go to
 /// `host_allocator`. Zero-initialised from one huge page up. Thread-safe.
 class huge_page_allocator {
  public:
-  /// Of x86-64, and of AArch64 with 4 KiB pages. Where they are larger only the advice is lost.
+  /// On x86-64, and on AArch64 with 4 KiB pages. Where huge pages are larger, the request has no effect.
   static constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
@@ -37,7 +37,7 @@ class huge_page_allocator {
     return (bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
   }
 
-  /// Maps one huge page too many, and gives back what lies outside the aligned part.
+  /// Maps one huge page too many, and unmaps the parts outside the aligned range.
   [[nodiscard]] static std::byte* map(std::size_t bytes) noexcept {
     const auto length = whole_pages(bytes);
     const auto mapped = length + huge_page_bytes;
@@ -69,7 +69,7 @@ static_assert(allocator<huge_page_allocator>);
 
 #else
 
-/// Huge pages are asked for on Linux only.
+/// Other systems than Linux have no such request.
 using huge_page_allocator = host_allocator;
 
 #endif

@@ -7,8 +7,8 @@
 
 namespace pagedkv {
 
-/// The upper half of a float32: rounds to nearest even, numbers beyond the largest become infinity, NaN stays a quiet
-/// NaN, subnormals are kept. Integer arithmetic only, so that neither rounding mode nor fast-math changes a result.
+/// The upper half of a float32. Rounds to nearest even; numbers beyond the largest become infinity; NaN stays a quiet
+/// NaN; subnormals are kept. Integer arithmetic only, so neither rounding mode nor fast-math changes a result.
 struct bfloat16 {
   using storage = std::uint16_t;
   static constexpr bool scaled = false;
@@ -19,7 +19,7 @@ struct bfloat16 {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
     const auto bits = __builtin_bit_cast(std::uint32_t, number);
     const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    // Rounding could carry a NaN's payload into the sign, or drop all of it and leave an infinity.
+    // Rounding could carry a NaN's payload into the sign, or clear the payload and produce an infinity.
     const auto quiet_nan = bits >> 16 | 0x40u;
     const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return static_cast<storage>(is_nan ? quiet_nan : rounded);

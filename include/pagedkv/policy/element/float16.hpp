@@ -10,10 +10,10 @@
 
 namespace pagedkv {
 
-/// IEEE binary16: rounds to nearest even, magnitudes from 65520 become infinity, NaN stays a quiet NaN with the upper
-/// bits of its payload, subnormals are kept; a signalling NaN decodes to a quiet one. Every case is computed and one
-/// selected, so that loops vectorise. Rows are converted by the processor's own instruction where it has one, with equal
-/// bits; devices do so with equal results but for the payload of a NaN.
+/// IEEE binary16. Rounds to nearest even; magnitudes from 65520 become infinity; NaN stays a quiet NaN with the upper
+/// bits of its payload; subnormals are kept; a signalling NaN decodes to a quiet one. All cases are computed and one is
+/// selected, so that loops vectorise. Rows use the processor's conversion instruction if it has one, with equal bits;
+/// devices use theirs, with equal results except for the payload of a NaN.
 struct float16 {
   using storage = std::uint16_t;
   static constexpr bool scaled = false;
@@ -29,7 +29,7 @@ struct float16 {
     const auto sign = bits >> 16 & 0x8000u;
     const auto magnitude = bits & 0x7fffffffu;
     const auto normal = (magnitude - exponent_shift + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-    // Float32 numbers from 0.5 to 1 lie as far apart as binary16 subnormals, so that the addition itself rounds.
+    // Float32 numbers from 0.5 to 1 have the same spacing as binary16 subnormals, so the addition itself rounds.
     const auto aligned = __builtin_bit_cast(float, magnitude) + 0.5f;
     const auto subnormal = __builtin_bit_cast(std::uint32_t, aligned) - half_bits;
     const auto quiet_nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
@@ -47,7 +47,7 @@ struct float16 {
     const auto sign = (stored & 0x8000u) << 16;
     const auto magnitude = stored & 0x7fffu;
     const auto normal = (magnitude << 13) + exponent_shift;
-    // With an implicit leading one put in and taken out, no operand is subnormal, which is slow or flushed to zero.
+    // Adding and removing an implicit leading one keeps operands normal: subnormal ones are slow or flushed to zero.
     const auto with_one = __builtin_bit_cast(float, (magnitude << 13) + smallest_normal);
     const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
     auto result = select(magnitude < 0x400u, subnormal, normal);
@@ -80,14 +80,14 @@ struct float16 {
   using eight_halves [[gnu::vector_size(16)]] = short;
 #endif
 
-  /// Compilers turn a conditional expression into a jump around the float arithmetic, and then do not vectorise.
+  /// Compilers turn a conditional expression into a jump around the float arithmetic, which prevents vectorisation.
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::uint32_t select(bool condition, std::uint32_t yes,
                                                                           std::uint32_t no) noexcept {
     const auto mask = 0u - static_cast<std::uint32_t>(condition);
     return (yes & mask) | (no & ~mask);
   }
 
-  // Bits of float32 magnitudes.
+  // Bit patterns of float32 magnitudes.
   static constexpr std::uint32_t exponent_shift = (127u - 15u) << 23;
   static constexpr std::uint32_t quiet_bit = 0x400000u;
   static constexpr std::uint32_t half_bits = 0x3f000000u;        // 0.5

@@ -5,7 +5,7 @@
 
 namespace pagedkv {
 
-/// IEEE binary32, kept bit for bit.
+/// IEEE binary32, stored bit for bit.
 struct float32 {
   using storage = float;
   static constexpr bool scaled = false;

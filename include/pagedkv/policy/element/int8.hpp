@@ -8,13 +8,14 @@
 
 namespace pagedkv {
 
-/// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127. It is never below the smallest normal
-/// float32, so that an all-zero row divides by no zero and a subnormal one by no imprecise number, and never so large
-/// that 127 times it overflows. Rounds to nearest even; a finite row's error is at most scale / 2 per number, up to
-/// float32's own rounding. Numbers beyond 127 times the scale, which no row of that scale holds, encode to nonsense.
+/// Symmetric 8-bit integers, scaled per token and KV head: scale = absmax / 127. The scale is at least the smallest
+/// normal float32, so that an all-zero row causes no division by zero and a subnormal row no imprecise one, and small
+/// enough that 127 times it does not overflow. Rounds to nearest even; a finite row's error is at most scale / 2 per
+/// number, up to float32's own rounding. Numbers beyond 127 times the scale, which cannot occur in a row of that scale,
+/// encode to an unspecified value.
 ///
 /// A row that holds a NaN or an infinity gets a NaN scale and decodes to NaN throughout: int8 can represent neither,
-/// and a plausible number in their place would hide a broken model. Multiplying by the scale propagates it.
+/// and a plausible number instead would hide a broken model. Multiplication by the scale propagates the NaN.
 struct int8 {
   using storage = std::int8_t;
   static constexpr bool scaled = true;
@@ -32,8 +33,8 @@ struct int8 {
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
     // Neither scale nor reciprocal is ever subnormal, and a loop over a row divides once. The quotient is at most 127,
-    // but for float32's rounding. At 1.5 * 2^23 neighbouring float32 numbers are one apart: adding that rounds to an
-    // integer, which is the low byte, as that of the number added is zero.
+    // up to float32's rounding. At 1.5 * 2^23, neighbouring float32 numbers are one apart: adding this number rounds to
+    // an integer, which is the low byte of the sum, because the low byte of the number is zero.
     constexpr auto integer_spacing = 0x1.8p23f;
     return static_cast<storage>(__builtin_bit_cast(std::int32_t, rounded_product(number, 1 / scale) + integer_spacing));
   }

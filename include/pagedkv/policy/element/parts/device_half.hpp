@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// Conversion between float32 and IEEE binary16 in one instruction, where the compiler is at work on code for a device.
-// Rounds to nearest even; a NaN stays a NaN, its payload may change.
+// Conversion between float32 and IEEE binary16 in one instruction, in device code. Rounds to nearest even; a NaN stays
+// a NaN, but its payload may change.
 #if defined(__HIP_DEVICE_COMPILE__)
 
   #define PAGEDKV_DEVICE_HALF

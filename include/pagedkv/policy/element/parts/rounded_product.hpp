@@ -4,8 +4,8 @@
 
 namespace pagedkv {
 
-/// a * b, rounded to float32 before anything is added to it. Compilers for devices fuse a product with a sum, which
-/// rounds once and differs from the host in ties. (So does GCC where it is told that the processor can.)
+/// a * b, rounded to float32 before it is added to anything. Device compilers, and GCC for processors with FMA, fuse a
+/// product with a sum, which rounds once and gives other results than the host in ties.
 [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float rounded_product(float a, float b) noexcept {
 #if defined(__CUDA_ARCH__)
   float product;

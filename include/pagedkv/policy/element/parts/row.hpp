@@ -11,8 +11,8 @@
 
 namespace pagedkv {
 
-/// The loops over rows. Chunks of a known length, and arrays that do not overlap, are all that compilers need to take
-/// vector instructions at -O2.
+/// The loops over rows. With chunks of a known length and arrays that do not overlap, compilers use vector instructions
+/// at -O2.
 template <element E>
 struct row_loops {
   using storage = typename E::storage;
@@ -46,7 +46,7 @@ struct row_loops {
   }
 
 #if defined(PAGEDKV_WIDE_VECTORS)
-  // The same loops with wider vectors, and with an element's own instructions where it names any.
+  // The same loops with wider vectors, and with an element's own vector functions if it has any.
   [[gnu::flatten]] PAGEDKV_WIDE static void encode_wide(const float* row, float scale, storage* stored,
                                                         std::size_t size) noexcept {
     auto i = std::size_t{0};
@@ -73,7 +73,7 @@ struct row_loops {
 #endif
 };
 
-/// Bits of the largest magnitude in a row, by chunks as above.
+/// Bits of the largest magnitude in a row, in chunks as above.
 [[gnu::always_inline]] inline std::int32_t absmax_bits(const float* row, std::size_t size) noexcept {
   constexpr auto chunk = std::size_t{16};
   constexpr auto magnitude = [](std::int32_t bits) { return bits & 0x7fffffff; };
@@ -102,8 +102,8 @@ struct row_loops {
 }
 #endif
 
-/// Largest magnitude in a row; NaN if it holds one; 0 if it is empty. Magnitudes are compared as integers, which order
-/// like the numbers and put infinity above every number and NaN above infinity.
+/// Largest magnitude in a row; NaN if it holds one; 0 if it is empty. Magnitudes are compared as integers, which have
+/// the order of the numbers, with infinity above every number and NaN above infinity.
 [[nodiscard]] inline float absmax(std::span<const float> row) noexcept {
 #if defined(PAGEDKV_WIDE_VECTORS)
   if (has_wide_vectors) {
@@ -131,7 +131,7 @@ float encode_row(std::span<const float> row, std::span<typename E::storage> stor
   return scale;
 }
 
-/// Decodes what `encode_row` stored with `scale`. Sizes must be equal.
+/// Decodes numbers that `encode_row` stored with `scale`. Sizes must be equal.
 template <element E>
 void decode_row(std::span<const typename E::storage> stored, float scale, std::span<float> row) noexcept {
   assert(row.size() == stored.size());

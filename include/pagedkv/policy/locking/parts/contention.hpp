@@ -6,7 +6,7 @@
 
 namespace pagedkv {
 
-/// How often threads got into each other's way.
+/// How often threads delayed each other.
 struct contention_counts {
   std::int64_t waits = 0;    // a mutex was held by another thread
   std::int64_t retries = 0;  // a compare-and-swap found the word changed
@@ -15,7 +15,7 @@ struct contention_counts {
   friend bool operator==(const contention_counts&, const contention_counts&) = default;
 };
 
-/// Where components report contention. Static: counts belong to the type.
+/// Where components report contention. Members are static: counts belong to the type.
 ///
 /// | requirement                               | meaning                       |
 /// |-------------------------------------------|-------------------------------|
@@ -39,8 +39,8 @@ struct no_contention_metrics {
 
 static_assert(contention_metrics<no_contention_metrics>);
 
-/// Counts for all caches whose locking policy names the same `Tag`. Contention is rare next to what it slows down, so
-/// one counter per kind serves all threads.
+/// Counts for all caches whose locking policy names the same `Tag`. One counter per kind serves all threads, because
+/// contention is rare compared to the operations that it delays.
 template <class Tag = void>
 class count_contention {
  public:

@@ -9,22 +9,22 @@
 
 namespace pagedkv {
 
-/// A reader-writer lock under which neither kind starves.
+/// A reader-writer lock that starves neither readers nor writers.
 ///
-/// Readers that find a writer inside are let in together when it leaves, before any other writer: a reader waits for
-/// one writer at most (the phases of Brandenburg and Anderson, "Spin-based reader-writer synchronization for
-/// multiprocessor real-time systems", Real-Time Systems 46, 2010).
+/// When a writer leaves, all readers that wait enter together, before any other writer: a reader waits for one writer
+/// at most (the phases of Brandenburg and Anderson, "Spin-based reader-writer synchronization for multiprocessor
+/// real-time systems", Real-Time Systems 46, 2010).
 ///
-/// Writers that find somebody inside get in line, and the first in line tries. Newcomers may pass the line, since a
-/// lock that waits for a thread to wake up stands idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys 2017);
-/// but after `max_looks` looks the first in line closes the door, and then waits only for those inside, and for the
-/// readers that wait for a writer inside.
+/// Writers that find the lock taken queue up, and the first of the queue retries. New writers may overtake the queue,
+/// because a lock that waits for a thread to wake up is idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys
+/// 2017). After `max_looks` attempts, the first of the queue closes the door: then it waits only for the threads inside
+/// and for the readers that already wait for a writer inside.
 ///
-/// A change that a notification follows is sequentially consistent: the notification looks first whether anybody sleeps,
-/// and must not look before the change is seen.
+/// A change that is followed by a notification is sequentially consistent: the notification first checks whether a
+/// thread sleeps, and this check must not precede the change.
 ///
-/// At most 2^14 - 1 threads may hold or await it as readers at once. It outlives every call: a writer that leaves still
-/// wakes those whom it has let in.
+/// At most 2^14 - 1 threads may hold or await the lock as readers at once. Destroy it only after every call has
+/// returned: a writer that leaves still wakes the readers that it admitted.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
  public:
@@ -70,10 +70,10 @@ class basic_fair_shared_mutex {
   }
 
  private:
-  // What `state_` is made of.
+  // The parts of `state_`.
   static constexpr auto writer_inside = std::uint32_t{1};
-  static constexpr auto door_closed = std::uint32_t{2};  // by the first in line
-  static constexpr auto phase = std::uint32_t{4};        // changes when waiting readers are let in
+  static constexpr auto door_closed = std::uint32_t{2};  // set by the first of the queue
+  static constexpr auto phase = std::uint32_t{4};        // toggles when waiting readers are admitted
   static constexpr auto reader_bits = 14;
   static constexpr auto one_reader = std::uint32_t{1} << 4;
   static constexpr auto one_waiting = one_reader << reader_bits;
@@ -81,7 +81,7 @@ class basic_fair_shared_mutex {
   static constexpr auto readers_waiting = readers_inside << reader_bits;
   static constexpr auto max_readers = readers_inside / one_reader;
 
-  /// Inside and waiting.
+  /// Readers inside plus readers waiting.
   [[nodiscard]] static std::uint32_t num_readers(std::uint32_t state) noexcept {
     return (state & readers_inside) / one_reader + (state & readers_waiting) / one_waiting;
   }
@@ -96,7 +96,7 @@ class basic_fair_shared_mutex {
     return admitted == 0 ? rest : (rest ^ phase) + (admitted >> reader_bits);
   }
 
-  /// For a reader that is counted as waiting since `before`.
+  /// Waits until the reader that was counted as waiting in phase `before` is admitted.
   [[gnu::noinline]] void await_admission(std::uint32_t before) noexcept {
     Metrics::waited();
     for (auto looks = 1;; ++looks) {
@@ -151,9 +151,9 @@ class basic_fair_shared_mutex {
   }
 
   Atomic<std::uint32_t> state_{0};
-  Atomic<std::uint32_t> admissions_{0};    // of groups of readers; what they sleep on
-  Atomic<std::uint32_t> next_ticket_{0};   // of the writer that gets in line next
-  Atomic<std::uint32_t> first_ticket_{0};  // of the writer that is first in line
+  Atomic<std::uint32_t> admissions_{0};    // counts admitted groups of readers; readers sleep on it
+  Atomic<std::uint32_t> next_ticket_{0};   // of the writer that queues up next
+  Atomic<std::uint32_t> first_ticket_{0};  // of the writer that is first in the queue
 };
 
 using fair_shared_mutex = basic_fair_shared_mutex<>;

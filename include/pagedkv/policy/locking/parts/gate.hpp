@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// Lets any number of threads through, readers and writers alike, and can be closed by one that wants to be alone.
-/// Passing touches a cache line that few other threads touch; closing waits for those inside.
+/// Any number of threads may pass at once, readers and writers alike, until one thread closes the gate to be alone.
+/// Passing writes a cache line that few other threads write; closing waits for the threads inside.
 template <contention_metrics Metrics = no_contention_metrics>
 class gate {
  public:
@@ -38,7 +38,7 @@ class gate {
 
   [[nodiscard]] mutex_type& own() noexcept { return parts_[threads_.current() % parts_.size()].mutex; }
 
-  this_thread_index threads_;  // kept, so that every shared object leaves by the part by which it came
+  this_thread_index threads_;  // stored, so that every shared object leaves by the same part by which it entered
   std::array<part, 16> parts_;
 };
 

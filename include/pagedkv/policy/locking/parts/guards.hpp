@@ -2,7 +2,7 @@
 
 namespace pagedkv {
 
-/// Holds a mutex for as long as it lives; costs nothing where the mutex is empty.
+/// Holds a mutex during its own lifetime; costs nothing if the mutex is empty.
 template <class Mutex>
 class [[nodiscard]] exclusive_guard {
  public:
@@ -27,7 +27,7 @@ class [[nodiscard]] shared_guard {
   Mutex& mutex_;
 };
 
-/// Tries for a mutex, or waits for it if the caller is patient.
+/// Tries to lock a mutex; waits for it only if the caller is patient.
 template <class Mutex>
 class [[nodiscard]] eager_guard {
  public:
@@ -52,7 +52,7 @@ class [[nodiscard]] eager_guard {
   bool holds_ = false;
 };
 
-/// Keeps every other thread out of the cache for as long as it lives, where the mutex can.
+/// Keeps all other threads out of the cache during its own lifetime, if the mutex can be closed.
 template <class Mutex>
 class [[nodiscard]] whole_guard {
  public:

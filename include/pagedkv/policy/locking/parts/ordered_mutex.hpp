@@ -8,10 +8,10 @@
 
 namespace pagedkv {
 
-/// The order in which a thread may take mutexes: only ever one of higher rank than all it holds.
+/// The order in which a thread may lock mutexes: each of a higher rank than all that it holds.
 enum class lock_rank : std::uint8_t { sequence = 1, eviction_shard, free_list_shard };
 
-/// The ranks that this thread holds, one bit each; kept in debug builds only.
+/// The ranks that this thread holds, one bit each; only in debug builds.
 class held_ranks {
  public:
   static void add([[maybe_unused]] lock_rank rank) noexcept {
@@ -34,7 +34,7 @@ class held_ranks {
 #endif
 };
 
-/// A mutex that takes part in the lock order and counts waits.
+/// A mutex that checks the lock order and counts waits.
 template <lock_rank Rank, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
 class ordered_mutex {
  public:

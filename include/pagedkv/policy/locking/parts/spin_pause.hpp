@@ -2,7 +2,7 @@
 
 namespace pagedkv {
 
-/// For threads that look at a word again and again: leaves it, and what the core has, to others for a moment.
+/// For loops that read a word repeatedly: yields the core's resources for a moment.
 inline void spin_pause() noexcept {
   for (auto i = 0; i < 8; ++i) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -10,7 +10,8 @@
 
 namespace pagedkv {
 
-/// `Count` running sums. Whoever reads one knows of all that was done before what it counts.
+/// `Count` running sums. `add` releases, `get` acquires: a reader that sees an addition also sees every earlier write
+/// of its thread.
 template <template <class> class Atomic, std::size_t Count>
 class plain_tally {
  public:
@@ -25,8 +26,8 @@ class plain_tally {
   std::array<Atomic<std::int64_t>, Count> sums_{};
 };
 
-/// The same for many threads, each of which adds to a cache line that it shares with few others. Reading takes time in
-/// the number of lines and is exact while nobody adds.
+/// The same for many threads: few threads share a cache line. `get` reads all lines; its result is exact unless other
+/// threads add meanwhile.
 template <template <class> class Atomic, std::size_t Count, class ThreadIndex = this_thread_index>
 class striped_tally {
  public:

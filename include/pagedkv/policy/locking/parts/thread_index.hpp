@@ -8,24 +8,24 @@
 
 namespace pagedkv {
 
-/// Hands out small numbers, the lowest free one first. Lock-free.
+/// Allocates small numbers, the lowest free one first. Lock-free.
 template <template <class> class Atomic = std::atomic>
 class index_registry {
  public:
   static constexpr std::uint32_t capacity = 1024;
   static constexpr std::uint32_t none = 0xffff'ffff;
 
-  /// A number below `capacity` that nobody else holds, or `none`. What its last holder did happens before.
+  /// A number below `capacity` that no other thread holds, or `none`. All writes of its last holder happen before.
   [[nodiscard]] std::uint32_t claim() noexcept {
     for (std::uint32_t i = 0; i < claimed_.size(); ++i) {
       auto taken = claimed_[i].load(std::memory_order_relaxed);
       while (taken != ~std::uint64_t{0}) {
-        const auto place = static_cast<std::uint32_t>(std::countr_one(taken));
-        const auto bit = std::uint64_t{1} << place;
+        const auto position = static_cast<std::uint32_t>(std::countr_one(taken));
+        const auto bit = std::uint64_t{1} << position;
         taken = claimed_[i].fetch_or(bit, std::memory_order_acquire);
         if ((taken & bit) == 0) {
-          raise_limit(64 * i + place + 1);
-          return 64 * i + place;
+          raise_limit(64 * i + position + 1);
+          return 64 * i + position;
         }
       }
     }
@@ -36,7 +36,7 @@ class index_registry {
     claimed_[index / 64].fetch_and(~(std::uint64_t{1} << (index % 64)), std::memory_order_release);
   }
 
-  /// Above every number that was ever claimed.
+  /// Greater than every number that was ever claimed.
   [[nodiscard]] std::uint32_t limit() const noexcept { return limit_.load(std::memory_order_acquire); }
 
  private:
@@ -51,16 +51,17 @@ class index_registry {
   Atomic<std::uint32_t> limit_{0};
 };
 
-/// A small number for every live thread, given back when the thread ends. Components keep one place per number, so that
-/// a thread finds its own without searching.
+/// A small number for every live thread, released when the thread ends. Components index an array with it, so that a
+/// thread finds its own element without a search.
 ///
-/// Shared objects that hide their symbols number threads each by itself. So the numbers are those of the object in which
-/// this was made: a component that keeps one hands the same number to a thread from whichever object it is called.
+/// Shared objects with hidden symbols each number threads separately. Therefore the numbering is that of the object
+/// that constructed this one: a component that stores it gets the same number for a thread in whichever object the call
+/// is compiled.
 class this_thread_index {
  public:
   this_thread_index() noexcept : numbering_(&own_) {}
 
-  /// `index_registry<>::none` for a thread that found no number left when it first asked, and at the end of a thread.
+  /// `index_registry<>::none` if no number was free at the thread's first call, and while the thread ends.
   [[nodiscard]] std::uint32_t current() const noexcept {
     if (numbering_ != &own_) [[unlikely]] {
       return numbering_->current();
@@ -88,7 +89,8 @@ class this_thread_index {
     }
   };
 
-  // Hidden, all of these: they belong together, and a linker that shared some between objects would mix them up.
+  // All of these are hidden: they belong together, and a linker that merged only some between objects would mix them
+  // up.
   [[gnu::noinline, gnu::visibility("hidden")]] static std::uint32_t claim() noexcept {
     static thread_local const auto at_exit = returned_at_exit{};
     index_ = own_.registry.claim();
@@ -98,14 +100,14 @@ class this_thread_index {
     return index_ != unknown ? index_ : claim();
   }
   [[gnu::visibility("hidden")]] static constinit inline numbering own_{.registry = {}, .current = current_of_own};
-  // Apart from what needs a destructor, so that reading it is one load.
+  // Separate from the object with a destructor, so that reading it is one load.
   [[gnu::visibility("hidden")]] static constinit inline thread_local std::uint32_t index_ = unknown;
 
   numbering* numbering_;
 };
 
-/// How components tell the threads of a locking policy apart, as member `type`. Specialise it for threads that are not
-/// the system's.
+/// How components identify the threads of a locking policy, as member `type`. Specialise it for threads that are not
+/// the operating system's.
 template <class Locking>
 struct thread_index_of {
   using type = this_thread_index;

@@ -4,8 +4,8 @@
 
 namespace pagedkv {
 
-/// A plain value with the interface of `std::atomic`, for components that one thread at a time enters. Memory orders
-/// are accepted and ignored, and every operation compiles to ordinary loads and stores.
+/// A plain value with the interface of `std::atomic`, for components that only one thread at a time enters. Memory
+/// orders are ignored, and every operation compiles to ordinary loads and stores.
 template <class T>
 class unsynchronized {
  public:
@@ -66,7 +66,7 @@ class unsynchronized {
   T value_{};
 };
 
-/// Stands where a mutex would, and does nothing.
+/// A mutex that does nothing.
 struct no_mutex {
   void lock() noexcept {}
   [[nodiscard]] bool try_lock() noexcept { return true; }
@@ -75,7 +75,7 @@ struct no_mutex {
   void unlock_shared() noexcept {}
 };
 
-/// Components that one thread at a time changes, and several may read in between.
+/// Components that one thread at a time changes; several threads may read them while no thread changes them.
 struct unsynchronized_family {
   static constexpr bool concurrent = false;
 };

@@ -10,26 +10,26 @@
 
 namespace pagedkv {
 
-/// A place for every block, at first the one of its own number. Memory is taken when blocks first change places: 8
-/// bytes per block.
-class block_places {
+/// An index for every block, initially its own number. Allocates 8 bytes per block at the first exchange.
+class block_indices {
  public:
-  explicit block_places(std::int32_t num_blocks) noexcept : size_(static_cast<std::size_t>(num_blocks)) {}
+  explicit block_indices(std::int32_t num_blocks) noexcept : size_(static_cast<std::size_t>(num_blocks)) {}
 
-  [[nodiscard]] std::size_t place_of(block_id block) const noexcept {
-    return entries_ == nullptr ? to_index(block) : entries_[to_index(block)].place;
+  [[nodiscard]] std::size_t index_of(block_id block) const noexcept {
+    return entries_ == nullptr ? to_index(block) : entries_[to_index(block)].index;
   }
-  [[nodiscard]] block_id block_at(std::size_t place) const noexcept {
-    return entries_ == nullptr ? to_block(place) : entries_[place].block;
+  [[nodiscard]] block_id block_at(std::size_t index) const noexcept {
+    return entries_ == nullptr ? to_block(index) : entries_[index].block;
   }
 
-  /// Two blocks change places. No other thread is at work. False, and nothing has changed, when memory is exhausted.
+  /// Exchanges the indices of two blocks. Requires that no other thread uses the object. False when memory is
+  /// exhausted; then nothing has changed.
   [[nodiscard]] bool swap(block_id a, block_id b) noexcept {
     if (entries_ == nullptr && !fill()) {
       return false;
     }
-    auto& first = entries_[to_index(a)].place;
-    auto& second = entries_[to_index(b)].place;
+    auto& first = entries_[to_index(a)].index;
+    auto& second = entries_[to_index(b)].index;
     std::swap(entries_[first].block, entries_[second].block);
     std::swap(first, second);
     return true;
@@ -38,9 +38,9 @@ class block_places {
   [[nodiscard]] std::size_t bytes() const noexcept { return entries_ == nullptr ? 0 : size_ * sizeof(entry); }
 
  private:
-  /// Entry `i`: the place of block `i`, and the block at place `i`.
+  /// Entry `i`: the index of block `i`, and the block with index `i`.
   struct entry {
-    std::uint32_t place;
+    std::uint32_t index;
     block_id block;
   };
 
