@@ -12,7 +12,7 @@ namespace {
 
 using namespace pagedkv;
 
-/// Lengths as a batch holds them.
+/// Lengths in the form of a batch.
 struct rows_under_test {
   std::vector<std::int32_t> indptr = {0};
   std::vector<std::int32_t> last_block_len;
@@ -28,8 +28,8 @@ struct rows_under_test {
   [[nodiscard]] attention_batch batch() const { return {indptr, {}, last_block_len, query_indptr}; }
 };
 
-/// Goes through a plan as waves do, and checks that every tile of every task is taken once, that pieces of one task are
-/// numbered in a row and merged, and that whole tasks are not. Returns the most tiles that a wave has.
+/// Executes a plan as waves do. Checks that every tile of every task is processed once, that pieces of one task have
+/// consecutive numbers and are merged, and that whole tasks are not. Returns the largest number of tiles of a wave.
 std::int64_t check_plan(const attention_planner& planner) {
   const auto rows = planner.rows();
   const auto shares = planner.shares();
@@ -106,7 +106,7 @@ TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_pla
     for (const auto& row : planner.rows()) {
       all += std::int64_t{row.num_tiles + 1} * row.num_tasks;
     }
-    // Equal tasks may leave a tenth of the waves without any.
+    // With equal tasks, a tenth of the waves may have no work.
     CHECK(check_plan(planner) <= all * 10 / 9 / shape.num_shares + 1);
     CHECK(static_cast<std::int32_t>(planner.rows().size()) == num_rows);
   }

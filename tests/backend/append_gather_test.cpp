@@ -22,7 +22,7 @@ namespace {
 
 constexpr auto stream = host_backend::stream{};
 
-/// Every slot once in random order, and before every third a token to skip.
+/// Every slot once in random order, with a negative slot before every third one.
 template <class Random>
 std::vector<slot> shuffled_slots(const block_storage_view& view, Random& random) {
   auto positions = std::vector<std::int64_t>(static_cast<std::size_t>(view.num_blocks * view.block_size));
@@ -39,7 +39,7 @@ std::vector<slot> shuffled_slots(const block_storage_view& view, Random& random)
   return slots;
 }
 
-/// Bytes from the base to one row of K (`which` 0) or V (1), and to its scale: DESIGN's layout spelled out.
+/// Bytes from the base to one row of K (`which` 0) or V (1), and to its scale: the documented layout, spelled out.
 struct position {
   std::int64_t row;
   std::int64_t scale;
@@ -64,7 +64,7 @@ position locate(const Storage& storage, std::int64_t layer, slot s, std::int64_t
   return {start + (which * rows + row) * row_bytes, start + scales_start + (which * rows + row) * 4};
 }
 
-/// Writes what appending `rows` should leave into a copy of the storage's bytes.
+/// Writes the expected result of appending `rows` into a copy of the storage's bytes.
 template <class Storage>
 void expect_appended(std::vector<std::byte>& bytes, const Storage& storage, std::int64_t layer,
                      const std::vector<slot>& slots, const strided_rows& rows, std::int64_t which) {
@@ -98,7 +98,7 @@ bool close_enough(std::span<const float> written, std::span<const float> read) {
   return true;
 }
 
-/// Whether token i was read from its slot, or left alone if that is skipped.
+/// Whether token i was read from its slot, or is unchanged if the slot is negative.
 template <class Element>
 bool read_back(const std::vector<slot>& slots, const strided_rows& written, const strided_rows& read,
                std::int64_t heads) {
@@ -120,7 +120,7 @@ bool read_back(const std::vector<slot>& slots, const strided_rows& written, cons
 
 }  // namespace
 
-TEMPLATE_PRODUCT_TEST_CASE("what is appended is gathered again, and nothing else is touched", "[backend]",
+TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend]",
                            (nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major),
                            (float32, float16, bfloat16, int8)) {
   using element = typename TestType::element_type;
@@ -247,7 +247,7 @@ TEST_CASE("of equal slots the last one wins, and gathering may repeat slots", "[
   }
 }
 
-TEST_CASE("a NaN in one row leaves the other rows of its block alone", "[backend]") {
+TEST_CASE("a NaN in one row leaves the other rows of its block unchanged", "[backend]") {
   const auto storage = nhd_layer_major<int8>{small_config(16)};
   auto backend = host_backend{};
   auto random = std::mt19937{3};
@@ -277,7 +277,7 @@ TEMPLATE_TEST_CASE("slots beyond 2^31 numbers, and their scales, are written and
   auto plan = plan_storage<layout>(config, size_of_element<int8>).value();
   const auto length = static_cast<std::size_t>(plan.bytes);
   REQUIRE(plan.bytes > std::int64_t{5'000'000'000});
-  // Reserved address space: only the pages that are written take memory.
+  // Reserved address space: only written pages take memory.
   auto* const reserved =
       ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(reserved != MAP_FAILED);

@@ -22,7 +22,7 @@ constexpr auto group_size = 3;
 constexpr auto num_heads = num_kv_heads * group_size;
 constexpr auto head_dim = 64;
 
-/// Keys, values and queries as a model computes them from tokens and positions.
+/// Keys, values and queries as functions of tokens and positions, like a model's.
 std::vector<float> project(token t, std::size_t position, unsigned which, int heads) {
   auto random = std::mt19937{static_cast<unsigned>(t) * 7919u + static_cast<unsigned>(position) * 31u + which};
   auto number = std::uniform_real_distribution<float>{-1, 1};
@@ -31,7 +31,7 @@ std::vector<float> project(token t, std::size_t position, unsigned which, int he
   return row;
 }
 
-/// A model's decode loop over a cache; beside it, each sequence's tokens, from which contiguous keys and values follow.
+/// A model's decode loop over a cache, and each sequence's tokens, which determine contiguous keys and values.
 template <class Cache>
 class decoder {
  public:
@@ -56,7 +56,7 @@ class decoder {
     return forked;
   }
 
-  /// The largest error of one query per sequence against contiguous attention in float64.
+  /// The largest error of one query per sequence compared to contiguous attention in float64.
   double attend() {
     auto ids = std::vector<sequence_id>{};
     auto queries = std::vector<float>{};

@@ -29,7 +29,7 @@ std::vector<host::instruction_set> instruction_sets() {
   return sets;
 }
 
-/// Compares with the reference, by every instruction set.
+/// Compares with the reference, for every instruction set.
 template <class Attention>
 void check_against_reference(Attention& attention, const attention_options& options = {}, double share = 1) {
   for (const auto set : instruction_sets()) {
@@ -44,7 +44,7 @@ using nhd = nhd_layer_major<Element>;
 template <class Element>
 using hnd = hnd_block_major<Element>;
 
-/// One that the library does not know: a byte in units of 1/16, scaled.
+/// An element that the library does not know: a byte in units of 1/16, scaled.
 struct sixteenths {
   using storage = std::int8_t;
   static constexpr bool scaled = true;
@@ -62,7 +62,7 @@ static_assert(element<sixteenths>);
 
 }  // namespace
 
-TEMPLATE_PRODUCT_TEST_CASE("attention over blocks is what its definition says", "[attention]", (nhd, hnd),
+TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "[attention]", (nhd, hnd),
                            (float32, float16, bfloat16, int8, sixteenths)) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
@@ -118,8 +118,8 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks is what its definition says", 
   }
 }
 
-TEMPLATE_TEST_CASE("options of attention do what they say", "[attention]", nhd<float32>, hnd<float16>, nhd<bfloat16>,
-                   nhd<int8>) {
+TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attention]", nhd<float32>, hnd<float16>,
+                   nhd<bfloat16>, nhd<int8>) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -156,7 +156,7 @@ TEMPLATE_TEST_CASE("queries and outputs may be of any unscaled element", "[atten
   CHECK(wider.worst_error({}) <= attention_tolerance<float32>);
 }
 
-TEMPLATE_TEST_CASE("a long sequence is attended to on every thread", "[attention]", nhd<float32>, hnd<int8>) {
+TEMPLATE_TEST_CASE("attention to a long sequence uses every thread", "[attention]", nhd<float32>, hnd<int8>) {
   auto random = std::mt19937{6};
   auto shape = batch_shape{{32789}};
   shape.group_size = 4;
@@ -278,7 +278,7 @@ TEMPLATE_TEST_CASE("a window reads no block before it", "[attention]", nhd<float
   CHECK(refused.error().value == -1);
 }
 
-TEST_CASE("attention to what does not fit is refused", "[attention]") {
+TEST_CASE("attention with arguments that do not fit is refused", "[attention]") {
   auto random = std::mt19937{13};
   auto shape = batch_shape{{20, 30}};
   auto under_test = attention_under_test<nhd<float32>>{shape, random};
@@ -313,7 +313,7 @@ TEST_CASE("attention to what does not fit is refused", "[attention]") {
   CHECK(refused(0, {good.indptr, indices, good.last_block_len, {}}, 2) == "block in attention_batch.indices");
 }
 
-TEST_CASE("an empty batch is attended to", "[attention]") {
+TEST_CASE("attention accepts an empty batch", "[attention]") {
   auto random = std::mt19937{14};
   auto attention = attention_under_test<nhd<float32>>{batch_shape{}, random};
   CHECK(attention.attend());

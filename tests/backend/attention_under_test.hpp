@@ -12,7 +12,7 @@
 
 namespace pagedkv::test {
 
-/// What a batch looks like. Rows have their lengths in tokens; each has `num_queries`, or as many as `queries` says.
+/// The shape of a batch: the length of each row in tokens; `num_queries` queries per row, or as in `queries`.
 struct batch_shape {
   std::vector<std::int64_t> lengths = {};
   std::int32_t block_size = 16;
@@ -23,7 +23,7 @@ struct batch_shape {
   float magnitude = 1;                // of keys, values and queries
 };
 
-/// Sequences in blocks in random order, with garbage, NaN where it can be, in every slot that no token has.
+/// Sequences in blocks in random order. Every slot without a token holds garbage: NaN where the element has one.
 template <class Storage, class Input = float32, class Output = Input>
 class attention_under_test {
  public:
@@ -78,7 +78,7 @@ class attention_under_test {
     host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim}, {value.data(), 0, dim}).value();
   }
 
-  /// Rows of queries are further apart than they are long, as slices of a packed projection are.
+  /// Rows of queries are further apart than they are long, like slices of a packed projection.
   [[nodiscard]] result<void> attend(const attention_options& options = {}, host::workers threads = {},
                                     host::instruction_set instructions = host::best_instruction_set()) {
     const auto numbers = static_cast<std::size_t>(query_indptr_.back() * token_stride());

@@ -99,7 +99,7 @@ TEST_CASE("a compaction that fails in the backend changes nothing", "[cache][fau
   release_all(cache, {id});
 }
 
-TEST_CASE("a compaction that runs out of memory loses nothing but what the eviction policy knew", "[cache][faults]") {
+TEST_CASE("a compaction that runs out of memory loses only the eviction policy's knowledge", "[cache][faults]") {
   const auto keep = text(0, 4);
   const auto drop = text(10, 4);
   for (auto n = 1, refusals = 0;; ++n) {

@@ -62,7 +62,7 @@ TEST_CASE("an eviction policy is told where a block hangs, however it is given b
   }
 }
 
-TEST_CASE("what is committed after a compaction continues the blocks where they are", "[cache][compact]") {
+TEST_CASE("commits after a compaction continue the moved blocks", "[cache][compact]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto below = create_committed(cache, text(100, 8));
   const auto above = create_committed(cache, text(0, 8));

@@ -21,7 +21,7 @@ TEST_CASE("metadata is at most 128 bytes for each block of 16 tokens", "[cache][
   CHECK(cache.memory().metadata() <= full.metadata());
 }
 
-TEST_CASE("payload is what the layout plans", "[cache][memory]") {
+TEST_CASE("the payload has the size that the layout plans", "[cache][memory]") {
   const auto config = small_cache(10);
   auto cache = kv_cache<int8>{config};
   CHECK(cache.memory().payload == plan_storage<memory_layout<>>(config, size_of_element<int8>)->bytes);

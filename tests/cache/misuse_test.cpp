@@ -46,7 +46,7 @@ TEMPLATE_TEST_CASE("ids of one cache are unknown to another", "[cache]", CACHES)
 
 #ifndef NDEBUG
 
-TEMPLATE_TEST_CASE("a debug build asserts that somebody holds what is written", "[cache]", CACHES) {
+TEMPLATE_TEST_CASE("a debug build asserts that a sequence holds the written blocks", "[cache]", CACHES) {
   auto cache = TestType{small_cache(8)};
   const auto numbers = std::array<float, 2>{};
   const auto writes = [&](slot s) {

@@ -150,7 +150,7 @@ TEST_CASE("pinned blocks are in use until unpinned, once", "[cache][pin]") {
   CHECK(cache.unpin(nothing->id));
 }
 
-TEST_CASE("a pin that raises what is in use raises the peak", "[cache][pin]") {
+TEST_CASE("a pin that takes blocks into use raises the peak", "[cache][pin]") {
   auto cache = kv_cache<>{small_cache(4)};
   const auto first = create_committed(cache, text(0, 8));
   REQUIRE(cache.release(first));

@@ -87,7 +87,7 @@ TEST_CASE("ids of one map name nothing in another", "[record_map]") {
   CHECK_FALSE(holds(*maps[0], ids[0]));
 }
 
-TEST_CASE("under lock_free whoever comes second to a record is told so", "[record_map]") {
+TEST_CASE("under lock_free a second thread at a record gets an error", "[record_map]") {
   using lock_free_map = record_map<int, lock_free>;
   using entry = lock_free_map::entry;
   auto records = lock_free_map{1};
@@ -128,7 +128,7 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   CHECK(records.reserve("number of records").error().code == error_code::limit_reached);
 }
 
-TEST_CASE("a place that was reserved and abandoned was never open", "[record_map]") {
+TEST_CASE("an entry that was reserved and abandoned was never open", "[record_map]") {
   auto records = map{1};
   auto* const place = records.reserve("number of records").value();
   records.for_each([](const auto&) { FAIL("visits a place that is not open"); });
@@ -137,7 +137,7 @@ TEST_CASE("a place that was reserved and abandoned was never open", "[record_map
   CHECK(records.reserve("number of records").value() == place);
 }
 
-TEST_CASE("a place for which there is no memory is refused as such, and vacant again", "[record_map]") {
+TEST_CASE("an entry for which there is no memory is refused as such, and vacant again", "[record_map]") {
   auto records = map{65};  // two chunks
   for (auto i = 0; i < 64; ++i) {
     static_cast<void>(add(records, i));

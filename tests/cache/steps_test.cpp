@@ -54,7 +54,7 @@ TEST_CASE("a hit on a block that waits for a step lets it go on waiting", "[cach
   check_sound(cache);
 }
 
-TEST_CASE("what is appended after the step began belongs to it", "[cache][steps]") {
+TEST_CASE("blocks appended after the step began belong to it", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto used = create_committed(cache, text(0, 8));
   const auto step = cache.begin_step(std::array{used}).value();
@@ -168,7 +168,7 @@ TEST_CASE("of two forks in a step, only one copies", "[cache][steps]") {
   release_all(cache, {first, second});
 }
 
-TEST_CASE("a fork of a truncated sequence does not write what an open step reads either", "[cache][steps]") {
+TEST_CASE("a fork of a truncated sequence does not write slots that an open step reads", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto first = create_committed(cache, text(0, 6));
   const auto step = cache.begin_step(std::array{first}).value();
@@ -291,7 +291,7 @@ TEST_CASE("a refusal counts on no block that the prompt itself shares", "[cache]
   REQUIRE(cache.release(kept));
 }
 
-TEST_CASE("a gain tells what comes at once from what comes with a step", "[cache][steps]") {
+TEST_CASE("a gain counts blocks available at once apart from blocks that wait for a step", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto used = create_committed(cache, text(0, 8));
   const auto unused = create_committed(cache, text(100, 4));

@@ -229,7 +229,8 @@ TEST_CASE("case 3: the swap of a pop that slept through 65,536 cycles fails", "[
   CHECK_FALSE(testing::explorer{limits}.stopped_anywhere(stalled_pop<short_tag>, 1, 1).failure.empty());
 }
 
-TEMPLATE_LIST_TEST_CASE("case 4: what is freed twice is freed once, and the second is told", "[cases]", caches) {
+TEMPLATE_LIST_TEST_CASE("case 4: a block freed twice is freed once, and the second release is an error", "[cases]",
+                        caches) {
   const auto rounds = testing::full_numbers() ? 100'000 : 2'000;
   auto cache = TestType{config_of(8, 2)};
   auto ids = std::array<sequence_id, 1>{};

@@ -104,7 +104,7 @@ std::vector<cache_event> drain(reporting_cache& cache) {
   return drained;
 }
 
-TEST_CASE("a cache reports what it stores, copies and evicts", "[events]") {
+TEST_CASE("a cache reports stored, copied and evicted blocks", "[events]") {
   auto cache = reporting_cache{{.block_size = 2, .num_blocks = 4, .num_kv_heads = 1, .head_dim = 1}};
   const auto prompt = std::vector<token>{1, 2, 3, 4, 5};
   const auto first = cache.create_sequence(prompt).value().id;

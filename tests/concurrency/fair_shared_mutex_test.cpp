@@ -16,7 +16,7 @@ namespace {
 
 using pagedkv::fair_shared_mutex;
 
-// Enough arithmetic for about 20 µs, the time a reader of the cache holds the lock.
+// Arithmetic of about 20 µs, the time for which a reader of the cache holds the lock.
 std::uint64_t work() {
   auto state = std::uint64_t{88172645463325252};
   for (auto i = 0; i < 12000; ++i) {
@@ -74,7 +74,7 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
 }
 
 // Case 7 of the concurrency cases, in counts: once the door is closed, a writer waits for the readers already inside,
-// never for a newcomer. How soon the door is closed, scheduler_test.cpp shows.
+// but for no newcomer. scheduler_test.cpp checks how soon the door is closed.
 TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mutex]") {
   struct this_test;
   using metrics = pagedkv::count_contention<this_test>;
@@ -113,7 +113,7 @@ TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mu
     readers.clear();
     writer.join();
     for (const auto& count : passed) {
-      CHECK(count <= 1);  // one that was inside already may look at the flag late
+      CHECK(count <= 1);  // a reader already inside may read the flag late
     }
   }
 }

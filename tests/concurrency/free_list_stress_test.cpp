@@ -22,7 +22,7 @@ using testing::scaled;
 
 constexpr auto num_threads = 16;
 
-/// A free list beside one flag per id that says whether a thread has it, and the thread's mark in its plain contents.
+/// A free list, one flag per id that says whether a thread has it, and the owner's mark in its plain contents.
 template <free_list List>
 class watched {
  public:
@@ -62,7 +62,7 @@ class watched {
  private:
   List list_;
   std::vector<std::atomic<bool>> held_;
-  std::vector<std::uint32_t> marks_;  // plain: ThreadSanitizer sees whether pushes and pops order their owners
+  std::vector<std::uint32_t> marks_;  // plain: ThreadSanitizer checks that pushes and pops order their owners
   std::atomic<int> errors_{0};
 };
 
@@ -74,7 +74,7 @@ void on_threads(int count, Body body) {
   }
 }
 
-/// Pops and pushes at random, holding `most` ids at most, and pushes all in the end.
+/// Pops and pushes at random, holding at most `most` ids, and pushes all at the end.
 template <free_list List>
 void churn(watched<List>& list, std::uint64_t seed, std::int64_t operations, std::size_t most) {
   auto random = std::minstd_rand{static_cast<std::uint32_t>(seed)};
@@ -126,7 +126,7 @@ TEST_CASE("few ids and many threads: every pop steals", "[free_list][stress]") {
   CHECK(list.drain() == num_blocks);
 }
 
-// Case 5, and beyond: Boost.Lockfree ends at 65,535.
+// Case 5, and beyond 65,535, the limit of Boost.Lockfree.
 TEST_CASE("many ids work", "[free_list][stress]") {
   const auto num_blocks = GENERATE(70'000, 4'000'000);
   auto list = watched<lock_free_free_list<>>{num_blocks};
@@ -137,8 +137,8 @@ TEST_CASE("many ids work", "[free_list][stress]") {
   CHECK(list.errors() == 0);
 }
 
-// Case 6: together the threads want more than there is.
-TEMPLATE_TEST_CASE("threads that want more than there is get exactly what there is", "[free_list][stress]",
+// Case 6: together the threads need more ids than exist.
+TEMPLATE_TEST_CASE("threads that need more ids than exist get exactly those that exist", "[free_list][stress]",
                    lock_free_free_list<>, free_list_for<sharded_mutex<>>) {
   const auto rounds = scaled(50, 5'000);
   const auto num_blocks = GENERATE(16, 1'000, 10'000);

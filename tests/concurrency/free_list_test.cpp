@@ -39,7 +39,7 @@ namespace {
 
 using namespace pagedkv;
 
-// The last ones reach the ends of magazines and caches sooner.
+// A thread without a cache reaches the ends of magazines and caches sooner.
 struct no_thread_index {
   static std::uint32_t current() noexcept { return index_registry<>::none; }
   static std::uint32_t limit() noexcept { return 0; }
@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("a free list starts with ascending ids", "[free_list]", stack
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("a free list returns what was given back", "[free_list]", models) {
+TEMPLATE_LIST_TEST_CASE("a free list returns ids that were given back", "[free_list]", models) {
   auto list = TestType{3};
   const auto first = list.pop();
   const auto second = list.pop();

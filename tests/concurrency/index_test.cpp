@@ -313,7 +313,7 @@ std::vector<scenario> index_scenarios() {
   return {find_races_replacement<Atomic>, find_follows_publication<Atomic>, publications_race<Atomic>};
 }
 
-TEST_CASE("a prefix index finds what is there and only that, under every schedule", "[prefix_index][scheduler]") {
+TEST_CASE("a prefix index finds exactly the published blocks under every schedule", "[prefix_index][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
   for (const auto& body : index_scenarios<scheduled>()) {
     const auto found = explorer{limits}.exhaustive(body);
@@ -323,7 +323,8 @@ TEST_CASE("a prefix index finds what is there and only that, under every schedul
   }
 }
 
-TEST_CASE("a prefix index finds what is there under random schedules of three threads", "[prefix_index][scheduler]") {
+TEST_CASE("a prefix index finds the published blocks under random schedules of three threads",
+          "[prefix_index][scheduler]") {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   const auto body = [](execution& e) {
     auto index = audited_index<scheduled>{e, 2};

@@ -46,12 +46,12 @@ std::vector<operation> all_of(const std::vector<recorded_thread<Cache>>& threads
   return all;
 }
 
-/// Threads that do what a generator says; their history must be linearisable and leave a sound cache behind.
+/// Threads that execute the operations of a generator; their history must be linearisable and leave a sound cache.
 template <class Cache>
 scenario random_history(std::uint64_t program, std::size_t num_threads, int num_operations) {
   return [=](execution& e) {
     auto cache = Cache{small()};
-    // Orders what it numbers, as a clock that threads share would.
+    // Gives operations numbers that order them, like a shared clock.
     auto time = scheduled<std::uint64_t>{0};
     auto threads = std::vector(num_threads, recorded_thread<Cache>{cache, [&] { return time.fetch_add(1); }});
     for (auto i = std::size_t{0}; i < num_threads; ++i) {
@@ -205,13 +205,13 @@ TEST_CASE("a history is linearisable only if an order explains it", "[linearizab
   CHECK(explained({first, made(3, 4, 2, {9}, 0, {c})}));
   CHECK(explained({first, committed(3, 4, first), made(5, 6, 2, {1, 2, 4}, 2, {a, c})}));
   CHECK_FALSE(explained({first, committed(3, 4, first), made(5, 6, 2, {1, 7, 4}, 2, {a, c})}));
-  // A hit before the commit that published it, unless the two overlap.
+  // A hit before the commit that published it, allowed only if the two overlap.
   CHECK_FALSE(explained({first, committed(5, 6, first), made(3, 4, 2, {1, 2, 4}, 2, {a, c})}));
   CHECK(explained({first, committed(3, 6, first), made(4, 5, 2, {1, 2, 4}, 2, {a, c})}));
-  // A miss of what is held.
+  // A miss of a block in use.
   CHECK_FALSE(
       explained({first, committed(3, 4, first), made(5, 6, 2, {1, 2}, 0, {c}), made(7, 8, 3, {1, 2, 4}, 0, {c, b})}));
-  // A refusal while there is room, unless another operation may have had it.
+  // A refusal although there is room, allowed only if another operation may have taken it.
   CHECK_FALSE(explained({first, refused(3, 4, {9})}));
   CHECK(explained({first, refused(3, 4, {9, 9, 9})}));
   CHECK(explained({first, refused(3, 5, {9}), made(4, 6, 2, {8}, 0, {c})}));

@@ -24,9 +24,9 @@ using namespace pagedkv::testing;
 template <template <class> class Atomic, std::uint32_t MagazineSize = 1>
 using list_of = lock_free_free_list<Atomic, scheduled_thread_index, MagazineSize>;
 
-/// A list whose every answer is checked: an id belongs to one thread at a time, what its last owner wrote is seen by
-/// the next, `no_block` is an answer only if, at some moment of the call, nothing was surely free, and a size only if
-/// no more was. How many are free is itself an atomic, so that a call knows of all that ended before it.
+/// A list that checks every result: an id belongs to one thread at a time and carries its last owner's writes to the
+/// next; `no_block` requires a moment of the call at which nothing was surely free; and a size requires a moment at
+/// which no more were. The number of free ids is an atomic, so that a call sees all calls that ended before it.
 template <class List>
 class audited {
  public:
@@ -67,7 +67,7 @@ class audited {
     execution_.expect(size >= call.fewest_free(), "a size below all that it was");
   }
 
-  /// Runs the threads and pops what is left.
+  /// Runs the threads and pops the remaining ids.
   void run() {
     execution_.run();
     const auto num_held = static_cast<std::int32_t>(std::count(held_.begin(), held_.end(), true));
@@ -80,8 +80,8 @@ class audited {
   }
 
  private:
-  /// Knows the fewest ids that were surely free since it began: a pop in progress may have one already, so it counts
-  /// from its beginning, and a push from its end. Below zero when more were claimed than there are.
+  /// Records the smallest number of ids that were surely free since it began: a pop counts from its beginning, because
+  /// it may already have an id, and a push from its end. Negative when more were claimed than exist.
   class call_in_progress {
    public:
     call_in_progress(audited& list, std::int32_t change)
@@ -135,7 +135,7 @@ scenario pairs(std::int32_t num_blocks, std::uint32_t num_caches, int depth) {
   };
 }
 
-/// One thread frees what another takes.
+/// One thread pushes ids while another pops.
 template <class List>
 scenario handover(std::int32_t num_blocks, std::uint32_t num_caches) {
   return [=](execution& e) {
@@ -154,7 +154,7 @@ scenario handover(std::int32_t num_blocks, std::uint32_t num_caches) {
   };
 }
 
-/// There is a free id all the time, but no longer where one thread has not looked yet.
+/// An id is always free, but it moves away from the part that one thread has not yet read.
 template <class List>
 scenario relay(std::uint32_t num_caches) {
   return [=](execution& e) {
@@ -171,7 +171,7 @@ scenario relay(std::uint32_t num_caches) {
   };
 }
 
-/// The same, when the id that was there first is taken from a cache whose owner is elsewhere.
+/// The same, when the first id is taken from a cache whose owner is elsewhere.
 template <class List>
 scenario theft(std::uint32_t num_caches) {
   return [=](execution& e) {
@@ -186,7 +186,7 @@ scenario theft(std::uint32_t num_caches) {
   };
 }
 
-/// The same by one thread: it gives back one id, and then takes another out of the magazine that the first came from.
+/// The same with one thread, which pushes one id and then pops another from the magazine of the first.
 template <class List>
 scenario turnover(std::uint32_t num_caches) {
   return [=](execution& e) {
@@ -200,7 +200,7 @@ scenario turnover(std::uint32_t num_caches) {
   };
 }
 
-/// One thread counts while another pops, changing magazines as it goes, and gives back, twice.
+/// One thread reads the size while another pops, exchanging magazines, and pushes, twice.
 template <class List>
 scenario count_in_passing(std::int32_t num_blocks, std::uint32_t num_caches, int depth) {
   return [=](execution& e) {
@@ -221,7 +221,7 @@ scenario count_in_passing(std::int32_t num_blocks, std::uint32_t num_caches, int
   };
 }
 
-/// One thread counts while an id is pushed and another popped: from a cache whose owner is elsewhere, or not.
+/// One thread reads the size while an id is pushed and another popped, from a cache whose owner is elsewhere or not.
 template <class List>
 scenario count_in_between(std::uint32_t num_caches, bool stolen) {
   return [=](execution& e) {
@@ -237,7 +237,7 @@ scenario count_in_between(std::uint32_t num_caches, bool stolen) {
   };
 }
 
-/// More threads than a schedule can be exhausted for; the last ones have no cache.
+/// More threads than an exhaustive schedule allows; the last ones have no cache.
 template <class List>
 scenario crowd(std::int32_t num_blocks, std::uint32_t num_caches, int num_threads) {
   return [=](execution& e) {
@@ -298,7 +298,7 @@ TEST_CASE("a lock-free free list is never counted too small", "[lock_free_free_l
   }
 }
 
-/// The number of the thread that the scheduler runs, or, while a list is prepared, whatever is wanted.
+/// The number of the thread that the scheduler runs; during preparation, any chosen number.
 struct assigned_thread_index {
   static inline auto assigned = std::optional<std::uint32_t>{};
 
@@ -308,8 +308,8 @@ struct assigned_thread_index {
   static std::uint32_t limit() noexcept { return 5; }
 };
 
-/// The first thread pops and pushes one id again and again, the second steals it behind the last push, the third counts:
-/// the other id is free throughout.
+/// The first thread pops and pushes one id repeatedly, the second steals it after the last push, the third reads the
+/// size. The other id is free throughout.
 scenario count_behind_a_theft(std::uint32_t num_caches) {
   return [=](execution& e) {
     using index = assigned_thread_index;
@@ -394,7 +394,7 @@ TEST_CASE("bugs planted in a lock-free free list are caught", "[lock_free_free_l
   CHECK(caught(pairs<list_of<load_then_store_exchange>>(1, 3, 1)));
   CHECK(caught(pairs<list_of<unreleased>>(1, 3, 1)));
 
-  // What it takes to see the last id where loads are stale.
+  // The bounds needed to see the last id with stale loads.
   auto stale = explorer{{.preemptions = 2, .surprises = 2}};
   CHECK(stale.exhaustive(theft<list_of<scheduled>>(2)).failure.empty());
   CHECK(stale.exhaustive(theft<list_of<unreleased_exchange>>(2)).failure == "refused while a block was free");

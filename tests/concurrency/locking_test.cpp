@@ -132,7 +132,7 @@ TEST_CASE("under rw_lock waits are counted if the mutex does, and the policy pas
   CHECK(metrics::counts() == contention_counts{.waits = 1});
 }
 
-TEST_CASE("a closed gate keeps all others out, an open one nobody", "[locking]") {
+TEST_CASE("a closed gate keeps all others out, an open one none", "[locking]") {
   constexpr auto rounds = 300;
   auto passage = gate<>{};
   auto alone = std::uint64_t{0};

@@ -38,11 +38,11 @@ std::vector<token> text(std::size_t num_tokens, token first = 0) {
   return tokens;
 }
 
-/// What the thread that is going to be stopped does, on a sequence of its own with five tokens, two blocks of them
+/// The operation of the thread that will be stopped, on a sequence of its own with five tokens, two of its blocks
 /// shared.
 struct stopped_operation {
   const char* name;
-  bool enters;  // the sequence, which is busy then
+  bool enters;  // the operation enters the sequence, which is busy then
   std::function<void(cache_under_test&, sequence_id)> run;
 };
 
@@ -131,7 +131,7 @@ std::vector<stopped_operation> operations_that_read() {
   };
 }
 
-/// The answers to every operation that looks at a sequence, and to one that changes it.
+/// The results of every operation that reads a sequence, and of one that changes it.
 struct answers {
   int num_busy = 0;
   int num_others = 0;
@@ -156,7 +156,7 @@ answers enter(cache_under_test& cache, sequence_id id) {
   return told;
 }
 
-/// One of everything, whatever its outcome, but that nobody else makes a sequence busy.
+/// One operation of every kind, with any result except `sequence_busy`.
 void one_of_everything(execution& e, cache_under_test& cache, token first) {
   ignore(cache.find_prefix(text(6)));
   if (const auto step = cache.begin_step()) {
@@ -234,7 +234,7 @@ TEST_CASE("a thread stopped anywhere while it reads from a lock-free cache stops
   }
 }
 
-/// The other thread's operation is answered at once and has changed nothing, and the sequence is as good as before.
+/// The other thread's operation returns at once and has changed nothing; the sequence stays usable.
 TEST_CASE("a second operation on a sequence is told that it is busy, wherever the first is", "[progress][scheduler]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   auto times_busy = 0;

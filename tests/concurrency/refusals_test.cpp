@@ -1,4 +1,4 @@
-// What must not be refused, and what a refusal must leave as it was, when other threads are at work.
+// Operations that must succeed, and the state after a refusal, while other threads are at work.
 
 #include "../support/printing.hpp"
 #include "../support/scheduled_policies.hpp"
@@ -74,7 +74,7 @@ TEMPLATE_LIST_TEST_CASE("a prompt is not refused because others hold its prefix 
   CHECK(cache.check_invariants() == std::vector<std::string>{});
 }
 
-/// The prompt fits all the time: another thread holds nothing but its prefix, or what it does not need.
+/// The prompt fits at all times: another thread holds only its prefix, or blocks that it does not need.
 template <class Cache>
 void prompt_meets_its_prefix(execution& e) {
   auto cache = Cache{pairs_of_tokens(2)};
@@ -90,7 +90,7 @@ void prompt_meets_its_prefix(execution& e) {
   e.run();
 }
 
-/// What somebody else has released may be needed at once, under a prefix or not.
+/// A block that another thread has released is available at once, with or without a prefix.
 template <class Cache>
 void prompt_follows_a_release(execution& e) {
   auto cache = Cache{pairs_of_tokens(3)};
@@ -179,7 +179,7 @@ TEMPLATE_LIST_TEST_CASE("a cache is not reset while a sequence holds a block, wh
   CHECK(cache.reset_prefix_cache());
 }
 
-/// Rows of a batch are collected first and then copied.
+/// An update collects the rows of a batch first, and copies them later.
 void update_races_truncate(execution& e) {
   auto cache = kv_cache<float32, scheduled_sharded_mutex, lru>{pairs_of_tokens(6)};
   const auto id = cache.create_sequence(std::array<token, 3>{1, 2, 3}).value().id;
@@ -211,7 +211,7 @@ TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[
   CHECK(cache.find_prefix(std::array<token, 3>{7, 8, 0}) == 0);
 }
 
-TEST_CASE("a stale id does not make the sequence busy that has its place", "[refusals]") {
+TEST_CASE("a stale id does not make the sequence busy that has its entry", "[refusals]") {
   auto config = pairs_of_tokens(4);
   config.max_sequences = 1;
   auto cache = lock_free_cache{config};
@@ -233,7 +233,7 @@ TEST_CASE("a stale id does not make the sequence busy that has its place", "[ref
   CHECK(refused == 0);
 }
 
-/// One place, which each thread takes and gives back.
+/// One entry, which each thread takes and releases.
 void too_many_sequences(execution& e) {
   auto config = pairs_of_tokens(4);
   config.max_sequences = 1;
@@ -251,7 +251,7 @@ void too_many_sequences(execution& e) {
   e.run();
 }
 
-TEST_CASE("a sequence too many is refused as such, also when another ends meanwhile", "[refusals][scheduler]") {
+TEST_CASE("a sequence beyond the limit is refused as such, also when another ends meanwhile", "[refusals][scheduler]") {
   const auto found = explorer{{.preemptions = 1}}.exhaustive(too_many_sequences);
   CAPTURE(found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());

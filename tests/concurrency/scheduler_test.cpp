@@ -145,7 +145,7 @@ scenario store_buffering(std::memory_order write, std::memory_order look) {
   };
 }
 
-/// Two words are written, and two threads look at them in opposite orders.
+/// Two words are written, and two threads read them in opposite orders.
 scenario independent_reads(std::memory_order look) {
   return [=](execution& e) {
     auto words = std::array<word, 2>{};
@@ -172,7 +172,7 @@ TEST_CASE("loads may be stale when their order allows it", "[scheduler]") {
   CHECK_FALSE(explorer{limits}.exhaustive(independent_reads(acquire)).failure.empty());
 }
 
-TEST_CASE("sequentially consistent loads see what is before them in the single order, and only that must they",
+TEST_CASE("sequentially consistent loads must see earlier writes of the single order, and no later ones",
           "[scheduler]") {
   using enum std::memory_order;
   const auto limits = bounds{.preemptions = 3, .surprises = 2};
@@ -182,7 +182,7 @@ TEST_CASE("sequentially consistent loads see what is before them in the single o
   CHECK(explorer{limits}.exhaustive(independent_reads(seq_cst)).failure.empty());
 }
 
-TEST_CASE("loads never go back, nor behind what happened before", "[scheduler]") {
+TEST_CASE("loads never return an older value than before, or than one that happened before", "[scheduler]") {
   const auto found = explorer{{.preemptions = 3, .surprises = 3}}.exhaustive([](execution& e) {
     auto value = word{0};
     auto ready = scheduled<bool>{false};
@@ -247,7 +247,7 @@ TEST_CASE("a thread that waits for a stopped one is reported, and one that does 
   CHECK(found.complete);
 }
 
-TEST_CASE("a wait that nobody ends is a deadlock", "[scheduler]") {
+TEST_CASE("a wait that no thread ends is a deadlock", "[scheduler]") {
   const auto handover = [](bool notify) {
     return [=](execution& e) {
       auto ready = scheduled<bool>{false};
@@ -265,8 +265,9 @@ TEST_CASE("a wait that nobody ends is a deadlock", "[scheduler]") {
   CHECK_FALSE(explorer{}.exhaustive(handover(false)).failure.empty());
 }
 
-TEST_CASE("a notification may overlook who begins to sleep, unless the change before it is sequentially consistent",
-          "[scheduler]") {
+TEST_CASE(
+    "a notification may miss a thread that begins to sleep, unless the change before it is sequentially consistent",
+    "[scheduler]") {
   const auto handover = [](std::memory_order change, std::memory_order look) {
     return [=](execution& e) {
       auto ready = scheduled<bool>{false};
@@ -288,7 +289,7 @@ TEST_CASE("a notification may overlook who begins to sleep, unless the change be
 
 using scheduled_shared_mutex = pagedkv::basic_fair_shared_mutex<scheduled>;
 
-/// Writers that count, and readers that look.
+/// Writers that count, and readers that read.
 template <template <class> class Atomic>
 scenario count_under_lock(int num_writers, int num_readers) {
   return [=](execution& e) {
@@ -349,8 +350,7 @@ TEST_CASE("every notification of fair_shared_mutex needs the single order", "[sc
   CHECK(found(count_under_lock<no_single_order<access::store>::atomic>(3, 0)) == lost);
 }
 
-TEST_CASE("fair_shared_mutex lets nobody pass a writer that has looked often enough",
-          "[scheduler][fair_shared_mutex]") {
+TEST_CASE("fair_shared_mutex lets no thread pass a writer after max_looks attempts", "[scheduler][fair_shared_mutex]") {
   const auto readers_pass = GENERATE(false, true);
   CAPTURE(readers_pass);
   constexpr auto writer = std::size_t{1};
@@ -387,7 +387,7 @@ TEST_CASE("fair_shared_mutex lets nobody pass a writer that has looked often eno
   CHECK(explorer{{.preemptions = 2}}.exhaustive(body).failure.empty());
 }
 
-/// Tells whether the first thread of an execution, a reader, waits.
+/// Reports whether the first thread of an execution, a reader, waits.
 struct first_thread_waits : pagedkv::no_contention_metrics {
   static inline bool yes = false;
   static void waited() noexcept { yes |= execution::active()->current() == 1; }

@@ -36,7 +36,7 @@ constexpr auto unreferenced = [] { return true; };
 constexpr auto referenced = [] { return false; };
 constexpr auto take_it = [](block_id, auto...) { return eviction_answer::taken; };
 
-/// An order beside a list for each shard, from oldest to newest, of the blocks that it should list. A block that is
+/// An order, and for each shard a list of the blocks that it should contain, from oldest to newest. A block that is
 /// moved stays in its shard.
 template <std::size_t NumShards>
 class order_model {
@@ -67,7 +67,7 @@ class order_model {
     }
   }
 
-  /// Everything that is listed comes up, once.
+  /// Every listed block is offered, once.
   void drain() {
     for (auto& each : blocks_) {
       each = {};
@@ -107,7 +107,7 @@ class order_model {
     at(id).overtaken = false;
   }
 
-  /// A release that a hit has overtaken.
+  /// Reports a release after the hit that overtook it.
   void report_late(block_id id) {
     order_.insert(id, {}, referenced);
     at(id).overtaken = is_listed(id);
@@ -136,7 +136,7 @@ class order_model {
     at(to) = std::exchange(at(from), {});
   }
 
-  /// What may be taken now: the oldest leaf of each shard; if there is none, the oldest block of each.
+  /// The expected victims: the oldest leaf of each shard; if there is none, the oldest block of each.
   [[nodiscard]] std::set<block_id> candidates() {
     auto leaves = std::set<block_id>{};
     auto oldest = std::set<block_id>{};
@@ -185,7 +185,7 @@ class order_model {
 TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[sharded_order]",
                        ((std::size_t NumShards), NumShards), 1, 2, 3, 16) {
   const auto seed = GENERATE(take(5, random(0U, 0xffff'ffffU)));
-  const auto num_blocks = GENERATE(1, 2, 7, 30);  // lru looks at no more than 32 blocks
+  const auto num_blocks = GENERATE(1, 2, 7, 30);  // lru offers at most 32 blocks
   CAPTURE(seed, num_blocks);
   audited_lru<>::reset();
   auto model = order_model<NumShards>{num_blocks, seed};
@@ -227,7 +227,7 @@ TEST_CASE("a shard that has nothing to offer takes from the one that has", "[sha
   CHECK(order.victim(take_it, {}) == no_block);
 }
 
-/// Remembers what it was told of a block.
+/// Records the arguments of calls about a block.
 struct told : lru {
   using lru::lru;
 
@@ -259,7 +259,7 @@ TEST_CASE("a policy in a shard is told ids of its own, and of parents only there
   CHECK(told::last.parent == no_block);
 }
 
-TEST_CASE("a block that compaction moves keeps what its policy knows of it", "[sharded_order]") {
+TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[sharded_order]") {
   auto order = order_of<2, priority>{8};
   order.insert(block_id{5}, {.priority = 100}, unreferenced);
   order.insert(block_id{7}, {.priority = 50, .retain_until = timestamp{10}}, unreferenced);
@@ -275,12 +275,11 @@ TEST_CASE("a block that compaction moves keeps what its policy knows of it", "[s
   CHECK(order.victim(take_it, timestamp{11}) == no_block);
 }
 
-/// An order, and what the pool has beside it: a word for each block, which decides who has it, and at which the order
-/// has a second look.
+/// An order, and the pool's side: a word for each block, which decides its owner, and which the order rereads.
 template <template <class> class Atomic, class Order, bool SecondLook = true>
 class ordered_blocks {
  public:
-  /// Nobody has a block, and all are listed.
+  /// All blocks are listed and unreferenced.
   explicit ordered_blocks(std::int32_t num_blocks) : order_(num_blocks), words_(static_cast<std::size_t>(num_blocks)) {
     for (auto i = 0; i < num_blocks; ++i) {
       list(block_id{i});
@@ -311,13 +310,13 @@ class ordered_blocks {
     return true;
   }
 
-  /// What was hit, evicted or forgotten is evictable again.
+  /// A block that was hit, evicted or forgotten becomes evictable again.
   void let_go(block_id block) {
     word(block).store(idle, std::memory_order_seq_cst);
     list(block);
   }
 
-  /// What the order lists when nobody is at work, including blocks that it should not.
+  /// The blocks that the order lists when no thread is at work, including wrong ones.
   [[nodiscard]] std::vector<block_id> drain() {
     auto all = std::vector<block_id>{};
     for (auto block = order_.victim(take_it, {}); block != no_block; block = order_.victim(take_it, {})) {
@@ -399,7 +398,7 @@ using scheduled_policy = audited_lru<scheduled_data<int>>;
 template <bool SecondLook = true>
 using scheduled_blocks = ordered_blocks<scheduled, order_of<2, scheduled_policy, scheduled_mutex>, SecondLook>;
 
-/// Runs the threads. Afterwards the order lists what nobody has, and only that.
+/// Runs the threads. Afterwards the order lists exactly the unreferenced blocks.
 template <class Blocks>
 void run_and_check(execution& e, Blocks& blocks) {
   scheduled_policy::reset();
@@ -424,7 +423,7 @@ void hit_races_eviction(execution& e) {
   run_and_check(e, blocks);
 }
 
-/// The hitter may come between the release and its report, and keeps the block.
+/// The hitter may act between the release and its report, and keeps the block.
 template <bool SecondLook>
 void hit_races_release(execution& e) {
   auto blocks = scheduled_blocks<SecondLook>{1};
@@ -443,7 +442,7 @@ void release_races_what_forgets(execution& e) {
   run_and_check(e, blocks);
 }
 
-/// Both shards have a block, and each evictor gets one, whosever turn it is.
+/// Both shards have a block, and each evictor gets one, whichever shard is next.
 void evictors_race(execution& e) {
   auto blocks = scheduled_blocks<>{2};
   auto taken = std::vector<block_id>{};
@@ -455,7 +454,7 @@ void evictors_race(execution& e) {
   e.expect(taken == std::vector{block_id{0}, block_id{1}}, "refused while a block was listed, or one given out twice");
 }
 
-TEST_CASE("an order in shards lists what nobody has under every schedule of two threads",
+TEST_CASE("an order in shards lists the unreferenced blocks under every schedule of two threads",
           "[sharded_order][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
   for (const auto& body : {scenario{hit_races_eviction}, scenario{hit_races_release<true>},

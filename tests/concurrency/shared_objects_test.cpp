@@ -18,7 +18,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-/// A shared object, loaded so that it shares no symbols with others.
+/// A shared object, loaded without sharing symbols with others.
 class loaded_object {
  public:
   explicit loaded_object(const std::string& name)

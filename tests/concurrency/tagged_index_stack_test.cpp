@@ -16,7 +16,7 @@ using namespace pagedkv::testing;
 
 constexpr auto num_indices = std::uint32_t{3};
 
-/// A stack that starts with indices 0, 1, 2 from the top. Who has an index may write its contents.
+/// A stack that starts with indices 0, 1, 2 from the top. The owner of an index may write its contents.
 template <template <class> class Atomic>
 struct checked_stack {
   using stack_type = tagged_index_stack<Atomic>;
@@ -61,7 +61,7 @@ struct checked_stack {
   std::array<scheduled_data<int>, num_indices> contents{};
 };
 
-/// One thread pops; the other has two at once and returns them so that the first is on top again, over another one.
+/// One thread pops; the other takes two and pushes them so that the first is on top again, over a different one.
 template <template <class> class Atomic>
 void recycle(execution& e) {
   auto list = checked_stack<Atomic>{e};
@@ -116,8 +116,8 @@ TEST_CASE("bugs planted in a tagged index stack are caught", "[tagged_index_stac
   CHECK_FALSE(explorer{}.exhaustive(exchange<unreleased>).failure.empty());
 }
 
-/// Case 3 of the concurrency cases: as `recycle`, and between the first thread's look at the top and its swap the other
-/// makes a multiple of 65,536 pushes.
+/// Case 3 of the concurrency cases: like `recycle`, but between the first thread's read of the top and its swap, the
+/// other makes a multiple of 65,536 pushes.
 template <template <class> class Atomic>
 void sleep_through_many_pushes(execution& e) {
   auto list = checked_stack<Atomic>{e};

@@ -49,7 +49,7 @@ request_options ranked(std::uint8_t priority) {
 
 constexpr auto ignore = [](const auto& outcome) { static_cast<void>(outcome); };
 
-/// What the thread that is going to be stopped does, to a request that others know, too.
+/// The operation of the thread that will be stopped, on a request that other threads also know.
 struct stopped_operation {
   const char* name;
   std::function<void(cache_under_test&, tracker_under_test&, const submission&)> run;
@@ -88,7 +88,7 @@ std::vector<stopped_operation> operations() {
   };
 }
 
-/// One of everything that a tracker does, whatever its outcome.
+/// One operation of every kind of a tracker, with any result.
 void one_of_everything(tracker_under_test& tracker, request_id known, token first, bool ends) {
   if (const auto made = tracker.submit(text(3, first), ranked(70))) {
     ignore(tracker.append(made->id, text(2, first)));
@@ -137,8 +137,8 @@ TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the t
   }
 }
 
-/// While others look what it would gain to preempt a request, its only owner appends.
-TEST_CASE("a request's only owner is hardly ever told that it is busy because others look for room", "[progress]") {
+/// While other threads compute the gain of preempting a request, its only owner appends.
+TEST_CASE("a request's only owner is hardly ever busy because others search for victims", "[progress]") {
   auto config = small();
   config.block_size = 16;
   config.num_blocks = 64;
@@ -151,7 +151,7 @@ TEST_CASE("a request's only owner is hardly ever told that it is busy because ot
   {
     const auto other = std::jthread{[&] {
       while (!done) {
-        // Outranks the owner, but gains too little: nobody gives way.
+        // Outranks the owner, but would gain too little: no request is preempted.
         static_cast<void>(tracker.submit(text(64 * 16, 40), ranked(90)));
       }
     }};
@@ -161,7 +161,7 @@ TEST_CASE("a request's only owner is hardly ever told that it is busy because ot
         const auto appended = tracker.append(own.id, text(1, num_appends));
         return !appended && appended.error().code == error_code::sequence_busy;
       };
-      // The other thread may lose its processor inside the sequence: however long that lasts, it counts once.
+      // The other thread may lose its processor inside the sequence; a wait of any length counts once.
       if (is_busy()) {
         ++num_busy;
         while (is_busy()) {

@@ -37,7 +37,7 @@ TEST_CASE("a result holds a value or an error, also without a value type", "[res
   CHECK_THROWS_AS(refused.value(), pagedkv::exception);
 }
 
-TEST_CASE("a result gives what it holds by reference, and moves it out of a temporary", "[result]") {
+TEST_CASE("a result returns its value by reference, and moves it out of a temporary", "[result]") {
   auto text = result<std::string>("a text that is too long to be stored in place");
   text.value() += "!";
   CHECK(text->back() == '!');

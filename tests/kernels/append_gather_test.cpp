@@ -32,18 +32,18 @@ struct shape {
   std::int32_t num_kv_heads;
   std::int32_t head_dim;
   std::size_t num_tokens;
-  std::int64_t gap;  // numbers between the rows of the caller
+  std::int64_t gap;  // numbers between the caller's rows
 };
 
 // Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that
-// keep and that break alignment, more heads than a workgroup takes of one token at once.
+// keep and that break alignment, more heads than a workgroup processes per token.
 constexpr shape shapes[] = {
     {1, 40, 2, 64, 15, 0}, {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
     {16, 4, 2, 128, 1, 3}, {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
     {16, 4, 2, 5, 40, 1},  {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},    {4, 3, 70, 64, 5, 0},
 };
 
-/// Everything that a target keeps in its own memory for one test.
+/// The objects of one test in a target's own memory.
 template <class Target, class Element, class Layout, class Rows>
 struct arrays {
   arrays(const Target& target, const cache_config& config, const std::vector<std::byte>& bytes,
@@ -116,7 +116,7 @@ TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing
 constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
 constexpr auto infinity = std::numeric_limits<float>::infinity();
 
-/// Rows of 64 with the inputs that quantisers and converters get wrong.
+/// Rows of 64 with special inputs for quantisers and converters.
 std::vector<std::vector<float>> special_rows() {
   auto rows = std::vector<std::vector<float>>(9, std::vector<float>(64, 0.0F));
   rows[1][3] = 254.0F;

@@ -16,7 +16,7 @@
 
 namespace pagedkv::test {
 
-/// A batch and what is asked of it.
+/// A batch and the options of attention over it.
 struct attention_case {
   std::vector<std::int32_t> lengths = {};
   std::int32_t block_size = 16;
@@ -35,7 +35,8 @@ struct attention_case {
   bool sinks = false;
 };
 
-/// Sequences in blocks in random order. Every slot that no token has holds bytes of all ones: NaN where that can be.
+/// Sequences in blocks in random order. Every slot without a token holds bytes of all ones: NaN where the element has
+/// one.
 template <class Element, class Layout, class Input>
 class attention_batch_under_test {
  public:
@@ -93,7 +94,7 @@ class attention_batch_under_test {
     std::vector<number> raw;
   };
 
-  /// What the target makes of it.
+  /// The result of the target.
   template <class Target>
   [[nodiscard]] answer run(const Target& target, int device) {
     auto shape =

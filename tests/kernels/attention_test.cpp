@@ -197,7 +197,7 @@ TEST_CASE("a fixed split gives the same bits in every batch", "[attention]") {
   CHECK(plans[0] == plans[1]);
 }
 
-TEST_CASE("what fits no plan is refused before anything is enqueued", "[attention]") {
+TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[attention]") {
   const auto target = require_target<hip_target<0>>();
   auto asked = attention_case{};
   asked.lengths = {20};

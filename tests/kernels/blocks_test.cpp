@@ -112,7 +112,7 @@ TEMPLATE_PRODUCT_TEST_CASE("Moves behave as if all blocks were read first", "[bl
       {},
       {{2, 2}},                                          // itself
       {{1, 0}, {2, 1}, {3, 2}},                          // a chain
-      {{3, 2}, {2, 1}, {1, 0}},                          // the same, in the order that loses blocks
+      {{3, 2}, {2, 1}, {1, 0}},                          // the same in the order that would lose blocks
       {{0, 1}, {1, 0}},                                  // a swap
       {{0, 1}, {1, 2}, {2, 0}, {5, 6}, {6, 5}, {7, 7}},  // disjoint cycles
       {{0, 1}, {1, 2}, {2, 0}, {1, 3}, {3, 4}, {0, 5}},  // branches that leave a cycle
@@ -208,7 +208,7 @@ TEMPLATE_TEST_CASE("Blocks swapped out and in again are bit-identical, whatever 
                    (two_layouts<nhd_by_block, nhd_by_block>), (two_layouts<hnd_by_block, hnd_by_layer>)) {
   auto target = require_target<hip_target<0>>();
   auto random = std::mt19937(14);
-  // 4 KiB and 4 MiB to a block: below and above what makes a run a copy of its own.
+  // 4 KiB and 4 MiB per block: below and above the size from which a run is a copy of its own.
   for (const auto head_dim : {16, 16384}) {
     const auto device_layout = plan<int8, typename TestType::device>(make_config(16, 20, 2, 4, head_dim));
     const auto host_layout = plan<int8, typename TestType::host>(make_config(16, 11, 2, 4, head_dim));
@@ -308,7 +308,7 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
 TEST_CASE("More pairs than one launch takes are converted", "[blocks]") {
   auto target = require_target<hip_target<1>>();
   auto random = std::mt19937(16);
-  // More heads than a workgroup takes of one token at once.
+  // More heads than a workgroup processes per token.
   const auto config = make_config(1, 700, 1, 70, 16);
   const auto from_layout = plan<float32, nhd_by_layer>(config);
   const auto to_layout = plan<int8, nhd_by_layer>(config);

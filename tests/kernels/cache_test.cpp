@@ -1,4 +1,4 @@
-// The cache on a device: what it hands to its backend runs on the caller's stream.
+// The cache on a device: its backend operations run on the caller's stream.
 
 #include "../support/printing.hpp"
 #include "reference.hpp"

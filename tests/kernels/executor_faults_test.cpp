@@ -1,4 +1,4 @@
-// What only the host executor can show: failures of the runtime at will, and kernels at fault.
+// Errors that only the host executor can produce: planned runtime failures, and kernels at fault.
 
 #include "../support/allocation_failure.hpp"
 #include "../support/printing.hpp"
@@ -18,7 +18,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-/// Lets `num_calls` runtime calls succeed and fails all later ones until the end of the scope.
+/// Lets `num_calls` runtime calls succeed and later ones fail until the end of the scope.
 class failing_runtime {
  public:
   failing_runtime(std::int64_t num_calls, runtime::status failure) {
@@ -102,7 +102,7 @@ TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks
   }
 }
 
-TEST_CASE("A slot or position outside its range is reported, and what came before it stays", "[hip]") {
+TEST_CASE("A slot or position outside its range is reported, and earlier tokens stay written", "[hip]") {
   auto target = hip_target<0>();
   const auto config = make_config(16, 4, 1, 1, 64);
   const auto layout = plan<float32, nhd_by_layer>(config);
@@ -172,7 +172,7 @@ TEST_CASE("Moves without working memory are an error, at whichever allocation", 
   CHECK(fail_at > 3);
 }
 
-TEST_CASE("What a call was given may go when it returns", "[hip]") {
+TEST_CASE("A call's arguments may be destroyed when it returns", "[hip]") {
   auto target = hip_target<0>();
   auto random = std::mt19937(32);
   const auto layout = plan<float32, nhd_by_layer>(make_config(1, 8, 1, 1, 16));

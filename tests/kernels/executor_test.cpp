@@ -310,14 +310,14 @@ TEST_CASE("A lane may read and write its own element as often as it likes") {
   CHECK(out[255] == 6);
 }
 
-TEST_CASE("An atomic on what another lane wrote without a barrier is reported") {
+TEST_CASE("An atomic on an element that another lane wrote without a barrier is reported") {
   const auto out = device_array<int>(64);
   const auto found = run_kernel<add_to_what_another_lane_wrote>({{1}, {64}}, out.data());
   REQUIRE(found);
   CHECK(found->kind == executor::fault_kind::shared_race);
 }
 
-TEST_CASE("Reading shared memory that nobody wrote is reported, also when an earlier workgroup wrote it") {
+TEST_CASE("Reading unwritten shared memory is reported, also when an earlier workgroup wrote it") {
   const auto out = device_array<int>(3 * 8);
   REQUIRE_FALSE(run_kernel<read_what_nobody_wrote>({{3}, {7}}, out.data()));
   const auto found = run_kernel<read_what_nobody_wrote>({{1}, {8}}, out.data());

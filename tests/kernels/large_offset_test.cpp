@@ -18,7 +18,7 @@ using namespace pagedkv::test;
 
 constexpr auto limit = std::int64_t{1} << 31;
 
-/// Device memory of the executor costs only the pages that are touched; a real device has to have it all.
+/// On the executor, device memory costs only the pages that are touched; a real device must have all of it.
 template <class T>
 class sparse_array {
  public:
@@ -41,7 +41,7 @@ void skip_unless_memory_is_sparse() {
   }
 }
 
-/// Checks that what is appended to `slots` is gathered from them, by a round trip of rows that tell tokens apart.
+/// Appends distinguishable rows to `slots`, gathers them, and compares.
 template <class Element>
 void check_round_trip(hip_target<0>& target, const block_storage_view& view, std::int32_t layer,
                       const std::vector<slot>& slots) {
@@ -81,7 +81,8 @@ TEMPLATE_TEST_CASE("Storage of more than 2^31 elements is addressed to its end",
   skip_unless_memory_is_sparse();
   using element = typename TestType::element;
   auto target = require_target<hip_target<0>>();
-  // 2 * 16 * 8 * 128 numbers a layer of a block, and 2^31 in 65536 of them: more in each layer, and twice that in all.
+  // 2 * 16 * 8 * 128 numbers per layer of a block make 2^31 in 65,536 blocks: more in each layer, and twice that in
+  // all.
   const auto config = make_config(16, 70000, 2, 8, 128);
   const auto layout = plan<element, typename TestType::layout_type>(config);
   REQUIRE(layout.bytes / static_cast<std::int64_t>(sizeof(typename element::storage)) > 2 * limit);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels should do, as plain loops over host memory.
+// The expected results of kernels, as plain loops over host memory.
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
@@ -99,7 +99,7 @@ struct rows_of {
   std::vector<storage> numbers;
 };
 
-/// Where one token and head lie, spelled out from the layout's description, not from the view.
+/// Addresses of one token and head, computed from the layout's documentation, not from the view.
 template <class Element, class Layout>
 struct reference_storage {
   using storage = typename Element::storage;

@@ -33,7 +33,7 @@ std::vector<float> make_table(std::int32_t rotary_dim) {
   return table;
 }
 
-/// In float64, pair by pair.
+/// Rotation in float64, pair by pair.
 std::vector<double> rotate(const std::vector<float>& row, std::int64_t position, std::int32_t rotary_dim,
                            rope_pairing pairing) {
   auto rotated = std::vector<double>(row.begin(), row.end());
@@ -49,7 +49,7 @@ std::vector<double> rotate(const std::vector<float>& row, std::int64_t position,
   return rotated;
 }
 
-/// What storing a row as `Element` may add to float32's own rounding.
+/// The error that storing a row as `Element` may add to float32's own rounding.
 template <class Element>
 double tolerance(const std::vector<double>& row, double number) {
   const auto largest = std::abs(*std::ranges::max_element(row, {}, [](double x) { return std::abs(x); }));
@@ -85,7 +85,7 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   auto random = std::mt19937(seed);
-  // Whole and partial rotation; dimensions that vectors divide and that they do not.
+  // Whole and partial rotation; dimensions that are multiples of vectors, and others.
   for (const auto& dims : {std::pair{128, 128}, {64, 32}, {80, 20}, {96, 96}, {10, 6}, {64, 0}}) {
     const auto head_dim = dims.first;
     const auto rotary_dim = dims.second;
@@ -166,7 +166,7 @@ TEMPLATE_TEST_CASE("Queries are rotated along, also in place and where no key is
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   constexpr auto num_tokens = std::int64_t{30};
-  // More heads than a workgroup takes at once; fewer than there are of keys, and none at all.
+  // More heads than a workgroup processes at once; fewer than keys have; none.
   for (const auto num_heads : {40, 1, 0}) {
     for (const auto& dims : {std::pair{128, 64}, {10, 6}}) {
       for (const auto in_place : {false, true}) {

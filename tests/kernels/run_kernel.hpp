@@ -9,7 +9,7 @@
 
 namespace pagedkv::test {
 
-/// Memory that kernels may touch, filled with `T{}`. Does not move.
+/// Memory that kernels may touch, filled with `T{}`. Cannot be moved.
 template <class T>
 class device_array {
  public:
@@ -40,7 +40,7 @@ class device_array {
   std::size_t size_;
 };
 
-/// A device of the executor, by its wave size, until the end of the scope.
+/// Selects a device of the executor, by its wave size, until the end of the scope.
 class wave_size_scope {
  public:
   explicit wave_size_scope(int wave_size) { static_cast<void>(runtime::set_device(wave_size == 64 ? 0 : 1)); }
@@ -49,7 +49,7 @@ class wave_size_scope {
   ~wave_size_scope() { static_cast<void>(runtime::set_device(0)); }
 };
 
-/// Runs a kernel to its end. The fault, if it was at fault.
+/// Runs a kernel to its end. Returns its fault, if any.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] std::optional<executor::fault> run_kernel(const kernels::launch_shape& shape, Arguments... arguments) {
   const auto launched = kernels::launch<Kernel>(shape, nullptr, arguments...);

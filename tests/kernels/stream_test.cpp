@@ -156,7 +156,7 @@ TEST_CASE("Memory freed in a stream stays until the work before it is done") {
   CHECK(runtime::release(value) == runtime::error_invalid_value);
 }
 
-TEST_CASE("A planned failure is what the runtime answers") {
+TEST_CASE("A planned failure is returned by the runtime") {
   auto* memory = static_cast<void*>(nullptr);
   executor::failures().fail_after(1, runtime::error_out_of_memory);
   REQUIRE(runtime::allocate(&memory, 16) == runtime::success);

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-// Tests that are built for devices too live in named namespaces: nvcc cannot tell an unnamed one from those that Catch2
-// puts inside it.
+// Tests that are also built for devices are in named namespaces: nvcc confuses an unnamed one with those that Catch2
+// nests inside it.
 
 namespace pagedkv::test {
 
-/// Where block operations are tested: the host's plain code.
+/// The target of block operations on the host: plain code.
 class host_target {
  public:
   static constexpr bool is_device = false;
@@ -34,8 +34,8 @@ class host_target {
   void download(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
 };
 
-/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and device 1 of
-/// 32.
+/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and device 1
+/// waves of 32.
 template <int Device>
 class hip_target {
  public:
@@ -72,7 +72,7 @@ class hip_target {
   hip::stream stream_ = hip::stream(Device);
 };
 
-/// Values in memory that a target's operations can reach.
+/// Values in memory that a target's operations can access.
 template <class T, class Target>
 class target_array {
  public:

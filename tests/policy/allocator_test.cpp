@@ -20,13 +20,13 @@
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-// A sanitizer would end the program where the allocators are to return null.
+// Otherwise, a sanitizer would end the program where allocators must return null.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace {
 
-/// A user's allocator: hands out a fixed arena from front to back, and reuses nothing.
+/// A user's allocator: allocates from a fixed arena, from front to back, and reuses nothing.
 class arena_allocator {
  public:
   static constexpr auto arena_bytes = std::size_t{64} << 20;
@@ -157,7 +157,7 @@ TEST_CASE("huge pages give all of their address space back", "[allocator]") {
     REQUIRE(pointer != nullptr);
     memory.deallocate(pointer, bytes);
   }
-  // One huge page kept per call would be 2 GB; what the test framework itself allocates is little.
+  // One huge page kept per call would be 2 GB; the test framework's own allocations are small.
   CHECK(mapped_bytes() - before < 200 * static_cast<std::int64_t>(huge_page_allocator::huge_page_bytes));
 }
 #endif

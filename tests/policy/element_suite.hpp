@@ -12,7 +12,7 @@
 
 namespace pagedkv::test {
 
-/// A row as it comes back from an element.
+/// A row after storing and reading it.
 template <element Element>
 std::vector<float> stored_and_read(const std::vector<float>& row) {
   auto stored = std::vector<typename Element::storage>(row.size());
@@ -32,8 +32,8 @@ std::vector<float> random_row(Random& random, std::size_t size, float magnitude)
   return row;
 }
 
-/// What every element promises. `largest_error(number, scale)` bounds the error of a finite number of a row with that
-/// scale, up to float32's own rounding.
+/// The guarantees of every element. `largest_error(number, scale)` bounds the error of a finite number of a row with
+/// that scale, up to float32's own rounding.
 template <element Element, class LargestError>
 void check_element(LargestError largest_error) {
   constexpr auto infinity = std::numeric_limits<float>::infinity();
@@ -46,7 +46,7 @@ void check_element(LargestError largest_error) {
       CHECK(x == 0.0f);
     }
   }
-  {  // A row is its numbers one by one, whatever its size leaves for a vectorised loop's tail.
+  {  // A row equals its numbers converted one by one, whatever its size leaves for a vectorised loop's tail.
     for (auto size = std::size_t{0}; size < 70; ++size) {
       const auto row = random_row(random, size, 3.0f);
       auto stored = std::vector<typename Element::storage>(size + 1);
@@ -64,7 +64,7 @@ void check_element(LargestError largest_error) {
       }
     }
   }
-  {  // Errors stay within the bound, signs are kept, order is kept, and what was read is stored again unchanged.
+  {  // Errors stay within the bound, signs and order are kept, and a number that was read is stored again unchanged.
     for (const auto magnitude : {1e-30f, 1e-3f, 1.0f, 100.0f, 2e4f}) {
       const auto row = random_row(random, 128, magnitude);
       const auto scale = Element::scale_for(absmax(row));
@@ -92,7 +92,7 @@ void check_element(LargestError largest_error) {
       }
     }
   }
-  {  // The largest and the smallest numbers of float32 do nothing undefined and keep their sign.
+  {  // The largest and smallest numbers of float32 cause no undefined behaviour and keep their sign.
     for (const auto extreme : {std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
                                std::numeric_limits<float>::denorm_min()}) {
       const auto read = stored_and_read<Element>({extreme, -extreme, 0.0f});

@@ -34,7 +34,7 @@ struct format<bfloat16> {
 template <class Element>
 constexpr int infinity_bits = (0x7fff >> format<Element>::mantissa_bits) << format<Element>::mantissa_bits;
 
-/// Of a magnitude below infinity, by definition of the format; the pattern of infinity gives the next power of two.
+/// The value of a finite magnitude, by the format's definition; infinity's pattern gives the next power of two.
 template <class Element>
 double magnitude_of(int bits) {
   constexpr auto mantissa_bits = format<Element>::mantissa_bits;
@@ -44,7 +44,7 @@ double magnitude_of(int bits) {
   return std::ldexp(significand, std::max(exponent, 1) - format<Element>::bias - mantissa_bits);
 }
 
-/// The nearest pattern; of two equally near the even one. Infinity counts as the next power of two, as IEEE 754 has it.
+/// The nearest pattern; in a tie the even one. Infinity counts as the next power of two, as in IEEE 754.
 template <class Element>
 class reference_encoder {
  public:

@@ -1,4 +1,4 @@
-// Rows are converted by vector instructions, chosen when the program runs: every bit is as `encode` and `decode` have it.
+// Vector instructions, chosen at run time, convert rows: every bit equals that of `encode` and `decode`.
 
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
@@ -24,11 +24,11 @@ namespace {
 
 template <class T>
 [[nodiscard]] bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  // memcmp takes no null pointers, not even for no bytes.
+  // memcmp requires non-null pointers even for zero bytes.
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Converts in one row, and number by number; whether all bits are equal.
+/// Converts once as a row and once number by number; returns whether all bits are equal.
 template <class Element>
 [[nodiscard]] bool rows_are_as_numbers(const std::vector<float>& row) {
   auto stored = std::vector<typename Element::storage>(row.size());
@@ -90,7 +90,7 @@ TEST_CASE("numbers around every half, and between, encode alike in a row and alo
     REQUIRE(rows_are_as_numbers<float16>(row));
     row.clear();
   };
-  // Each half, the ties on both of its sides, and the next float32 numbers.
+  // Each half, the ties on both sides, and the next float32 numbers.
   for (auto i = std::uint32_t{0}; i < 0x7c01U; ++i) {
     const auto at = float16::decode(static_cast<std::uint16_t>(i), 1.0f);
     const auto above = i < 0x7bffU ? float16::decode(static_cast<std::uint16_t>(i + 1), 1.0f) : 65536.0f;

@@ -129,7 +129,7 @@ TEST_CASE("allocating nothing succeeds in a full pool", "[block_pool]") {
   test.pool.release(blocks[0], {});
 }
 
-TEST_CASE("what is released during a step is handed out only after it", "[block_pool]") {
+TEST_CASE("blocks released during a step are allocated again only after it", "[block_pool]") {
   auto test = evicting_pool{3};
   const auto blocks = test.allocate(3);
   test.pool.publish(blocks[0]);
@@ -262,7 +262,7 @@ TEST_CASE("an order that was promised to the caller holds for twins, too", "[blo
   CHECK(test.allocate(1) == std::vector{blocks[1]});
 }
 
-TEST_CASE("what is known of a twin moves along when blocks do", "[block_pool]") {
+TEST_CASE("a twin is still known after compaction moves it", "[block_pool]") {
   auto test = evicting_pool{4};
   auto blocks = test.allocate(4);
   std::ranges::for_each(std::span{blocks}.last(2), [&](block_id block) {

@@ -177,7 +177,7 @@ TEST_CASE("a forecast names the newest open step that a tag waits for", "[step_f
 
 namespace {
 
-/// Begins at a chosen number instead of 0, so that lower bits of it wrap while a test looks on.
+/// Starts at a chosen number instead of 0, so that its lower bits wrap during a test.
 template <std::uint64_t First>
 struct counting_from {
   template <class T>

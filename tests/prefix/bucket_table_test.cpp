@@ -30,8 +30,8 @@ template <class Table>
   return t.find(hash, [&](block_id block) { return block == wanted; }) == wanted;
 }
 
-/// A word that counts how often any of its kind is read, and whose compare-and-swaps fail as often as was asked for, as
-/// if other threads were quicker and then took back what they did.
+/// A word that counts the reads of all words of its kind. A given number of its compare-and-swaps fail, as if other
+/// threads had changed the word and changed it back.
 template <class T>
 class watched : public unsynchronized<T> {
  public:
@@ -50,7 +50,7 @@ class watched : public unsynchronized<T> {
   }
 };
 
-/// Words that a look-up reads which finds nothing, on average.
+/// Average number of words that an unsuccessful look-up reads.
 [[nodiscard]] double cost_of_a_miss(const bucket_table<watched>& t, std::mt19937_64& random) {
   constexpr auto num_misses = 20'000;
   const auto before = watched<std::uint32_t>::num_loads + watched<std::uint64_t>::num_loads;
@@ -87,7 +87,7 @@ TEST_CASE("a full table of any hashes finds all, and forgets exactly what is era
   auto t = table{num_blocks};
   auto hashes = std::map<block_id, std::uint64_t>{};
   for (auto i = 0; i < num_blocks; ++i) {
-    // With few hashes, also few buckets: long runs of buckets that pass entries on.
+    // Few hashes also mean few buckets: long runs of buckets that pass entries on.
     hashes[block_id{i}] = random() % num_hashes * 0x1'0000'0001;
   }
   for (auto round = 0; round < 3; ++round) {

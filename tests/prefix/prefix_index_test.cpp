@@ -145,7 +145,7 @@ TEMPLATE_TEST_CASE("of two blocks with equal contents either keeps the chain fin
   CHECK(test.find(test.index.link(block_id{0}), {3, 4}) == block_id{2});
 }
 
-TEMPLATE_TEST_CASE("contents that were all forgotten and return are not what they were", "[prefix_index]", xxh3_hash,
+TEMPLATE_TEST_CASE("contents that were forgotten and return get a new identity", "[prefix_index]", xxh3_hash,
                    constant_hash) {
   auto test = index_under_test<TestType>{2};
   const auto root = test.index.root(salt::none);
@@ -183,7 +183,7 @@ TEST_CASE("children are counted from publication to detachment", "[prefix_index]
   CHECK(test.index.has_children(block_id{0}));
 }
 
-TEST_CASE("a block that may not be looked at is no hit", "[prefix_index]") {
+TEST_CASE("a block that may not be leased is no hit", "[prefix_index]") {
   auto test = index_under_test<constant_hash>{2};
   const auto root = test.index.root(salt::none);
   test.publish(block_id{0}, root, {1, 2});

@@ -80,7 +80,7 @@ TEST_CASE("where cached blocks are never evicted, preemption that would only cac
   CHECK(pool.preempted().empty());
 }
 
-TEST_CASE("a request for which there is no record makes nobody give way", "[requests]") {
+TEST_CASE("a request without a free record preempts none", "[requests]") {
   auto cache = kv_cache<>{{.block_size = block_size, .num_blocks = 4, .head_dim = 2, .max_sequences = 2}};
   auto tracker = request_tracker{cache, {.max_open = 4, .max_ended = 0}};
   auto last = submission{};
@@ -108,13 +108,13 @@ TEMPLATE_LIST_TEST_CASE("a block that is shared but for the last token of a prom
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("without leave to preempt, nobody gives way", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("without permission to preempt, no request gives way", "[requests]", caches) {
   auto pool = full_pool<TestType>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));
   CHECK(pool.preempted().empty());
 }
 
-TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before anybody gives way", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before a request gives way", "[requests]", caches) {
   auto pool = full_pool<TestType>{};
   REQUIRE(pool.tracker.finish(pool.high));
   CHECK(pool.cache.statistics().blocks.evictable == 2);
@@ -123,7 +123,7 @@ TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before anybody gives way", "
   CHECK(pool.cache.statistics().evictions == 2);
 }
 
-TEMPLATE_LIST_TEST_CASE("a growing request takes the place of lower ones, never its own", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a growing request takes blocks of lower ones, never its own", "[requests]", caches) {
   auto pool = full_pool<TestType>{};
   const auto grows = pool.running(2, with_priority(20, true));  // in place of the later low one
   REQUIRE(pool.preempted() == std::vector{pool.low_late});
@@ -173,7 +173,8 @@ TEMPLATE_LIST_TEST_CASE("blocks that a survivor shares are no gain", "[requests]
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("whoever gives way within a step makes room with it", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a request that gives way within a step makes room when the step retires", "[requests]",
+                        caches) {
   auto pool = full_pool<TestType>{};
   const auto tokens = pool.fresh_tokens(2 * block_size);
   const auto step = pool.cache.begin_step().value();
@@ -193,7 +194,7 @@ TEMPLATE_LIST_TEST_CASE("whoever gives way within a step makes room with it", "[
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what waits for a step", "[requests]",
+TEMPLATE_LIST_TEST_CASE("no request gives way in vain to a prompt that shares blocks waiting for a step", "[requests]",
                         caches) {
   auto pool = tracked_cache<TestType>{6};
   auto tokens = pool.fresh_tokens(2 * block_size);
@@ -217,7 +218,7 @@ TEMPLATE_LIST_TEST_CASE("nobody gives way in vain to a prompt that shares what w
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("nobody gives way to an append that needs only a step to retire", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("no request gives way to an append that needs only a step to retire", "[requests]", caches) {
   auto pool = tracked_cache<TestType>{3};
   const auto grows = pool.running_on(pool.fresh_tokens(block_size + 3), with_priority(50, true));
   const auto low = pool.running(1, with_priority(1));

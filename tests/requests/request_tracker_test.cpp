@@ -74,7 +74,7 @@ TEMPLATE_LIST_TEST_CASE("a request ends once, and its blocks go back", "[request
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("what the engine does to a sequence behind the tracker's back is survived", "[requests]",
+TEMPLATE_LIST_TEST_CASE("a tracker survives changes that the engine makes to a sequence directly", "[requests]",
                         caches) {
   auto under_test = tracked_cache<TestType>{16};
   const auto id = under_test.running(3);
@@ -286,7 +286,7 @@ TEST_CASE("negative limits are refused", "[requests]") {
   CHECK_THROWS_AS(request_tracker(cache, {.max_age = -1}), pagedkv::exception);
 }
 
-TEMPLATE_LIST_TEST_CASE("a tracker that goes away releases what still runs", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a destroyed tracker releases running requests", "[requests]", caches) {
   auto cache = TestType{{.block_size = block_size, .num_blocks = 16}};
   {
     auto tracker = request_tracker{cache};

@@ -85,8 +85,8 @@ class contest {
   std::latch start_{num_attackers + 1};
 };
 
-TEMPLATE_LIST_TEST_CASE("whoever ends or preempts a request first, its blocks go back once", "[requests]",
-                        threaded_caches) {
+TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread ends or preempts it first",
+                        "[requests]", threaded_caches) {
   auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto under_test = tracked_cache<TestType>{64, {.max_ended = 1000}};

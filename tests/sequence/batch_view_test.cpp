@@ -155,12 +155,12 @@ TEST_CASE("a batch of more entries than a size can count is refused", "[batch_vi
   CHECK_THROWS_AS(padded_batch(2, half), std::length_error);
 }
 
-TEST_CASE("an update of a padded batch writes only what changed", "[batch_view]") {
+TEST_CASE("an update of a padded batch writes only changed entries", "[batch_view]") {
   auto first = sequence_of(1, {3, 4}, 7);
   auto second = sequence_of(2, {5}, 4);
   auto batch = padded_batch{2, 4};
   REQUIRE(update(batch, {&first, &second}));
-  // What is not written keeps a mark that nobody put there through the batch.
+  // Entries that `update` does not write keep a mark, which the test placed there.
   auto* const entries = const_cast<block_id*>(batch.block_tables().data());
   constexpr auto mark = block_id{77};
   entries[0] = entries[1] = entries[4] = mark;
@@ -173,7 +173,7 @@ TEST_CASE("an update of a padded batch writes only what changed", "[batch_view]"
   CHECK(std::ranges::equal(batch.lengths(), std::vector{8, 5}));
 }
 
-TEST_CASE("an update of a compressed batch moves only what lies behind a row that grew", "[batch_view]") {
+TEST_CASE("an update of a compressed batch moves only the rows after one that grew", "[batch_view]") {
   auto first = sequence_of(1, {3}, 3);
   auto second = sequence_of(2, {5}, 4);
   auto third = sequence_of(3, {6, 7}, 8);

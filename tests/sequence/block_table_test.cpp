@@ -46,7 +46,7 @@ TEST_CASE("only changes to older entries change a table's version", "[block_tabl
   CHECK(table.version() == version + 5);
 }
 
-TEST_CASE("dropped entries keep their places", "[block_table]") {
+TEST_CASE("dropped entries keep the positions of later ones", "[block_table]") {
   auto table = table_of({4, 5, 6});
   table.drop_before(2);
   CHECK(table.num_dropped() == 2);

@@ -25,7 +25,7 @@ void* operator new(std::size_t bytes) {
   throw std::bad_alloc{};
 }
 
-// The other forms come down to the first by themselves, but not where a sanitizer brings its own.
+// The standard's other forms call the first one, but a sanitizer's need not.
 void* operator new[](std::size_t bytes) { return operator new(bytes); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {

@@ -5,7 +5,7 @@ namespace pagedkv::test {
 /// Calls of operator new so far, by any thread. Link allocation_count.cpp, which replaces the operator.
 [[nodiscard]] long allocation_count() noexcept;
 
-/// Lets the n-th call of operator new from now on fail, counted from 1; 0 ends that.
+/// Makes the n-th call of operator new from now on fail, counted from 1; 0 ends this.
 void fail_allocation(long n) noexcept;
 
 }  // namespace pagedkv::test

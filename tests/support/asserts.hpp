@@ -7,7 +7,7 @@
 
 namespace pagedkv::testing {
 
-/// Whether the process ends by an assertion; tried in a copy of it.
+/// Whether an assertion ends the process; tried in a copy of it.
 template <class Body>
 [[nodiscard]] bool asserts(Body&& body) {
   const auto child = fork();

@@ -13,7 +13,7 @@
 
 namespace pagedkv::test {
 
-/// One sequence as attention sees it, every number as a float64. Its queries belong to its last tokens.
+/// The inputs of attention for one sequence, in float64. Its queries belong to its last tokens.
 struct attention_problem {
   std::int64_t num_tokens = 0;
   std::int64_t num_queries = 1;
@@ -86,7 +86,7 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
   return score;
 }
 
-/// Attention in float64, straight from its definition. A query without any token to see gives zeros and minus infinity.
+/// Attention in float64, from its definition. A query that sees no token gives zeros and minus infinity.
 [[nodiscard]] inline attention_answer reference_attention(const attention_problem& problem,
                                                           const attention_options& options) {
   constexpr auto infinity = std::numeric_limits<double>::infinity();
@@ -138,7 +138,7 @@ template <class Decode>
   return difference / largest;
 }
 
-/// The error that attention over an element may have.
+/// The permitted error of attention over an element.
 template <element Element>
 inline constexpr double attention_tolerance =
     Element::scaled ? 1e-2 : (Element::name == "float32" ? 1e-5 : (Element::name == "float16" ? 2e-3 : 1.6e-2));

@@ -6,11 +6,11 @@
 
 namespace pagedkv::test {
 
-/// What failing allocators do and have done; outlives them.
+/// The plan and the record of failing allocators; outlives them.
 struct allocation_log {
-  std::int64_t fail_at = 0;  // the call to `allocate` that has nothing left, counted from 1; 0 for none
+  std::int64_t fail_at = 0;  // the call to `allocate` that fails, counted from 1; 0 for none
   std::int64_t calls = 0;
-  std::int64_t live = 0;  // allocations not yet given back
+  std::int64_t live = 0;  // allocations not yet released
   std::int64_t live_bytes = 0;
 };
 

@@ -27,8 +27,8 @@ inline constexpr bool slow_fibers = true;
 inline constexpr bool slow_fibers = false;
 #endif
 
-/// A function with a stack of its own, entered and left at will by the one thread that made it. The function must not
-/// let an exception out.
+/// A function with a stack of its own, which the thread that made it enters and leaves. No exception may leave the
+/// function.
 class fiber {
  public:
   fiber() : stack_(std::make_unique<char[]>(stack_bytes)) {
@@ -46,7 +46,7 @@ class fiber {
 #endif
   }
 
-  /// Prepares to run `body` from its start. What ran before is forgotten, not unwound.
+  /// Prepares to run `body` from its start. An earlier body is dropped, not unwound.
   void start(std::function<void()> body) {
     body_ = std::move(body);
     getcontext(&inside_);
@@ -68,7 +68,7 @@ class fiber {
     swapcontext(&outside_, &inside_);
   }
 
-  /// Only from inside.
+  /// Call it only from inside the fiber.
   void leave() {
 #ifdef PAGEDKV_THREAD_SANITIZER
     __tsan_switch_to_fiber(sanitizer_outside_, 0);

@@ -24,7 +24,8 @@ cache_by_the_book::text cache_by_the_book::prefix(const text& tokens, std::size_
   return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(num_blocks * block_size_)};
 }
 
-/// Somebody holds the block with this text, published before the call, and no block up to it ever had a twin.
+/// Whether some sequence holds the block with this text, published before the call, and no block up to it ever had a
+/// twin.
 bool cache_by_the_book::must_be_found(const operation& o, std::size_t num_blocks) const {
   for (auto i = std::size_t{1}; i <= num_blocks; ++i) {
     const auto sought = prefix(o.tokens, i);
@@ -180,7 +181,7 @@ class search {
     }
   }
 
-  /// Whether what is left to do can follow what was done, as a set of bits, and led to `model`.
+  /// Whether the remaining operations can follow those done (a set of bits), which led to `model`.
   [[nodiscard]] bool can_follow(std::uint64_t done, const cache_by_the_book& model) {
     if (done == (history_.size() == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << history_.size()) - 1)) {
       return true;

@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-/// Histories of concurrent operations on a cache, and whether one order of them, each at one moment between its call
-/// and its return, explains every answer (Herlihy and Wing, "Linearizability", TOPLAS 1990; the search is Wing and
+/// Histories of concurrent operations on a cache, and a check whether one order of them, each at one moment between its
+/// call and its return, explains every result (Herlihy and Wing, "Linearizability", TOPLAS 1990; the search is Wing and
 /// Gong's, 1993).
 ///
-/// Where the cache promises less than one moment for everything, the model lets through exactly this:
+/// Some operations of the cache do not happen at one moment. The model permits exactly this:
 ///
-/// - Look-ups, also those of `create_sequence`, which allocates at a later moment: one may miss what nobody holds,
-///   since that may be evicted at any time, and what was published after its call. What it finds is there.
-/// - Twins: where several blocks with equal contents have been published, a look-up may miss what continues one of
-///   them, since two that were published at the same moment have different identities.
+/// - Look-ups, also those of `create_sequence`, which allocates at a later moment: one may miss blocks that no sequence
+///   holds, since these may be evicted at any time, and blocks published after its call. Every block it returns exists.
+/// - Twins: where several blocks with equal contents have been published, a look-up may miss the continuations of one
+///   of them, since two blocks published at the same moment have different identities.
 /// - Refusal: `capacity_exhausted` is right if the blocks needed, those in use, and those that operations which overlap
 ///   the refused one may touch meanwhile, are more than the pool has.
 /// - Copies: two appends to one shared block that overlap may both copy it. Neither may write it while both hold it.
@@ -28,27 +28,27 @@ namespace pagedkv::testing {
 
 enum class action : std::uint8_t { create, append, commit, fork, truncate, release, look_up };
 
-/// One operation: what was asked, when, and what came of it.
+/// One operation: its arguments, its times, and its result.
 struct operation {
   action kind{};
   std::uint64_t called = 0;
   std::uint64_t returned = 0;
-  std::uint64_t sequence = 0;   // what it made or changed
-  std::uint64_t source = 0;     // fork: what was copied
+  std::uint64_t sequence = 0;   // created or changed
+  std::uint64_t source = 0;     // fork: the source
   std::vector<token> tokens;    // create, append, look_up
   std::size_t num_tokens = 0;   // commit, truncate: up to here; create, look_up: found in the cache
-  bool refused = false;         // for want of blocks
+  bool refused = false;         // for lack of blocks
   std::vector<block_id> table;  // of the sequence, afterwards
   std::size_t num_touched = 0;  // blocks that it may hold at some moment
 };
 
-/// A cache that does one thing at a time, as far as it shows in block tables.
+/// A cache that executes one operation at a time, as far as block tables show it.
 class cache_by_the_book {
  public:
   cache_by_the_book(std::size_t block_size, std::size_t num_blocks) : block_size_(block_size), blocks_(num_blocks) {}
 
-  /// Whether the operation may have had its outcome now, while others that overlap it touch up to `num_elsewhere`
-  /// blocks. If so, it has happened.
+  /// Whether the operation may have had its result now, while operations that overlap it touch up to `num_elsewhere`
+  /// blocks. If so, the model executes it.
   [[nodiscard]] bool apply(const operation& o, std::size_t num_elsewhere);
 
   friend auto operator<=>(const cache_by_the_book&, const cache_by_the_book&) = default;

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// Planted bugs: atomics that take one thing away from every component built from them. A test of a component is worth
-/// something only if it fails with these.
+/// Planted bugs: atomics that lack one guarantee, for every component built from them. A test of a component is useful
+/// only if it fails with these.
 namespace pagedkv::testing {
 
 /// Words of 64 bits keep only some bits of their upper half, where components have tags and counts.
@@ -131,11 +131,11 @@ class unreleased : public scheduled<T> {
   }
 };
 
-/// What `no_single_order` takes away from.
+/// The accesses from which `no_single_order` removes the order.
 enum class access { load, store, exchange, compare_exchange, fetch_add, fetch_sub, fetch_or, fetch_and };
 
-/// Sequentially consistent accesses of these kinds, or of all, only acquire and release: other threads may see them in
-/// another order. Not those of `wait`, whose order says nothing of when a thread sleeps.
+/// Sequentially consistent accesses of these kinds, or of all kinds, only acquire and release: other threads may see
+/// them in another order. `wait` is unchanged, because its order does not determine when a thread sleeps.
 template <access... Kinds>
 struct no_single_order {
   template <class T>

@@ -15,8 +15,8 @@
 
 namespace pagedkv::testing {
 
-/// What one thread does to a cache, and the record of it. Other threads never use its sequences, only its blocks.
-/// `tell_time()` returns a number above all that it returned before, to any thread.
+/// The operations of one thread on a cache, and their record. Other threads never use its sequences, only its blocks.
+/// `tell_time()` returns a number greater than all that it returned before, to any thread.
 template <class Cache>
 class recorded_thread {
  public:
@@ -27,7 +27,7 @@ class recorded_thread {
 
   [[nodiscard]] const std::vector<operation>& history() const { return history_; }
 
-  /// What an operation said that should not have failed; nothing happens after it.
+  /// The error of an operation that should not have failed; no operation follows it.
   [[nodiscard]] const std::string& failure() const { return failure_; }
 
   /// One operation, as the generator says.
@@ -73,7 +73,7 @@ class recorded_thread {
     history_.push_back(std::move(o));
   }
 
-  /// Commits all, looks it up, and ends.
+  /// Commits all tokens, looks them up, and ends.
   void wind_up() {
     while (!sequences_.empty() && failure_.empty()) {
       commit(sequences_.back());
@@ -89,7 +89,7 @@ class recorded_thread {
     std::size_t num_committed;
   };
 
-  // Few texts, so that threads meet.
+  // The number of texts is small, so that threads meet.
   [[nodiscard]] static std::vector<token> prompt(std::mt19937_64& random) {
     auto tokens = std::vector<token>(1 + random() % 7);
     std::ranges::generate(tokens, [next = static_cast<token>(10 * (random() % 2))]() mutable { return next++; });

@@ -13,8 +13,8 @@
 
 namespace pagedkv::test {
 
-/// The host backend, which fails on demand, notes on which stream block operations were asked for, and may be used to
-/// do something while a copy runs.
+/// The host backend, which fails on demand, records the streams of block operations, and may call a function during a
+/// copy.
 struct recording_backend : host_backend {
   using stream = int;
 

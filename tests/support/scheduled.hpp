@@ -11,12 +11,12 @@
 
 namespace pagedkv::testing {
 
-/// `std::atomic`'s interface under the scheduler: each operation is a step; vector clocks know what happens before.
+/// The interface of `std::atomic` under the scheduler: each operation is a step; vector clocks track happens-before.
 ///
-/// A load may return any value that C++20 lets it, as far as coherence and happens-before decide, if the bounds allow
-/// surprises. All sequentially consistent operations are in one order, here that of the schedule: a load among them sees
-/// nothing older than what those before it have written or seen, but may miss what was written since by others. A
-/// compare-and-swap that fails is a load; read-modify-writes see the newest. Fences are not modelled.
+/// A load may return any value that C++20 permits, as far as coherence and happens-before decide, if the bounds allow
+/// surprises. All sequentially consistent operations are in one order, that of the schedule: a load among them sees
+/// nothing older than what earlier ones have written or seen, but may miss later writes of others. A failed
+/// compare-and-swap is a load; read-modify-writes see the newest value. Fences are not modelled.
 template <class T>
 class scheduled {
  public:
@@ -76,11 +76,11 @@ class scheduled {
     return modify(order, [&](T value) { return static_cast<T>(value & operand); });
   }
 
-  /// Sees what a sequentially consistent load may, whatever the order: a thread enters itself among the sleepers and
-  /// then looks at the word, and a notification follows a change of the word and looks for sleepers. Unless the change is
-  /// sequentially consistent, too, each may miss the other, and then nobody wakes the sleeper. C++ promises more; but
-  /// where a notification begins with a mere load, a processor that lets loads pass earlier stores breaks the promise,
-  /// as x86 does after a release store.
+  /// Sees the same values as a sequentially consistent load, whatever the order: a thread enters itself among the
+  /// sleepers and then reads the word; a notification follows a change of the word and checks for sleepers. Unless the
+  /// change is sequentially consistent, too, each may miss the other, and no thread wakes the sleeper. C++ guarantees
+  /// more. But where a notification begins with a mere load, a processor that lets loads pass earlier stores breaks the
+  /// guarantee, as x86 does after a release store.
   void wait(T old, std::memory_order order = std::memory_order_seq_cst) const noexcept {
     for (step(); read(pick(std::memory_order_seq_cst), order) == old; step()) {
       now().sleep(this);
@@ -95,7 +95,7 @@ class scheduled {
     T value{};
     std::size_t thread = 0;
     std::uint32_t step = 0;  // of that thread
-    vector_clock released;   // what an acquiring reader learns
+    vector_clock released;   // visible to an acquiring reader
   };
 
   static constexpr auto remembered = std::size_t{6};
@@ -124,13 +124,13 @@ class scheduled {
                                                 : order;
   }
 
-  // Which of the remembered values a load sees.
+  // Selects the value that a load sees among the remembered ones.
   [[nodiscard]] std::size_t pick(std::memory_order order) const {
     return size_ - 1 - now().surprise(static_cast<std::uint32_t>(size_ - oldest_visible(order)));
   }
 
-  // The oldest value this thread may still see: neither overwritten before the thread's past ends, nor older than what
-  // the thread has seen here, or, in the order of sequentially consistent operations, those before it.
+  // The oldest value that this thread may still see: neither overwritten in the thread's past, nor older than a value
+  // that the thread has seen here or that earlier sequentially consistent operations have seen.
   [[nodiscard]] std::size_t oldest_visible(std::memory_order order) const {
     const auto seen = std::max(seen_[now().current()], order == std::memory_order_seq_cst ? agreed_ : 0);
     auto index = size_ - 1;
@@ -199,7 +199,7 @@ class scheduled {
     now().wake(this, all);
   }
 
-  // Not a vector: scenes are set up anew for every schedule, and most words are hardly written.
+  // Not a vector: scenes are set up anew for every schedule, and most words are rarely written.
   std::array<written, remembered> history_;
   std::size_t size_ = 0;
   std::size_t forgotten_ = 0;
@@ -207,7 +207,7 @@ class scheduled {
   mutable std::size_t agreed_ = 0;  // the newest that a sequentially consistent operation has written or seen
 };
 
-/// A plain value that reports when two threads use it, at least one writing, with nothing ordering them.
+/// A plain value that reports when two threads access it, at least one writing, without happens-before.
 template <class T>
 class scheduled_data {
  public:

@@ -13,7 +13,7 @@
 
 namespace pagedkv::testing {
 
-/// A free list in which every operation is one step, so that a schedule has room for those of the component under test.
+/// A free list in which every operation is one step, so that a schedule has steps left for the component under test.
 class one_step_free_list {
  public:
   explicit one_step_free_list(std::int32_t num_blocks) : blocks_(num_blocks) {}
@@ -43,7 +43,7 @@ class one_step_free_list {
 template <template <class> class Atomic = scheduled>
 struct stepwise_lock_free : basic_lock_free<Atomic> {};
 
-/// `lock_free` over `Atomic`, with its own free list, in which a thread is one of the scheduler's.
+/// `lock_free` over `Atomic`, with its own free list; its threads are the scheduler's.
 template <template <class> class Atomic = scheduled>
 struct scheduled_lock_free : basic_lock_free<Atomic> {};
 
@@ -73,7 +73,7 @@ struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
 
 }  // namespace pagedkv::testing
 
-/// Without the check of the lock order: it goes by threads of the system, of which the scheduler has one.
+/// Does not check the lock order: the check uses the operating system's threads, of which the scheduler has one.
 template <pagedkv::lock_rank Rank, class Metrics>
 class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics>
     : public pagedkv::testing::scheduled_mutex {};

@@ -15,10 +15,10 @@
 
 namespace pagedkv::testing {
 
-/// Threads of one execution, counting the one that sets the scene as 0.
+/// Threads of one execution, including thread 0, which sets the scene.
 inline constexpr auto max_threads = std::size_t{9};
 
-/// What one thread knows to have happened: for each thread, how many of its steps.
+/// The steps that happened before a thread's current one: for each thread, their number.
 class vector_clock {
  public:
   void tick(std::size_t thread) { ++steps_[thread]; }
@@ -35,23 +35,23 @@ class vector_clock {
   std::array<std::uint32_t, max_threads> steps_{};
 };
 
-/// One decision of a schedule: `chosen` of `options`; 0 is what would happen without the scheduler.
+/// One decision of a schedule: `chosen` of `options`; 0 is the behaviour without the scheduler.
 struct decision {
   std::uint32_t options = 1;
   std::uint32_t chosen = 0;
 };
 
-/// Decides what the choices of an execution are. Exhaustive, random and replaying ones differ only in this.
+/// Makes the choices of an execution. Exhaustive, random and replaying exploration differ only in this.
 using decide = std::function<std::uint32_t(std::size_t position, std::uint32_t options)>;
 
 struct bounds {
-  std::uint32_t preemptions = 2;  // switches away from a thread that could go on
+  std::uint32_t preemptions = 2;  // switches away from a thread that could continue
   std::uint32_t surprises = 0;    // loads of older values, and weak compare-and-swaps that fail idly
   std::uint64_t max_schedules = 2'000'000;
   std::uint32_t max_steps = 5'000;  // in one schedule; more is no progress
 };
 
-/// A thread that is stopped before the step after its first `steps`, and goes on only when all others have ended.
+/// A thread that is stopped before the step after its first `steps`, and continues when all others have ended.
 struct stop {
   std::size_t thread = 0;
   std::uint32_t steps = 0;
@@ -72,7 +72,7 @@ class execution {
 
   [[nodiscard]] static execution* active() { return active_; }
 
-  /// Adds a thread; the first is number 1. Bodies let no exception out.
+  /// Adds a thread; the first is number 1. No exception may leave a body.
   void spawn(std::function<void()> body) {
     const auto thread = ++num_threads_;
     if (fibers_.size() < thread) {
@@ -121,17 +121,18 @@ class execution {
   [[nodiscard]] const std::string& failure() const { return failure_; }
   [[nodiscard]] const std::vector<decision>& trace() const { return trace_; }
 
-  /// Instrumented operations that a thread has made.
+  /// Number of instrumented operations of a thread.
   [[nodiscard]] std::uint32_t steps(std::size_t thread) const { return steps_[thread]; }
 
   /// Number of the running thread; 0 outside `run`.
   [[nodiscard]] std::size_t current() const { return current_; }
   [[nodiscard]] vector_clock& clock() { return clocks_[current_]; }
 
-  /// Tells what the running thread did before from what it does next, for others that learn of only one of them.
+  /// Separates the running thread's earlier writes from its later ones, for threads that synchronise with the former
+  /// only.
   void tick() { clocks_[current_].tick(current_); }
 
-  /// Every instrumented operation begins here: the schedule may switch to another thread before it.
+  /// Every instrumented operation starts here: the schedule may switch to another thread before it.
   void step() {
     tick();
     if (current_ == 0) {
@@ -167,7 +168,7 @@ class execution {
     }
   }
 
-  /// Whether something surprising but allowed happens now, and which of `options` ways; 0 is the ordinary one.
+  /// Whether a surprising but permitted event happens now, and which of `options` kinds; 0 is the ordinary case.
   [[nodiscard]] std::uint32_t surprise(std::uint32_t options) {
     if (options < 2 || current_ == 0 || surprises_ == limits_.surprises) {
       return 0;
@@ -222,7 +223,7 @@ class execution {
     return list;
   }
 
-  // The thread to go on with when the current one cannot; 0 when none can.
+  // The thread to continue with when the current one cannot run; 0 when none can.
   [[nodiscard]] std::size_t first() {
     if (stop_.thread != 0 && steps_[stop_.thread] < stop_.steps && ready(stop_.thread)) {
       return stop_.thread;
@@ -259,10 +260,10 @@ class execution {
 
 using scenario = std::function<void(execution&)>;
 
-/// What an exploration found. `schedule` replays the failing execution.
+/// The result of an exploration. `schedule` replays the failing execution.
 struct finding {
   std::uint64_t schedules = 0;
-  bool complete = false;  // nothing within the bounds was left out, unless a sanitizer made that too slow
+  bool complete = false;  // all executions within the bounds were explored, or all that a sanitizer's speed allows
   std::string failure;
   std::string schedule;
   std::uint64_t seed = 0;
@@ -298,14 +299,14 @@ class explorer {
     return result;
   }
 
-  /// `schedules` random ones. Each depends on the seed and its number only.
+  /// Explores `schedules` random schedules. Each depends only on the seed and its number.
   [[nodiscard]] finding random(const scenario& body, std::uint64_t seed, std::uint64_t schedules) {
     auto result = finding{};
     result.seed = seed;
     const auto enough = slow_fibers ? std::min(schedules, slow_schedules) : schedules;
     while (result.schedules < enough && result.failure.empty()) {
       auto source = std::mt19937_64{seed + result.schedules};
-      // Mostly the ordinary, or threads would only ever meet at their first steps.
+      // Ordinary choices prevail; otherwise threads would meet only at their first steps.
       const auto roll = [&](std::size_t, std::uint32_t options) {
         return source() % 6 == 0 ? static_cast<std::uint32_t>(source() % options) : 0;
       };
@@ -314,7 +315,7 @@ class explorer {
     return result;
   }
 
-  /// The execution that a finding's schedule names.
+  /// Replays the execution with a finding's schedule.
   [[nodiscard]] finding replay(const scenario& body, const std::string& schedule) {
     auto choices = std::vector<std::pair<std::size_t, std::uint32_t>>{};
     auto text = std::istringstream{schedule};
@@ -332,7 +333,7 @@ class explorer {
     return result;
   }
 
-  /// One schedule without surprises, with a thread stopped.
+  /// Runs one schedule without surprises, with a thread stopped.
   [[nodiscard]] finding stopped(const scenario& body, const stop& where) {
     auto result = finding{};
     once(body, [](std::size_t, std::uint32_t) { return 0U; }, where, result);
@@ -383,7 +384,7 @@ class explorer {
     return run.trace();
   }
 
-  // ThreadSanitizer takes 200 times as long to switch fibers, and sees nothing: one thread runs them all.
+  // ThreadSanitizer takes 200 times as long to switch fibers, and checks nothing: one thread runs them all.
   static constexpr auto slow_schedules = std::uint64_t{500};
 
   bounds limits_;

@@ -11,7 +11,7 @@
 
 namespace pagedkv::test {
 
-/// Keys or values of a run of tokens with room around every head, in which `canary` shows a stray write.
+/// Keys or values of consecutive tokens with space around every head, where `canary` reveals a stray write.
 class strided_rows {
  public:
   static constexpr auto canary = -12345.0f;

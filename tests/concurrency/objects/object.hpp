@@ -9,14 +9,15 @@
 
 namespace pagedkv::testing {
 
-/// What shared objects pass to each other. Each is built from `object.cpp`, and hides all its symbols but `entry`.
+/// The functions that shared objects exchange. Each object is built from `object.cpp` and hides all symbols but
+/// `entry`.
 using shared_cache = basic_kv_cache<float32, lock_free, clock_sweep, host_allocator, host_backend, memory_layout<>,
                                     xxh3_hash, event_queues<>>;
 
 struct object_entry {
   shared_cache* (*make_cache)();
   void (*destroy_cache)(shared_cache*);
-  /// Creates, extends, forks and releases sequences. Returns how many operations failed in a way that they must not.
+  /// Creates, extends, forks and releases sequences. Returns the number of operations that failed unexpectedly.
   int (*use_cache)(shared_cache&, std::uint64_t seed, int num_rounds);
   bool (*is_sound)(shared_cache&);
   /// By the code of this object, the number of this thread in a component that any object may have made.
