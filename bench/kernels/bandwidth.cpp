@@ -2,6 +2,7 @@
 // scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs,
 // and reports in TAP.
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>

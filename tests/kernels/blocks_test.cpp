@@ -2,6 +2,7 @@
 #include "reference.hpp"
 #include "target.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -6,6 +6,7 @@
 #include "run_kernel.hpp"
 #include "target.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/event.hpp>
 
 #include <catch2/catch_test_macros.hpp>

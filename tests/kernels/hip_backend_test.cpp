@@ -2,6 +2,7 @@
 #include "reference.hpp"
 #include "target.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
 #include <pagedkv/device/memory_ledger.hpp>

@@ -1,6 +1,7 @@
 #include "../support/policy_matrix.hpp"
 #include "../support/printing.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 

@@ -12,6 +12,7 @@
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/concept.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/append.hpp>
 #include <pagedkv/device/attend.hpp>
 #include <pagedkv/device/copy_blocks.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/kernels/launchers.hpp>

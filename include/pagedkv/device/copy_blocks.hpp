@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/status.hpp>
 #include <pagedkv/kernels/launchers.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/status.hpp>
 #include <pagedkv/kernels/transfer/move_blocks.hpp>
 #include <pagedkv/storage/block_pairs.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/storage/block_pairs.hpp>
 
 #include <cstring>

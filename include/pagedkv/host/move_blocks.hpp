@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/host/copy_blocks.hpp>
 #include <pagedkv/storage/move_order.hpp>
 

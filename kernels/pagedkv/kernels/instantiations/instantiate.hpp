@@ -4,6 +4,7 @@
 // code objects: one per element here, or a program's own for its own elements. Host compilers then call the same
 // functions through their declarations. Use the macros outside every namespace.
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/kernels/attention/attend.hpp>
 #include <pagedkv/kernels/transfer/append.hpp>
 #include <pagedkv/kernels/transfer/convert_blocks.hpp>

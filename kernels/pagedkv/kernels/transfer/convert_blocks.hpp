@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 #include <pagedkv/kernels/transfer/block_batch.hpp>

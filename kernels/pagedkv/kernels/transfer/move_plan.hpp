@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/storage/move_order.hpp>
 
 #include <algorithm>
