@@ -5,6 +5,7 @@
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/host/backend.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/events/no_events.hpp>
 
 #include <memory>
 #include <span>

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <random>
 #include <span>
+#include <utility>
 
 namespace pagedkv {
 
@@ -29,12 +30,13 @@ struct cache_state {
   using locking_type = Locking;
   using events_type = Events;
 
-  explicit cache_state(const cache_config& valid)
+  cache_state(const cache_config& valid, Events stream)
       : config(valid),
         pool(config.num_blocks),
         index(config.num_blocks, config.block_size, config.hash_seed != 0 ? config.hash_seed : random_seed()),
         sequences(config.max_sequences),
-        pins(config.max_sequences) {}
+        pins(config.max_sequences),
+        events(std::move(stream)) {}
 
   [[nodiscard]] std::size_t block_size() const noexcept { return static_cast<std::size_t>(config.block_size); }
   [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {
@@ -62,9 +64,9 @@ struct cache_state {
   /// What other threads have made available since does not count. When that is not enough, retiring blocks do, but for
   /// shared ones; so does the block that is rewritten, since it need not be copied once its step has retired.
   [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
-    counts.add(counter::refusals, 1);
     const auto needed = static_cast<std::int64_t>(num_needed);
     const auto available = std::min(num_available, needed - 1);
+    note_refusal(needed, available);
     const auto coming = pool.step_that_frees(needed - available, own);
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", needed, available};
     refused.step = coming.step;
@@ -76,9 +78,9 @@ struct cache_state {
 
   /// More blocks than the pool has, whatever is released.
   [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
-    counts.add(counter::refusals, 1);
-    return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
-            config.num_blocks};
+    const auto needed = static_cast<std::int64_t>(num_needed);
+    note_refusal(needed, config.num_blocks);
+    return {error_code::never_fits, "number of blocks needed", needed, config.num_blocks};
   }
 
   /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has
@@ -94,7 +96,7 @@ struct cache_state {
     void detach(block_id block) noexcept { state.index.detach(block); }
     void attach(block_id block) noexcept { state.index.attach(block); }
     void erase(block_id block) noexcept {
-      if constexpr (Events::enabled) {
+      if constexpr (reports<Events, event_kind::evicted>) {
         state.events.emit({.kind = event_kind::evicted, .block = block, .hash = state.index.link(block).hash});
       }
       state.index.erase(block);
@@ -122,6 +124,13 @@ struct cache_state {
   [[no_unique_address]] Events events;
 
  private:
+  void note_refusal(std::int64_t num_needed, std::int64_t num_available) noexcept {
+    counts.add(counter::refusals, 1);
+    if constexpr (reports<Events, event_kind::refused>) {
+      events.emit({.kind = event_kind::refused, .num_blocks = num_needed, .num_available = num_available});
+    }
+  }
+
   [[nodiscard]] static std::uint64_t random_seed() {
     auto device = std::random_device{};
     return std::uint64_t{device()} << 32 | device();

@@ -59,10 +59,13 @@ class basic_kv_cache {
 
   /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when
   /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
-  explicit basic_kv_cache(const cache_config& config, Allocator memory = Allocator{}, Backend backend = Backend{})
+  explicit basic_kv_cache(const cache_config& config, Allocator memory = Allocator{}, Backend backend = Backend{},
+                          Events events = Events{})
       : storage_(block_storage<Element, Layout, Allocator>::create(config, std::move(memory)).value()),
         backend_(std::move(backend)),
-        state_(config) {}
+        state_(config, std::move(events)) {}
+  basic_kv_cache(const cache_config& config, Events events)
+      : basic_kv_cache(config, Allocator{}, Backend{}, std::move(events)) {}
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
@@ -77,7 +80,9 @@ class basic_kv_cache {
     if (!made) {
       return made.error();
     }
-    return admission{static_cast<sequence_id>(state_.sequences.id_of(**made)), (*made)->record.num_cached_tokens};
+    const auto id = static_cast<sequence_id>(state_.sequences.id_of(**made));
+    detail::report_admission(state_, id, (*made)->record);
+    return admission{id, (*made)->record.num_cached_tokens};
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
@@ -136,7 +141,11 @@ class basic_kv_cache {
       if (!made) {
         return made.error();
       }
-      return static_cast<sequence_id>(state_.sequences.id_of(**made));
+      const auto forked = static_cast<sequence_id>(state_.sequences.id_of(**made));
+      if constexpr (reports<Events, event_kind::forked>) {
+        state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
+      }
+      return forked;
     });
   }
 
@@ -156,8 +165,12 @@ class basic_kv_cache {
   /// hint is for the eviction policy.
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id),
-                              [&](sequence& s) { detail::release_all(state_, s, hint); });
+    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](sequence& s) {
+      if constexpr (reports<Events, event_kind::released>) {
+        state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
+      }
+      detail::release_all(state_, s, hint);
+    });
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
@@ -221,16 +234,22 @@ class basic_kv_cache {
         return used.error();
       }
     }
-    return step;
+    return begun(step);
   }
   /// Opens a step that may use any block in use, also by sequences and pins that are still to come.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return state_.pool.begin_step(step_use::everything);
+    return begun(state_.pool.begin_step(step_use::everything));
   }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return state_.pool.retire_step(step);
+    const auto retired = state_.pool.retire_step(step);
+    if constexpr (reports<Events, event_kind::step_retired>) {
+      if (retired) {
+        state_.events.emit({.kind = event_kind::step_retired, .step = step});
+      }
+    }
+    return retired;
   }
 
   /// Tells the time, by which sequences are dated and retention ends. Never goes back.
@@ -357,8 +376,11 @@ class basic_kv_cache {
     if (const auto num_occupied = state_.pool.count_occupied(); num_occupied != 0) {
       return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
     }
-    auto chains = state_.chains();
-    return state_.pool.forget_evictable(chains);
+    const auto num_forgotten = state_.pool.forget_evictable(state_.index);  // not reported one by one
+    if constexpr (reports<Events, event_kind::reset>) {
+      state_.events.emit({.kind = event_kind::reset, .num_blocks = num_forgotten});
+    }
+    return num_forgotten;
   }
 
   /// Linear in the number of sequences, none of which it disturbs: see `cache_statistics`.
@@ -396,6 +418,16 @@ class basic_kv_cache {
       return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
     };
     return accessed(s, detail::extend(state_, s, tokens, copy));
+  }
+
+  /// Reports a step that has begun.
+  [[nodiscard]] result<step_id> begun(const result<step_id>& step) noexcept {
+    if constexpr (reports<Events, event_kind::step_begun>) {
+      if (step) {
+        state_.events.emit({.kind = event_kind::step_begun, .step = *step});
+      }
+    }
+    return step;
   }
 
   /// Dates a sequence whose operation succeeded.

@@ -1,14 +1,12 @@
 #pragma once
 
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
 
-#include <boost/lockfree/policies.hpp>
-#include <boost/lockfree/spsc_queue.hpp>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,60 +14,139 @@
 
 namespace pagedkv {
 
-/// A bounded queue of events for each of `NumProducers` threads, for one consumer. Emitting is wait-free. An event that
-/// finds its thread's queue full, or its thread without one, is dropped and counted; so is its number, which is then
-/// missing from the stream.
-///
-/// Numbers tell the order: of two events of one block, the one that happened first has the lower number. Takes
-/// `NumProducers * Capacity` times the size of an event.
-template <std::size_t Capacity = 1024, std::size_t NumProducers = 32>
-class event_queues {
+namespace detail {
+
+/// A bounded queue of events with their tokens, for one thread that pushes and one that pops. Wait-free.
+class event_ring {
  public:
-  static constexpr bool enabled = true;
+  event_ring(std::size_t capacity, std::size_t max_tokens)
+      : capacity_(capacity), max_tokens_(max_tokens), events_(capacity), tokens_(capacity * max_tokens) {}
 
-  event_queues() : queues_(std::make_unique<queues>()) {}
-
-  void emit(const cache_event& event) noexcept {
-    auto numbered = event;
-    numbered.number = last_number_.fetch_add(1, std::memory_order_relaxed) + 1;
-    const auto thread = threads_.current();
-    if (thread >= NumProducers || !(*queues_)[thread].push(numbered)) {
-      num_dropped_.fetch_add(1, std::memory_order_relaxed);
+  /// False when the queue is full or the event has more tokens than an entry has room for.
+  [[nodiscard]] bool push(const cache_event& event, std::uint64_t number) noexcept {
+    assert(event.tokens.size() <= max_tokens_ && "event queues made for a smaller block size");
+    const auto at = num_pushed_.load(std::memory_order_relaxed);
+    if (at - num_popped_.load(std::memory_order_acquire) == capacity_ || event.tokens.size() > max_tokens_) {
+      return false;
     }
+    const auto place = static_cast<std::size_t>(at % capacity_);
+    auto* const tokens = tokens_.data() + place * max_tokens_;
+    std::ranges::copy(event.tokens, tokens);
+    events_[place] = event;
+    events_[place].number = number;
+    events_[place].tokens = {tokens, event.tokens.size()};
+    num_pushed_.store(at + 1, std::memory_order_release);
+    return true;
   }
 
-  /// Moves what there is to the end of `into`, in the order of numbers; returns how many. An event may follow in a
-  /// later call than one of a higher number, if another thread was just emitting it. One thread at a time. May throw
-  /// `std::bad_alloc`, and then has moved nothing.
-  std::size_t drain(std::vector<cache_event>& into) {
-    auto available = std::array<std::size_t, NumProducers>{};
-    auto total = std::size_t{0};
-    for (std::size_t i = 0; i < NumProducers; ++i) {
-      available[i] = (*queues_)[i].read_available();
-      total += available[i];
-    }
-    const auto before = into.size();
-    into.resize(before + total);
-    auto* next = into.data() + before;
-    for (std::size_t i = 0; i < NumProducers; ++i) {
-      next += (*queues_)[i].pop(next, available[i]);
-    }
-    std::ranges::sort(into.begin() + static_cast<std::ptrdiff_t>(before), into.end(), {}, &cache_event::number);
-    return total;
+  /// Fixes how far `front` and `pop` go.
+  void look() noexcept { end_ = num_pushed_.load(std::memory_order_acquire); }
+  [[nodiscard]] const cache_event* front() const noexcept {
+    const auto at = num_popped_.load(std::memory_order_relaxed);
+    return at != end_ ? &events_[static_cast<std::size_t>(at % capacity_)] : nullptr;
   }
-
-  [[nodiscard]] std::int64_t num_dropped() const noexcept { return num_dropped_.load(std::memory_order_relaxed); }
+  void pop() noexcept { num_popped_.fetch_add(1, std::memory_order_release); }
 
  private:
-  using queues =
-      std::array<boost::lockfree::spsc_queue<cache_event, boost::lockfree::capacity<Capacity>>, NumProducers>;
-
-  this_thread_index threads_;
-  std::unique_ptr<queues> queues_;
-  std::atomic<std::uint64_t> last_number_{0};
-  std::atomic<std::int64_t> num_dropped_{0};
+  std::size_t capacity_;
+  std::size_t max_tokens_;
+  std::vector<cache_event> events_;
+  std::vector<token> tokens_;
+  std::uint64_t end_ = 0;  // of the consumer
+  alignas(64) std::atomic<std::uint64_t> num_pushed_{0};
+  alignas(64) std::atomic<std::uint64_t> num_popped_{0};
 };
 
-static_assert(events<event_queues<>>);
+}  // namespace detail
+
+/// How much event queues hold.
+struct event_queue_sizes {
+  std::int32_t capacity = 1024;     // events of one thread
+  std::int32_t num_producers = 32;  // threads
+};
+
+/// A bounded queue of events for each thread, and one consumer for all. Emitting is wait-free and allocates nothing: an
+/// entry has room for the tokens of one block. An event that finds its thread's queue full, or its thread without a
+/// queue, is dropped and counted; its number is then missing from the stream.
+///
+/// Numbers tell the order: of two events of one block, the one that happened first has the lower number.
+///
+/// A handle: copies share the queues, which live as long as the last of them. Give one to the cache, keep another to
+/// drain. Memory, taken at construction: for each of `capacity * num_producers` entries an event and `block_size`
+/// tokens.
+template <event_kinds Kinds = prefix_events>
+class basic_event_queues {
+ public:
+  static constexpr auto kinds = Kinds;
+
+  /// For caches of at most this block size. Throws `exception` on sizes that are not positive.
+  explicit basic_event_queues(std::int32_t block_size, const event_queue_sizes& sizes = {})
+      : shared_(std::make_shared<queues>(block_size, sizes)) {}
+
+  void emit(const cache_event& event) noexcept {
+    const auto number = shared_->last_number.fetch_add(1, std::memory_order_relaxed) + 1;
+    const auto thread = shared_->threads.current();
+    if (thread >= shared_->rings.size() || !shared_->rings[thread]->push(event, number)) {
+      shared_->num_dropped.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  /// Calls `visit(event)` on every event in the queues, in the order of their numbers; returns how many. The tokens of
+  /// an event are valid during its visit. An event may follow in a later call than one of a higher number, if another
+  /// thread was just emitting it. One thread at a time. An event whose visit throws stays in its queue.
+  template <class Visit>
+  std::size_t drain(Visit&& visit) {
+    for (const auto& ring : shared_->rings) {
+      ring->look();
+    }
+    auto count = std::size_t{0};
+    for (auto* ring = oldest(); ring != nullptr; ring = oldest()) {
+      visit(*ring->front());
+      ring->pop();
+      ++count;
+    }
+    return count;
+  }
+
+  [[nodiscard]] std::int64_t num_dropped() const noexcept {
+    return shared_->num_dropped.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct queues {
+    queues(std::int32_t block_size, const event_queue_sizes& sizes) {
+      if (const auto least = std::min({block_size, sizes.capacity, sizes.num_producers}); least <= 0) {
+        detail::fail({error_code::invalid_argument, "block size or sizes of event queues", least, 1});
+      }
+      for (auto i = 0; i < sizes.num_producers; ++i) {
+        rings.push_back(std::make_unique<detail::event_ring>(static_cast<std::size_t>(sizes.capacity),
+                                                             static_cast<std::size_t>(block_size)));
+      }
+    }
+
+    this_thread_index threads;
+    std::vector<std::unique_ptr<detail::event_ring>> rings;
+    alignas(64) std::atomic<std::uint64_t> last_number{0};
+    std::atomic<std::int64_t> num_dropped{0};
+  };
+
+  /// The queue whose first event has the lowest number.
+  [[nodiscard]] detail::event_ring* oldest() const noexcept {
+    detail::event_ring* found = nullptr;
+    for (const auto& ring : shared_->rings) {
+      if (ring->front() != nullptr && (found == nullptr || ring->front()->number < found->front()->number)) {
+        found = ring.get();
+      }
+    }
+    return found;
+  }
+
+  std::shared_ptr<queues> shared_;
+};
+
+/// Queues for a router.
+using event_queues = basic_event_queues<>;
+
+static_assert(events<event_queues>);
 
 }  // namespace pagedkv

@@ -182,8 +182,9 @@ class request_tracker {
     if (!held) {
       return held.error();
     }
-    if constexpr (Cache::events_type::enabled) {
-      cache_.events().emit({.kind = event_kind::preempted, .request = static_cast<std::uint64_t>(id)});
+    if constexpr (reports<typename Cache::events_type, event_kind::preempted>) {
+      cache_.events().emit(
+          {.kind = event_kind::preempted, .sequence = *held, .request = static_cast<std::uint64_t>(id)});
     }
     release(*held, {});
     return {};

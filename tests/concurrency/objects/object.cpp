@@ -16,7 +16,7 @@ shared_cache* make_cache() {
   config.block_size = 4;
   config.num_blocks = 256;
   config.max_sequences = 64;
-  return new shared_cache{config};
+  return new shared_cache{config, event_queues{config.block_size}};
 }
 
 int use_cache(shared_cache& cache, std::uint64_t seed, int num_rounds) {

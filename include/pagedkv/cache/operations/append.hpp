@@ -29,7 +29,7 @@ template <class State, class Copy>
   release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
                 state.pool.fence_of(s.steps));
   state.counts.add(counter::copies, 1);
-  if constexpr (State::events_type::enabled) {
+  if constexpr (reports<typename State::events_type, event_kind::copied>) {
     state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
   }
   return {};
@@ -97,12 +97,15 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
   if (state.pool.state(block).published()) {
     newest = false;
   } else {
-    if constexpr (State::events_type::enabled) {  // before anybody can find the block, and before it can be evicted
+    // Before another thread can find the block, and before it can be evicted.
+    if constexpr (reports<typename State::events_type, event_kind::stored>) {
       state.events.emit({.kind = event_kind::stored,
                          .block = block,
                          .origin = s.tail.block,
                          .hash = hash,
-                         .parent_hash = s.tail.hash});
+                         .parent_hash = s.tail.hash,
+                         .tokens = state.index.tokens(block),
+                         .tag = s.options.salt});
     }
     auto twin = no_block;
     if (newest) {

@@ -149,6 +149,31 @@ template <class State>
   return {};
 }
 
+/// Reports a sequence that `admit` has made.
+template <class State>
+void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_id id,
+                      [[maybe_unused]] const sequence& s) noexcept {
+  using stream = typename State::events_type;
+  if constexpr (reports<stream, event_kind::hit>) {
+    if (s.num_cached_tokens != 0) {
+      state.events.emit({.kind = event_kind::hit,
+                         .block = s.tail.block,
+                         .hash = s.tail.hash,
+                         .tag = s.options.salt,
+                         .sequence = id,
+                         .num_tokens = s.num_cached_tokens,
+                         .num_blocks = static_cast<std::int64_t>(s.num_published_blocks)});
+    }
+  }
+  if constexpr (reports<stream, event_kind::admitted>) {
+    state.events.emit({.kind = event_kind::admitted,
+                       .tag = s.options.salt,
+                       .sequence = id,
+                       .num_tokens = s.num_tokens,
+                       .num_blocks = static_cast<std::int64_t>(s.blocks.size())});
+  }
+}
+
 /// References every full block of a published prefix of these tokens.
 template <class State>
 [[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, std::span<const token> tokens, salt tag) noexcept {

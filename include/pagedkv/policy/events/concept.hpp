@@ -4,47 +4,90 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <type_traits>
 
 namespace pagedkv {
 
+/// Behind each kind are the fields of `cache_event` that it sets.
 enum class event_kind : std::uint8_t {
-  stored,     // a full block entered the prefix index
-  evicted,    // a block left it to make room, or because the prefix cache was reset
-  copied,     // a block was copied on write
-  preempted,  // a request gave its blocks to another
+  stored,        // a full block entered the prefix index: block, origin, hash, parent_hash, tokens, tag
+  evicted,       // a block left the prefix index: block, hash
+  reset,         // every block left the prefix index: num_blocks
+  admitted,      // a sequence was created from a prompt: sequence, num_tokens, num_blocks, tag
+  hit,           // it shares a cached prefix: sequence, num_tokens, num_blocks, tag; block and hash of the last one
+  forked,        // a sequence was created from another: sequence, source
+  released,      // a sequence ended: sequence, num_tokens
+  copied,        // a block was copied on write: block, origin
+  refused,       // an operation needs more blocks than are available: num_blocks, num_available
+  step_begun,    // step
+  step_retired,  // step
+  preempted,     // a request gave its blocks to another: request, sequence
 };
 
-/// What happened, for a router that follows which prefixes are cached where, or for a tier that keeps what is evicted.
+/// A set of kinds.
+struct event_kinds {
+  std::uint32_t bits = 0;
+
+  constexpr event_kinds(std::initializer_list<event_kind> kinds) noexcept {
+    for (const auto kind : kinds) {
+      bits |= bit(kind);
+    }
+  }
+
+  [[nodiscard]] constexpr bool contains(event_kind kind) const noexcept { return (bits & bit(kind)) != 0; }
+
+ private:
+  [[nodiscard]] static constexpr std::uint32_t bit(event_kind kind) noexcept {
+    return std::uint32_t{1} << static_cast<unsigned>(kind);
+  }
+};
+
+/// Enough to follow which prefixes are cached.
+inline constexpr auto prefix_events = event_kinds{event_kind::stored, event_kind::evicted, event_kind::reset};
+
+inline constexpr auto all_events =
+    event_kinds{event_kind::stored,  event_kind::evicted,    event_kind::reset,        event_kind::admitted,
+                event_kind::hit,     event_kind::forked,     event_kind::released,     event_kind::copied,
+                event_kind::refused, event_kind::step_begun, event_kind::step_retired, event_kind::preempted};
+
+/// One change, with the fields that its kind sets. docs/events.md defines the hash.
 struct cache_event {
   event_kind kind{};
-  block_id block = no_block;      // stored, evicted; copied: the copy
-  block_id origin = no_block;     // stored: the block it continues; copied: the block it was copied from
-  std::uint64_t hash = 0;         // stored, evicted: chained, of the contents; seeded by `cache_config.hash_seed`
-  std::uint64_t parent_hash = 0;  // stored: that of the block it continues
-  std::uint64_t request = 0;      // preempted: its `request_id`
-  std::uint64_t number = 0;       // given by the stream, from 1 on
+  block_id block = no_block;
+  block_id origin = no_block;       // stored: the block that it continues, none for the first; copied: its source
+  std::uint64_t number = 0;         // place in the order of one stream, from 1; set by streams that keep events
+  std::uint64_t hash = 0;           // of all tokens up to the block's last, seeded by `cache_config::hash_seed`
+  std::uint64_t parent_hash = 0;    // the same for the block that it continues; for the first block, that of the salt
+  std::span<const token> tokens{};  // of the block, `block_size` of them; valid during `emit`
+  salt tag{};
+  sequence_id sequence{};
+  sequence_id source{};
+  std::uint64_t request = 0;  // a `request_id`
+  step_id step{};
+  std::int64_t num_tokens = 0;     // admitted: in the prompt; hit: cached; released: in the sequence
+  std::int64_t num_blocks = 0;     // reset: gone; admitted: in the block table; hit: shared; refused: needed
+  std::int64_t num_available = 0;  // blocks
 };
 
-/// Where a cache reports events. Many threads may call `emit`, which never waits for any of them, nor for a consumer.
+/// Where a cache and its request tracker report what they do. The caller constructs the stream and passes it to the
+/// cache, which keeps a copy; a stream with a consumer is therefore a handle, whose copies share what they refer to.
 ///
-/// | requirement     | meaning                                                            |
-/// |-----------------|--------------------------------------------------------------------|
-/// | `e.emit(event)` | takes note of it, or drops it; its number is still to be given     |
-/// | `E::enabled`    | whether anything is noted; otherwise callers need not ask          |
+/// | requirement     | meaning                                                                                         |
+/// |-----------------|-------------------------------------------------------------------------------------------------|
+/// | `E::kinds`      | the `event_kinds` that it takes, constant: no code is compiled for the others                   |
+/// | `e.emit(event)` | takes an event of those kinds or drops it. Called by any thread that the cache's locking policy |
+/// |                 | admits, inside its locks: it does not call the cache, and should not wait                       |
 template <class E>
-concept events = std::default_initializable<E> && requires(E stream, const cache_event& event) {
+concept events = std::move_constructible<E> && requires(E stream, const cache_event& event) {
   { stream.emit(event) } noexcept;
-  { E::enabled } -> std::convertible_to<bool>;
+  requires std::same_as<decltype(E::kinds), const event_kinds>;
+  typename std::integral_constant<std::uint32_t, E::kinds.bits>;
 };
 
-/// No events, at no cost.
-struct no_events {
-  static constexpr bool enabled = false;
-
-  void emit(const cache_event&) noexcept {}
-};
-
-static_assert(events<no_events> && std::is_empty_v<no_events>);
+/// Whether a stream takes events of this kind.
+template <events Events, event_kind Kind>
+inline constexpr bool reports = Events::kinds.contains(Kind);
 
 }  // namespace pagedkv

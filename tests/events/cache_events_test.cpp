@@ -1,0 +1,274 @@
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include <xxhash.h>
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+template <event_kinds Kinds>
+using reporting_cache = kv_cache<float32, single_thread, lru, host_allocator, host_backend, memory_layout<>, xxh3_hash,
+                                 basic_event_queues<Kinds>>;
+
+constexpr auto small =
+    cache_config{.block_size = 2, .num_blocks = 4, .num_kv_heads = 1, .head_dim = 1, .hash_seed = 42};
+
+/// An event and its tokens, copied during the visit.
+struct seen_event : cache_event {
+  std::vector<token> run;
+};
+
+template <event_kinds Kinds>
+struct watched_cache {
+  explicit watched_cache(const cache_config& config)
+      : queues(config.block_size, {.num_producers = 1}), cache(config, queues) {}
+
+  std::vector<seen_event> drain() {
+    auto drained = std::vector<seen_event>{};
+    queues.drain([&](const cache_event& event) {
+      drained.push_back({event, {event.tokens.begin(), event.tokens.end()}});
+    });
+    CHECK(queues.num_dropped() == 0);
+    return drained;
+  }
+
+  basic_event_queues<Kinds> queues;
+  reporting_cache<Kinds> cache;
+};
+
+/// The definition in docs/events.md.
+std::uint64_t hash_of_salt(std::uint64_t seed, salt tag) {
+  const auto value = static_cast<std::uint64_t>(tag);
+  auto bytes = std::array<unsigned char, 8>{};
+  for (auto i = 0U; i < 4; ++i) {
+    bytes[i] = static_cast<unsigned char>(value >> (32 + 8 * i));
+    bytes[4 + i] = static_cast<unsigned char>(value >> (8 * i));
+  }
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+std::uint64_t hash_of_block(std::uint64_t previous, std::span<const token> tokens) {
+  auto bytes = std::vector<unsigned char>{};
+  for (const auto t : tokens) {
+    for (auto i = 0U; i < 4; ++i) {
+      bytes.push_back(static_cast<unsigned char>(static_cast<std::uint32_t>(t) >> (8 * i)));
+    }
+  }
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), previous);
+}
+
+TEST_CASE("hashes are those of the definition, the same in every run with a seed", "[events]") {
+  auto watched = watched_cache<prefix_events>{small};
+  const auto tag = make_salt(7, 11);
+  const auto prompt = std::array<token, 5>{1, 2, 3, -4, 5};
+  const auto id = watched.cache.create_sequence(prompt, {.salt = tag}).value().id;
+  REQUIRE(watched.cache.commit(id, 5).has_value());
+  const auto stored = watched.drain();
+  REQUIRE(stored.size() == 2);
+
+  const auto root = hash_of_salt(42, tag);
+  const auto first = hash_of_block(root, std::span{prompt}.first(2));
+  const auto second = hash_of_block(first, std::span{prompt}.subspan(2, 2));
+  CHECK(stored[0].parent_hash == root);
+  CHECK(stored[0].hash == first);
+  CHECK(stored[1].parent_hash == first);
+  CHECK(stored[1].hash == second);
+  CHECK(root == 0x6aca5a2d6c87a06c);
+  CHECK(first == 0xf44938e67c8c8945);
+  CHECK(second == 0x955de80c5d3307d2);
+  CHECK(hash_of_salt(42, salt::none) == 0x4596708167f8eb2e);
+}
+
+TEST_CASE("without a seed two caches hash differently", "[events]") {
+  auto config = small;
+  config.hash_seed = 0;
+  const auto hash_in_new_cache = [&] {
+    auto watched = watched_cache<prefix_events>{config};
+    const auto id = watched.cache.create_sequence(std::array<token, 2>{1, 2}).value().id;
+    REQUIRE(watched.cache.commit(id, 2).has_value());
+    return watched.drain().front().hash;
+  };
+  CHECK(hash_in_new_cache() != hash_in_new_cache());
+}
+
+TEST_CASE("a router's queue gets stored and evicted blocks and resets, and nothing else", "[events]") {
+  auto watched = watched_cache<prefix_events>{small};
+  auto& cache = watched.cache;
+  const auto tag = salt{9};
+  const auto first = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5}, {.salt = tag}).value().id;
+  REQUIRE(cache.commit(first, 5).has_value());
+  const auto stored = watched.drain();
+  REQUIRE(stored.size() == 2);
+  CHECK((stored[0].kind == event_kind::stored && stored[1].kind == event_kind::stored));
+  CHECK(stored[0].run == std::vector<token>{1, 2});
+  CHECK(stored[1].run == std::vector<token>{3, 4});
+  CHECK((stored[0].tag == tag && stored[1].tag == tag));
+  CHECK(stored[0].origin == no_block);
+  CHECK(stored[1].origin == stored[0].block);
+  CHECK(stored[1].parent_hash == stored[0].hash);
+
+  const auto second = cache.fork(first).value();
+  REQUIRE(cache.append(second, 6).has_value());
+  REQUIRE(cache.release(first).has_value());
+  REQUIRE(cache.release(second).has_value());
+  CHECK(watched.drain().empty());
+
+  const auto other = cache.create_sequence(std::array<token, 6>{7, 7, 7, 7, 7, 7}).value().id;
+  const auto evicted = watched.drain();
+  REQUIRE(evicted.size() == 1);
+  CHECK(evicted[0].kind == event_kind::evicted);
+  CHECK(evicted[0].block == stored[1].block);
+  CHECK(evicted[0].hash == stored[1].hash);
+
+  REQUIRE(cache.release(other).has_value());
+  CHECK(cache.reset_prefix_cache().value() == 1);
+  const auto reset = watched.drain();
+  REQUIRE(reset.size() == 1);
+  CHECK(reset[0].kind == event_kind::reset);
+  CHECK(reset[0].num_blocks == 1);
+}
+
+TEST_CASE("a stream of all kinds tells of sequences, steps, copies and refusals", "[events]") {
+  auto watched = watched_cache<all_events>{small};
+  auto& cache = watched.cache;
+  const auto prompt = std::array<token, 5>{1, 2, 3, 4, 5};
+  const auto first = cache.create_sequence(prompt, {.salt = salt{9}}).value().id;
+  auto seen = watched.drain();
+  REQUIRE(seen.size() == 1);
+  CHECK(seen[0].kind == event_kind::admitted);
+  CHECK(seen[0].sequence == first);
+  CHECK(seen[0].num_tokens == 5);
+  CHECK(seen[0].num_blocks == 3);
+  CHECK(seen[0].tag == salt{9});
+
+  REQUIRE(cache.commit(first, 5).has_value());
+  const auto stored = watched.drain();
+  const auto second = cache.fork(first).value();
+  REQUIRE(cache.append(second, 6).has_value());
+  seen = watched.drain();
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0].kind == event_kind::forked);
+  CHECK(seen[0].sequence == second);
+  CHECK(seen[0].source == first);
+  CHECK(seen[1].kind == event_kind::copied);
+  CHECK(seen[1].block != seen[1].origin);
+
+  CHECK_FALSE(cache.create_sequence(std::array<token, 9>{}).has_value());
+  CHECK_FALSE(cache.create_sequence(std::array<token, 2>{}).has_value());
+  seen = watched.drain();
+  REQUIRE(seen.size() == 2);
+  CHECK((seen[0].kind == event_kind::refused && seen[1].kind == event_kind::refused));
+  CHECK((seen[0].num_blocks == 5 && seen[0].num_available == 4));
+  CHECK((seen[1].num_blocks == 1 && seen[1].num_available == 0));
+
+  const auto step = cache.begin_step(std::array{first}).value();
+  REQUIRE(cache.release(second).has_value());
+  REQUIRE(cache.retire_step(step).has_value());
+  CHECK_FALSE(cache.retire_step(step).has_value());
+  seen = watched.drain();
+  REQUIRE(seen.size() == 3);
+  CHECK((seen[0].kind == event_kind::step_begun && seen[0].step == step));
+  CHECK((seen[1].kind == event_kind::released && seen[1].sequence == second && seen[1].num_tokens == 6));
+  CHECK((seen[2].kind == event_kind::step_retired && seen[2].step == step));
+
+  const auto third = cache.create_sequence(prompt, {.salt = salt{9}}).value().id;
+  seen = watched.drain();
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0].kind == event_kind::hit);
+  CHECK(seen[0].sequence == third);
+  CHECK(seen[0].num_tokens == 4);
+  CHECK(seen[0].num_blocks == 2);
+  CHECK(seen[0].block == stored[1].block);
+  CHECK(seen[0].hash == stored[1].hash);
+  CHECK(seen[1].kind == event_kind::admitted);
+}
+
+TEST_CASE("a request tracker reports preemptions through its cache's stream", "[events]") {
+  auto watched = watched_cache<event_kinds{event_kind::preempted}>{small};
+  auto tracker = request_tracker{watched.cache};
+  const auto prompt = std::array<token, 6>{1, 2, 3, 4, 5, 6};
+  const auto low = tracker.submit(prompt).value();
+  auto options = request_options{};
+  options.sequence.priority = 90;
+  options.may_preempt = true;
+  REQUIRE(tracker.submit(prompt, options).has_value());
+  const auto preempted = watched.drain();
+  REQUIRE(preempted.size() == 1);
+  CHECK(preempted[0].kind == event_kind::preempted);
+  CHECK(preempted[0].request == static_cast<std::uint64_t>(low.id));
+  CHECK(preempted[0].sequence == low.sequence);
+}
+
+/// A router that knows only events: contents are cached while more of them were stored than evicted.
+class router {
+ public:
+  void follow(const cache_event& event) {
+    if (event.kind == event_kind::reset) {
+      cached_.clear();
+    } else if (event.kind == event_kind::stored) {
+      ++cached_[event.hash];
+    } else if (const auto found = cached_.find(event.hash); --found->second == 0) {
+      cached_.erase(found);
+    }
+  }
+
+  [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag) const {
+    auto hash = hash_of_salt(small.hash_seed, tag);
+    auto num_tokens = std::size_t{0};
+    for (; num_tokens + 2 <= tokens.size(); num_tokens += 2) {
+      hash = hash_of_block(hash, tokens.subspan(num_tokens, 2));
+      if (!cached_.contains(hash)) {
+        break;
+      }
+    }
+    return static_cast<std::int64_t>(num_tokens);
+  }
+
+ private:
+  std::map<std::uint64_t, int> cached_;
+};
+
+TEST_CASE("a router finds by events the prefixes that the cache finds", "[events]") {
+  auto config = small;
+  config.num_blocks = 24;
+  auto watched = watched_cache<prefix_events>{config};
+  auto& cache = watched.cache;
+  auto follower = router{};
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  auto random = std::mt19937{seed};
+  auto live = std::vector<sequence_id>{};
+  const auto random_tag = [&] { return salt{random() % 2}; };
+  for (auto round = 0; round < 3000; ++round) {
+    auto prompt = std::vector<token>(1 + random() % 12);
+    for (auto& t : prompt) {
+      t = static_cast<token>(random() % 2);
+    }
+    if (const auto made = cache.create_sequence(prompt, {.salt = random_tag()})) {
+      REQUIRE(cache.commit(made->id, static_cast<std::int64_t>(prompt.size())).has_value());
+      live.push_back(made->id);
+    }
+    while (live.size() > random() % 5) {
+      REQUIRE(cache.release(live.back()).has_value());
+      live.pop_back();
+    }
+    if (live.empty() && random() % 64 == 0) {
+      REQUIRE(cache.reset_prefix_cache().has_value());
+    }
+    watched.queues.drain([&](const cache_event& event) { follower.follow(event); });
+    const auto asked_tag = random_tag();
+    REQUIRE(follower.find_prefix(prompt, asked_tag) == cache.find_prefix(prompt, asked_tag));
+  }
+  CHECK(watched.queues.num_dropped() == 0);
+}
+
+}  // namespace
