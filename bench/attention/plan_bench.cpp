@@ -1,4 +1,4 @@
-// What a plan of attention costs on the host, for 1,024 sequences and the waves of a device of 132 processors.
+// The cost of a plan of attention on the host, for 1,024 sequences and the waves of a device with 132 processors.
 
 #include <pagedkv/attention/plan.hpp>
 
@@ -68,7 +68,7 @@ void plan_from_scratch(benchmark::State& state) {
 }
 BENCHMARK(plan_from_scratch);
 
-/// The batch grows outside of the time. A plan from scratch now and then is part of it.
+/// Growing the batch is not timed. Occasional plans from scratch are.
 void plan_one_token_later(benchmark::State& state) {
   auto planner = make_planner();
   auto batch = growing_batch();

@@ -1,5 +1,5 @@
-// Decode attention on every core, as a share of the rate at which the same cores read the same memory in the same run.
-// Keys and values of several layers take turns, so that no cache holds them.
+// Decode attention on every core, relative to the rate at which the same cores read the same memory in the same run.
+// Calls alternate between the keys and values of several layers, so that no cache holds them.
 
 #include "../support/best_of.hpp"
 
@@ -110,7 +110,7 @@ class workload {
 
   template <class Random>
   void fill(Random& random) {
-    // One block's numbers serve for all.
+    // The numbers of one block are used for all blocks.
     auto rows = std::vector<float>(static_cast<std::size_t>(block_size) * num_heads * head_dim);
     std::ranges::generate(rows, [&] { return std::uniform_real_distribution<float>{-1, 1}(random); });
     const auto stride = std::int64_t{plan_.view.num_kv_heads} * head_dim;
@@ -142,7 +142,7 @@ class workload {
   std::vector<float> output_ = std::vector<float>(queries_.size());
 };
 
-/// `share_of_read`: of the rate at which all cores read.
+/// `share_of_read`: share of the rate at which all cores read.
 template <class Element, dimension_order Dimensions>
 void decode(benchmark::State& state) {
   auto work = workload<Element, memory_layout<Dimensions>>(static_cast<std::int32_t>(state.range(0)));

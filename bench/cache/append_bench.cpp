@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-// Times are the best of many repetitions; each counter `ratio` is ours over the baseline's, both from this run.
+// Times are the best of many repetitions; `ratio` is pagedkv's time over the baseline's, both from this run.
 
 namespace {
 
@@ -15,8 +15,8 @@ using namespace pagedkv;
 
 constexpr auto repetitions = 50;
 
-/// One token at a time inside a block, against a vector that has room. Both are kept in memory between tokens, where
-/// other sequences' tokens would come in between.
+/// Appends one token at a time inside a block, against a vector with capacity. Both states are in memory between
+/// tokens, as when other sequences' tokens come between.
 template <class Locking>
 void append_inside_a_block(benchmark::State& state) {
   constexpr auto num_tokens = std::int32_t{8192};
@@ -58,7 +58,7 @@ void append_inside_a_block(benchmark::State& state) {
 BENCHMARK(append_inside_a_block<single_thread>)->Iterations(1);
 BENCHMARK(append_inside_a_block<rw_lock<>>)->Iterations(1);
 
-/// A sequence of one block comes and goes, against a block of the C++ library's heap.
+/// Creates and releases a sequence of one block, against a block of the C++ library's heap.
 void create_and_release(benchmark::State& state) {
   constexpr auto num_sequences = 4096;
   auto cache = kv_cache<>{{.block_size = 16, .num_blocks = 4096}};

@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-// Times are the best of many repetitions; `ratio` is that of an update over that of a batch built anew, both from this
-// run.
+// Times are the best of many repetitions; `ratio` is the time of an update over that of building the batch anew, both
+// from this run.
 
 namespace {
 

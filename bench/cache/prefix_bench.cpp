@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-// Times are the best of many repetitions; `ratio` is ours over that of merely hashing the blocks, both from this run.
+// Times are the best of many repetitions; `ratio` is the time over that of only hashing the blocks, both from this run.
 
 namespace {
 
@@ -20,7 +20,7 @@ using namespace pagedkv;
 
 constexpr auto num_tokens = std::int32_t{131'072};
 constexpr auto repetitions = 50;
-constexpr auto first_prompt = std::int64_t{50'000};  // behind those that turn a pool over
+constexpr auto first_prompt = std::int64_t{50'000};  // after those that replace a pool's contents
 
 [[nodiscard]] double hash_seconds(std::span<const token> tokens, std::size_t block_size) {
   return bench::best_seconds(repetitions, [&] {
@@ -32,8 +32,9 @@ constexpr auto first_prompt = std::int64_t{50'000};  // behind those that turn a
   });
 }
 
-/// A long prompt, all of it cached, in a pool that holds nothing else, or twelve such prompts and has been replaced as
-/// often as the second argument says. Between repetitions the caches of the machine are as the other half left them.
+/// A long prompt, all of it cached. The pool holds nothing else, or twelve such prompts, and its contents have been
+/// replaced as often as the second argument says. Between repetitions, the other half's work leaves the machine's
+/// caches cold.
 void look_up_cached_prompt(benchmark::State& state) {
   const auto block_size = static_cast<std::int32_t>(state.range(0));
   const auto turnovers = state.range(1);
@@ -73,7 +74,7 @@ BENCHMARK(look_up_cached_prompt)
     ->ArgsProduct({{16, 512}, {0, 1, 10}})
     ->Iterations(1);
 
-/// A long prompt that nobody has seen is published in a full pool that has been replaced so many times.
+/// Publishes a long new prompt in a full pool whose contents have been replaced so many times.
 void commit_new_prompt(benchmark::State& state) {
   const auto block_size = static_cast<std::int32_t>(state.range(0));
   auto cache = kv_cache<>{{.block_size = block_size, .num_blocks = 12 * num_tokens / block_size, .head_dim = 1}};
@@ -105,7 +106,7 @@ BENCHMARK(commit_new_prompt)
     ->ArgsProduct({{16, 512}, {1, 10}})
     ->Iterations(1);
 
-/// A thousand blocks are evicted for a prompt, which is then published and let go.
+/// Evicts a thousand blocks for a prompt, which is then published and released.
 void replace_cached_blocks(benchmark::State& state) {
   constexpr auto num_blocks = 100'000;
   constexpr auto num_replaced = 1'000;

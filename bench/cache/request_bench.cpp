@@ -19,7 +19,7 @@
 
 // Requests of a production trace, one at a time, blocks of 16 tokens: creation, commit, up to 32 decode steps of one
 // token, release. The pool has a tenth of the distinct blocks, so nearly all of them are evicted and replaced. `ratio`
-// is the time of a request over merely hashing its prompt, both from this run.
+// is the time of a request over that of only hashing its prompt, both from this run.
 
 namespace {
 

@@ -17,7 +17,7 @@ using namespace pagedkv::bench;
 constexpr auto num_blocks = 16'384;
 constexpr auto tokens_per_sequence = std::int64_t{4'096};
 
-/// Each thread appends to a sequence of its own, token by token, and starts over when that is long.
+/// Each thread appends to a sequence of its own, token by token, and starts a new one when it is long.
 template <locking Locking>
 void append(benchmark::State& state) {
   static auto cache = std::unique_ptr<cache_under<Locking>>{};
@@ -45,8 +45,8 @@ void append(benchmark::State& state) {
   score.finish(1);
 }
 
-/// What an append is when written by hand for one thread: find the sequence by an id that can be stale, store, count.
-/// Blocks come from a stack and go back to it.
+/// An append written by hand for one thread: finds the sequence by an id that can be stale, stores, counts. Blocks come
+/// from a stack and return to it.
 class by_hand {
  public:
   by_hand() : tokens_(std::size_t{num_blocks} * block_size), sequences_(64) {

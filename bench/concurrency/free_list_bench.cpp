@@ -25,10 +25,10 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::bench;
 
-// As many as Boost.Lockfree holds, less the one with which its queue begins.
+// The capacity of Boost.Lockfree, less the node with which its queue begins.
 constexpr auto num_blocks = std::int32_t{65'534};
 
-/// The free list of a locking policy, under the mutex that the policy's cache would hold.
+/// The free list of a locking policy, with the mutex that the policy's cache would hold.
 template <locking Locking>
 class list_under {
  public:
@@ -72,7 +72,7 @@ class mutex_and_vector {
   stack_free_list list_;
 };
 
-/// What Boost.Lockfree does by itself, without the count that `boost_free_list` keeps.
+/// Boost.Lockfree's container itself, without the count that `boost_free_list` keeps.
 template <class Container>
 class bare {
  public:
@@ -109,7 +109,7 @@ struct boost_as_free_list : boost_free_list {
   using boost_free_list::boost_free_list;
 };
 
-/// Each thread pops some ids and pushes them back, over and over. An item is an id.
+/// Each thread repeatedly pops some ids and pushes them back. An item is an id.
 template <class List, std::size_t Depth>
 void pop_and_push(benchmark::State& state) {
   static auto list = std::unique_ptr<List>{};
@@ -144,5 +144,5 @@ void pop_and_push(benchmark::State& state) {
   BENCHMARK(pop_and_push<list_under<lock_free>, depth>)->Apply(one_to_sixteen_threads)
 
 PAGEDKV_FOR_ALL_LISTS(1);
-PAGEDKV_FOR_ALL_LISTS(32);   // as many as an allocation may take at once
+PAGEDKV_FOR_ALL_LISTS(32);   // the largest number that an allocation takes at once
 PAGEDKV_FOR_ALL_LISTS(500);  // more than the magazines of a thread hold

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-// How long one call takes while other threads are at work, in microseconds. With more threads than cores, whoever is
-// unlucky also waits for a core: `compute` shows how long where no thread needs another.
+// Latency of single calls while other threads are at work, in microseconds. With more threads than cores, a call may
+// also wait for a core: `compute` measures this wait for threads that need nothing from each other.
 
 namespace {
 
@@ -46,7 +46,7 @@ void report(benchmark::State& state, latencies& times, const std::string& operat
   others.emplace(policy, p999);
 }
 
-/// Calls again and again, while there is time and the answer is true.
+/// Calls repeatedly until the time is over or the result is false.
 template <class Call>
 void repeat_until(steady_clock::time_point end, Call&& call) {
   while (steady_clock::now() < end && call()) {
@@ -61,8 +61,8 @@ struct own_shared_mutex : fair_shared_mutex {
   static constexpr std::string_view name = "fair_shared_mutex";
 };
 
-/// One writer among eight readers, each of which holds the lock for 20 µs, again and again. Ends after so many writes,
-/// or so much time: a wait that lasts until then is cut, since the readers leave.
+/// One writer among eight readers, each of which repeatedly holds the lock for 20 µs. Ends after a number of writes or
+/// a time limit: a wait that reaches the limit is cut short, because the readers leave.
 template <class Mutex>
 void wait_as_writer(benchmark::State& state) {
   constexpr auto num_readers = 8;
@@ -99,13 +99,13 @@ void wait_as_writer(benchmark::State& state) {
   report(state, waits, "wait as writer", Mutex::name);
 }
 
-/// What one thread of the benchmarks below has, in cache lines of its own.
+/// The state of one thread of the benchmarks below, in cache lines of its own.
 struct alignas(64) worker {
   std::deque<sequence_id> sequences;
   latencies answers;
-  latencies refusals;  // those of the answers that were no block
+  latencies refusals;  // those of creations that got no block
 
-  /// The oldest, this many at most.
+  /// Releases the oldest sequences, at most this many.
   template <class Cache>
   void release(Cache& cache, std::size_t num_released) {
     for (auto left = std::min(num_released, sequences.size()); left > 0; --left) {
@@ -115,7 +115,7 @@ struct alignas(64) worker {
   }
 };
 
-/// A cache of which 99 % is pinned and the rest is in use by the workers' sequences of one block.
+/// A cache of which 99 % is pinned; the workers' sequences of one block use the rest.
 template <class Cache>
 [[nodiscard]] std::unique_ptr<Cache> full_cache(std::int32_t num_blocks, std::vector<worker>& workers) {
   constexpr auto num_parts = 100;
@@ -138,8 +138,8 @@ template <class Cache>
   return cache;
 }
 
-/// Each thread creates sequences, of one block that is nowhere cached, and publishes it. Who is refused releases some,
-/// so blocks are evicted, and no more than 63 in 64 get a block. Measured is the creation.
+/// Each thread creates sequences of one uncached block and publishes it; creation is measured. A refused thread
+/// releases some sequences, so blocks are evicted, and at most 63 of 64 creations get a block.
 template <locking Locking>
 void answer_when_full(benchmark::State& state) {
   static auto workers = std::vector<worker>{};
@@ -181,7 +181,7 @@ void answer_when_full(benchmark::State& state) {
   }
 }
 
-/// Each thread computes something for some microseconds, again and again.
+/// Each thread repeatedly computes for some microseconds.
 void compute(benchmark::State& state) {
   static auto workers = std::vector<worker>{};
   if (state.thread_index() == 0) {
@@ -215,7 +215,7 @@ void in_milliseconds(benchmark::internal::Benchmark* benchmark) {
 
 }  // namespace
 
-// The order matters to comparisons.
+// Comparisons depend on the order.
 BENCHMARK(wait_as_writer<std_shared_mutex>)->Apply(in_milliseconds);
 BENCHMARK(wait_as_writer<own_shared_mutex>)->Apply(in_milliseconds);
 

@@ -15,11 +15,11 @@ using namespace pagedkv;
 using namespace pagedkv::bench;
 
 constexpr auto num_blocks = 8'192;
-constexpr auto num_prompts = std::size_t{2'048};  // many times what the pool holds
+constexpr auto num_prompts = std::size_t{2'048};  // many times the pool's capacity
 constexpr auto num_answer_tokens = 64;
 
-/// Prompts as conversations make them: a system prompt that many share, often the history of a conversation, and
-/// something new. A third of their blocks repeats, as in the production traces.
+/// Prompts like those of conversations: a system prompt that many share, often the history of a conversation, and a new
+/// part. A third of their blocks repeats, as in the production traces.
 std::vector<std::vector<token>> make_prompts() {
   auto random = std::mt19937{1};
   auto prompts = std::vector<std::vector<token>>(num_prompts);
@@ -35,7 +35,7 @@ std::vector<std::vector<token>> make_prompts() {
   return prompts;
 }
 
-/// Each thread admits a prompt, commits it, decodes an answer, and releases the sequence. Threads go through the same
+/// Each thread submits a prompt, commits it, decodes an answer, and releases the sequence. Threads use the same
 /// prompts, far apart. The pool is full most of the time, so blocks are evicted. An item is a request.
 template <locking Locking>
 void serve(benchmark::State& state) {

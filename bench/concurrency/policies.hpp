@@ -17,11 +17,11 @@
 
 namespace pagedkv::bench {
 
-/// The same eviction under every locking policy, so that only that differs.
+/// The same eviction policy under every locking policy, so that only locking differs.
 template <locking Locking>
 using cache_under = kv_cache<float32, Locking, clock_sweep>;
 
-/// Peers of `fair_shared_mutex`, of the standard library: one that starves writers, and one that knows no readers.
+/// Standard mutexes to compare with `fair_shared_mutex`: one that starves writers, and one without shared locking.
 struct rw_lock_std_shared_mutex : rw_lock<std::shared_mutex> {
   static constexpr std::string_view name = "rw_lock_std_shared_mutex";
 };
@@ -56,8 +56,8 @@ inline constexpr auto block_size = 16;
 
 }  // namespace pagedkv::bench
 
-/// Registers a benchmark, a function template over the locking policy, for all of them and for their peers. The order
-/// matters to comparisons.
+/// Registers a benchmark, a function template over the locking policy, for all policies and for the compared ones.
+/// Comparisons depend on the order.
 #define PAGEDKV_FOR_ALL_POLICIES(function)                                                                      \
   BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                   \
   BENCHMARK(function<pagedkv::bench::rw_lock_std_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);        \

@@ -16,7 +16,7 @@ using namespace pagedkv::bench;
 constexpr auto num_tokens = std::size_t{4'096};
 constexpr auto max_threads = 16;
 
-/// Each thread looks up a cached text: all the same one, or each its own. An item is a block.
+/// Each thread looks up a cached text: all the same text, or each its own. An item is a block.
 template <locking Locking, bool Shared>
 void look_up(benchmark::State& state) {
   static auto cache = std::unique_ptr<cache_under<Locking>>{};

@@ -27,8 +27,8 @@ struct no_chains {
   void erase(block_id) noexcept {}
 };
 
-/// Each thread takes and gives back a reference on blocks in use, under the mutex that the policy's cache would hold:
-/// all on the same blocks, or each on its own.
+/// Each thread takes and releases references on blocks in use, with the mutex that the policy's cache would hold: all
+/// threads on the same blocks, or each on its own.
 template <locking Locking, bool Shared>
 void reference(benchmark::State& state) {
   using pool_type = block_pool<Locking, clock_sweep>;

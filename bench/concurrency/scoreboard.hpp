@@ -14,11 +14,11 @@ namespace pagedkv::bench {
 /// threads together over that of one thread; `vs_X`, the rate over that of policy X with as many threads.
 class scoreboard {
  public:
-  /// To be made by each thread right before its loop, which begins and ends for all threads together.
+  /// Construct it in each thread directly before its loop. All threads begin and end the loop together.
   scoreboard(benchmark::State& state, std::string operation, std::string_view policy)
       : state_(state), operation_(std::move(operation)), policy_(policy), begin_(clock::now()) {}
 
-  /// After the loop. `items` is what one iteration of one thread does.
+  /// Call it after the loop. `items` is the number of items per iteration of one thread.
   void finish(std::int64_t items) {
     const auto seconds = std::chrono::duration<double>(clock::now() - begin_).count();
     state_.SetItemsProcessed(state_.iterations() * items);

@@ -37,7 +37,7 @@ using layout = memory_layout<dimension_order::hnd>;
 constexpr auto head_dim = 128;
 constexpr auto block_size = 16;
 
-/// Reads everything once, eight vectors under way in each lane.
+/// Reads all words once, with eight vectors in flight per lane.
 PAGEDKV_KERNEL void read_kernel(const std::uint32_t* words, std::int64_t num_vectors, std::uint32_t* sink) {
   constexpr auto at_once = 8;
   const auto step = static_cast<std::int64_t>(kernels::grid_extent().x) * kernels::workgroup_extent().x;
@@ -136,7 +136,7 @@ struct head_shape {
   std::int32_t kv_heads;
 };
 
-/// As in the table of other libraries: bench/peers reads the same lengths out of the JSON.
+/// The shapes of the comparison with other libraries; bench/peers reads the same lengths from the JSON.
 [[nodiscard]] std::vector<batch_shape> make_shapes() {
   if (!on_device) {
     return {{"2 x 40", {40, 40}}, {"ragged", {1, 100, 17}}};
@@ -157,7 +157,7 @@ struct head_shape {
           {"8 x 1024", std::vector<std::int32_t>(8, 1024)}};
 }
 
-/// Finite numbers and scales for 64 blocks, again and again.
+/// Finite numbers and scales for 64 blocks, repeated.
 template <class Element>
 void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream stream) {
   const auto layer_bytes = static_cast<std::size_t>(view.layer_bytes());
@@ -195,7 +195,7 @@ class bench {
   [[nodiscard]] int num_reports() const { return num_reports_; }
   [[nodiscard]] const std::string& json() const { return json_; }
 
-  /// The fastest of some grids over 4 GiB, much more than caches hold.
+  /// The fastest of several grids over 4 GiB, much more than the caches hold.
   void measure_ceiling() {
     const auto bytes = on_device ? std::size_t{4} << 30 : std::size_t{1} << 12;
     const auto memory = device_array<std::uint32_t>(bytes / 4);

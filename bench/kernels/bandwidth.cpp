@@ -1,6 +1,6 @@
-// Bandwidth of every kernel as a share of the device's own copy, measured in the same run. Built for a device by
-// scripts/device-test; built for the host, where bandwidth would say nothing, it only checks that every operation runs,
-// and reports in TAP.
+// Bandwidth of every kernel as a share of the device's own copy, measured in the same run. scripts/device-test builds
+// it for a device. Built for the host, where bandwidth is meaningless, it only checks that every operation runs, and
+// reports in TAP.
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -59,7 +59,7 @@ class buffer {
 using device_buffer = buffer<hip::device_allocator>;
 using pinned_buffer = buffer<hip::pinned_allocator>;
 
-/// Random bytes, again and again: zeros may move faster than what is kept in caches.
+/// Random bytes, repeated: zeros may move faster than ordinary data.
 void fill(std::byte* data, std::int64_t size, runtime::stream stream) {
   static const auto pattern = [] {
     auto words = std::vector<std::uint32_t>(1 << 20);
@@ -80,7 +80,7 @@ void fill(const device_buffer& buffer, runtime::stream stream) {
   fill(buffer.data(), static_cast<std::int64_t>(buffer.size()), stream);
 }
 
-/// A mark that knows its time.
+/// An event with a time.
 class timer {
  public:
   timer() { hip::require(runtime::create_timed_event(&handle_), "the creation of an event"); }
@@ -102,7 +102,7 @@ class bench {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] int num_reports() const { return num_reports_; }
 
-  /// Median bytes per second over samples of several operations each. On the host one run, to see that it works.
+  /// Median bytes per second over samples of several operations each. On the host, one run that checks the result only.
   template <class Operation>
   [[nodiscard]] double measure(std::int64_t moved, Operation operation) {
     constexpr auto num_samples = on_device ? 15 : 1;
@@ -168,7 +168,7 @@ template <class Element>
 template <class Element>
 using device_storage = block_storage<Element, layout, hip::device_allocator>;
 
-/// Every slot of a storage, blocks in random order: what a cache in use looks like.
+/// Every slot of a storage, blocks in random order, as in a cache in use.
 [[nodiscard]] std::vector<slot> scattered_slots(const cache_config& config) {
   auto blocks = std::vector<std::int64_t>(static_cast<std::size_t>(config.num_blocks));
   std::iota(blocks.begin(), blocks.end(), std::int64_t{0});
@@ -237,7 +237,7 @@ void report_rows(bench& b, double copy_rate) {
   });
 }
 
-/// The upper half of the blocks from the lower half, in random order.
+/// Pairs that copy the lower half of the blocks to the upper half, in random order.
 [[nodiscard]] std::vector<block_pair> scattered_pairs(const cache_config& config) {
   const auto half = config.num_blocks / 2;
   auto pairs = std::vector<block_pair>();
@@ -316,8 +316,8 @@ void report_swaps(bench& b) {
   }
 }
 
-/// Runs of neighbouring blocks, copied by the device's copy engine, and all blocks by one launch: where the two meet is
-/// from where `swap_blocks` copies.
+/// Copies runs of neighbouring blocks with the device's copy engine, and all blocks with one launch: `swap_blocks`
+/// switches between them where both take the same time.
 void report_runs(bench& b) {
   const auto config = make_config<float16>(b, 32);
   const auto device = device_storage<float16>::create(config).value();

@@ -10,8 +10,8 @@
 
 #include <vector>
 
-// Rows of one token and head, best of many repetitions. `ratio` is the time over that of converting number by number, as
-// `encode` and `decode` have it, in the same run.
+// Rows of one token and head, best of many repetitions. `ratio` is the time over that of converting number by number
+// with `encode` and `decode`, in the same run.
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 // A production trace through the request tracker, one request at a time: 288,500 blocks of 512 tokens. `cpu_s` is the
-// CPU time of it all, `ratio` that over merely making the tokens and hashing them, both from this run.
+// total CPU time; `ratio` is that over the time of only making and hashing the tokens, both from this run.
 
 namespace {
 

@@ -7,8 +7,7 @@
 
 namespace pagedkv::bench {
 
-/// Seconds of the fastest of several calls: what else the machine does only ever adds to a time. `prepare` is not
-/// timed.
+/// Seconds of the fastest of several calls, because other load on the machine only adds time. `prepare` is not timed.
 template <class Prepare, class Body>
 [[nodiscard]] double best_seconds(int repetitions, Prepare&& prepare, Body&& body) {
   auto best = std::numeric_limits<double>::infinity();

@@ -11,10 +11,10 @@
 
 namespace pagedkv::bench {
 
-/// How long single calls took. One thread at a time.
+/// Latencies of single calls. Use it from one thread at a time.
 class latencies {
  public:
-  /// Calls, and returns what that returns.
+  /// Calls the function, records its time, and returns its result.
   template <class Call>
   auto measure(Call&& call) {
     const auto begin = clock::now();
@@ -27,7 +27,7 @@ class latencies {
 
   void join(const latencies& other) { times_.insert(times_.end(), other.times_.begin(), other.times_.end()); }
 
-  /// Of the latest call.
+  /// Time of the latest call.
   [[nodiscard]] std::chrono::steady_clock::duration last() const { return times_.back(); }
 
   [[nodiscard]] std::size_t num_calls() const { return times_.size(); }

@@ -10,7 +10,7 @@
 
 namespace pagedkv::bench {
 
-/// Prompts of which no two have a block in common. They are told by their number, below 100,000.
+/// Prompts that share no block. Their numbers, below 100,000, distinguish them.
 class new_prompts {
  public:
   explicit new_prompts(std::size_t num_tokens, std::int64_t first = 0) : tokens_(num_tokens), number_(first) {}
@@ -29,14 +29,14 @@ class new_prompts {
   std::int64_t number_;
 };
 
-/// Computes a prompt and lets it go: all its full blocks are cached.
+/// Computes a prompt and releases it: all its full blocks are cached.
 template <class Cache>
 [[nodiscard]] bool cache_prompt(Cache& cache, const std::vector<token>& prompt) {
   const auto made = cache.create_sequence(prompt);
   return made && cache.commit(made->id, static_cast<std::int64_t>(prompt.size())) && cache.release(made->id);
 }
 
-/// Caches so many prompts of a hundred blocks that every block of the pool is replaced `times` times.
+/// Caches prompts of a hundred blocks until every block of the pool has been replaced `times` times.
 template <class Cache>
 void turn_over(benchmark::State& state, Cache& cache, std::int64_t times) {
   constexpr auto num_blocks = 100;
