@@ -117,7 +117,7 @@ TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a
       done = true;
     }
     while (!done) {
-      if (pool.hold(block_id{0})) {
+      if (pool.reference_published(block_id{0})) {
         const auto first = bytes.front();
         torn += std::ranges::any_of(bytes, [&](int byte) { return byte != first; });
         ++num_hits;

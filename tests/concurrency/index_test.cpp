@@ -176,7 +176,7 @@ struct no_hash {
   [[nodiscard]] static std::uint64_t hash(std::uint64_t, std::span<const token>) noexcept { return first_bucket(1); }
 };
 
-/// Pool and prefix index as the cache joins them. Contents stand beside the tokens, and tell when a look at those is
+/// Pool and prefix index as the cache joins them. Contents stand beside the tokens, and tell when a read of those is
 /// not ordered after their writing.
 template <template <class> class Atomic>
 class audited_index {
@@ -196,7 +196,7 @@ class audited_index {
     if (pool_.allocate(block, index_, timestamp{0}, num_evicted)) {
       contents_[to_index(block[0])].write(tokens[0]);
       std::ranges::copy(tokens, index_.tokens(block[0]).begin());
-      index_.publish(block[0], root(), hash(tokens), hold{*this});
+      index_.publish(block[0], root(), hash(tokens), leases{*this});
       pool_.publish(block[0]);
     }
     return block[0];
@@ -210,7 +210,7 @@ class audited_index {
 
   /// Finds a block with these tokens and none with others. Returns it, held.
   [[nodiscard]] block_id find(std::span<const token> tokens) {
-    const auto found = index_.find(root(), hash(tokens), tokens, hold{*this});
+    const auto found = index_.find(root(), hash(tokens), tokens, leases{*this});
     if (found != no_block) {
       execution_.expect(contents_[to_index(found)].read() == tokens[0], "a hit on other contents");
       execution_.expect(std::ranges::equal(index_.tokens(found), tokens), "a hit on other tokens");
@@ -234,17 +234,17 @@ class audited_index {
   }
 
  private:
-  struct hold {
+  struct leases {
     audited_index& owner;
 
     [[nodiscard]] bool take(block_id block) const noexcept {
-      const auto held = owner.pool_.hold(block);
-      if (held) {
+      const auto taken = owner.pool_.reference_published(block);
+      if (taken) {
         static_cast<void>(owner.contents_[to_index(block)].read());
       }
-      return held;
+      return taken;
     }
-    void drop(block_id block) const noexcept { owner.pool_.release(block, block_release{}); }
+    void end(block_id block) const noexcept { owner.pool_.release(block, block_release{}); }
   };
 
   [[nodiscard]] chain_link root() const { return index_.root(salt::none); }

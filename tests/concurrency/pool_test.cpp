@@ -96,21 +96,21 @@ class audited_pool {
 
   /// A prefix hit: old bytes or a miss, nothing between.
   void hit(block_id block) {
-    if (pool_.hold(block)) {
+    if (pool_.reference_published(block)) {
       execution_.expect(contents_[to_index(block)].read() == published_contents, "a hit on other contents");
       release(block);
     }
   }
 
-  /// The same with a look, which may become a reference.
-  void look(block_id block, bool keep) {
-    if (pool_.peek(block)) {
-      execution_.expect(contents_[to_index(block)].read() == published_contents, "a look at other contents");
-      if (keep) {
-        pool_.keep(block);
+  /// The same with a lease, which may become a reference.
+  void lease(block_id block, bool becomes_reference) {
+    if (pool_.lease(block)) {
+      execution_.expect(contents_[to_index(block)].read() == published_contents, "a lease on other contents");
+      if (becomes_reference) {
+        pool_.reference_leased(block);
         release(block);
       } else {
-        pool_.unpeek(block);
+        pool_.end_lease(block);
       }
     }
   }
@@ -122,7 +122,7 @@ class audited_pool {
     for (auto i = std::int32_t{0}; i < pool_.size(); ++i) {
       const auto state = pool_.state(block_id{i});
       execution_.expect(state.count() == 0, "a reference is left over");
-      execution_.expect(state.looks() == 0, "a look is left over");
+      execution_.expect(state.leases() == 0, "a lease is left over");
       execution_.expect(!state.claimed(), "a block is left claimed");
       execution_.expect(state.step() == 0, "a block still waits for a step");
       ++(state.published() ? counted.evictable : counted.free);
@@ -156,11 +156,11 @@ void hit_races_eviction(execution& e) {
   pool.run();
 }
 
-template <template <class> class Atomic, bool Keep>
-void look_races_eviction(execution& e) {
+template <template <class> class Atomic, bool BecomesReference>
+void lease_races_eviction(execution& e) {
   auto pool = audited_pool<Atomic>{e, 1};
   const auto block = pool.publish();
-  e.spawn([&] { pool.look(block, Keep); });
+  e.spawn([&] { pool.lease(block, BecomesReference); });
   e.spawn([&] {
     pool.release(block);
     if (const auto taken = pool.allocate(); taken != no_block) {
@@ -404,7 +404,7 @@ std::vector<scenario> scenarios() {
           retire_races_release<Atomic, true>,  retire_races_release<Atomic, false>,
           retire_races_a_second_step<Atomic>,  retire_races_a_sweep<Atomic>,
           allocation_races_retirement<Atomic>, references_race<Atomic>,
-          look_races_eviction<Atomic, false>,  look_races_eviction<Atomic, true>,
+          lease_races_eviction<Atomic, false>,  lease_races_eviction<Atomic, true>,
           count_races_moves<Atomic>,           occupation_races_hit<Atomic>,
           fence_races_hit<Atomic>,             retire_races_another_holder<Atomic, true>,
           retire_races_another_holder<Atomic, false>,
@@ -422,8 +422,8 @@ TEST_CASE("a block has one owner under every schedule of two threads", "[block_p
   }
 }
 
-/// One thread looks at a cached block and leaves it while another takes all there is.
-void look_races_eviction_in_shards(execution& e) {
+/// One thread takes and ends a lease on a cached block while another takes all there is.
+void lease_races_eviction_in_shards(execution& e) {
   using order = audited_lru<scheduled_data<int>>;
   order::reset();
   auto pool = block_pool<scheduled_sharded_mutex, order>{2};
@@ -439,8 +439,8 @@ void look_races_eviction_in_shards(execution& e) {
     pool.release(block, {});
   }
   e.spawn([&] {
-    if (pool.peek(block_id{0})) {
-      pool.unpeek(block_id{0});
+    if (pool.lease(block_id{0})) {
+      pool.end_lease(block_id{0});
     }
   });
   e.spawn([&] { static_cast<void>(allocate_both()); });
@@ -451,7 +451,7 @@ void look_races_eviction_in_shards(execution& e) {
 
 TEST_CASE("an order in shards lists no block that an evictor has taken", "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
-  const auto found = explorer{limits}.exhaustive(look_races_eviction_in_shards);
+  const auto found = explorer{limits}.exhaustive(lease_races_eviction_in_shards);
   CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());
   CHECK(found.complete);
@@ -628,8 +628,8 @@ struct one_shard : sharded_mutex<1, scheduled_mutex> {
   using atomic = scheduled<T>;
 };
 
-/// What is said of a block when it is released holds, though a look at it ends last.
-void look_races_release(execution& e) {
+/// What is said of a block when it is released holds, though a lease on it ends last.
+void lease_races_release(execution& e) {
   auto config = cache_config{};
   config.block_size = 2;
   config.num_blocks = 2;
@@ -654,8 +654,8 @@ void look_races_release(execution& e) {
   e.expect(cache.find_prefix(high) == 2 && cache.find_prefix(low) == 0, "evicted in the wrong order");
 }
 
-TEST_CASE("a look at a block leaves its place in the eviction order under every schedule", "[block_pool][scheduler]") {
-  const auto found = explorer{{.preemptions = 3}}.exhaustive(look_races_release);
+TEST_CASE("a lease on a block leaves its place in the eviction order under every schedule", "[block_pool][scheduler]") {
+  const auto found = explorer{{.preemptions = 3}}.exhaustive(lease_races_release);
   CAPTURE(found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());
   CHECK(found.complete);

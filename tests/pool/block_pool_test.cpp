@@ -71,14 +71,14 @@ TEST_CASE("an unpublished block goes from free to in use and back", "[block_pool
   CHECK(test.pool.writable(blocks[0]));
   REQUIRE(test.pool.reference(blocks[0]));
   CHECK_FALSE(test.pool.writable(blocks[0]));
-  CHECK_FALSE(test.pool.hold(blocks[0]));  // a hit finds published blocks only
+  CHECK_FALSE(test.pool.reference_published(blocks[0]));  // a hit finds published blocks only
   test.pool.release(blocks[0], {});
   test.check({1, 2, 0, 0});
   test.pool.release(blocks[0], {});
   test.check({2, 1, 0, 0});
   test.pool.release(blocks[1], {});
   test.check({3, 0, 0, 0});
-  CHECK_FALSE(test.pool.can_hold(blocks[0]));
+  CHECK_FALSE(test.pool.can_lease(blocks[0]));
 }
 
 TEST_CASE("a published block goes from in use to evictable and is revived by a hit", "[block_pool]") {
@@ -87,8 +87,8 @@ TEST_CASE("a published block goes from in use to evictable and is revived by a h
   test.check({1, 0, 1, 0});
   CHECK(test.pool.num_available() == 2);
   CHECK(test.pool.num_available(std::array{block}) == 1);
-  REQUIRE(test.pool.can_hold(block));
-  REQUIRE(test.pool.hold(block));
+  REQUIRE(test.pool.can_lease(block));
+  REQUIRE(test.pool.reference_published(block));
   test.check({1, 1, 0, 0});
   CHECK(test.pool.num_available() == 1);
   CHECK(test.pool.num_available(std::array{block}) == 1);
@@ -100,7 +100,7 @@ TEST_CASE("a published block goes from in use to evictable and is revived by a h
   CHECK(test.index.erased == std::vector{block});
   CHECK(test.index.detached == 1);
   test.check({0, 2, 0, 0});
-  CHECK_FALSE(test.pool.can_hold(block));
+  CHECK_FALSE(test.pool.can_lease(block));
 }
 
 TEMPLATE_TEST_CASE("allocation is all or nothing", "[block_pool]", lru, fifo, no_eviction) {
@@ -155,7 +155,7 @@ TEST_CASE("a hit takes a block out of its wait, and a later release starts a new
   const auto first = test.pool.begin_step().value();
   test.pool.release(block, {});
   test.check({0, 0, 0, 1});
-  REQUIRE(test.pool.hold(block));
+  REQUIRE(test.pool.reference_published(block));
   test.check({0, 1, 0, 0});
   const auto second = test.pool.begin_step().value();
   test.pool.release(block, {});
@@ -164,10 +164,10 @@ TEST_CASE("a hit takes a block out of its wait, and a later release starts a new
   REQUIRE(test.pool.retire_step(second));
   test.check({0, 0, 1, 0});
 
-  REQUIRE(test.pool.hold(block));
+  REQUIRE(test.pool.reference_published(block));
   const auto third = test.pool.begin_step().value();
   test.pool.release(block, {});
-  REQUIRE(test.pool.hold(block));
+  REQUIRE(test.pool.reference_published(block));
   REQUIRE(test.pool.retire_step(third));
   test.check({0, 1, 0, 0});
   test.pool.release(block, {});
@@ -201,11 +201,11 @@ TEMPLATE_TEST_CASE("an evictable block is found behind many that are fenced or h
   }
   CHECK(fenced.allocate(1).empty());
   REQUIRE(fenced.pool.retire_step(step_id{1}));
-  REQUIRE(fenced.pool.hold(blocks[0]));
+  REQUIRE(fenced.pool.reference_published(blocks[0]));
   fenced.pool.release(free_of_steps, {});
   REQUIRE(fenced.pool.begin_step());
   for (auto i = std::size_t{1}; i < blocks.size(); ++i) {
-    REQUIRE(fenced.pool.hold(blocks[i]));
+    REQUIRE(fenced.pool.reference_published(blocks[i]));
     fenced.pool.release(blocks[i], {});
   }
   fenced.check({0, 1, 1, num_blocks - 2});
@@ -225,7 +225,7 @@ TEMPLATE_TEST_CASE("an evictable twin goes before all others, as long as it has 
   test.pool.note_twin(blocks[1]);
   test.index.with_twin = {blocks[1], blocks[2]};
   test.index.with_children = {blocks[1]};
-  REQUIRE(test.pool.hold(blocks[2]));
+  REQUIRE(test.pool.reference_published(blocks[2]));
   CHECK(test.allocate(1) == std::vector{blocks[0]});  // the twins are in use, have children, or are none any more
   test.pool.release(blocks[2], {});
   CHECK(test.allocate(1) == std::vector{blocks[2]});
@@ -243,7 +243,7 @@ TEST_CASE("twins in use do not hide one that is evictable", "[block_pool]") {
     test.pool.note_twin(block);
     test.index.with_twin.insert(block);
     if (i < 38) {
-      REQUIRE(test.pool.hold(block));
+      REQUIRE(test.pool.reference_published(block));
     }
   }
   CHECK(test.allocate(1) != std::vector{unique});
@@ -283,13 +283,13 @@ TEST_CASE("a count that is full refuses one more", "[block_pool]") {
   const auto block = test.allocate(1)[0];
   test.pool.publish(block);
   for (auto count = std::uint32_t{1}; count < block_state::max_count; ++count) {
-    if (!(count % 2 == 0 ? test.pool.reference(block) : test.pool.hold(block))) {
+    if (!(count % 2 == 0 ? test.pool.reference(block) : test.pool.reference_published(block))) {
       FAIL("refused at " << count);
     }
   }
   CHECK_FALSE(test.pool.reference(block));
-  CHECK_FALSE(test.pool.hold(block));
-  CHECK_FALSE(test.pool.can_hold(block));
+  CHECK_FALSE(test.pool.reference_published(block));
+  CHECK_FALSE(test.pool.can_lease(block));
   CHECK(test.pool.state(block).count() == block_state::max_count);
   CHECK(test.pool.state(block).published());
   test.pool.release(block, {});

@@ -29,25 +29,25 @@ TEST_CASE("fields of a word do not disturb each other", "[block_state]") {
   CHECK(flags.with_step(9).step() == 9);
 }
 
-TEST_CASE("looks are counted apart from references", "[block_state]") {
+TEST_CASE("leases are counted apart from references", "[block_state]") {
   constexpr auto evictable = block_state::fresh().with_published(true).unreferenced();
-  CHECK(evictable.looks() == 0);
-  CHECK(evictable.looked_at().looks() == 1);
-  CHECK(evictable.looked_at().count() == 0);
-  CHECK(evictable.looked_at().evictable());
-  CHECK(evictable.looked_at().looked_away().word() == evictable.word());
+  CHECK(evictable.leases() == 0);
+  CHECK(evictable.leased().leases() == 1);
+  CHECK(evictable.leased().count() == 0);
+  CHECK(evictable.leased().evictable());
+  CHECK(evictable.leased().unleased().word() == evictable.word());
 
-  constexpr auto most_looks = block_state{std::uint64_t{block_state::max_looks} << 20}.with_published(true);
-  CHECK(most_looks.looks() == block_state::max_looks);
-  CHECK(most_looks.published());
-  CHECK(most_looks.count() == 0);
-  CHECK(most_looks.referable());
+  constexpr auto most_leases = block_state{std::uint64_t{block_state::max_leases} << 20}.with_published(true);
+  CHECK(most_leases.leases() == block_state::max_leases);
+  CHECK(most_leases.published());
+  CHECK(most_leases.count() == 0);
+  CHECK(most_leases.referable());
 }
 
 TEST_CASE("a reference fits only if every look can become one", "[block_state]") {
   constexpr auto nearly_full = block_state{block_state::max_count - 1};
   CHECK(nearly_full.referable());
-  CHECK_FALSE(nearly_full.looked_at().referable());
+  CHECK_FALSE(nearly_full.leased().referable());
   CHECK_FALSE(nearly_full.referenced().referable());
 }
 

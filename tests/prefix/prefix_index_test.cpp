@@ -17,19 +17,19 @@ using namespace pagedkv;
 
 namespace {
 
-/// Every look is granted, and counted against the looks that were ended.
-struct open_hold {
+/// Every lease is granted, and counted against those that have ended.
+struct open_leases {
   std::set<block_id> refused;
-  int held = 0;
+  int num_open = 0;
 
   [[nodiscard]] bool take(block_id block) {
     if (refused.contains(block)) {
       return false;
     }
-    ++held;
+    ++num_open;
     return true;
   }
-  void drop(block_id) { --held; }
+  void end(block_id) { --num_open; }
 };
 
 /// So few hashes that nearly every look-up meets strangers.
@@ -54,22 +54,22 @@ struct index_under_test {
 
   void publish(block_id block, const chain_link& before, std::array<token, 2> tokens) {
     std::ranges::copy(tokens, index.tokens(block).begin());
-    index.publish(block, before, index.hash(before.hash, tokens), hold);
-    CHECK(hold.held == 0);
+    index.publish(block, before, index.hash(before.hash, tokens), leases);
+    CHECK(leases.num_open == 0);
   }
   void erase(block_id block) {
     index.detach(block);
     index.erase(block);
   }
   [[nodiscard]] block_id find(const chain_link& before, std::array<token, 2> tokens) {
-    const auto found = index.find(before, index.hash(before.hash, tokens), tokens, hold);
-    CHECK(hold.held == (found == no_block ? 0 : 1));
-    hold.held = 0;
+    const auto found = index.find(before, index.hash(before.hash, tokens), tokens, leases);
+    CHECK(leases.num_open == (found == no_block ? 0 : 1));
+    leases.num_open = 0;
     return found;
   }
 
   prefix_index<single_thread, Hash> index;
-  open_hold hold;
+  open_leases leases;
 };
 
 }  // namespace
@@ -107,7 +107,7 @@ TEMPLATE_TEST_CASE("contents are new unless an equal block, their twin, is there
   auto test = index_under_test<TestType>{4};
   const auto publish = [&](block_id block, const chain_link& before, std::array<token, 2> tokens) {
     std::ranges::copy(tokens, test.index.tokens(block).begin());
-    return test.index.publish(block, before, test.index.hash(before.hash, tokens), test.hold);
+    return test.index.publish(block, before, test.index.hash(before.hash, tokens), test.leases);
   };
   const auto root = test.index.root(salt::none);
   CHECK(publish(block_id{0}, root, {1, 2}) == no_block);
@@ -187,7 +187,7 @@ TEST_CASE("a block that may not be leased is no hit", "[prefix_index]") {
   auto test = index_under_test<constant_hash>{2};
   const auto root = test.index.root(salt::none);
   test.publish(block_id{0}, root, {1, 2});
-  test.hold.refused = {block_id{0}};
+  test.leases.refused = {block_id{0}};
   CHECK(test.find(root, {1, 2}) == no_block);
   test.publish(block_id{1}, root, {1, 2});
   CHECK(test.find(root, {1, 2}) == block_id{1});
@@ -242,7 +242,7 @@ void look_up_many(int num_lookups, unsigned seed) {
     for (auto depth = random() % 4 + 1; depth > 0; --depth) {
       const auto tokens = std::array{static_cast<token>(random() % 3), static_cast<token>(random() % 3)};
       so_far.insert(so_far.end(), tokens.begin(), tokens.end());
-      auto found = test.index.find(before, test.index.hash(before.hash, tokens), tokens, test.hold);
+      auto found = test.index.find(before, test.index.hash(before.hash, tokens), tokens, test.leases);
       if (found != no_block) {
         ++hits;
         if (contents.at(found) != so_far) {
@@ -257,7 +257,7 @@ void look_up_many(int num_lookups, unsigned seed) {
           test.erase(found);
         }
         std::ranges::copy(tokens, test.index.tokens(found).begin());
-        test.index.publish(found, before, test.index.hash(before.hash, tokens), test.hold);
+        test.index.publish(found, before, test.index.hash(before.hash, tokens), test.leases);
         contents[found] = so_far;
       }
       before = test.index.link(found);
@@ -287,7 +287,7 @@ TEST_CASE("a chain is followed as far as it agrees, however long", "[chain_match
   const auto match = [&](std::span<const token> asked, std::size_t max_blocks) {
     auto expected = 0;
     auto in_order = true;
-    const auto count = match_chain(test.index, test.index.root(salt::none), asked, block_size, max_blocks, test.hold,
+    const auto count = match_chain(test.index, test.index.root(salt::none), asked, block_size, max_blocks, test.leases,
                                    [&](block_id block) { in_order &= block == block_id{expected++}; });
     CHECK(in_order);
     CHECK(static_cast<std::size_t>(expected) == count);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/policy/events/concept.hpp>
@@ -9,6 +10,7 @@
 #include <pagedkv/sequence/sequence.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -43,6 +45,11 @@ struct cache_state {
     return (static_cast<std::size_t>(num_tokens) + block_size() - 1) / block_size();
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
+
+  /// What a sequence's block at `position` continues, or would; everything before it is published.
+  [[nodiscard]] chain_link link_before(const sequence& s, std::size_t position) const noexcept {
+    return position == s.blocks.num_dropped() ? s.window_start : index.link(s.blocks[position - 1]);
+  }
 
   /// All or nothing; counts evictions, refusals and the peak. `own`: see `refuse`.
   [[nodiscard]] result<void> allocate(std::span<block_id> blocks, const own_blocks& own = {}) noexcept {

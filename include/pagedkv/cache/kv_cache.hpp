@@ -4,11 +4,17 @@
 #include <pagedkv/cache/operations/append.hpp>
 #include <pagedkv/cache/operations/append_batch.hpp>
 #include <pagedkv/cache/operations/check_invariants.hpp>
+#include <pagedkv/cache/operations/commit.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/drop_before.hpp>
+#include <pagedkv/cache/operations/find_prefix.hpp>
+#include <pagedkv/cache/operations/fork.hpp>
 #include <pagedkv/cache/operations/gain_of_releasing.hpp>
+#include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/release.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
+#include <pagedkv/cache/operations/truncate.hpp>
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
@@ -76,7 +82,7 @@ class basic_kv_cache {
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto made = detail::make_record(state_.sequences, "number of sequences",
-                                    [&](sequence& s) { return detail::admit(state_, s, tokens, options); });
+                                    [&](sequence& s) { return detail::create_sequence(state_, s, tokens, options); });
     if (!made) {
       return made.error();
     }
@@ -169,7 +175,7 @@ class basic_kv_cache {
       if constexpr (reports<Events, event_kind::released>) {
         state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
       }
-      detail::release_all(state_, s, hint);
+      detail::release(state_, s, hint);
     });
   }
 
@@ -187,10 +193,7 @@ class basic_kv_cache {
 
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) {
-      detail::release_blocks(state_, p.blocks, 0, p.blocks.size(), block_release{}, step_set{});
-      p.blocks.clear();
-    });
+    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) { detail::unpin(state_, p); });
   }
 
   /// How many leading tokens a sequence created now would find cached, were one more token behind them. Takes nothing.
@@ -417,7 +420,7 @@ class basic_kv_cache {
       const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
       return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
     };
-    return accessed(s, detail::extend(state_, s, tokens, copy));
+    return accessed(s, detail::append(state_, s, tokens, copy));
   }
 
   /// Reports a step that has begun.

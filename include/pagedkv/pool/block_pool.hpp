@@ -123,40 +123,40 @@ class block_pool {
     return true;
   }
 
-  /// Whether `hold` would succeed, unless other threads are at work: the block is published, not being evicted, and its
-  /// count not full.
-  [[nodiscard]] bool can_hold(block_id block) const noexcept { return holdable(state(block)); }
+  /// Whether a lease, or a reference, could be taken, unless other threads are at work: the block is published, not
+  /// being evicted, and its count not full.
+  [[nodiscard]] bool can_lease(block_id block) const noexcept { return leasable(state(block)); }
 
-  /// One reference more on a published block.
-  [[nodiscard]] bool hold(block_id block) noexcept {
+  /// One reference more on a published block; revives it if it is evictable. False where `can_lease` is.
+  [[nodiscard]] bool reference_published(block_id block) noexcept {
     const auto before = words_.change(
-        block, [](block_state seen) { return only_if(holdable(seen), seen.referenced()); });
+        block, [](block_state seen) { return only_if(leasable(seen), seen.referenced()); });
     if (before) {
       leave_order(block, *before);
     }
     return before.has_value();
   }
 
-  /// A look at a published block: it is not evicted until `unpeek`, which leaves no trace, or `keep`, which makes the
-  /// look a reference.
-  [[nodiscard]] bool peek(block_id block) noexcept {
-    const auto looked = [](block_state seen) {
-      return only_if(holdable(seen) && seen.looks() < block_state::max_looks, seen.looked_at());
+  /// Takes a lease on a published block: it is not evicted until `end_lease`, which leaves no trace, or
+  /// `reference_leased`, which makes the lease a reference. False where `can_lease` is, or with `max_leases` on it.
+  [[nodiscard]] bool lease(block_id block) noexcept {
+    const auto leased = [](block_state seen) {
+      return only_if(leasable(seen) && seen.leases() < block_state::max_leases, seen.leased());
     };
-    return words_.change(block, looked).has_value();
+    return words_.change(block, leased).has_value();
   }
-  void unpeek(block_id block) noexcept {
+  void end_lease(block_id block) noexcept {
     words_.change(block, [](block_state seen) {
-      assert(seen.looks() > 0 && "a look ends once");
-      return only_if(seen.looks() > 0, seen.looked_away());
+      assert(seen.leases() > 0 && "a lease ends once");
+      return only_if(seen.leases() > 0, seen.unleased());
     });
   }
-  void keep(block_id block) noexcept {
-    const auto kept = [](block_state seen) { return std::optional{seen.looked_away().referenced()}; };
-    leave_order(block, *words_.change(block, kept));
+  void reference_leased(block_id block) noexcept {
+    const auto referenced = [](block_state seen) { return std::optional{seen.unleased().referenced()}; };
+    leave_order(block, *words_.change(block, referenced));
   }
 
-  /// One reference more on a block that the caller holds. False when the count is full.
+  /// One reference more on a block to which the caller has one. False when the count is full.
   [[nodiscard]] bool reference(block_id block) noexcept {
     const auto shared = [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
@@ -190,7 +190,7 @@ class block_pool {
   }
   void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of({})); }
 
-  /// Open steps may read more of a block than its holder goes on holding. The fence is not 0.
+  /// Open steps may read more of a block than its holder keeps. The fence is not 0.
   void fence(block_id block, std::uint32_t fence) noexcept {
     words_.change(block, [&](block_state seen) {
       return std::optional{seen.with_step(retirement_.steps().later(seen.step(), fence))};
@@ -277,7 +277,7 @@ class block_pool {
   }
 
  private:
-  // Searches for a block: others move blocks and look at them meanwhile, and a thread may be stopped at a look.
+  // Searches for a block. Leases are short, so retry; give up at last, because the thread that has one may be stopped.
   static constexpr auto max_attempts = Locking::family::concurrent ? 16 : 1;
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
@@ -308,7 +308,7 @@ class block_pool {
     if (before.count() == 0) {
       before.step() == 0 ? tally_.remove_evictable() : tally_.add_retiring(-1);
       order_.remove(block);
-      twins_.hold(block);
+      twins_.reference(block);
     }
   }
 
@@ -317,7 +317,7 @@ class block_pool {
     return (Locking::family::concurrent && num_blocks <= 1) || static_cast<std::int64_t>(num_blocks) <= num_available();
   }
 
-  [[nodiscard]] static bool holdable(block_state state) noexcept {
+  [[nodiscard]] static bool leasable(block_state state) noexcept {
     return state.published() && !state.claimed() && state.referable();
   }
 
@@ -337,13 +337,13 @@ class block_pool {
     }
   }
 
-  /// Evictable to claimed, if nobody looks at it: out of the reach of hits and of other evictors.
+  /// Evictable to claimed, if there is no lease on it: out of the reach of hits and of other evictors.
   template <class Chains>
   [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
     auto fenced = false;
     const auto before = words_.change(block, [&](block_state seen) {
       fenced = seen.listed();
-      return only_if(seen.evictable() && seen.looks() == 0, seen.with_claimed(true));
+      return only_if(seen.evictable() && seen.leases() == 0, seen.with_claimed(true));
     });
     if (!before) {
       return fenced ? eviction_answer::fenced : eviction_answer::in_use;
@@ -367,12 +367,12 @@ class block_pool {
     block_pool& pool;
     Chains& chains;
     bool passed_over = false;  // a block that waits for a step or has children
-    bool looked_at = false;    // one that somebody looks at just now
+    bool leased = false;       // one under a lease
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
       const auto answer = pool.claim(block, chains);
       if (answer == eviction_answer::fenced) {
-        (pool.state(block).evictable() ? looked_at : passed_over) = true;
+        (pool.state(block).evictable() ? leased : passed_over) = true;
       }
       return answer;
     }
@@ -396,11 +396,11 @@ class block_pool {
       if (chains.has_children(block)) {
         return answer::kept;
       }
-      if (!peek(block)) {
+      if (!lease(block)) {
         return answer::dropped;
       }
       const auto has_twin = chains.has_twin(block, [&](block_id twin) { return !state(twin).claimed(); });
-      unpeek(block);
+      end_lease(block);
       if (!has_twin) {
         return answer::dropped;
       }
@@ -421,11 +421,11 @@ class block_pool {
     }
     auto offered = offer<Chains>{*this, chains};
     const auto block = order_.victim(offered, now);
-    const auto any = offered.passed_over && (!offered.looked_at || at_last) && tally_.num_evictable() > 0;
+    const auto any = offered.passed_over && (!offered.leased || at_last) && tally_.num_evictable() > 0;
     return block == no_block && any ? take_any(chains) : block;
   }
 
-  /// For the rare case that every block a policy was ready to look at is fenced by a step or has children.
+  /// For the rare case that every block that a policy was ready to offer is fenced by a step or has children.
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {

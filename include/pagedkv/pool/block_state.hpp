@@ -4,10 +4,10 @@
 
 namespace pagedkv {
 
-/// One block's word: reference count, looks, flags, and the step that fences its reuse. All of it changes in one
+/// One block's word: reference count, leases, flags, and the step that fences its reuse. All of it changes in one
 /// compare-and-swap, so that a prefix hit and an eviction that meet are decided by whoever swaps first.
 ///
-/// A *look* keeps a published block from eviction as a reference does, but is none: it changes no state of these.
+/// A *lease* keeps a published block from eviction as a reference does, but is none: it changes no state of these.
 ///
 /// | state     | count | published | claimed | step                                     |
 /// |-----------|-------|-----------|---------|------------------------------------------|
@@ -19,7 +19,7 @@ namespace pagedkv {
 class block_state {
  public:
   static constexpr std::uint32_t max_count = (std::uint32_t{1} << 20) - 1;
-  static constexpr std::uint32_t max_looks = (std::uint32_t{1} << 10) - 1;
+  static constexpr std::uint32_t max_leases = (std::uint32_t{1} << 10) - 1;
 
   constexpr block_state() noexcept = default;
   constexpr explicit block_state(std::uint64_t word) noexcept : word_(word) {}
@@ -28,8 +28,8 @@ class block_state {
 
   [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
   [[nodiscard]] constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(word_ & max_count); }
-  [[nodiscard]] constexpr std::uint32_t looks() const noexcept {
-    return static_cast<std::uint32_t>(word_ / one_look & max_looks);
+  [[nodiscard]] constexpr std::uint32_t leases() const noexcept {
+    return static_cast<std::uint32_t>(word_ / one_lease & max_leases);
   }
   [[nodiscard]] constexpr bool published() const noexcept { return (word_ & published_bit) != 0; }
   [[nodiscard]] constexpr bool claimed() const noexcept { return (word_ & claimed_bit) != 0; }
@@ -41,14 +41,14 @@ class block_state {
   [[nodiscard]] constexpr bool listed() const noexcept { return count() == 0 && published() && !claimed(); }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
-  /// Whether one more reference fits, even if every look becomes one, too.
-  [[nodiscard]] constexpr bool referable() const noexcept { return count() + looks() < max_count; }
+  /// Whether one more reference fits, even if every lease becomes one, too.
+  [[nodiscard]] constexpr bool referable() const noexcept { return count() + leases() < max_count; }
 
   /// The step stays: it may still read what an earlier holder left.
   [[nodiscard]] constexpr block_state referenced() const noexcept { return block_state{word_ + 1}; }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
-  [[nodiscard]] constexpr block_state looked_at() const noexcept { return block_state{word_ + one_look}; }
-  [[nodiscard]] constexpr block_state looked_away() const noexcept { return block_state{word_ - one_look}; }
+  [[nodiscard]] constexpr block_state leased() const noexcept { return block_state{word_ + one_lease}; }
+  [[nodiscard]] constexpr block_state unleased() const noexcept { return block_state{word_ - one_lease}; }
   [[nodiscard]] constexpr block_state with_published(bool on) const noexcept { return with(published_bit, on); }
   [[nodiscard]] constexpr block_state with_claimed(bool on) const noexcept { return with(claimed_bit, on); }
   [[nodiscard]] constexpr block_state with_step(std::uint32_t step) const noexcept {
@@ -56,7 +56,7 @@ class block_state {
   }
 
  private:
-  static constexpr std::uint64_t one_look = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t one_lease = std::uint64_t{1} << 20;
   static constexpr std::uint64_t published_bit = std::uint64_t{1} << 30;
   static constexpr std::uint64_t claimed_bit = std::uint64_t{1} << 31;
   static constexpr std::uint64_t low_bits = 0xffff'ffff;

@@ -38,7 +38,7 @@ class twin_list {
   }
 
   /// A block is referenced again.
-  void hold(block_id block) noexcept {
+  void reference(block_id block) noexcept {
     if (had_twin_.contains(block)) {
       unlist(block);
     }

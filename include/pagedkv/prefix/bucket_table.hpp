@@ -19,7 +19,7 @@ namespace pagedkv {
 /// room again, so full buckets accumulate while entries come and go; at this load a look-up then sees 1.04 buckets.
 ///
 /// With an atomic `Atomic` every member may be called from any thread and none waits. An id found may be gone or carry
-/// another hash by the time it is looked at: the caller takes hold of the block, then compares.
+/// another hash by then: the caller takes a lease on the block, then compares.
 template <template <class> class Atomic>
 class bucket_table {
  public:

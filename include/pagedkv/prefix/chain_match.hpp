@@ -12,13 +12,13 @@
 namespace pagedkv {
 
 /// Follows a chain of published blocks as far as the tokens agree, at most `max_blocks` full blocks; calls `found(id)`
-/// on each, held through `hold`, and returns how many.
+/// on each, under a lease of `leases`, and returns how many.
 ///
 /// Hashes do not depend on what is found, so they run ahead of the comparisons, and the cache lines that those will
 /// touch are fetched meanwhile. A look-up that misses has hashed at most `look_ahead` tokens, or one block, in vain.
-template <class Index, class Hold, class Found>
+template <class Index, class Leases, class Found>
 std::size_t match_chain(const Index& index, chain_link before, std::span<const token> tokens, std::size_t block_size,
-                        std::size_t max_blocks, Hold&& hold, Found&& found) noexcept {
+                        std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
   constexpr auto max_group = std::size_t{16};
   constexpr auto look_ahead = std::size_t{1024};
   const auto group = std::clamp(look_ahead / block_size, std::size_t{1}, max_group);
@@ -36,7 +36,7 @@ std::size_t match_chain(const Index& index, chain_link before, std::span<const t
     }
     for (std::size_t i = 0; i < size; ++i) {
       const auto block =
-          index.find_near(candidates[i], before, hashes[i], tokens.subspan((first + i) * block_size, block_size), hold);
+          index.find_near(candidates[i], before, hashes[i], tokens.subspan((first + i) * block_size, block_size), leases);
       if (block == no_block) {
         return first + i;
       }

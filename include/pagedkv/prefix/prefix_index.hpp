@@ -24,8 +24,8 @@ namespace pagedkv {
 /// one.)
 ///
 /// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published,
-/// and read by others only while they hold it: `hold.take(id)` says whether it may be looked at, `hold.drop(id)` ends
-/// that.
+/// and read by others only under a reference or a lease: `leases.take(id)` takes one, or refuses, and `leases.end(id)`
+/// ends it.
 template <locking Locking, block_hash Hash = xxh3_hash>
 class prefix_index {
  public:
@@ -51,15 +51,15 @@ class prefix_index {
     return Hash::hash(previous, tokens);
   }
 
-  /// The block with these tokens right after `before`, held; or `no_block`. `hash` is theirs, chained.
-  template <class Hold>
+  /// The block with these tokens right after `before`, under a lease; or `no_block`. `hash` is theirs, chained.
+  template <class Leases>
   [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, std::span<const token> tokens,
-                              Hold&& hold) const noexcept {
-    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, hold); });
+                              Leases&& leases) const noexcept {
+    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, leases); });
   }
 
   /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`,
-  /// which looks at what the second returned before it searches.
+  /// which tries what the second returned before it searches.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](block_id block) {
@@ -68,25 +68,25 @@ class prefix_index {
       return true;
     });
   }
-  template <class Hold>
+  template <class Leases>
   [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
-                                   std::span<const token> tokens, Hold&& hold) const noexcept {
-    return candidate != no_block && is_match(candidate, before, hash, tokens, hold) ? candidate
-                                                                                    : find(before, hash, tokens, hold);
+                                   std::span<const token> tokens, Leases&& leases) const noexcept {
+    return candidate != no_block && is_match(candidate, before, hash, tokens, leases) ? candidate
+                                                                                    : find(before, hash, tokens, leases);
   }
 
-  /// Enters a full block whose tokens are in `tokens()`. The caller holds it and marks it published afterwards. Returns
+  /// Enters a full block whose tokens are in `tokens()`. The caller has a reference to it and marks it published afterwards. Returns
   /// its twin, a published block of equal contents; `no_block` means that the contents are new, so that nothing can have
   /// been published after them.
-  template <class Hold>
-  block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Hold&& hold) noexcept {
-    const auto twin = find(before, hash, tokens(block), hold);
+  template <class Leases>
+  block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Leases&& leases) noexcept {
+    const auto twin = find(before, hash, tokens(block), leases);
     if (twin == no_block) {
       publish_first(block, before, hash);
       return no_block;
     }
     enter(block, before, hash, node_of(twin).identity.load(std::memory_order_relaxed));
-    hold.drop(twin);
+    leases.end(twin);
     return twin;
   }
 
@@ -95,7 +95,8 @@ class prefix_index {
     enter(block, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
   }
 
-  /// Whether another published block, of which `stays(id)` is true, has the contents of this one, which the caller holds.
+  /// Whether another published block, of which `stays(id)` is true, has the contents of this one, on which the caller
+  /// has a lease.
   /// Other threads may forget it at any time.
   template <class Stays>
   [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
@@ -240,17 +241,17 @@ class prefix_index {
            (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), tokens);
   }
 
-  /// Leaves the block held if it is.
-  template <class Hold>
+  /// Takes a lease on the block, which stays if it matches.
+  template <class Leases>
   [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
-                              std::span<const token> tokens, Hold& hold) const noexcept {
-    if (!hold.take(block)) {
+                              std::span<const token> tokens, Leases& leases) const noexcept {
+    if (!leases.take(block)) {
       return false;
     }
     if (matches(block, before, hash, tokens)) {
       return true;
     }
-    hold.drop(block);
+    leases.end(block);
     return false;
   }
 

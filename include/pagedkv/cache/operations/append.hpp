@@ -1,39 +1,14 @@
 #pragma once
 
-#include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace pagedkv::detail {
-
-/// Puts a copy of the last block in its place: K/V through `copy(from, to)`, tokens here. `fresh` is in use once.
-template <class State, class Copy>
-[[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, Copy&& copy) noexcept {
-  const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
-  const auto shared = s.blocks[index];
-  if (auto copied = copy(shared, fresh); !copied) {
-    return copied;
-  }
-  const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
-  const auto source = state.index.tokens(shared);
-  copy_run(source.first(offset), state.index.tokens(fresh));
-  s.blocks.replace(index, fresh);
-  if constexpr (State::locking_type::family::concurrent) {
-    state.note_peak();  // see `release_blocks`
-  }
-  release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
-                state.pool.fence_of(s.steps));
-  state.counts.add(counter::copies, 1);
-  if constexpr (reports<typename State::events_type, event_kind::copied>) {
-    state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
-  }
-  return {};
-}
 
 /// Writes tokens behind the last one; blocks for them are in the table and writable.
 template <class State>
@@ -51,7 +26,7 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
 /// Appends a run of tokens: all or nothing. The last block is copied first if others can see it. (When that copy fails
 /// in the backend, blocks that were evicted to make room stay evicted; nothing else has changed.)
 template <class State, class Copy>
-[[nodiscard]] result<void> extend(State& state, sequence& s, std::span<const token> tokens, Copy&& copy) noexcept {
+[[nodiscard]] result<void> append(State& state, sequence& s, std::span<const token> tokens, Copy&& copy) noexcept {
   if (tokens.empty()) {
     return {};
   }
@@ -86,77 +61,6 @@ template <class State, class Copy>
   s.reuses_slots = s.reuses_slots && num_fresh == 0;
   store_tokens(state, s, tokens);
   find_room(state, s);
-  return {};
-}
-
-/// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: nobody
-/// has published anything after the block before it.
-template <class State>
-void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) noexcept {
-  const auto block = s.blocks[s.num_published_blocks];
-  if (state.pool.state(block).published()) {
-    newest = false;
-  } else {
-    // Before another thread can find the block, and before it can be evicted.
-    if constexpr (reports<typename State::events_type, event_kind::stored>) {
-      state.events.emit({.kind = event_kind::stored,
-                         .block = block,
-                         .origin = s.tail.block,
-                         .hash = hash,
-                         .parent_hash = s.tail.hash,
-                         .tokens = state.index.tokens(block),
-                         .tag = s.options.salt});
-    }
-    auto twin = no_block;
-    if (newest) {
-      state.index.publish_first(block, s.tail, hash);
-    } else {
-      twin = state.index.publish(block, s.tail, hash, look(state));
-    }
-    newest = twin == no_block;
-    state.pool.publish(block);
-    if (twin != no_block) {
-      state.pool.note_twin(block);
-      state.pool.note_twin(twin);
-    }
-  }
-  s.tail = state.index.link(block);
-  ++s.num_published_blocks;
-}
-
-/// Hashes run ahead, and the cache lines that publishing will touch are fetched meanwhile.
-template <class State>
-void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
-  auto hashes = std::array<std::uint64_t, 16>{};
-  auto newest = false;
-  while (s.num_published_blocks < num_blocks) {
-    const auto first = s.num_published_blocks;
-    const auto count = std::min(hashes.size(), num_blocks - first);
-    auto last_hash = s.tail.hash;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto block = s.blocks[first + i];
-      last_hash = hashes[i] = state.index.hash(last_hash, state.index.tokens(block));
-      state.index.prefetch_publication(block, last_hash);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      publish_next(state, s, hashes[i], newest);
-    }
-  }
-}
-
-/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
-/// `invalid_argument` beyond the length, or before what was committed.
-template <class State>
-[[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
-  if (num_tokens > s.num_tokens) {
-    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
-  }
-  if (num_tokens < s.num_computed_tokens) {
-    return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
-                 s.num_computed_tokens};
-  }
-  s.num_computed_tokens = num_tokens;
-  publish_up_to(state, s, static_cast<std::size_t>(num_tokens) / state.block_size());
   return {};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/append.hpp>
+#include <pagedkv/cache/operations/commit.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>

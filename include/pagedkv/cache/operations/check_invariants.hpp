@@ -103,7 +103,7 @@ class invariant_check {
     expect(state.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
     expect(!state.claimed(), "a block is left claimed by an evictor", name);
-    expect(state.looks() == 0, "a look at a block has not ended", name);
+    expect(state.leases() == 0, "a lease on a block has not ended", name);
     expect(times_free_[to_index(block)] == (state.word() == 0 ? 1U : 0U),
            "a free block is not in the free list once, or another is there", name);
     if (state.count() != 0) {

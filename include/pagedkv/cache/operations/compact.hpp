@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/operations/release.hpp>
+#include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 #include <pagedkv/storage/view.hpp>

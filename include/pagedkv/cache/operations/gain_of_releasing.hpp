@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
@@ -15,49 +15,49 @@
 namespace pagedkv::detail {
 
 /// One reference to a block.
-struct holding {
+struct block_reference {
   block_id block{};
   sequence_id by{};
   std::size_t order = 0;  // of the sequence, among those asked for
   bool fenced = false;    // a step that uses the sequence is open
 
-  friend bool operator<(const holding& a, const holding& b) noexcept {
+  friend bool operator<(const block_reference& a, const block_reference& b) noexcept {
     return std::tie(a.block, a.by, a.order) < std::tie(b.block, b.by, b.order);
   }
 };
 
-/// Adds what a sequence holds; nothing when it is gone or busy. Takes memory only outside of the sequence, so that
+/// Adds the references of a sequence; nothing when it is gone or busy. Takes memory only outside of the sequence, so that
 /// other threads find it busy for no longer than a copy takes.
 template <class State>
-void add_holdings(State& state, sequence_id id, std::size_t order, std::vector<holding>& holdings) {
+void add_references(State& state, sequence_id id, std::size_t order, std::vector<block_reference>& references) {
   auto num_missing = std::size_t{0};
   do {
-    holdings.reserve(std::max(holdings.size() + num_missing, num_missing == 0 ? 0 : 2 * holdings.capacity()));
+    references.reserve(std::max(references.size() + num_missing, num_missing == 0 ? 0 : 2 * references.capacity()));
     num_missing = 0;
     const auto copy = [&](const sequence& s) -> result<void> {
       const auto held = s.blocks.held();
-      if (held.size() > holdings.capacity() - holdings.size()) {
+      if (held.size() > references.capacity() - references.size()) {
         num_missing = held.size();
         return {};
       }
       const bool fenced = state.pool.fence_of(s.steps) != 0;
-      std::ranges::for_each(held, [&](block_id block) { holdings.push_back({block, id, order, fenced}); });
+      std::ranges::for_each(held, [&](block_id block) { references.push_back({block, id, order, fenced}); });
       return {};
     };
     static_cast<void>(visit_record(state.sequences, static_cast<std::uint64_t>(id), copy));
   } while (num_missing != 0);
 }
 
-/// Blocks that a sequence of these tokens would share, ascending. As in `admit`, the last token is left to compute.
+/// Blocks that a sequence of these tokens would share, ascending. As in `create_sequence`, the last token is left to compute.
 template <class State>
 [[nodiscard]] std::vector<block_id> find_shared(State& state, std::span<const token> tokens, salt tag) {
   const auto max_shared = tokens.empty() ? 0 : (tokens.size() - 1) / state.block_size();
   auto shared = std::vector<block_id>{};
   shared.reserve(max_shared);
-  const auto hold = look(state);
-  match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_shared, hold, [&](block_id block) {
+  const auto leases = leases_of(state);
+  match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_shared, leases, [&](block_id block) {
     shared.push_back(block);
-    hold.drop(block);
+    leases.end(block);
   });
   std::ranges::sort(shared);
   return shared;
@@ -69,21 +69,21 @@ template <class State>
 [[nodiscard]] std::vector<release_gain> gains_in_order(State& state, std::span<const sequence_id> ids,
                                                        std::span<const token> tokens, salt tag) {
   auto gains = std::vector<release_gain>(ids.size());
-  auto holdings = std::vector<holding>{};
+  auto references = std::vector<block_reference>{};
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    add_holdings(state, ids[i], i, holdings);
+    add_references(state, ids[i], i, references);
   }
-  std::sort(holdings.begin(), holdings.end());
-  const auto twice = [](const holding& a, const holding& b) { return a.block == b.block && a.by == b.by; };
-  holdings.erase(std::unique(holdings.begin(), holdings.end(), twice), holdings.end());
+  std::sort(references.begin(), references.end());
+  const auto twice = [](const block_reference& a, const block_reference& b) { return a.block == b.block && a.by == b.by; };
+  references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
   const auto shared = find_shared(state, tokens, tag);
-  for (auto run = holdings.begin(); run != holdings.end();) {
+  for (auto run = references.begin(); run != references.end();) {
     const auto block = run->block;
     auto last = std::size_t{0};
     auto count = std::uint32_t{0};
     auto fenced = state.pool.fenced(block);
-    for (; run != holdings.end() && run->block == block; ++run, ++count) {
+    for (; run != references.end() && run->block == block; ++run, ++count) {
       last = std::max(last, run->order);
       fenced |= run->fenced;
     }

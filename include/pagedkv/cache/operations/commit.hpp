@@ -1,0 +1,83 @@
+#pragma once
+
+#include <pagedkv/cache/operations/parts/leases.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv::detail {
+
+/// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: nobody
+/// has published anything after the block before it.
+template <class State>
+void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) noexcept {
+  const auto block = s.blocks[s.num_published_blocks];
+  if (state.pool.state(block).published()) {
+    newest = false;
+  } else {
+    // Before another thread can find the block, and before it can be evicted.
+    if constexpr (reports<typename State::events_type, event_kind::stored>) {
+      state.events.emit({.kind = event_kind::stored,
+                         .block = block,
+                         .origin = s.tail.block,
+                         .hash = hash,
+                         .parent_hash = s.tail.hash,
+                         .tokens = state.index.tokens(block),
+                         .tag = s.options.salt});
+    }
+    auto twin = no_block;
+    if (newest) {
+      state.index.publish_first(block, s.tail, hash);
+    } else {
+      twin = state.index.publish(block, s.tail, hash, leases_of(state));
+    }
+    newest = twin == no_block;
+    state.pool.publish(block);
+    if (twin != no_block) {
+      state.pool.note_twin(block);
+      state.pool.note_twin(twin);
+    }
+  }
+  s.tail = state.index.link(block);
+  ++s.num_published_blocks;
+}
+
+/// Hashes run ahead, and the cache lines that publishing will touch are fetched meanwhile.
+template <class State>
+void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
+  auto hashes = std::array<std::uint64_t, 16>{};
+  auto newest = false;
+  while (s.num_published_blocks < num_blocks) {
+    const auto first = s.num_published_blocks;
+    const auto count = std::min(hashes.size(), num_blocks - first);
+    auto last_hash = s.tail.hash;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto block = s.blocks[first + i];
+      last_hash = hashes[i] = state.index.hash(last_hash, state.index.tokens(block));
+      state.index.prefetch_publication(block, last_hash);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      publish_next(state, s, hashes[i], newest);
+    }
+  }
+}
+
+/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
+/// `invalid_argument` beyond the length, or before what was committed.
+template <class State>
+[[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
+  if (num_tokens > s.num_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
+  }
+  if (num_tokens < s.num_computed_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
+                 s.num_computed_tokens};
+  }
+  s.num_computed_tokens = num_tokens;
+  publish_up_to(state, s, static_cast<std::size_t>(num_tokens) / state.block_size());
+  return {};
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <pagedkv/cache/operations/parts/release_blocks.hpp>
+#include <pagedkv/detail/copy_run.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace pagedkv::detail {
+
+/// Whether the last block, which is not full, can be appended to in place: one sequence holds it, no prefix hit can
+/// find it, and no open step reads the slots that would be written.
+template <class State>
+[[nodiscard]] bool appends_in_place(const State& state, const sequence& s) noexcept {
+  return state.pool.writable(s.blocks.back()) && !(s.reuses_slots && state.pool.fenced(s.blocks.back()));
+}
+
+/// Finds how much of the last block can be appended to in place.
+template <class State>
+void find_room(State& state, sequence& s) noexcept {
+  const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
+  s.forget_room();
+  if (offset != 0 && appends_in_place(state, s)) {
+    const auto room = state.index.tokens(s.blocks.back()).subspan(offset);
+    s.next_token = room.data();
+    s.end_of_room = room.data() + room.size();
+  }
+}
+
+/// Puts a copy of the last block in its place: K/V through `copy(from, to)`, tokens here. `fresh` is in use once.
+template <class State, class Copy>
+[[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, Copy&& copy) noexcept {
+  const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
+  const auto shared = s.blocks[index];
+  if (auto copied = copy(shared, fresh); !copied) {
+    return copied;
+  }
+  const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
+  const auto source = state.index.tokens(shared);
+  copy_run(source.first(offset), state.index.tokens(fresh));
+  s.blocks.replace(index, fresh);
+  if constexpr (State::locking_type::family::concurrent) {
+    state.note_peak();  // see `release_blocks`
+  }
+  release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
+                state.pool.fence_of(s.steps));
+  state.counts.add(counter::copies, 1);
+  if constexpr (reports<typename State::events_type, event_kind::copied>) {
+    state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
+  }
+  return {};
+}
+
+}  // namespace pagedkv::detail

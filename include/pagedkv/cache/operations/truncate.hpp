@@ -1,0 +1,48 @@
+#pragma once
+
+#include <pagedkv/cache/operations/copy_on_write.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv::detail {
+
+/// Keeps the first `num_tokens`; whole blocks past the end are released.
+/// Errors: `invalid_argument` outside [start of the first block still held, length].
+template <class State>
+[[nodiscard]] result<void> truncate(State& state, sequence& s, std::int64_t num_tokens) noexcept {
+  const auto dropped = s.blocks.num_dropped();
+  const auto start = static_cast<std::int64_t>(dropped * state.block_size());
+  if (num_tokens < start) {
+    return error{error_code::invalid_argument, "number of tokens to keep, before those held,", num_tokens, start};
+  }
+  if (num_tokens > s.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to keep", num_tokens, s.num_tokens};
+  }
+  const auto num_kept = state.blocks_for(num_tokens);
+  if (num_kept < s.blocks.size()) {
+    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), {}, state.block_size()),
+                   s.steps);
+    s.blocks.shrink(num_kept);
+  }
+  if (static_cast<std::size_t>(num_tokens) % state.block_size() != 0 && num_tokens < s.num_tokens) {
+    s.reuses_slots = true;
+    if (const auto fence = state.pool.fence_of(s.steps); fence != 0) {
+      state.pool.fence(s.blocks.back(), fence);
+    }
+  }
+  s.num_tokens = num_tokens;
+  s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
+  s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
+  s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
+  const auto num_full = static_cast<std::size_t>(num_tokens) / state.block_size();
+  if (num_full < s.num_published_blocks) {
+    s.num_published_blocks = num_full;
+    s.tail = state.link_before(s, num_full);
+  }
+  find_room(state, s);
+  return {};
+}
+
+}  // namespace pagedkv::detail
