@@ -1,6 +1,7 @@
 """Every kernel compiles for AMD and NVIDIA with the compilers that are installed, and spills nothing on AMD. What is absent is
 skipped."""
 
+import concurrent.futures
 import os
 import pathlib
 import shlex
@@ -76,11 +77,22 @@ def find_nvcc():
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"))
 
 
-class Compilers(unittest.TestCase):
+class CompilerTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+
+    def check_answer(self, program):
+        """Whether there is a device or not, the program ends well and says one sentence."""
+        done = run(program)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+        if done.stdout != "a device\n":
+            self.assertRegex(done.stdout, r"^backend failure: the search for a device answered \d+ \(.+\)$")
+
+
+class Compilers(CompilerTest):
 
     def build(self, compiler, *options):
         """A program that looks for a device, built by a device compiler."""
@@ -90,14 +102,6 @@ class Compilers(unittest.TestCase):
         built = run(compiler, "-std=c++20", *options, "-Iinclude", "-Ikernels", "-o", program, source)
         self.assertEqual(built.returncode, 0, built.stdout)
         return program
-
-    def check_answer(self, program):
-        """Whether there is a device or not, the program ends well and says one sentence."""
-        done = run(program)
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
-        if done.stdout != "a device\n":
-            self.assertRegex(done.stdout, r"^backend failure: the search for a device answered \d+ \(.+\)$")
 
     def test_amd(self):
         if not shutil.which("hipcc"):
@@ -113,33 +117,42 @@ class Compilers(unittest.TestCase):
             self.skipTest("hipcc is not installed")
         self.check_answer(self.build("hipcc", "-O1", "--offload-arch=gfx90a"))
 
-    def test_nvidia(self):
-        nvcc = find_nvcc()
-        if not nvcc:
-            self.skipTest("nvcc is not installed")
-        for source in sorted(INSTANTIATIONS.glob("*.hip")):
-            with self.subTest(source.name):
-                flags = ["-x", "cu", "-std=c++20", "-O3", "-DNDEBUG", "-arch=sm_90", "-Iinclude", "-Ikernels"]
-                done = run(nvcc, *flags, "-c", "-o", self.folder / "kernels.o", source)
-                self.assertEqual(done.returncode, 0, done.stdout)
-
     def test_nvidia_without_a_device(self):
         nvcc = find_nvcc()
         if not nvcc:
             self.skipTest("nvcc is not installed")
         self.check_answer(self.build(nvcc, "-x", "cu", "-arch=sm_90"))
 
-    def test_nvidia_from_a_host_compiler(self):
+
+class Nvidia(CompilerTest):
+    """Compiles every instantiation once, for all cases."""
+
+    @classmethod
+    def setUpClass(cls):
         nvcc = find_nvcc()
         if not nvcc:
-            self.skipTest("nvcc is not installed")
-        cuda = pathlib.Path(nvcc).resolve().parent.parent
-        objects = []
-        for name in ("blocks", "float16"):
-            objects.append(self.folder / f"{name}.o")
-            flags = ["-x", "cu", "-std=c++20", "-O1", "-DNDEBUG", "-arch=sm_90", "-Iinclude", "-Ikernels"]
-            done = run(nvcc, *flags, "-c", "-o", objects[-1], INSTANTIATIONS / f"{name}.hip")
-            self.assertEqual(done.returncode, 0, done.stdout)
+            raise unittest.SkipTest("nvcc is not installed")
+        cls.cuda = pathlib.Path(nvcc).resolve().parent.parent
+        cls.objects = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.objects.cleanup)
+        flags = ["-x", "cu", "-std=c++20", "-O3", "-DNDEBUG", "-arch=sm_90", "-Iinclude", "-Ikernels"]
+        sources = sorted(INSTANTIATIONS.glob("*.hip"))
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            results = workers.map(lambda source: run(nvcc, *flags, "-c", "-o", cls.object_of(source.stem), source), sources)
+            cls.compiled = dict(zip(sources, results))
+
+    @classmethod
+    def object_of(cls, element):
+        return pathlib.Path(cls.objects.name) / f"{element}.o"
+
+    def test_every_kernel_compiles(self):
+        self.assertTrue(self.compiled)
+        for source, done in self.compiled.items():
+            with self.subTest(source.name):
+                self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_from_a_host_compiler(self):
+        cuda, objects = self.cuda, [self.object_of(name) for name in ("blocks", "float16")]
         include = "#include <cuda_runtime_api.h>\n"
         for order, text, macro in (
             ("CUDA first", ENGINE_PROGRAM, []),

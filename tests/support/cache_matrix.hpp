@@ -8,7 +8,7 @@
 namespace pagedkv::test {
 
 /// The caches of one element under every locking and eviction policy that work together. Each element's are compiled in
-/// a file of their own, tests/cache/matrix_<element>.cpp.
+/// a file of their own, tests/model/matrix_<element>.cpp.
 template <class Element>
 [[nodiscard]] std::vector<cache_kind> matrix_of();
 
