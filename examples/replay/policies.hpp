@@ -31,7 +31,7 @@ namespace pagedkv::replay {
 template <class... Policies>
 struct policy_list {};
 
-// What can be chosen on the command line. A locking policy also has its file `engine_<name>.cpp`.
+// The policies that the command line offers. A locking policy also has its file `engine_<name>.cpp`.
 using all_elements = policy_list<float16, bfloat16, float32, int8>;
 using all_lockings = policy_list<single_thread, rw_lock<>, sharded_mutex<>, lock_free>;
 using all_evictions =

@@ -9,7 +9,7 @@
 
 namespace pagedkv::support {
 
-/// What a policy calls `offer`, in a form that a virtual function can take.
+/// An `offer` of any type, in a form that a virtual function can take.
 class any_offer {
  public:
   template <class Offer>

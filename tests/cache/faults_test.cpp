@@ -17,7 +17,7 @@ namespace {
 
 using recorded_cache = kv_cache<float32, single_thread, lru, host_allocator, recording_backend>;
 
-/// What a caller can see of the cache and of one sequence.
+/// The state of the cache and of one sequence that a caller can observe.
 struct snapshot {
   block_counts blocks;
   std::int64_t copies;

@@ -269,7 +269,7 @@ void find_races_replacement(execution& e) {
   index.run();
 }
 
-/// What a sequence holds is found by everybody from its publication on.
+/// Every thread finds the blocks that a sequence holds, from their publication on.
 template <template <class> class Atomic>
 void find_follows_publication(execution& e) {
   auto index = audited_index<Atomic>{e, 2};

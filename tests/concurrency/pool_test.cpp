@@ -260,7 +260,7 @@ void retire_races_a_sweep(execution& e) {
   pool.run();
 }
 
-/// What a step in flight may touch is not handed out before it retires.
+/// A block that a step in flight may access is not allocated before the step retires.
 template <template <class> class Atomic>
 void allocation_races_retirement(execution& e) {
   auto pool = audited_pool<Atomic>{e, 1};
@@ -306,7 +306,7 @@ void retire_races_another_holder(execution& e) {
   pool.run();
 }
 
-/// What a step may read of a block is fenced, and unfenced, while another holder lets go and comes back.
+/// A block that a step may read is fenced, and unfenced, while another holder releases and references it.
 template <template <class> class Atomic>
 void fence_races_hit(execution& e) {
   auto pool = audited_pool<Atomic>{e, 1};
@@ -522,7 +522,7 @@ void count_races_release_and_hit(execution& e) {
   pool.run();
 }
 
-/// A block becomes evictable, and whoever has seen that takes the free one.
+/// A block becomes evictable, and a thread that has seen this takes the free one.
 template <locking Locking, eviction_policy Eviction>
 void count_races_handover(execution& e) {
   auto pool = block_pool<Locking, Eviction>{2};
@@ -560,7 +560,7 @@ TEST_CASE("no fewer blocks are counted than are available, under every schedule 
   }
 }
 
-/// The claimed flag does not exist for whoever looks at the word.
+/// Readers of the word do not see the claimed flag.
 template <class T>
 class blind_to_claims : public scheduled<T> {
   using base = scheduled<T>;
@@ -628,7 +628,7 @@ struct one_shard : sharded_mutex<1, scheduled_mutex> {
   using atomic = scheduled<T>;
 };
 
-/// What is said of a block when it is released holds, though a lease on it ends last.
+/// The facts given at a block's release hold, although a lease on it ends last.
 void lease_races_release(execution& e) {
   auto config = cache_config{};
   config.block_size = 2;
@@ -770,7 +770,8 @@ void erasure_races_sweep(execution& e) {
   e.run();
 }
 
-/// What `block_bitmap` says of a thread that inserts and then reads a word, and one that writes it and then sweeps.
+/// The guarantee of `block_bitmap` for a thread that inserts and then reads a word, and one that writes it and then
+/// sweeps.
 template <template <class> class Atomic>
 void insertion_races_sweep(execution& e) {
   auto set = block_bitmap<Atomic>{128};

@@ -32,7 +32,7 @@ auto statistics(cache& c) {{ return c.statistics(); }}
 }}  // namespace pagedkv::compiled
 """
 
-# What threads need, in the assembly of the machines where tests run.
+# Traces of thread safety in the assembly of the machines where tests run.
 TRACES = {
     "x86_64": {
         "atomic instruction": r"^\s*(lock\b|xchg\w*\s.*\()",
@@ -69,7 +69,7 @@ class Costs(unittest.TestCase):
         self.assertEqual(traces_of("single_thread"), {})
 
     def test_the_other_policies_have(self):
-        # Were it otherwise, the test above would prove nothing.
+        # Without these, the test above would prove nothing.
         for locking, trace in (
             ("rw_lock<>", "atomic instruction"),
             ("sharded_mutex<>", "thread library"),

@@ -13,7 +13,7 @@ using namespace pagedkv;
 
 namespace {
 
-// What the pool does, as far as it matters here: one word per block, which decides races between hits and evictions.
+// The relevant part of the pool: one word per block, which decides races between hits and evictions.
 class words {
  public:
   static constexpr auto taken = -1;

@@ -77,7 +77,7 @@ class Figures(TemporaryFolder):
         for points in (*report["policies"].values(), report["oracle"]):
             self.assertEqual([point["hit_blocks"] for point in points], [0, 0, 2, 4, 4])
             self.assertEqual([point["refused_requests"] for point in points], [4, 0, 0, 0, 0])
-        # Who may pass the second prompt by keeps the first, or a block of each of two.
+        # A cache that may skip the second prompt keeps the first, or a block of each of two.
         self.assertEqual([point["hit_blocks"] for point in report["bound"]], [0, 2, 3, 4, 4])
 
     def test_table(self):

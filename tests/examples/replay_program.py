@@ -13,7 +13,7 @@ EXAMPLES = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples"
 REPLAY = EXAMPLES / "replay" / "replay"
 TRACE = SOURCE_ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
 
-# What does not fit into memory is to be refused by the program, not by a sanitizer.
+# The program, not a sanitizer, must refuse sizes that do not fit into memory.
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1", "TSAN_OPTIONS": "allocator_may_return_null=1"}
 
 

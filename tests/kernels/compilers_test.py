@@ -31,7 +31,7 @@ int main() {
 """
 
 
-# What a host compiler makes of a file that sees CUDA's own header, before or after the library's.
+# A host compiler reads a file with CUDA's own header, before or after the library's.
 ENGINE_PROGRAM = """
 #include <cuda_runtime_api.h>
 

@@ -16,7 +16,7 @@ using namespace pagedkv::test;
 
 constexpr auto num_requests = std::size_t{24};
 
-/// What several threads do to the same requests at once. Assertions stay with the main thread.
+/// Several threads operate on the same requests at once. Assertions stay with the main thread.
 template <class Cache>
 class contest {
  public:

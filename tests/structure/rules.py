@@ -2,7 +2,7 @@
 
 import re
 
-# What each part may include besides the standard library and itself.
+# The parts that each part may include besides the standard library and itself.
 ALLOWED = {
     "core": set(),
     "detail": {"core"},
@@ -36,8 +36,17 @@ RUNTIME_NAME = re.compile(
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
 ROLES = "Element|Locking|Eviction|Allocator|Backend"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
-# Whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
+# Libraries whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
 FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|immintrin\.h|sys/mman\.h)")
+
+PROSE_FOLDERS = ("include", "kernels", "tests", "bench", "examples", "docs")
+COMMENT_MARKS = {".hpp": "//", ".h": "//", ".inl": "//", ".cpp": "//", ".hip": "//", ".py": "#", ".md": None}
+# Sentences that readers whose mother tongue is not English stumble over: their subject is a question word or a nameless
+# person, or their condition is inverted. Questions are not meant.
+UNCLEAR_SENTENCE = re.compile(
+    r"^[`*(\"]*(?:What|Who|Whose|Whatever|Whoever|Nobody|Somebody|Anybody|Everybody)\b|\b[Ww]hoever\b|"
+    r"(?:^|[,;:] )(?:[Ww]ere|[Hh]ad|[Ss]hould) (?:it|one|they|there|he)\b"
+)
 
 
 def headers(root):
@@ -221,4 +230,38 @@ def unbuilt_violations(root):
             for listing, entry in ((area / "meson.build", path.name), (base / "meson.build", area.name)):
                 if not listing.exists() or f"'{entry}'" not in listing.read_text():
                     found.append(f"{path.relative_to(root)}: {listing.relative_to(root)} does not name '{entry}'")
+    return found
+
+
+def paragraphs(path):
+    """First line and text of each paragraph: of a document without its code, or of the comments in a source file."""
+    text, mark = path.read_text(), COMMENT_MARKS[path.suffix]
+    if mark is None:
+        text = re.sub(r"^```.*?^```", lambda code: "\n" * code.group().count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    first, words, remark = 0, "", False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        begins = remark
+        if mark is not None:
+            comment = re.search(rf"(?:^|\s){mark}+[<!]?(?: (.*))?$", line)
+            remark = comment is not None and line[: comment.start()].strip() != ""  # behind code
+            begins = begins or remark
+            line = (comment.group(1) or "") if comment else ""
+        item = re.match(r"\s*(?:[-*>|] ?|\d+\. )", line)
+        if words and (begins or item or not line.strip()):
+            yield first, words
+            words = ""
+        if line.strip():
+            first = first if words else number
+            words = f"{words} {line[item.end() :] if item else line}".strip()
+
+
+def prose_violations(root):
+    """Sentences in comments and documents whose subject is "what", "who" or nobody in particular."""
+    found = []
+    paths = [path for folder in PROSE_FOLDERS for path in (root / folder).rglob("*")] + list(root.glob("*.md"))
+    for path in sorted(path for path in paths if path.suffix in COMMENT_MARKS and path.is_file()):
+        for line, text in paragraphs(path):
+            for sentence in re.split(r"(?<=[.!?])\s+", text):
+                if UNCLEAR_SENTENCE.search(sentence) and not sentence.endswith("?"):
+                    found.append(f"{path.relative_to(root)}:{line}: {sentence}")
     return found

@@ -35,6 +35,9 @@ class SourceTree(unittest.TestCase):
     def test_every_test_and_benchmark_is_built(self):
         self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
+    def test_sentences_name_their_subject(self):
+        self.check(rules.prose_violations(SOURCE_ROOT))
+
 
 class PlantedViolations(unittest.TestCase):
     def setUp(self):
@@ -67,6 +70,7 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.foreign_name_violations)
         self.expect(rules.default_policy_violations)
         self.expect(rules.unbuilt_violations)
+        self.expect(rules.prose_violations)
 
     def test_upward_include(self):
         self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element/concept.hpp>  // up\n")
@@ -129,6 +133,25 @@ class PlantedViolations(unittest.TestCase):
             "template <class Eviction>\nstruct fine { using eviction = Eviction; };\n",
         )
         self.expect(rules.default_policy_violations, "cache/bad.hpp:1: `Eviction = l")
+
+    def test_unclear_sentences(self):
+        self.write(
+            "include/pagedkv/core/bad.hpp",
+            "/// A size. What it counts is\n/// not said.\nint size;  // nobody reads it\n\n// Fails, were it negative.\n"
+            "int count;  // Whoever reads it waits.\n/// A lock that whoever comes\n/// first takes.\n",
+        )
+        self.write("docs/bad.md", "# What is it?\n\nWho asks?\n\n```\nWhat code says.\n```\n\n- Nobody knows.\n| Had it been | full |\n")
+        self.write("tests/core/bad_test.py", '# What fails.\ntext = "# Fine; it shows what fails."\n')
+        self.expect(
+            rules.prose_violations,
+            "docs/bad.md:9: Nobody knows.",
+            "docs/bad.md:10: Had it been | full |",
+            "core/bad.hpp:1: What it counts is not said.",
+            "core/bad.hpp:5: Fails, were it negative.",
+            "core/bad.hpp:6: Whoever reads it waits.",
+            "core/bad.hpp:7: A lock that whoever comes first takes.",
+            "bad_test.py:1: What fails.",
+        )
 
     def test_unbuilt_test(self):
         self.write("tests/meson.build", "areas = ['core']\n")

@@ -39,7 +39,7 @@ struct model_pin {
   std::vector<std::uint64_t> prefixes;  // of the pinned blocks
 };
 
-/// What a run has met, so that a test can tell that it was not idle.
+/// Events of a run, so that a test can check that it was not idle.
 struct model_coverage {
   std::int64_t operations = 0;
   cache_statistics statistics;

@@ -50,7 +50,7 @@ class cache_under_test {
   virtual std::vector<std::string> check_invariants() = 0;
 };
 
-/// What a test needs to know of a combination of policies.
+/// The properties of a combination of policies that tests need.
 struct cache_kind {
   std::string name;
   bool scaled = false;  // elements: numbers come back within half a scale, not exactly

@@ -14,7 +14,7 @@ namespace pagedkv::test {
 
 /// A cache reduced to what an eviction policy sees of it, kept obviously right and slow: requests walk down a random
 /// tree of contents, share the blocks that are cached, take free or evicted blocks for the rest, and give all back
-/// later. What a policy does wrong is collected in `complaints`.
+/// later. `complaints` collects the errors of a policy.
 template <eviction_policy Policy>
 class eviction_model {
  public:

@@ -46,7 +46,7 @@ struct cache_state {
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
-  /// What a sequence's block at `position` continues, or would; everything before it is published.
+  /// The link that a sequence's block at `position` continues or would continue. All blocks before it are published.
   [[nodiscard]] chain_link link_before(const sequence& s, std::size_t position) const noexcept {
     return position == s.blocks.num_dropped() ? s.window_start : index.link(s.blocks[position - 1]);
   }
@@ -68,8 +68,9 @@ struct cache_state {
     return {};
   }
 
-  /// What other threads have made available since does not count. When that is not enough, retiring blocks do, but for
-  /// shared ones; so does the block that is rewritten, since it need not be copied once its step has retired.
+  /// The error of a refusal. Blocks that other threads made available since do not count. `error::step` is the step
+  /// whose retirement provides the missing blocks: retiring ones except shared ones, and the block that is rewritten,
+  /// which needs no copy once its step has retired.
   [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
     const auto needed = static_cast<std::int64_t>(num_needed);
     const auto available = std::min(num_available, needed - 1);

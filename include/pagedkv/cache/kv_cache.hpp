@@ -196,7 +196,7 @@ class basic_kv_cache {
     return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) { detail::unpin(state_, p); });
   }
 
-  /// How many leading tokens a sequence created now would find cached, were one more token behind them. Takes nothing.
+  /// Length, in tokens, of the longest cached prefix. Takes no references.
   [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::find_prefix(state_, tokens, tag);
@@ -348,11 +348,11 @@ class basic_kv_cache {
   [[nodiscard]] Backend& backend() noexcept { return backend_; }
   [[nodiscard]] Events& events() noexcept { return state_.events; }
 
-  /// Moves blocks down so that all free ones lie above all others; returns the moves, which run on `on` and must be
-  /// ordered behind all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings;
-  /// batches notice by themselves. What the eviction policy knows of a block moves along; under `sharded_mutex` that
-  /// takes 8 bytes more per block from the first compaction on, and where those cannot be had moved blocks count as just
-  /// released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
+  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. They run on `on`: order them
+  /// after all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at
+  /// their next update. The eviction policy's knowledge of a block moves with it. Under `sharded_mutex`, this takes 8
+  /// bytes more per block from the first compaction on; without this memory, moved blocks count as just released, with
+  /// no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     if (state_.pool.step_in_flight()) {

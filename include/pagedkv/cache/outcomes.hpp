@@ -9,25 +9,25 @@ namespace pagedkv {
 
 enum class pin_id : std::uint64_t {};
 
-/// What `create_sequence` returns: the first `num_cached_tokens` need no computing.
+/// Result of `create_sequence`. K/V of the first `num_cached_tokens` is in the cache.
 struct admission {
   sequence_id id{};
   std::int64_t num_cached_tokens = 0;
 };
 
-/// What `pin` returns: the pinned prefix has `num_tokens`, a multiple of the block size, 0 if nothing was cached.
+/// Result of `pin`. The pinned prefix has `num_tokens`, a multiple of the block size; 0 if nothing was cached.
 struct pinning {
   pin_id id{};
   std::int64_t num_tokens = 0;
 };
 
-/// What `gain_of_releasing` returns: how many blocks more an allocation could have.
+/// Result of `gain_of_releasing`: the number of additional blocks for an allocation.
 struct release_gain {
   std::int64_t at_once = 0;
   std::int64_t with_steps = 0;  // when open steps that use them have retired
 };
 
-/// What `describe` returns.
+/// Result of `describe`.
 struct sequence_info {
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;

@@ -110,7 +110,7 @@ class record_map {
     reserved.generation.store(before == 0 ? first_generation_ : next(before), std::memory_order_release);
   }
 
-  /// Ends an open place; its ids are stale from now on. Nobody else is inside.
+  /// Ends an open place; its ids are stale from now on. No other thread is inside.
   void close(place& open) noexcept {
     open.generation.store(next(open.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
@@ -198,7 +198,7 @@ class record_map {
     });
   }
 
-  /// Makes the usage of a record readable to others; called by whoever has changed it, still inside.
+  /// Publishes a record's usage to other threads. Call it inside the record, after changing it.
   static void note_usage([[maybe_unused]] place& inside) noexcept {
     if constexpr (Locking::family::concurrent && requires { inside.record.usage(); }) {
       inside.usage.write(inside.record.usage());

@@ -29,7 +29,7 @@ enum class error_code : std::uint8_t {
   backend_failure,     // the device runtime refused a call
 };
 
-/// What was wrong and with which value. Cheap to make and to copy: text is composed only when asked for.
+/// The kind of an error and the value that caused it. Cheap to make and to copy: only `message()` composes text.
 struct error {
   static constexpr auto no_limit = std::numeric_limits<std::int64_t>::min();
 

@@ -7,7 +7,7 @@
 
 namespace pagedkv {
 
-/// What a cache counts over its life.
+/// The counters of a cache over its life.
 enum class counter : std::uint8_t {
   prompts,        // sequences created from a prompt
   prompt_blocks,  // full blocks in those prompts

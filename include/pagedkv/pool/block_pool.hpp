@@ -238,7 +238,7 @@ class block_pool {
 
   [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
   [[nodiscard]] std::int64_t num_open_steps() const noexcept { return retirement_.steps().num_open(); }
-  /// What blocks wait for that a sequence lets go of when these steps use it; 0 for nothing.
+  /// The tag that blocks of a sequence wait for when it releases them while these steps use it; 0 for none.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
   /// When this many retiring blocks will be available: see `step_fence`. O(retiring + shared + pool / 64) while steps
   /// are open.
@@ -361,7 +361,7 @@ class block_pool {
     order_.insert(block, block_release{}, [&] { return state(block).listed(); });
   }
 
-  /// What `victim` calls; remembers why it did not get what it offered.
+  /// The callable that `victim` gets. Records why an offered block was not taken.
   template <class Chains>
   struct offer {
     block_pool& pool;

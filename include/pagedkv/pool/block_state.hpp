@@ -5,7 +5,7 @@
 namespace pagedkv {
 
 /// One block's word: reference count, leases, flags, and the step that fences its reuse. All of it changes in one
-/// compare-and-swap, so that a prefix hit and an eviction that meet are decided by whoever swaps first.
+/// compare-and-swap, so that the first swap decides between a prefix hit and an eviction.
 ///
 /// A *lease* keeps a published block from eviction as a reference does, but is none: it changes no state of these.
 ///

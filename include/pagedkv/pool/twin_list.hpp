@@ -16,7 +16,7 @@ namespace pagedkv {
 template <template <class> class Atomic>
 class twin_list {
  public:
-  /// What a search does with a block that it asked about.
+  /// The answer of a search's caller about a block.
   enum class answer : std::uint8_t { taken, kept, dropped };
 
   explicit twin_list(std::int32_t num_blocks)

@@ -20,7 +20,7 @@ enum class request_state : std::uint8_t {
   failed,
 };
 
-/// What a caller may say about a request when submitting it. Its priority is that of its sequence.
+/// Options of `submit`. A request's priority is that of its sequence.
 struct request_options {
   sequence_options sequence;
   bool may_preempt = false;  // when the pool is full, lower-ranking running requests give way to it
@@ -51,7 +51,7 @@ struct request_rank {
   return {request.options.sequence.priority, request.arrival};
 }
 
-/// What `submit` and `resume` return: the first `num_cached_tokens` need no computing.
+/// Result of `submit` and `resume`. K/V of the first `num_cached_tokens` is in the cache.
 struct submission {
   request_id id{};
   sequence_id sequence{};

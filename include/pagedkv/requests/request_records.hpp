@@ -22,7 +22,7 @@ struct preemption_candidate {
   sequence_id sequence{};
 };
 
-/// What a tracker knows of its requests, behind one mutex. No member calls anything outside while it holds the mutex,
+/// The records of a tracker's requests, behind one mutex. No member calls anything outside while it holds the mutex,
 /// and none but `running_below` takes memory then.
 template <class Mutex>
 class request_records {

@@ -10,7 +10,7 @@
 
 namespace pagedkv {
 
-/// What a caller may say about a sequence when creating it.
+/// Options of `create_sequence`.
 struct sequence_options {
   pagedkv::salt salt = pagedkv::salt::none;
   std::uint8_t priority = 50;        // 0 to 100; under a policy that heeds it, blocks of higher priority stay longer
@@ -19,7 +19,7 @@ struct sequence_options {
   std::int64_t expected_tokens = 0;  // appending up to this length allocates no memory
 };
 
-/// What a caller knows of a session when a request of it has ended. Hints may be wrong: they cost little then.
+/// Facts about a session when one of its requests ends. A wrong hint costs little.
 struct release_hint {
   bool session_ended = false;        // no request will continue the sequence, or any part of it
   bool branch_complete = false;      // none will continue what it added to the prefix that it shared or was forked from

@@ -26,7 +26,7 @@ struct memory_layout {
   static constexpr storage_order storage = Storage;
 };
 
-/// What layout arithmetic needs to know of an element.
+/// The sizes of an element for layout arithmetic.
 struct element_size {
   std::int64_t bytes = 0;        // of one stored number
   std::int64_t scale_bytes = 0;  // of one scale per token and head; 0 for elements without

@@ -106,7 +106,7 @@ class basic_clock_sweep {
   [[nodiscard]] bool try_take(block_id block, Offer& offer, Anyway... anyway) noexcept {
     auto answer = offer(block, anyway...);
     if (answer == eviction_answer::in_use) {
-      // Released meanwhile? Whoever released it set its bit before this reset, and then it is offered here, or after.
+      // A release sets the bit before this reset or after it: the block is offered here or later.
       evictable_.reset(to_index(block));
       answer = offer(block, anyway...);
       if (answer == eviction_answer::has_children || answer == eviction_answer::fenced) {

@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// What is known of a block when it becomes evictable. Every field but the first is a hint that a policy may ignore.
+/// The facts about a block that becomes evictable. Every field but the first is a hint that a policy may ignore.
 struct block_release {
   std::uint64_t hash = 0;               // chained hash: equal for equal contents, also after eviction; for ghost lists
   block_id parent = no_block;           // the block that it continues, while its sequence holds that one

@@ -10,8 +10,9 @@
 
 namespace pagedkv {
 
-/// W-TinyLFU (Einziger, Friedman and Manes, 2017): new blocks enter an LRU window of a hundredth of the pool. What
-/// leaves it stays only if it was used more often lately than the next victim of the main part, a segmented LRU.
+/// W-TinyLFU (Einziger, Friedman and Manes, 2017): new blocks enter an LRU window of a hundredth of the pool. A
+/// block that leaves it stays only if its recent frequency is above that of the next victim of the main part, a
+/// segmented LRU.
 class tiny_lfu {
  public:
   static constexpr std::string_view name = "tiny_lfu";

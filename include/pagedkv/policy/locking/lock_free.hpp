@@ -13,7 +13,7 @@ struct lock_free_family {
   static constexpr bool concurrent = true;
 };
 
-/// Nobody waits: a thread stopped anywhere stops no other. A second operation on the same sequence gets
+/// No thread waits: a thread stopped anywhere stops no other. A second operation on the same sequence gets
 /// `sequence_busy`. `compact` and `check_invariants` are for moments when no other thread is at work.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 struct basic_lock_free {

@@ -15,7 +15,7 @@ namespace pagedkv::detail {
              : static_cast<timestamp>(end);
 }
 
-/// What the eviction policy is told of the blocks of one sequence.
+/// The facts about one sequence's blocks for the eviction policy.
 [[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, const release_hint& hint,
                                               std::size_t block_size) noexcept {
   auto how = block_release{};

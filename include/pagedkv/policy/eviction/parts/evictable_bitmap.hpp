@@ -22,7 +22,7 @@ class evictable_bitmap {
     return (words_[i / 64].load(std::memory_order_acquire) & bit(i)) != 0;
   }
 
-  /// What the caller wrote before is seen by a thread that finds the index. Returns whether it was absent.
+  /// Releases the caller's earlier writes: a thread that finds the index sees them. Returns whether it was absent.
   bool set(std::size_t i) noexcept {
     const auto before = words_[i / 64].fetch_or(bit(i), std::memory_order_seq_cst);
     auto& above = summary_[i / 4096];
