@@ -76,18 +76,15 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
 // Case 7 of the concurrency cases, in counts: once the door is closed, a writer waits for the readers already inside,
 // but for no newcomer. scheduler_test.cpp checks how soon the door is closed.
 TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mutex]") {
-  struct this_test;
-  using metrics = pagedkv::count_contention<this_test>;
   constexpr auto num_readers = 8;
   const auto rounds = pagedkv::testing::scaled(20, 1'000);
   for (auto round = 0; round < rounds; ++round) {
-    auto mutex = pagedkv::basic_fair_shared_mutex<std::atomic, metrics>{};
+    auto mutex = pagedkv::basic_fair_shared_mutex<std::atomic, pagedkv::count_contention>{};
     auto door_closed = std::atomic{false};
     auto writer_done = std::atomic{false};
     auto passed = std::array<std::atomic<int>, num_readers>{};
     auto sum = std::atomic<std::uint64_t>{0};
 
-    metrics::reset();
     mutex.lock_shared();
     auto readers = std::vector<std::jthread>{};
     for (auto& count : passed) {
@@ -104,7 +101,7 @@ TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mu
       writer_done = true;
       mutex.unlock();
     }};
-    while (metrics::counts().waits < 2) {  // the writer and, since the door is closed, a reader
+    while (mutex.contention().waits < 2) {  // the writer and, since the door is closed, a reader
       std::this_thread::yield();
     }
     door_closed = true;

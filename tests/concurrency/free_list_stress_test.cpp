@@ -186,19 +186,17 @@ TEST_CASE("ids cached by a thread that ended are not lost", "[free_list][stress]
 }
 
 TEST_CASE("ids taken from another thread's cache are counted as steals", "[free_list]") {
-  struct this_test;
-  using metrics = count_contention<this_test>;
   constexpr auto num_blocks = 10;
-  auto list = lock_free_free_list<std::atomic, this_thread_index, 63, metrics>{num_blocks};
+  auto list = lock_free_free_list<std::atomic, this_thread_index, 63, count_contention>{num_blocks};
   for (auto i = 0; i < num_blocks; ++i) {
     list.push(list.pop());
   }
-  CHECK(metrics::counts() == contention_counts{});
+  CHECK(list.contention() == contention_counts{});
   std::jthread{[&] {
     while (list.pop() != no_block) {
     }
   }}.join();
-  CHECK(metrics::counts() == contention_counts{.steals = num_blocks});
+  CHECK(list.contention() == contention_counts{.steals = num_blocks});
 }
 
 }  // namespace

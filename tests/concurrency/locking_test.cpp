@@ -94,42 +94,36 @@ TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locki
 #endif
 
 TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits are counted", "[locking]") {
-  struct this_test;
-  using metrics = count_contention<this_test>;
-  metrics::reset();
-  auto mutex = sharded_mutex<2, std::mutex, metrics>::sequence_mutex{};
+  auto mutex = sharded_mutex<2, std::mutex, count_contention>::sequence_mutex{};
   auto total = std::uint64_t{0};
   mutex.lock();
   auto other = std::jthread{[&] {
     const auto guard = exclusive_guard{mutex};
     total = 2 * total + 1;
   }};
-  while (metrics::counts().waits == 0) {
+  while (mutex.contention().waits == 0) {
     std::this_thread::yield();
   }
   total = 10;
   mutex.unlock();
   other.join();
   CHECK(total == 21);
-  CHECK(metrics::counts() == contention_counts{.waits = 1});
+  CHECK(mutex.contention() == contention_counts{.waits = 1});
 }
 
 TEST_CASE("under rw_lock waits are counted if the mutex does, and the policy passes them on", "[locking]") {
-  struct this_test;
-  using metrics = count_contention<this_test>;
-  using policy = rw_lock<basic_fair_shared_mutex<std::atomic, metrics>>;
-  STATIC_CHECK(std::is_same_v<policy::contention, metrics>);
+  using policy = rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>;
+  STATIC_CHECK(std::is_same_v<policy::contention, count_contention>);
   STATIC_CHECK(std::is_same_v<rw_lock<std::shared_mutex>::contention, no_contention_metrics>);
-  metrics::reset();
   auto mutex = policy::cache_mutex{};
   mutex.lock();
   auto reader = std::jthread{[&] { const auto guard = shared_guard{mutex}; }};
-  while (policy::contention::counts().waits == 0) {
+  while (mutex.contention().waits == 0) {
     std::this_thread::yield();
   }
   mutex.unlock();
   reader.join();
-  CHECK(metrics::counts() == contention_counts{.waits = 1});
+  CHECK(mutex.contention() == contention_counts{.waits = 1});
 }
 
 TEST_CASE("a closed gate keeps all others out, an open one none", "[locking]") {

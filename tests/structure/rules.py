@@ -14,7 +14,7 @@ ALLOWED = {
     "kernels": {"core", "detail", "storage", "attention", "executor"},
     "executor": {"core", "detail"},
     "device": {"core", "detail", "policy", "policy/backend", "storage", "attention", "kernels"},
-    "metrics": {"core", "detail", "policy"},
+    "metrics": {"core", "detail", "policy", "pool"},
     "events": {"core", "detail", "policy"},
     "pool": {"core", "detail", "policy"},
     "prefix": {"core", "detail", "policy"},

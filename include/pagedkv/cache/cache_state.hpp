@@ -4,6 +4,7 @@
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/metrics/counters.hpp>
+#include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
@@ -60,7 +61,7 @@ struct cache_state {
       return refuse(blocks.size(), pool.num_available(own.shared), own);
     }
     if (num_evicted != 0) {
-      counts.add(counter::evictions, num_evicted);
+      detail::count<&cache_statistics::evictions>(counts, num_evicted);
     }
     if constexpr (!Locking::family::concurrent) {
       note_peak();
@@ -126,14 +127,14 @@ struct cache_state {
   prefix_index<Locking, Hash> index;
   record_map<sequence, Locking> sequences;
   record_map<pinned_prefix, Locking> pins;
-  counters<Locking> counts;
+  counters<cache_statistics, Locking> counts;
   typename Locking::template atomic<std::int64_t> peak_in_use{0};
   typename Locking::template atomic<std::int64_t> now{0};
   [[no_unique_address]] Events events;
 
  private:
   void note_refusal(std::int64_t num_needed, std::int64_t num_available) noexcept {
-    counts.add(counter::refusals, 1);
+    detail::count<&cache_statistics::refusals>(counts, 1);
     if constexpr (reports<Events, event_kind::refused>) {
       events.emit({.kind = event_kind::refused, .num_blocks = num_needed, .num_available = num_available});
     }

@@ -389,7 +389,9 @@ class basic_kv_cache {
   /// Linear in the number of sequences, none of which it disturbs: see `cache_statistics`.
   [[nodiscard]] cache_statistics statistics() noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::take_statistics(state_);
+    auto taken = detail::take_statistics(state_);
+    taken.contention += detail::contention_in(mutex_);
+    return taken;
   }
 
   [[nodiscard]] memory_profile memory() noexcept {

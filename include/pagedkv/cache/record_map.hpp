@@ -175,15 +175,11 @@ class record_map {
   /// Calls `visit(place)` for every open place.
   template <class Visit>
   void for_each(Visit&& visit) const {
-    for (std::size_t i = 0; i < num_chunks_; ++i) {
-      if (auto* chunk = chunks_[i].load(std::memory_order_acquire)) {
-        for (std::size_t j = 0; j < chunk_size; ++j) {
-          if (chunk[j].generation.load(std::memory_order_acquire) % 2 == 1) {
-            visit(chunk[j]);
-          }
-        }
+    for_each_place([&](place& each) {
+      if (each.generation.load(std::memory_order_acquire) % 2 == 1) {
+        visit(each);
       }
-    }
+    });
   }
 
   /// Calls `visit(usage)` for every open place, without entering it: threads at work there are not disturbed.
@@ -206,6 +202,15 @@ class record_map {
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }
+
+  /// Of all places, open or not.
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = detail::contention_in(vacant_);
+    if constexpr (requires(const place& each) { each.mutex.contention(); }) {
+      for_each_place([&](const place& each) { sum += each.mutex.contention(); });
+    }
+    return sum;
+  }
 
   /// Memory held, without what the records hold in turn.
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -231,6 +236,16 @@ class record_map {
   [[nodiscard]] static std::uint32_t next(std::uint32_t generation) noexcept {
     const auto after = (generation + 1) & ~busy;
     return after == 0 ? 2 : after;
+  }
+
+  /// Open or not.
+  template <class Visit>
+  void for_each_place(Visit&& visit) const {
+    for (std::size_t i = 0; i < num_chunks_; ++i) {
+      if (auto* chunk = chunks_[i].load(std::memory_order_acquire)) {
+        std::for_each(chunk, chunk + chunk_size, visit);
+      }
+    }
   }
 
   [[nodiscard]] place* ensure_chunk(std::size_t index) noexcept {

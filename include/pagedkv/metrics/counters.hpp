@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/metrics/metric.hpp>
 #include <pagedkv/policy/locking/parts/tally.hpp>
 
 #include <cstddef>
@@ -7,26 +8,63 @@
 
 namespace pagedkv {
 
-/// The counters of a cache over its life.
-enum class counter : std::uint8_t {
-  prompts,        // sequences created from a prompt
-  prompt_blocks,  // full blocks in those prompts
-  hit_blocks,     // of those, found in the prefix index
-  hit_tokens,     // tokens in those
-  evictions,      // evictable blocks taken for other contents
-  copies,         // blocks copied on write
-  refusals,       // operations that failed for want of blocks
-  number_of_counters,
-};
-
-template <locking Locking>
+/// Running sums for the counters in the table of `Statistics`: one for each row of kind `counter` that describes a field
+/// of its own.
+template <class Statistics, locking Locking>
 class counters {
  public:
-  void add(counter which, std::int64_t amount) noexcept { sums_.add(static_cast<std::size_t>(which), amount); }
-  [[nodiscard]] std::int64_t get(counter which) const noexcept { return sums_.get(static_cast<std::size_t>(which)); }
+  template <std::int64_t Statistics::*Field>
+  void add(std::int64_t amount) noexcept {
+    constexpr auto index = index_of(Field);
+    static_assert(index < num_sums(), "the table names no such counter");
+    sums_.add(index, amount);
+  }
+
+  /// Writes every sum into its field.
+  void write_to(Statistics& taken) const noexcept {
+    auto index = std::size_t{0};
+    for (const auto& row : metrics_of<Statistics>) {
+      if (is_summed(row)) {
+        taken.*row.field = sums_.get(index++);
+      }
+    }
+  }
 
  private:
-  tally_for<Locking, static_cast<std::size_t>(counter::number_of_counters)> sums_;
+  [[nodiscard]] static constexpr bool is_summed(const metric<Statistics>& row) noexcept {
+    return row.family.kind == metric_kind::counter && row.field != nullptr;
+  }
+
+  [[nodiscard]] static constexpr std::size_t num_sums() noexcept {
+    auto num = std::size_t{0};
+    for (const auto& row : metrics_of<Statistics>) {
+      num += is_summed(row);
+    }
+    return num;
+  }
+
+  /// The place of a field among the sums, or their number for a field without one.
+  [[nodiscard]] static constexpr std::size_t index_of(std::int64_t Statistics::*field) noexcept {
+    auto index = std::size_t{0};
+    for (const auto& row : metrics_of<Statistics>) {
+      if (is_summed(row) && row.field == field) {
+        return index;
+      }
+      index += is_summed(row);
+    }
+    return index;
+  }
+
+  tally_for<Locking, num_sums()> sums_;
 };
+
+namespace detail {
+
+template <auto Field, class Counters>
+void count(Counters& sums, std::int64_t amount) noexcept {
+  sums.template add<Field>(amount);
+}
+
+}  // namespace detail
 
 }  // namespace pagedkv

@@ -271,6 +271,12 @@ class block_pool {
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = words_.contention();
+    sum += detail::contention_in(free_);
+    sum += detail::contention_in(order_);
+    return sum;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + twins_.metadata_bytes() +
            retirement_.metadata_bytes();

@@ -53,10 +53,11 @@ class block_words {
       if (shared.compare_exchange_weak(seen, wanted->word(), std::memory_order_acq_rel, std::memory_order_acquire)) {
         return block_state{seen};
       }
-      Locking::contention::retried();
+      metrics_.retried();
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept { return metrics_.counts(); }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_blocks_ * sizeof(word); }
 
  private:
@@ -64,6 +65,7 @@ class block_words {
 
   std::size_t num_blocks_;
   std::unique_ptr<word[]> words_;
+  [[no_unique_address]] typename Locking::contention metrics_;
 };
 
 }  // namespace pagedkv

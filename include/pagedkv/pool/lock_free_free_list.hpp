@@ -114,6 +114,13 @@ class lock_free_free_list {
     singles_.for_each(next_single_, num_blocks_ + 1, [&](std::uint32_t id) { visit(to_block(id)); });
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = metrics_.counts();
+    for (const auto* each : {&stocked_, &empties_, &singles_}) {
+      sum += each->contention();
+    }
+    return sum;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return num_caches_ * sizeof(cache) + std::size_t{num_magazines_} * (stride + 1) * sizeof(std::uint32_t) +
            num_blocks_ * sizeof(std::uint32_t);
@@ -319,7 +326,7 @@ class lock_free_free_list {
     for (auto i = std::uint32_t{0}; i < num_seen; ++i) {
       const auto id = steal(caches_[i], pushes);
       if (id != no_id) {
-        Metrics::stole();
+        metrics_.stole();
         return {id};
       }
     }
@@ -367,6 +374,7 @@ class lock_free_free_list {
   alignas(64) stack singles_;
   Atomic<std::uint32_t> popped_without_cache_{0};
   Atomic<std::uint32_t> pushed_without_cache_{0};
+  [[no_unique_address]] Metrics metrics_;
 };
 
 static_assert(free_list<lock_free_free_list<>>);

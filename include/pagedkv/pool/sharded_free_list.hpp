@@ -40,7 +40,7 @@ class sharded_free_list {
         const auto block = pop_from(shards_[(own + i) % NumShards], patient);
         if (block != no_block) {
           if (i != 0) {
-            Metrics::stole();
+            metrics_.stole();
           }
           return block;
         }
@@ -71,6 +71,13 @@ class sharded_free_list {
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = metrics_.counts();
+    for (const auto& each : shards_) {
+      sum += detail::contention_in(each.mutex);
+    }
+    return sum;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return static_cast<std::size_t>(num_blocks_) * sizeof(block_id);
   }
@@ -108,6 +115,7 @@ class sharded_free_list {
   Atomic<std::int32_t> size_;
   std::unique_ptr<block_id[]> below_;
   std::array<shard, NumShards> shards_;
+  [[no_unique_address]] Metrics metrics_;
 };
 
 template <std::size_t NumShards, class Mutex, class Metrics, locking Locking>

@@ -90,6 +90,13 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     return no_block;
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = contention_counts{};
+    for (const auto& each : shards_) {
+      sum += detail::contention_in(each->mutex);
+    }
+    return sum;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     auto bytes = indices_.bytes();
     for (const auto& each : shards_) {

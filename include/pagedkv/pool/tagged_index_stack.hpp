@@ -33,7 +33,7 @@ class tagged_index_stack {
                                      std::memory_order_relaxed)) {
         return;
       }
-      Metrics::retried();
+      metrics_.retried();
     }
   }
 
@@ -50,7 +50,7 @@ class tagged_index_stack {
                                      std::memory_order_acquire)) {
         return index;
       }
-      Metrics::retried();
+      metrics_.retried();
     }
     return none;
   }
@@ -78,8 +78,11 @@ class tagged_index_stack {
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept { return metrics_.counts(); }
+
  private:
   Atomic<word> top_{none};
+  [[no_unique_address]] Metrics metrics_;
 };
 
 }  // namespace pagedkv

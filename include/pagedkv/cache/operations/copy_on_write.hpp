@@ -44,7 +44,7 @@ template <class State, class Copy>
   }
   release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
                 state.pool.fence_of(s.steps));
-  state.counts.add(counter::copies, 1);
+  count<&cache_statistics::copies>(state.counts, 1);
   if constexpr (reports<typename State::events_type, event_kind::copied>) {
     state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
   }

@@ -62,10 +62,10 @@ template <class State>
   s.created = s.last_access = state.time();
   find_room(state, s);
 
-  state.counts.add(counter::prompts, 1);
-  state.counts.add(counter::prompt_blocks, static_cast<std::int64_t>(num_full));
-  state.counts.add(counter::hit_blocks, static_cast<std::int64_t>(num_hits));
-  state.counts.add(counter::hit_tokens, s.num_cached_tokens);
+  count<&cache_statistics::prompts>(state.counts, 1);
+  count<&cache_statistics::prompt_blocks>(state.counts, static_cast<std::int64_t>(num_full));
+  count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(num_hits));
+  count<&cache_statistics::hit_tokens>(state.counts, s.num_cached_tokens);
   state.note_peak();
   return {};
 }

@@ -1,39 +1,12 @@
 #pragma once
 
 #include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/metrics/statistics.hpp>
 
 #include <algorithm>
 #include <cstdint>
 
 namespace pagedkv {
-
-/// A snapshot. Exact unless other threads are at work: then a sum over what changes meanwhile.
-struct cache_statistics {
-  block_counts blocks;
-  std::int64_t peak_in_use = 0;     // blocks
-  std::int64_t num_sequences = 0;   // alive
-  std::int64_t num_pins = 0;        // alive
-  std::int64_t num_tokens = 0;      // in live sequences; shared ones count once for each
-  std::int64_t unfilled_slots = 0;  // waste: slots behind the last token of live sequences
-  std::int64_t prompts = 0;         // sequences created from tokens; this and all below since construction
-  std::int64_t prompt_blocks = 0;   // full blocks in those
-  std::int64_t hit_blocks = 0;      // of those, found in the prefix index
-  std::int64_t hit_tokens = 0;
-  std::int64_t evictions = 0;    // blocks
-  std::int64_t copies = 0;       // blocks copied on write
-  std::int64_t refusals = 0;     // operations that failed for want of blocks
-  contention_counts contention;  // of all caches with the same locking policy; zero unless that counts
-};
-
-/// Bytes by purpose.
-struct memory_profile {
-  std::int64_t payload = 0;    // K, V, scales and padding, in the allocator's memory
-  std::int64_t pool = 0;       // states, free list, eviction order with its ghosts
-  std::int64_t index = 0;      // prefix index with the tokens that confirm hits
-  std::int64_t sequences = 0;  // records and block tables
-
-  [[nodiscard]] std::int64_t metadata() const noexcept { return pool + index + sequences; }
-};
 
 namespace detail {
 
@@ -48,14 +21,10 @@ template <class State>
     taken.num_tokens += used.num_tokens;
     taken.unfilled_slots += used.num_blocks * state.config.block_size - used.num_tokens;
   });
-  taken.prompts = state.counts.get(counter::prompts);
-  taken.prompt_blocks = state.counts.get(counter::prompt_blocks);
-  taken.hit_blocks = state.counts.get(counter::hit_blocks);
-  taken.hit_tokens = state.counts.get(counter::hit_tokens);
-  taken.evictions = state.counts.get(counter::evictions);
-  taken.copies = state.counts.get(counter::copies);
-  taken.refusals = state.counts.get(counter::refusals);
-  taken.contention = State::locking_type::contention::counts();
+  state.counts.write_to(taken);
+  taken.contention = state.pool.contention();
+  taken.contention += state.sequences.contention();
+  taken.contention += state.pins.contention();
   return taken;
 }
 

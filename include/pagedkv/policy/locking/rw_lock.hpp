@@ -13,9 +13,9 @@ struct contention_of {
   using type = no_contention_metrics;
 };
 template <class Mutex>
-  requires requires { typename Mutex::contention; }
+  requires requires { typename Mutex::contention_type; }
 struct contention_of<Mutex> {
-  using type = typename Mutex::contention;
+  using type = typename Mutex::contention_type;
 };
 
 }  // namespace detail
@@ -23,7 +23,7 @@ struct contention_of<Mutex> {
 /// Any number of readers or one writer in the whole cache. `Mutex` must not starve writers: glibc's `std::shared_mutex`
 /// does. A sequence needs no mutex of its own, since every operation that changes one is a writer.
 ///
-/// Contention is counted if the mutex does, as `basic_fair_shared_mutex<std::atomic, count_contention<>>` does.
+/// Contention is counted if the mutex does, as `basic_fair_shared_mutex<std::atomic, count_contention>` does.
 template <shared_mutex Mutex = fair_shared_mutex>
 struct rw_lock {
   template <class T>

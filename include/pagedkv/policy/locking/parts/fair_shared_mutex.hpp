@@ -28,7 +28,7 @@ namespace pagedkv {
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 class basic_fair_shared_mutex {
  public:
-  using contention = Metrics;
+  using contention_type = Metrics;
 
   static constexpr auto max_looks = 16;
 
@@ -69,6 +69,8 @@ class basic_fair_shared_mutex {
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept { return metrics_.counts(); }
+
  private:
   // The parts of `state_`.
   static constexpr auto writer_inside = std::uint32_t{1};
@@ -98,7 +100,7 @@ class basic_fair_shared_mutex {
 
   /// Waits until the reader that was counted as waiting in phase `before` is admitted.
   [[gnu::noinline]] void await_admission(std::uint32_t before) noexcept {
-    Metrics::waited();
+    metrics_.waited();
     for (auto looks = 1;; ++looks) {
       const auto admissions = admissions_.load(std::memory_order_acquire);
       if ((state_.load(std::memory_order_acquire) & phase) != before) {
@@ -120,7 +122,7 @@ class basic_fair_shared_mutex {
   }
 
   [[gnu::noinline]] void wait_in_line() noexcept {
-    Metrics::waited();
+    metrics_.waited();
     const auto ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
     for (auto first = first_ticket_.load(std::memory_order_acquire); first != ticket;
          first = first_ticket_.load(std::memory_order_acquire)) {
@@ -154,6 +156,7 @@ class basic_fair_shared_mutex {
   Atomic<std::uint32_t> admissions_{0};    // counts admitted groups of readers; readers sleep on it
   Atomic<std::uint32_t> next_ticket_{0};   // of the writer that queues up next
   Atomic<std::uint32_t> first_ticket_{0};  // of the writer that is first in the queue
+  [[no_unique_address]] Metrics metrics_;
 };
 
 using fair_shared_mutex = basic_fair_shared_mutex<>;

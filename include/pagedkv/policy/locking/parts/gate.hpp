@@ -29,6 +29,14 @@ class gate {
     }
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept {
+    auto sum = contention_counts{};
+    for (const auto& each : parts_) {
+      sum += each.mutex.contention();
+    }
+    return sum;
+  }
+
  private:
   using mutex_type = basic_fair_shared_mutex<std::atomic, Metrics>;
 

@@ -41,7 +41,7 @@ class ordered_mutex {
   void lock() {
     held_ranks::add(Rank);
     if (!mutex_.try_lock()) {
-      Metrics::waited();
+      metrics_.waited();
       mutex_.lock();
     }
   }
@@ -59,8 +59,11 @@ class ordered_mutex {
     mutex_.unlock();
   }
 
+  [[nodiscard]] contention_counts contention() const noexcept { return metrics_.counts(); }
+
  private:
   Mutex mutex_;
+  [[no_unique_address]] Metrics metrics_;
 };
 
 }  // namespace pagedkv

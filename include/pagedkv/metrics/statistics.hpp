@@ -1,0 +1,98 @@
+#pragma once
+
+#include <pagedkv/metrics/metric.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/pool/block_counts.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// A snapshot. Exact unless other threads are at work: then a sum over values that change meanwhile. The table below
+/// describes every field; counters begin at construction.
+struct cache_statistics {
+  block_counts blocks;
+  std::int64_t peak_in_use = 0;
+  std::int64_t num_sequences = 0;
+  std::int64_t num_pins = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t unfilled_slots = 0;
+  std::int64_t prompts = 0;
+  std::int64_t prompt_blocks = 0;
+  std::int64_t hit_blocks = 0;
+  std::int64_t hit_tokens = 0;
+  std::int64_t evictions = 0;
+  std::int64_t copies = 0;
+  std::int64_t refusals = 0;
+  contention_counts contention;
+};
+
+/// Bytes by purpose.
+struct memory_profile {
+  std::int64_t payload = 0;    // K, V, scales and padding, in the allocator's memory
+  std::int64_t pool = 0;       // states, free list, eviction order with its ghosts
+  std::int64_t index = 0;      // prefix index with the tokens that confirm hits
+  std::int64_t sequences = 0;  // records and block tables
+
+  [[nodiscard]] std::int64_t metadata() const noexcept { return pool + index + sequences; }
+};
+
+namespace detail {
+
+[[nodiscard]] constexpr auto cache_metrics() {
+  using enum metric_kind;
+  using rows = metrics_builder<cache_statistics>;
+  using all = cache_statistics;
+  using blocks = block_counts;
+  using lost = contention_counts;
+  constexpr auto pool = metric_family{gauge, "pool", "blocks", "Blocks of the pool, by state."};
+  constexpr auto contention = metric_family{counter, "contention", "", "Collisions between threads, by kind."};
+  return std::array{
+      rows::row<&all::blocks, &blocks::free>(pool, {"state", "free"}),
+      rows::row<&all::blocks, &blocks::in_use>(pool, {"state", "in_use"}),
+      rows::row<&all::blocks, &blocks::evictable>(pool, {"state", "evictable"}),
+      rows::row<&all::blocks, &blocks::retiring>(pool, {"state", "retiring"}),
+      rows::row<&all::peak_in_use>({gauge, "peak_in_use", "blocks", "Most blocks that were in use at once."}),
+      rows::row<&all::num_sequences>({gauge, "sequences", "", "Live sequences."}),
+      rows::row<&all::num_pins>({gauge, "pins", "", "Live pins."}),
+      rows::row<&all::num_tokens>(
+          {gauge, "sequence", "tokens", "Tokens in live sequences, shared ones once for each."}),
+      rows::row<&all::unfilled_slots>({gauge, "unfilled", "slots", "Slots behind the last token of live sequences."}),
+      rows::row<&all::prompts>({counter, "prompts", "", "Sequences created from a prompt."}),
+      rows::row<&all::prompt_blocks>({counter, "prompt", "blocks", "Full blocks in prompts."}),
+      rows::row<&all::hit_blocks>({counter, "hit", "blocks", "Full blocks in prompts that were cached."}),
+      rows::row<&all::hit_tokens>({counter, "hit", "tokens", "Tokens in prompts that were cached."}),
+      rows::row<&all::evictions>(
+          {counter, "evicted", "blocks", "Evictable blocks that were taken for other contents."}),
+      rows::row<&all::copies>({counter, "copied", "blocks", "Blocks that were copied on write."}),
+      rows::row<&all::refusals>({counter, "refusals", "", "Operations that failed for want of blocks."}),
+      rows::row<&all::contention, &lost::waits>(contention, {"kind", "wait"}),
+      rows::row<&all::contention, &lost::retries>(contention, {"kind", "retry"}),
+      rows::row<&all::contention, &lost::steals>(contention, {"kind", "steal"}),
+  };
+}
+
+[[nodiscard]] constexpr auto memory_metrics() {
+  using rows = metrics_builder<memory_profile>;
+  constexpr auto memory = metric_family{metric_kind::gauge, "memory", "bytes", "Memory of the cache, by purpose."};
+  return std::array{
+      rows::row<&memory_profile::payload>(memory, {"purpose", "payload"}),
+      rows::row<&memory_profile::pool>(memory, {"purpose", "pool"}),
+      rows::row<&memory_profile::index>(memory, {"purpose", "index"}),
+      rows::row<&memory_profile::sequences>(memory, {"purpose", "sequences"}),
+  };
+}
+
+}  // namespace detail
+
+template <>
+inline constexpr auto metrics_of<cache_statistics> = detail::cache_metrics();
+template <>
+inline constexpr auto metrics_of<memory_profile> = detail::memory_metrics();
+
+static_assert(sizeof(cache_statistics) == metrics_of<cache_statistics>.size() * sizeof(std::int64_t) &&
+                  sizeof(memory_profile) == metrics_of<memory_profile>.size() * sizeof(std::int64_t),
+              "every field has a row in its table");
+
+}  // namespace pagedkv
