@@ -43,7 +43,7 @@ class longest_prompt_first {
 
 static_assert(pagedkv::eviction_policy<longest_prompt_first>);
 
-using cache = pagedkv::kv_cache<pagedkv::float16, pagedkv::single_thread, longest_prompt_first>;
+using cache = pagedkv::kv_cache<longest_prompt_first>;
 
 namespace {
 

@@ -77,7 +77,6 @@ int main() {
     return serve<pagedkv::host_allocator>(cache, {});
   }
   const auto stream = pagedkv::hip::stream();
-  auto cache = pagedkv::kv_cache<pagedkv::float16, pagedkv::single_thread, pagedkv::lru, pagedkv::hip::device_allocator,
-                                 pagedkv::hip_backend>(config);
+  auto cache = pagedkv::kv_cache<pagedkv::hip_backend>(config);
   return serve<pagedkv::hip::pinned_allocator>(cache, stream.get());
 }

@@ -6,6 +6,7 @@
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include <benchmark/benchmark.h>
@@ -143,9 +144,9 @@ class workload {
 };
 
 /// `share_of_read`: share of the rate at which all cores read.
-template <class Element, dimension_order Dimensions>
+template <class Element, class Layout>
 void decode(benchmark::State& state) {
-  auto work = workload<Element, memory_layout<Dimensions>>(static_cast<std::int32_t>(state.range(0)));
+  auto work = workload<Element, Layout>(static_cast<std::int32_t>(state.range(0)));
   auto fastest = 1e9;
   auto fastest_read = 1e9;
   for (auto _ : state) {
@@ -161,11 +162,23 @@ void decode(benchmark::State& state) {
 }
 
 // NOLINTBEGIN(cert-err58-cpp)
-#define PAGEDKV_BENCHMARK_DECODE(element)                                                                           \
-  BENCHMARK(decode<element, dimension_order::hnd>)->ArgName("group_size")->Arg(1)->Arg(4)->Arg(8)->UseManualTime()   \
-      ->Unit(benchmark::kMillisecond)->Iterations(8);                                                               \
-  BENCHMARK(decode<element, dimension_order::nhd>)->ArgName("group_size")->Arg(1)->Arg(4)->Arg(8)->UseManualTime()   \
-      ->Unit(benchmark::kMillisecond)->Iterations(8)
+#define PAGEDKV_BENCHMARK_DECODE(element)     \
+  BENCHMARK(decode<element, hnd_layer_major>) \
+      ->ArgName("group_size")                 \
+      ->Arg(1)                                \
+      ->Arg(4)                                \
+      ->Arg(8)                                \
+      ->UseManualTime()                       \
+      ->Unit(benchmark::kMillisecond)         \
+      ->Iterations(8);                        \
+  BENCHMARK(decode<element, nhd_layer_major>) \
+      ->ArgName("group_size")                 \
+      ->Arg(1)                                \
+      ->Arg(4)                                \
+      ->Arg(8)                                \
+      ->UseManualTime()                       \
+      ->Unit(benchmark::kMillisecond)         \
+      ->Iterations(8)
 PAGEDKV_BENCHMARK_DECODE(float16);
 PAGEDKV_BENCHMARK_DECODE(bfloat16);
 PAGEDKV_BENCHMARK_DECODE(int8);

@@ -92,6 +92,6 @@ void decode_step(benchmark::State& state) {
   }
 }
 BENCHMARK(decode_step<single_thread>)->Iterations(1);
-BENCHMARK(decode_step<rw_lock<>>)->Iterations(1);
+BENCHMARK(decode_step<rw_lock>)->Iterations(1);
 
 }  // namespace

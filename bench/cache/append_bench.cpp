@@ -56,7 +56,7 @@ void append_inside_a_block(benchmark::State& state) {
   state.counters["ratio"] = ours / baseline;
 }
 BENCHMARK(append_inside_a_block<single_thread>)->Iterations(1);
-BENCHMARK(append_inside_a_block<rw_lock<>>)->Iterations(1);
+BENCHMARK(append_inside_a_block<rw_lock>)->Iterations(1);
 
 /// Creates and releases a sequence of one block, against a block of the C++ library's heap.
 void create_and_release(benchmark::State& state) {

@@ -111,8 +111,8 @@ void serve_requests(benchmark::State& state) {
   state.counters["hit_tokens"] = static_cast<double>(hit_tokens);
 }
 BENCHMARK(serve_requests<single_thread, lru>)->Unit(benchmark::kMillisecond);
-BENCHMARK(serve_requests<rw_lock<>, lru>)->Unit(benchmark::kMillisecond);
-BENCHMARK(serve_requests<sharded_mutex<>, lru>)->Unit(benchmark::kMillisecond);
+BENCHMARK(serve_requests<rw_lock, lru>)->Unit(benchmark::kMillisecond);
+BENCHMARK(serve_requests<sharded_mutex, lru>)->Unit(benchmark::kMillisecond);
 BENCHMARK(serve_requests<lock_free, clock_sweep>)->Unit(benchmark::kMillisecond);
 
 }  // namespace

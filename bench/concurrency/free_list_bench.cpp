@@ -133,14 +133,14 @@ void pop_and_push(benchmark::State& state) {
 }  // namespace
 
 // Peers come first, so that the policies' lists are compared with them.
-#define PAGEDKV_FOR_ALL_LISTS(depth)                                                          \
-  BENCHMARK(pop_and_push<mutex_and_vector, depth>)->Apply(one_to_sixteen_threads);            \
-  BENCHMARK(pop_and_push<boost_stack, depth>)->Apply(one_to_sixteen_threads);                 \
-  BENCHMARK(pop_and_push<boost_queue, depth>)->Apply(one_to_sixteen_threads);                 \
-  BENCHMARK(pop_and_push<boost_as_free_list, depth>)->Apply(one_to_sixteen_threads);          \
-  BENCHMARK(pop_and_push<list_under<single_thread>, depth>)->UseRealTime();                   \
-  BENCHMARK(pop_and_push<list_under<rw_lock<>>, depth>)->Apply(one_to_sixteen_threads);       \
-  BENCHMARK(pop_and_push<list_under<sharded_mutex<>>, depth>)->Apply(one_to_sixteen_threads); \
+#define PAGEDKV_FOR_ALL_LISTS(depth)                                                        \
+  BENCHMARK(pop_and_push<mutex_and_vector, depth>)->Apply(one_to_sixteen_threads);          \
+  BENCHMARK(pop_and_push<boost_stack, depth>)->Apply(one_to_sixteen_threads);               \
+  BENCHMARK(pop_and_push<boost_queue, depth>)->Apply(one_to_sixteen_threads);               \
+  BENCHMARK(pop_and_push<boost_as_free_list, depth>)->Apply(one_to_sixteen_threads);        \
+  BENCHMARK(pop_and_push<list_under<single_thread>, depth>)->UseRealTime();                 \
+  BENCHMARK(pop_and_push<list_under<rw_lock>, depth>)->Apply(one_to_sixteen_threads);       \
+  BENCHMARK(pop_and_push<list_under<sharded_mutex>, depth>)->Apply(one_to_sixteen_threads); \
   BENCHMARK(pop_and_push<list_under<lock_free>, depth>)->Apply(one_to_sixteen_threads)
 
 PAGEDKV_FOR_ALL_LISTS(1);

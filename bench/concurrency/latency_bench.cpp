@@ -230,6 +230,6 @@ BENCHMARK(wait_as_writer<own_shared_mutex>)->Apply(in_milliseconds);
       ->Apply(in_milliseconds)
 
 BENCHMARK(compute)->Threads(1)->Threads(2)->Threads(16)->Apply(in_milliseconds);
-PAGEDKV_ANSWER_WHEN_FULL(pagedkv::rw_lock<>);
-PAGEDKV_ANSWER_WHEN_FULL(pagedkv::sharded_mutex<>);
+PAGEDKV_ANSWER_WHEN_FULL(pagedkv::rw_lock);
+PAGEDKV_ANSWER_WHEN_FULL(pagedkv::sharded_mutex);
 PAGEDKV_ANSWER_WHEN_FULL(pagedkv::lock_free);

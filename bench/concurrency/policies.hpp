@@ -22,7 +22,7 @@ template <locking Locking>
 using cache_under = kv_cache<float32, Locking, clock_sweep>;
 
 /// Standard mutexes to compare with `fair_shared_mutex`: one that starves writers, and one without shared locking.
-struct rw_lock_std_shared_mutex : rw_lock<std::shared_mutex> {
+struct rw_lock_std_shared_mutex : basic_rw_lock<std::shared_mutex> {
   static constexpr std::string_view name = "rw_lock_std_shared_mutex";
 };
 
@@ -32,7 +32,7 @@ class mutex_for_all : public std::mutex {
   void unlock_shared() { unlock(); }
 };
 
-struct rw_lock_std_mutex : rw_lock<mutex_for_all> {
+struct rw_lock_std_mutex : basic_rw_lock<mutex_for_all> {
   static constexpr std::string_view name = "rw_lock_std_mutex";
 };
 
@@ -62,6 +62,6 @@ inline constexpr auto block_size = 16;
   BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                   \
   BENCHMARK(function<pagedkv::bench::rw_lock_std_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);        \
   BENCHMARK(function<pagedkv::bench::rw_lock_std_shared_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads); \
-  BENCHMARK(function<pagedkv::rw_lock<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                       \
-  BENCHMARK(function<pagedkv::sharded_mutex<>>)->Apply(pagedkv::bench::one_to_sixteen_threads);                 \
+  BENCHMARK(function<pagedkv::rw_lock>)->Apply(pagedkv::bench::one_to_sixteen_threads);                         \
+  BENCHMARK(function<pagedkv::sharded_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);                   \
   BENCHMARK(function<pagedkv::lock_free>)->Apply(pagedkv::bench::one_to_sixteen_threads)

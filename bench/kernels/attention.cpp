@@ -9,6 +9,7 @@
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/layout/hnd_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ constexpr auto on_device = true;
 constexpr auto on_device = false;
 #endif
 
-using layout = memory_layout<dimension_order::hnd>;
+using layout = hnd_layer_major;
 
 constexpr auto head_dim = 128;
 constexpr auto block_size = 16;

@@ -10,6 +10,7 @@
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ constexpr auto on_device = true;
 constexpr auto on_device = false;
 #endif
 
-using layout = memory_layout<>;
+using layout = nhd_layer_major;
 
 /// Memory of one allocator until the end of the scope.
 template <class Allocator>

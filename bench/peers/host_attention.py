@@ -34,7 +34,7 @@ def pytorch(number, group_size):
 
 
 def pagedkv(program, element, group_size):
-    pattern = f"decode<{element}, dimension_order::hnd>/group_size:{group_size}/"
+    pattern = f"decode<{element}, hnd_layer_major>/group_size:{group_size}/"
     command = [program, f"--benchmark_filter={pattern}", "--benchmark_format=json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)["benchmarks"][0]

@@ -87,6 +87,6 @@ void replay_trace(benchmark::State& state) {
   state.counters["ratio"] = ours / baseline;
 }
 BENCHMARK(replay_trace<single_thread>)->Arg(9'139)->Arg(18'279)->Arg(50'000)->Unit(benchmark::kMillisecond);
-BENCHMARK(replay_trace<rw_lock<>>)->Arg(18'279)->Unit(benchmark::kMillisecond);
+BENCHMARK(replay_trace<rw_lock>)->Arg(18'279)->Unit(benchmark::kMillisecond);
 
 }  // namespace

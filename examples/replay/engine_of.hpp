@@ -87,8 +87,8 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
 }
 
 extern template std::unique_ptr<engine> make_engine_with<single_thread>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<rw_lock<>>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<sharded_mutex<>>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<sharded_mutex>(const options&, const cache_config&);
 extern template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&);
 
 }  // namespace pagedkv::replay

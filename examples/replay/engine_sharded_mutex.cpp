@@ -2,6 +2,6 @@
 
 namespace pagedkv::replay {
 
-template std::unique_ptr<engine> make_engine_with<sharded_mutex<>>(const options&, const cache_config&);
+template std::unique_ptr<engine> make_engine_with<sharded_mutex>(const options&, const cache_config&);
 
 }  // namespace pagedkv::replay

@@ -15,6 +15,8 @@
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
@@ -22,10 +24,20 @@
 
 namespace pagedkv {
 
-/// The cache with its default policies.
-template <element Element = float16, locking Locking = single_thread, eviction_policy Eviction = lru,
-          allocator Allocator = host_allocator, class Backend = host_backend, class Layout = memory_layout<>,
-          block_hash Hash = xxh3_hash, events Events = no_events>
-using kv_cache = basic_kv_cache<Element, Locking, Eviction, Allocator, Backend, Layout, Hash, Events>;
+struct default_policies {
+  using element_type = float16;
+  using locking_type = single_thread;
+  using eviction_type = lru;
+  using allocator_type = host_allocator;
+  using backend_type = host_backend;
+  using layout_type = nhd_layer_major;
+  using hash_type = xxh3_hash;
+  using events_type = no_events;
+};
+
+/// The cache with these policies, in any order, and with the default ones for all other axes: for example
+/// `kv_cache<int8, rw_lock>`.
+template <class... Policies>
+using kv_cache = kv_cache_of<default_policies, Policies...>;
 
 }  // namespace pagedkv

@@ -122,7 +122,7 @@ bool read_back(const std::vector<slot>& slots, const strided_rows& written, cons
 }  // namespace
 
 TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend]",
-                           (nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major),
+                           (in_nhd_layer_major, in_nhd_block_major, in_hnd_layer_major, in_hnd_block_major),
                            (float32, float16, bfloat16, int8)) {
   using element = typename TestType::element_type;
   const auto seed = std::random_device{}();
@@ -159,7 +159,7 @@ TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else i
 }
 
 TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anything is written", "[backend]",
-                   nhd_layer_major<float32>, hnd_block_major<int8>) {
+                   in_nhd_layer_major<float32>, in_hnd_block_major<int8>) {
   using element = typename TestType::element_type;
   struct bad_call {
     std::int32_t layer;
@@ -200,7 +200,7 @@ TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anythi
 }
 
 TEST_CASE("more slots than rows are refused where rows say how many there are", "[backend]") {
-  auto storage = nhd_layer_major<float32>{small_config(4)};
+  auto storage = in_nhd_layer_major<float32>{small_config(4)};
   const auto before = storage.bytes();
   auto rows = strided_rows{2, 3, 20};
   const auto slots = std::array{slot{0}, slot{1}, skip_slot};
@@ -219,7 +219,7 @@ TEST_CASE("more slots than rows are refused where rows say how many there are", 
 }
 
 TEST_CASE("no slots and only skipped ones change nothing", "[backend]") {
-  const auto storage = nhd_layer_major<float16>{small_config(16)};
+  const auto storage = in_nhd_layer_major<float16>{small_config(16)};
   const auto before = storage.bytes();
   auto backend = host_backend{};
   const auto rows = strided_rows{2, 3, 20};
@@ -231,7 +231,7 @@ TEST_CASE("no slots and only skipped ones change nothing", "[backend]") {
 }
 
 TEST_CASE("of equal slots the last one wins, and gathering may repeat slots", "[backend]") {
-  const auto storage = hnd_layer_major<int8>{small_config(16)};
+  const auto storage = in_hnd_layer_major<int8>{small_config(16)};
   auto backend = host_backend{};
   auto random = std::mt19937{2};
   auto rows = strided_rows{3, 3, 20};
@@ -249,7 +249,7 @@ TEST_CASE("of equal slots the last one wins, and gathering may repeat slots", "[
 }
 
 TEST_CASE("a NaN in one row leaves the other rows of its block unchanged", "[backend]") {
-  const auto storage = nhd_layer_major<int8>{small_config(16)};
+  const auto storage = in_nhd_layer_major<int8>{small_config(16)};
   auto backend = host_backend{};
   auto random = std::mt19937{3};
   auto rows = strided_rows{2, 3, 20};
@@ -268,7 +268,7 @@ TEST_CASE("a NaN in one row leaves the other rows of its block unchanged", "[bac
 }
 
 TEMPLATE_TEST_CASE("slots beyond 2^31 numbers, and their scales, are written and read", "[backend]",
-                   nhd_layer_major<int8>, hnd_block_major<int8>) {
+                   in_nhd_layer_major<int8>, in_hnd_block_major<int8>) {
   using layout = typename TestType::layout_type;
   auto config = cache_config{};
   config.num_blocks = 40'000;

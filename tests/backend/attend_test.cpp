@@ -40,9 +40,9 @@ void check_against_reference(Attention& attention, const attention_options& opti
 }
 
 template <class Element>
-using nhd = nhd_layer_major<Element>;
+using nhd = in_nhd_layer_major<Element>;
 template <class Element>
-using hnd = hnd_block_major<Element>;
+using hnd = in_hnd_block_major<Element>;
 
 /// An element that the library does not know: a byte in units of 1/16, scaled.
 struct sixteenths {

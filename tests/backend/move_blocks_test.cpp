@@ -67,8 +67,8 @@ cache_config blocks_config(std::int32_t num_blocks) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("copied blocks are equal in every layer, scales included", "[backend]", nhd_layer_major<int8>,
-                   nhd_block_major<int8>, hnd_layer_major<float16>, hnd_block_major<float32>) {
+TEMPLATE_TEST_CASE("copied blocks are equal in every layer, scales included", "[backend]", in_nhd_layer_major<int8>,
+                   in_nhd_block_major<int8>, in_hnd_layer_major<float16>, in_hnd_block_major<float32>) {
   auto random = std::mt19937{5};
   auto storage = TestType{small_config(5)};
   fill(storage, random);
@@ -81,8 +81,8 @@ TEMPLATE_TEST_CASE("copied blocks are equal in every layer, scales included", "[
   CHECK(host_backend{}.synchronize(stream));
 }
 
-TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]", nhd_layer_major<int8>,
-                   nhd_block_major<int8>) {
+TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]", in_nhd_layer_major<int8>,
+                   in_nhd_block_major<int8>) {
   const std::vector<block_pair> cases[] = {
       {},
       {{2, 2}},                                                  // itself
@@ -104,8 +104,8 @@ TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]",
   }
 }
 
-TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend]", nhd_layer_major<int8>,
-                   nhd_block_major<int8>) {
+TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend]", in_nhd_layer_major<int8>,
+                   in_nhd_block_major<int8>) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -133,7 +133,7 @@ TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[bac
 
 TEST_CASE("bad pairs are refused by name before anything is written", "[backend]") {
   auto random = std::mt19937{7};
-  auto storage = hnd_block_major<int8>{small_config(5)};
+  auto storage = in_hnd_block_major<int8>{small_config(5)};
   fill(storage, random);
   const auto before = storage.bytes();
   struct bad_call {
@@ -167,7 +167,7 @@ TEST_CASE("bad pairs are refused by name before anything is written", "[backend]
 
 TEST_CASE("moves without working memory fail as a value and change nothing", "[backend]") {
   auto random = std::mt19937{8};
-  auto storage = nhd_layer_major<int8>{small_config(5)};
+  auto storage = in_nhd_layer_major<int8>{small_config(5)};
   fill(storage, random);
   const auto before = blocks_of(storage);
   const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 3}};

@@ -5,6 +5,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>
@@ -43,13 +44,13 @@ class storage_under_test {
 };
 
 template <class Element>
-using nhd_layer_major = storage_under_test<Element, memory_layout<dimension_order::nhd, storage_order::layer_major>>;
+using in_nhd_layer_major = storage_under_test<Element, nhd_layer_major>;
 template <class Element>
-using nhd_block_major = storage_under_test<Element, memory_layout<dimension_order::nhd, storage_order::block_major>>;
+using in_nhd_block_major = storage_under_test<Element, nhd_block_major>;
 template <class Element>
-using hnd_layer_major = storage_under_test<Element, memory_layout<dimension_order::hnd, storage_order::layer_major>>;
+using in_hnd_layer_major = storage_under_test<Element, hnd_layer_major>;
 template <class Element>
-using hnd_block_major = storage_under_test<Element, memory_layout<dimension_order::hnd, storage_order::block_major>>;
+using in_hnd_block_major = storage_under_test<Element, hnd_block_major>;
 
 inline cache_config small_config(std::int32_t block_size) {
   auto config = cache_config{};

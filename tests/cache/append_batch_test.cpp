@@ -15,10 +15,10 @@ using namespace pagedkv::test;
 
 namespace {
 
-using lockings = std::tuple<single_thread, rw_lock<>, sharded_mutex<3>, lock_free>;
+using lockings = std::tuple<single_thread, rw_lock, basic_sharded_mutex<3>, lock_free>;
 
 template <class Locking>
-using cache_of = kv_cache<float16, Locking, clock_sweep>;
+using cache_of = kv_cache<Locking, clock_sweep>;
 
 /// Room for a batch of the tests'.
 struct buffers {

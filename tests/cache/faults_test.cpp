@@ -15,7 +15,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-using recorded_cache = kv_cache<float32, single_thread, lru, host_allocator, recording_backend>;
+using recorded_cache = kv_cache<float32, recording_backend>;
 
 /// The state of the cache and of one sequence that a caller can observe.
 struct snapshot {
@@ -104,7 +104,7 @@ TEST_CASE("a compaction that runs out of memory loses only the eviction policy's
   const auto drop = text(10, 4);
   for (auto n = 1, refusals = 0;; ++n) {
     CAPTURE(n);
-    auto cache = kv_cache<float32, sharded_mutex<1>, priority>{small_cache(8)};
+    auto cache = kv_cache<float32, basic_sharded_mutex<1>, priority>{small_cache(8)};
     const auto filler = cache.create_sequence(text(100, 16)).value().id;
     release_all(cache, {filler, create_committed(cache, keep, {.priority = 100}),
                         create_committed(cache, drop, {.priority = 1})});
@@ -134,7 +134,7 @@ TEST_CASE("a compaction that runs out of memory loses only the eviction policy's
 }
 
 TEST_CASE("an allocator with nothing left makes the constructor throw", "[cache][faults]") {
-  using cache = kv_cache<float32, single_thread, lru, failing_allocator<>>;
+  using cache = kv_cache<float32, failing_allocator<>>;
   auto log = allocation_log{.fail_at = 1};
   try {
     const auto made = cache{small_cache(8), failing_allocator<>{log}};
@@ -151,7 +151,7 @@ TEST_CASE("an allocator with nothing left makes the constructor throw", "[cache]
 }
 
 TEST_CASE("a constructor that runs out of memory at any point gives everything back", "[cache][faults]") {
-  using cache = kv_cache<float32, single_thread, fifo, failing_allocator<>>;
+  using cache = kv_cache<float32, fifo, failing_allocator<>>;
   auto log = allocation_log{};
   auto failures = 0;
   for (auto n = 1;; ++n) {

@@ -31,7 +31,7 @@ class recording_lru : public lru {
 
 static_assert(eviction_policy<recording_lru>);
 
-using recording_cache = kv_cache<float16, single_thread, recording_lru>;
+using recording_cache = kv_cache<recording_lru>;
 
 TEST_CASE("an eviction policy is told where a block hangs, however it is given back", "[cache][release]") {
   recording_lru::told.clear();
@@ -91,7 +91,7 @@ TEST_CASE("commits after a compaction continue the moved blocks", "[cache][compa
 
 TEMPLATE_TEST_CASE("a long chain is eaten from its tail", "[cache][release]", EVICTING_POLICIES) {
   constexpr auto length = 300;
-  auto cache = kv_cache<float16, single_thread, TestType>{small_cache(length, 1)};
+  auto cache = kv_cache<TestType>{small_cache(length, 1)};
   release_all(cache, {create_committed(cache, text(0, length))});
   for (auto left = length; left > 0;) {
     const auto num_taken = std::min(left, 1 + left % 7);

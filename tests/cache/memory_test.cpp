@@ -24,7 +24,7 @@ TEST_CASE("metadata is at most 128 bytes for each block of 16 tokens", "[cache][
 TEST_CASE("the payload has the size that the layout plans", "[cache][memory]") {
   const auto config = small_cache(10);
   auto cache = kv_cache<int8>{config};
-  CHECK(cache.memory().payload == plan_storage<memory_layout<>>(config, size_of_element<int8>)->bytes);
+  CHECK(cache.memory().payload == plan_storage<nhd_layer_major>(config, size_of_element<int8>)->bytes);
 }
 
 TEST_CASE("statistics count tokens, waste and sharing", "[cache][statistics]") {

@@ -14,9 +14,7 @@
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-#define CACHES                                                                                             \
-  (kv_cache<float16, single_thread>), (kv_cache<float16, rw_lock<>>), (kv_cache<float16, sharded_mutex<>>), \
-      (kv_cache<float16, lock_free, clock_sweep>)
+#define CACHES (kv_cache<>), (kv_cache<rw_lock>), (kv_cache<sharded_mutex>), (kv_cache<lock_free, clock_sweep>)
 
 TEMPLATE_TEST_CASE("ids of one cache are unknown to another", "[cache]", CACHES) {
   auto mine = TestType{small_cache(8)};

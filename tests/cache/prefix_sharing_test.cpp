@@ -118,7 +118,7 @@ TEST_CASE("hits on blocks that wait for a step need none of the free ones", "[ca
 }
 
 TEST_CASE("a refused prompt leaves cached blocks evictable though a step is in flight", "[cache][create]") {
-  auto cache = kv_cache<float16, single_thread, no_eviction>{small_cache(4)};
+  auto cache = kv_cache<no_eviction>{small_cache(4)};
   release_all(cache, {create_committed(cache, text(0, 8))});
   REQUIRE(cache.create_sequence(text(100, 1)));
   REQUIRE(cache.begin_step());

@@ -29,7 +29,7 @@ class recording_lru : public lru {
   }
 };
 
-using recording_cache = kv_cache<float32, single_thread, recording_lru>;
+using recording_cache = kv_cache<float32, recording_lru>;
 
 constexpr auto config = cache_config{.block_size = 4, .num_blocks = 16, .head_dim = 1};
 

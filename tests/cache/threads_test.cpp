@@ -14,7 +14,7 @@ using namespace pagedkv::test;
 namespace {
 
 template <locking Locking>
-using shared_cache = kv_cache<float32, Locking, lru>;
+using shared_cache = kv_cache<float32, Locking>;
 
 /// One thread's life: sequences of its own on prefixes that all threads share. Returns the first thing that was wrong.
 template <class Cache>
@@ -134,7 +134,7 @@ template <class Cache>
 }  // namespace
 
 TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts", "[cache][threads]",
-                   rw_lock<>, sharded_mutex<3>) {
+                   rw_lock, basic_sharded_mutex<3>) {
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   constexpr auto num_threads = 4;
@@ -169,7 +169,7 @@ TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which a
 }
 
 TEST_CASE("two threads on one sequence wait for each other", "[cache][threads]") {
-  auto cache = shared_cache<rw_lock<>>{small_cache(300)};
+  auto cache = shared_cache<rw_lock>{small_cache(300)};
   const auto id = cache.create_sequence(text(0, 1)).value().id;
   auto appended = std::atomic<int>{0};
   {

@@ -34,8 +34,8 @@ namespace {
 using namespace pagedkv;
 
 using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
-using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
-using rw_lock_cache = kv_cache<float32, rw_lock<>, lru>;
+using sharded_cache = kv_cache<float32, sharded_mutex>;
+using rw_lock_cache = kv_cache<float32, rw_lock>;
 using caches = std::tuple<lock_free_cache, sharded_cache, rw_lock_cache>;
 
 cache_config config_of(std::int32_t num_blocks, std::int32_t block_size, std::int32_t max_sequences = 64) {
@@ -86,7 +86,7 @@ block_id allocate(Pool& pool) {
   return pool.allocate(block, chains, timestamp{0}, num_evicted) ? block[0] : no_block;
 }
 
-using pools = std::tuple<block_pool<lock_free, clock_sweep>, block_pool<sharded_mutex<>, lru>>;
+using pools = std::tuple<block_pool<lock_free, clock_sweep>, block_pool<sharded_mutex, lru>>;
 
 // Plain numbers stand for the bytes: ThreadSanitizer sees them, too.
 TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a miss", "[cases]", pools) {
@@ -442,11 +442,10 @@ struct hash_of_8_bits {
 };
 
 template <locking Locking, eviction_policy Eviction>
-using colliding_cache =
-    kv_cache<float32, Locking, Eviction, host_allocator, host_backend, memory_layout<>, hash_of_8_bits>;
+using colliding_cache = kv_cache<float32, Locking, Eviction, hash_of_8_bits>;
 
-using colliding_caches = std::tuple<colliding_cache<lock_free, clock_sweep>, colliding_cache<sharded_mutex<>, lru>,
-                                    colliding_cache<rw_lock<>, lru>>;
+using colliding_caches = std::tuple<colliding_cache<lock_free, clock_sweep>, colliding_cache<sharded_mutex, lru>,
+                                    colliding_cache<rw_lock, lru>>;
 
 TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]", colliding_caches) {
   constexpr auto block_size = std::size_t{2};
@@ -543,8 +542,8 @@ struct stopping_backend : host_backend {
 
 static_assert(backend_for<stopping_backend, float32>);
 
-using stopping_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep, host_allocator, stopping_backend>,
-                                   kv_cache<float32, sharded_mutex<>, lru, host_allocator, stopping_backend>>;
+using stopping_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep, stopping_backend>,
+                                   kv_cache<float32, sharded_mutex, stopping_backend>>;
 
 TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that it is busy and changes nothing",
                         "[cases]", stopping_caches) {

@@ -100,7 +100,7 @@ void churn(watched<List>& list, std::uint64_t seed, std::int64_t operations, std
 
 // Case 2 of the concurrency cases.
 TEMPLATE_TEST_CASE("a million ids and many threads: none twice, all free at the end", "[free_list][stress]",
-                   lock_free_free_list<>, free_list_for<sharded_mutex<>>) {
+                   lock_free_free_list<>, free_list_for<sharded_mutex>) {
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
   CAPTURE(seed);
   const auto num_blocks = std::int32_t{1} << 20;
@@ -139,7 +139,7 @@ TEST_CASE("many ids work", "[free_list][stress]") {
 
 // Case 6: together the threads need more ids than exist.
 TEMPLATE_TEST_CASE("threads that need more ids than exist get exactly those that exist", "[free_list][stress]",
-                   lock_free_free_list<>, free_list_for<sharded_mutex<>>) {
+                   lock_free_free_list<>, free_list_for<sharded_mutex>) {
   const auto rounds = scaled(50, 5'000);
   const auto num_blocks = GENERATE(16, 1'000, 10'000);
   auto list = watched<TestType>{num_blocks};

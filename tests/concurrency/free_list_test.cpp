@@ -46,11 +46,11 @@ struct no_thread_index {
 };
 using small_magazines = lock_free_free_list<std::atomic, this_thread_index, 1>;
 using without_caches = lock_free_free_list<std::atomic, no_thread_index>;
-using models = std::tuple<stack_free_list, free_list_for<sharded_mutex<4>>, free_list_for<lock_free>, small_magazines,
-                          without_caches, boost_free_list>;
+using models = std::tuple<stack_free_list, free_list_for<basic_sharded_mutex<4>>, free_list_for<lock_free>,
+                          small_magazines, without_caches, boost_free_list>;
 
 static_assert(std::same_as<free_list_for<single_thread>, stack_free_list>);
-static_assert(std::same_as<free_list_for<rw_lock<>>, stack_free_list>);
+static_assert(std::same_as<free_list_for<rw_lock>, stack_free_list>);
 
 TEMPLATE_LIST_TEST_CASE("a free list hands out every id once and then none", "[free_list]", models) {
   const auto num_blocks = GENERATE(0, 1, 2, 63, 64, 65, 1000);
@@ -122,7 +122,7 @@ TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations",
 }
 
 TEMPLATE_TEST_CASE("a free list shows an id that was given back twice", "[free_list]", stack_free_list,
-                   free_list_for<sharded_mutex<4>>, free_list_for<lock_free>, small_magazines, without_caches) {
+                   free_list_for<basic_sharded_mutex<4>>, free_list_for<lock_free>, small_magazines, without_caches) {
   auto list = TestType{3};
   const auto block = list.pop();
   static_cast<void>(list.pop());

@@ -85,7 +85,7 @@ scenario random_history(std::uint64_t program, std::size_t num_threads, int num_
 template <template <class> class Atomic>
 using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, basic_clock_sweep<1, Atomic>>;
 
-using caches = std::tuple<scheduled_cache<scheduled>, kv_cache<float32, scheduled_sharded_mutex, lru>>;
+using caches = std::tuple<scheduled_cache<scheduled>, kv_cache<float32, scheduled_sharded_mutex>>;
 
 const auto scale = scaled<std::uint64_t>(1, 20);
 
@@ -113,8 +113,8 @@ TEST_CASE("a cache on words without compare-and-swap is not linearisable", "[lin
   CHECK(caught);
 }
 
-using threaded_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep>,
-                                   kv_cache<float32, sharded_mutex<2>, lru>, kv_cache<float32, rw_lock<>, lru>>;
+using threaded_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep>, kv_cache<float32, basic_sharded_mutex<2>>,
+                                   kv_cache<float32, rw_lock>>;
 
 TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability]", threaded_caches) {
   constexpr auto num_threads = std::size_t{3};

@@ -26,7 +26,7 @@ using namespace pagedkv;
 using testing::asserts;
 
 // Every policy, and one with a mutex that is not the library's.
-using policies = std::tuple<single_thread, rw_lock<>, rw_lock<std::shared_mutex>, sharded_mutex<>, lock_free>;
+using policies = std::tuple<single_thread, rw_lock, basic_rw_lock<std::shared_mutex>, sharded_mutex, lock_free>;
 
 TEMPLATE_LIST_TEST_CASE("a locking policy's atomic behaves like std::atomic on one thread", "[locking]", policies) {
   using atomic = typename TestType::template atomic<std::uint32_t>;
@@ -94,7 +94,7 @@ TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locki
 #endif
 
 TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits are counted", "[locking]") {
-  auto mutex = sharded_mutex<2, std::mutex, count_contention>::sequence_mutex{};
+  auto mutex = basic_sharded_mutex<2, std::mutex, count_contention>::sequence_mutex{};
   auto total = std::uint64_t{0};
   mutex.lock();
   auto other = std::jthread{[&] {
@@ -112,9 +112,9 @@ TEST_CASE("under sharded_mutex one thread at a time has a sequence, and waits ar
 }
 
 TEST_CASE("under rw_lock waits are counted if the mutex does, and the policy passes them on", "[locking]") {
-  using policy = rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>;
+  using policy = basic_rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>;
   STATIC_CHECK(std::is_same_v<policy::contention, count_contention>);
-  STATIC_CHECK(std::is_same_v<rw_lock<std::shared_mutex>::contention, no_contention_metrics>);
+  STATIC_CHECK(std::is_same_v<basic_rw_lock<std::shared_mutex>::contention, no_contention_metrics>);
   auto mutex = policy::cache_mutex{};
   mutex.lock();
   auto reader = std::jthread{[&] { const auto guard = shared_guard{mutex}; }};
@@ -166,7 +166,7 @@ struct guarded {
 
 static_assert(sizeof(guarded<single_thread::cache_mutex>) == sizeof(std::uint64_t));
 static_assert(sizeof(guarded<single_thread::sequence_mutex>) == sizeof(std::uint64_t));
-static_assert(sizeof(guarded<rw_lock<>::sequence_mutex>) == sizeof(std::uint64_t));
+static_assert(sizeof(guarded<rw_lock::sequence_mutex>) == sizeof(std::uint64_t));
 static_assert(!std::is_copy_constructible_v<single_thread::atomic<int>>, "what compiles must compile with std::atomic");
 
 }  // namespace

@@ -623,7 +623,7 @@ TEST_CASE("without a single order, a step retires and misses a block that is rel
 }
 
 /// One eviction order for all blocks.
-struct one_shard : sharded_mutex<1, scheduled_mutex> {
+struct one_shard : basic_sharded_mutex<1, scheduled_mutex> {
   template <class T>
   using atomic = scheduled<T>;
 };

@@ -285,7 +285,7 @@ void pin_races_release(execution& e) {
 }
 
 TEST_CASE("a prefix that stays cached is pinned, wherever its release is", "[progress][scheduler]") {
-  using sharded_cache = kv_cache<float32, scheduled_sharded_mutex, lru>;
+  using sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto& body : {scenario{pin_races_release<cache_under_test>}, scenario{pin_races_release<sharded_cache>}}) {
     const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
     CAPTURE(found.failure, found.schedule, found.schedules);

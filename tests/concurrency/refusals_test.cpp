@@ -27,7 +27,7 @@ using namespace pagedkv;
 using namespace pagedkv::testing;
 
 using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
-using sharded_cache = kv_cache<float32, sharded_mutex<>, lru>;
+using sharded_cache = kv_cache<float32, sharded_mutex>;
 using caches = std::tuple<lock_free_cache, sharded_cache>;
 
 cache_config pairs_of_tokens(std::int32_t num_blocks) {
@@ -113,7 +113,7 @@ void prompt_follows_a_release(execution& e) {
 TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
-  using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex, lru>;
+  using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto body :
        {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
         prompt_follows_a_release<scheduled_lock_free_cache>, prompt_follows_a_release<scheduled_sharded_cache>}) {
@@ -181,7 +181,7 @@ TEMPLATE_LIST_TEST_CASE("a cache is not reset while a sequence holds a block, wh
 
 /// An update collects the rows of a batch first, and copies them later.
 void update_races_truncate(execution& e) {
-  auto cache = kv_cache<float32, scheduled_sharded_mutex, lru>{pairs_of_tokens(6)};
+  auto cache = kv_cache<float32, scheduled_sharded_mutex>{pairs_of_tokens(6)};
   const auto id = cache.create_sequence(std::array<token, 3>{1, 2, 3}).value().id;
   e.spawn([&] {
     auto batch = compressed_batch{1, 8};
@@ -198,8 +198,8 @@ TEST_CASE("under mutexes a batch waits for a sequence that changes", "[refusals]
   CHECK(found.complete);
 }
 
-TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[refusals]", rw_lock<>,
-                   sharded_mutex<1>) {
+TEMPLATE_TEST_CASE("a refused append leaves the order of eviction as it was", "[refusals]", rw_lock,
+                   basic_sharded_mutex<1>) {
   auto cache = kv_cache<float32, TestType, priority>{pairs_of_tokens(3)};
   cache_prompt(cache, 1, 2, 100);
   cache_prompt(cache, 3, 4, 0);

@@ -18,7 +18,7 @@ PROGRAM = """
 
 namespace pagedkv::compiled {{
 
-using cache = kv_cache<float16, {locking}, clock_sweep>;
+using cache = kv_cache<{locking}, clock_sweep>;
 
 auto create(cache& c, std::span<const token> tokens) {{ return c.create_sequence(tokens); }}
 auto append(cache& c, sequence_id id, token next) {{ return c.append(id, next); }}
@@ -71,8 +71,8 @@ class Costs(unittest.TestCase):
     def test_the_other_policies_have(self):
         # Without these, the test above would prove nothing.
         for locking, trace in (
-            ("rw_lock<>", "atomic instruction"),
-            ("sharded_mutex<>", "thread library"),
+            ("rw_lock", "atomic instruction"),
+            ("sharded_mutex", "thread library"),
             ("lock_free", "thread-local variable"),
         ):
             with self.subTest(locking):

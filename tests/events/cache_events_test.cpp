@@ -17,8 +17,7 @@ namespace {
 using namespace pagedkv;
 
 template <event_kinds Kinds>
-using reporting_cache = kv_cache<float32, single_thread, lru, host_allocator, host_backend, memory_layout<>, xxh3_hash,
-                                 basic_event_queues<Kinds>>;
+using reporting_cache = kv_cache<float32, basic_event_queues<Kinds>>;
 
 constexpr auto small =
     cache_config{.block_size = 2, .num_blocks = 4, .num_kv_heads = 1, .head_dim = 1, .hash_seed = 42};

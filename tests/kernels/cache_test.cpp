@@ -15,7 +15,7 @@ namespace cache_test {
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-using device_cache = kv_cache<float16, single_thread, lru, hip::device_allocator, hip_backend>;
+using device_cache = kv_cache<hip_backend>;
 
 std::vector<token> tokens_from(token first, std::size_t count) {
   auto tokens = std::vector<token>(count);

@@ -46,7 +46,7 @@ ENGINE_PROGRAM = """
 #include <iostream>
 
 using namespace pagedkv;
-using device_cache = kv_cache<float16, single_thread, lru, hip::device_allocator, hip_backend>;
+using device_cache = kv_cache<hip_backend>;
 
 static_assert(std::is_same_v<hip_backend::stream, cudaStream_t>);
 

@@ -9,6 +9,7 @@
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>
@@ -19,13 +20,10 @@
 
 namespace pagedkv::test {
 
-template <dimension_order Dimensions, storage_order Storage>
-using layout = memory_layout<Dimensions, Storage>;
-
-using nhd_by_layer = layout<dimension_order::nhd, storage_order::layer_major>;
-using nhd_by_block = layout<dimension_order::nhd, storage_order::block_major>;
-using hnd_by_layer = layout<dimension_order::hnd, storage_order::layer_major>;
-using hnd_by_block = layout<dimension_order::hnd, storage_order::block_major>;
+using nhd_by_layer = nhd_layer_major;
+using nhd_by_block = nhd_block_major;
+using hnd_by_layer = hnd_layer_major;
+using hnd_by_block = hnd_block_major;
 
 [[nodiscard]] inline cache_config make_config(std::int32_t block_size, std::int32_t num_blocks, std::int32_t num_layers,
                                               std::int32_t num_kv_heads, std::int32_t head_dim) {

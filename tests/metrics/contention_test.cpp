@@ -53,7 +53,7 @@ class busy_mutex {
 };
 
 TEST_CASE("waits for sequences, eviction shards and free lists all count", "[contention]") {
-  auto cache = kv_cache<float32, sharded_mutex<1, busy_mutex, count_contention>, lru>{small};
+  auto cache = kv_cache<float32, basic_sharded_mutex<1, busy_mutex, count_contention>>{small};
   const auto id = cache.create_sequence(std::array<token, 4>{}).value().id;
   const auto after_creation = cache.statistics().contention.waits;
   CHECK(after_creation > 0);  // for the free lists of blocks and of records
@@ -66,8 +66,8 @@ TEST_CASE("waits for sequences, eviction shards and free lists all count", "[con
 }
 
 TEST_CASE("waits for the mutex of a whole cache count", "[contention]") {
-  auto cache = kv_cache<float32, rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>>{small};
-  auto other = kv_cache<float32, rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>>{small};
+  auto cache = kv_cache<float32, basic_rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>>{small};
+  auto other = kv_cache<float32, basic_rw_lock<basic_fair_shared_mutex<std::atomic, count_contention>>>{small};
   const auto id = cache.create_sequence(std::array<token, 4>{}).value().id;
   auto stop = std::atomic{false};
   auto reader = std::jthread{[&] {

@@ -99,7 +99,7 @@ TEST_CASE("every element, locking and eviction policy behaves as the model does"
 
 TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for_each_type(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
+  for_each_policy(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
     for (const auto& kind :
          {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
       auto sum = model_coverage{};

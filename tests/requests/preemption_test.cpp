@@ -75,7 +75,7 @@ TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives 
 }
 
 TEST_CASE("where cached blocks are never evicted, preemption that would only cache more is no gain", "[requests]") {
-  auto pool = full_pool<kv_cache<float16, single_thread, no_eviction>>{};
+  auto pool = full_pool<kv_cache<no_eviction>>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
   CHECK(pool.preempted().empty());
 }

@@ -229,7 +229,7 @@ TEST_CASE("without a limit of its own, a tracker follows twice as many requests 
 
 TEST_CASE("a copy on write of a request runs on the caller's stream", "[requests]") {
   auto log = recording_backend::log{};
-  using recorded_cache = kv_cache<float32, single_thread, lru, host_allocator, recording_backend>;
+  using recorded_cache = kv_cache<float32, recording_backend>;
   auto cache = recorded_cache{{.block_size = block_size, .num_blocks = 4, .head_dim = 2}, {}, recording_backend{log}};
   auto tracker = request_tracker{cache};
   const auto tokens = std::vector<token>(block_size + 1, 5);
@@ -245,7 +245,7 @@ TEST_CASE("a copy on write of a request runs on the caller's stream", "[requests
 
 TEST_CASE("an operation that does not end keeps no other request from being released", "[requests]") {
   auto log = recording_backend::log{};
-  using recorded_cache = kv_cache<float32, lock_free, clock_sweep, host_allocator, recording_backend>;
+  using recorded_cache = kv_cache<float32, lock_free, clock_sweep, recording_backend>;
   auto cache = recorded_cache{{.block_size = block_size, .num_blocks = 16, .head_dim = 2}, {}, recording_backend{log}};
   auto tracker = request_tracker{cache};
   auto forks = std::vector<sequence_id>{};

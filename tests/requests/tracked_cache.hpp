@@ -19,9 +19,7 @@ namespace pagedkv::test {
 
 inline constexpr auto block_size = std::int32_t{4};
 
-using threaded_caches =
-    std::tuple<kv_cache<float16, rw_lock<>>, kv_cache<float16, sharded_mutex<>>,
-               kv_cache<float16, lock_free, clock_sweep>>;
+using threaded_caches = std::tuple<kv_cache<rw_lock>, kv_cache<sharded_mutex>, kv_cache<lock_free, clock_sweep>>;
 using caches = decltype(std::tuple_cat(std::declval<std::tuple<kv_cache<>>>(), std::declval<threaded_caches>()));
 
 /// A small cache and a tracker over it.

@@ -5,6 +5,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/layout/nhd_block_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -20,7 +21,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-using layout = memory_layout<dimension_order::nhd, storage_order::block_major>;
+using layout = nhd_block_major;
 template <class Element, class Allocator = host_allocator>
 using storage_of = block_storage<Element, layout, Allocator>;
 using logged_storage = storage_of<int8, failing_allocator<>>;

@@ -1,3 +1,4 @@
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include "../support/printing.hpp"
@@ -15,11 +16,6 @@
 using namespace pagedkv;
 
 namespace {
-
-using nhd_layer_major = memory_layout<dimension_order::nhd, storage_order::layer_major>;
-using nhd_block_major = memory_layout<dimension_order::nhd, storage_order::block_major>;
-using hnd_layer_major = memory_layout<dimension_order::hnd, storage_order::layer_major>;
-using hnd_block_major = memory_layout<dimension_order::hnd, storage_order::block_major>;
 
 cache_config config_of(std::int32_t block_size, std::int32_t blocks, std::int32_t layers, std::int32_t heads,
                        std::int32_t dim) {

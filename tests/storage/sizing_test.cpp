@@ -1,3 +1,5 @@
+#include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/storage/sizing.hpp>
 
 #include "../support/printing.hpp"
@@ -22,8 +24,6 @@ std::int64_t storage_bytes(const cache_config& config, element_size element) {
 }  // namespace
 
 TEST_CASE("a memory budget is used up to less than one block", "[sizing]") {
-  using nhd = memory_layout<dimension_order::nhd, storage_order::layer_major>;
-  using hnd = memory_layout<dimension_order::hnd, storage_order::block_major>;
   for (const auto& shape : {small_model, medium_model, large_model, model_shape{3, 5, 7}}) {
     for (const auto element : element_sizes) {
       for (const auto block_size : {1, 5, 16, 256}) {
@@ -35,11 +35,11 @@ TEST_CASE("a memory budget is used up to less than one block", "[sizing]") {
           CHECK(config->num_layers == shape.num_layers);
           CHECK(config->num_kv_heads == shape.num_kv_heads);
           CHECK(config->head_dim == shape.head_dim);
-          CHECK(storage_bytes<nhd>(*config, element) <= budget);
-          CHECK(storage_bytes<hnd>(*config, element) <= budget);
+          CHECK(storage_bytes<nhd_layer_major>(*config, element) <= budget);
+          CHECK(storage_bytes<hnd_block_major>(*config, element) <= budget);
           ++config->num_blocks;
-          CHECK(storage_bytes<nhd>(*config, element) > budget);
-          CHECK(storage_bytes<hnd>(*config, element) > budget);
+          CHECK(storage_bytes<nhd_layer_major>(*config, element) > budget);
+          CHECK(storage_bytes<hnd_block_major>(*config, element) > budget);
         }
       }
     }
@@ -52,7 +52,7 @@ TEST_CASE("a budget of exactly n blocks gives n, one byte less n - 1", "[sizing]
   one.num_layers = medium_model.num_layers;
   one.num_kv_heads = medium_model.num_kv_heads;
   one.head_dim = medium_model.head_dim;
-  const auto block = storage_bytes<memory_layout<>>(one, {2, 0});
+  const auto block = storage_bytes<nhd_layer_major>(one, {2, 0});
   CHECK(block == 2 * 2 * 16 * 8 * 128 * 32);
   CHECK(config_for_memory_budget(medium_model, {2, 0}, 1000 * block)->num_blocks == 1000);
   CHECK(config_for_memory_budget(medium_model, {2, 0}, 1000 * block - 1)->num_blocks == 999);

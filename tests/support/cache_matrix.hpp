@@ -44,7 +44,7 @@ template <class Element>
 /// Every element × locking × eviction.
 [[nodiscard]] inline std::vector<cache_kind> full_matrix() {
   auto kinds = std::vector<cache_kind>{};
-  for_each_type(all_elements{}, [&]<class Element>(std::type_identity<Element>) {
+  for_each_policy(all_elements{}, [&]<class Element>(std::type_identity<Element>) {
     const auto more = matrix_of<Element>();
     kinds.insert(kinds.end(), more.begin(), more.end());
   });

@@ -2,10 +2,7 @@
 
 #include "../../examples/support/chosen_eviction.hpp"
 
-#include <pagedkv/cache/kv_cache.hpp>
-#include <pagedkv/host/backend.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
-#include <pagedkv/policy/events/no_events.hpp>
+#include <pagedkv/pagedkv.hpp>
 
 #include <memory>
 #include <span>
@@ -114,10 +111,6 @@ class adapted_cache final : public cache_under_test {
 };
 
 template <class Element, class Locking, class Eviction, class Layout>
-using adapted_cache_of = adapted_cache<
-    basic_kv_cache<Element, Locking, Eviction, host_allocator, host_backend, Layout, xxh3_hash, no_events>>;
-
-template <class Element, class Locking, class Eviction, class Layout>
 [[nodiscard]] cache_kind describe_kind() {
   auto kind = cache_kind{};
   for (const auto part : {Element::name, Locking::name, Eviction::name}) {
@@ -131,12 +124,12 @@ template <class Element, class Locking, class Eviction, class Layout>
 }
 
 /// A cache compiled for its eviction policy.
-template <class Element, class Locking, class Eviction, class Layout = memory_layout<>>
+template <class Element, class Locking, class Eviction, class Layout = nhd_layer_major>
 [[nodiscard]] cache_kind make_kind() {
   auto kind = describe_kind<Element, Locking, Eviction, Layout>();
   kind.compiled_for = true;
   kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache_of<Element, Locking, Eviction, Layout>>(config);
+    return std::make_unique<adapted_cache<kv_cache<Element, Locking, Eviction, Layout>>>(config);
   };
   return kind;
 }
@@ -145,11 +138,11 @@ template <class Element, class Locking, class Eviction, class Layout = memory_la
 template <class Element, class Locking, class Eviction>
 [[nodiscard]] cache_kind make_kind_by_choice() {
   static_assert(evicts<Eviction>);
-  auto kind = describe_kind<Element, Locking, Eviction, memory_layout<>>();
+  auto kind = describe_kind<Element, Locking, Eviction, nhd_layer_major>();
   kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
     using chosen = support::chosen_eviction<false>;
     chosen::factory = support::any_eviction_of<Eviction>::make;
-    return std::make_unique<adapted_cache_of<Element, Locking, chosen, memory_layout<>>>(config);
+    return std::make_unique<adapted_cache<kv_cache<Element, Locking, chosen>>>(config);
   };
   return kind;
 }

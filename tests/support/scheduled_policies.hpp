@@ -66,7 +66,7 @@ class scheduled_mutex {
 };
 
 /// `sharded_mutex` with mutexes and words of the scheduler's.
-struct scheduled_sharded_mutex : sharded_mutex<2, scheduled_mutex> {
+struct scheduled_sharded_mutex : basic_sharded_mutex<2, scheduled_mutex> {
   template <class T>
   using atomic = scheduled<T>;
 };

@@ -17,12 +17,10 @@
 #include <pagedkv/cache/operations/truncate.hpp>
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/policies.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
-#include <pagedkv/policy/element/concept.hpp>
-#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/sequence/slot_mapping.hpp>
@@ -49,29 +47,44 @@ namespace pagedkv {
 /// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
-template <element Element, locking Locking, eviction_policy Eviction, allocator Allocator, class Backend, class Layout,
-          block_hash Hash, events Events>
-  requires backend_for<Backend, Element>
+///
+/// `kv_cache<Policies...>` names one: `Changes` are the policies that differ from `Defaults`, in the order of
+/// `cache_axes`.
+template <class Defaults, class... Changes>
 class basic_kv_cache {
+  using policies = policy_set<cache_axes, Defaults, Changes...>;
+
  public:
-  using element_type = Element;
-  using locking_type = Locking;
-  using eviction_type = Eviction;
-  using allocator_type = Allocator;
-  using backend_type = Backend;
-  using layout_type = Layout;
-  using events_type = Events;
-  using stream = typename Backend::stream;
+  using element_type = typename policies::template on<element_axis>;
+  using locking_type = typename policies::template on<locking_axis>;
+  using eviction_type = typename policies::template on<eviction_axis>;
+  using allocator_type = typename policies::template on<allocator_axis>;
+  using backend_type = typename policies::template on<backend_axis>;
+  using layout_type = typename policies::template on<layout_axis>;
+  using hash_type = typename policies::template on<hash_axis>;
+  using events_type = typename policies::template on<events_axis>;
+  using stream = typename backend_type::stream;
+
+  static_assert(
+      std::is_same_v<typename policies::changes, policy_list<Changes...>>,
+      "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: write "
+      "kv_cache<Policies...>, which takes them in any order");
+  static_assert(backend_for<backend_type, element_type>,
+                "this backend cannot append and gather rows of this element: choose another of the two");
+  static_assert(
+      on_host<allocator_type> || !reads_on_host<backend_type>,
+      "this backend works on the host, and this allocator's memory is out of the host's reach: use "
+      "`hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend");
 
   /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when
   /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
-  explicit basic_kv_cache(const cache_config& config, Allocator memory = Allocator{}, Backend backend = Backend{},
-                          Events events = Events{})
-      : storage_(block_storage<Element, Layout, Allocator>::create(config, std::move(memory)).value()),
+  explicit basic_kv_cache(const cache_config& config, allocator_type memory = allocator_type{},
+                          backend_type backend = backend_type{}, events_type events = events_type{})
+      : storage_(block_storage<element_type, layout_type, allocator_type>::create(config, std::move(memory)).value()),
         backend_(std::move(backend)),
         state_(config, std::move(events)) {}
-  basic_kv_cache(const cache_config& config, Events events)
-      : basic_kv_cache(config, Allocator{}, Backend{}, std::move(events)) {}
+  basic_kv_cache(const cache_config& config, events_type events)
+      : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
@@ -148,7 +161,7 @@ class basic_kv_cache {
         return made.error();
       }
       const auto forked = static_cast<sequence_id>(state_.sequences.id_of(**made));
-      if constexpr (reports<Events, event_kind::forked>) {
+      if constexpr (reports<events_type, event_kind::forked>) {
         state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
       }
       return forked;
@@ -172,7 +185,7 @@ class basic_kv_cache {
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](sequence& s) {
-      if constexpr (reports<Events, event_kind::released>) {
+      if constexpr (reports<events_type, event_kind::released>) {
         state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
       }
       detail::release(state_, s, hint);
@@ -247,7 +260,7 @@ class basic_kv_cache {
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto retired = state_.pool.retire_step(step);
-    if constexpr (reports<Events, event_kind::step_retired>) {
+    if constexpr (reports<events_type, event_kind::step_retired>) {
       if (retired) {
         state_.events.emit({.kind = event_kind::step_retired, .step = step});
       }
@@ -321,7 +334,7 @@ class basic_kv_cache {
       });
     };
     auto updated = batch.update(ids.size(), state_.config.block_size, visit_row);
-    while (Locking::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
+    while (locking_type::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
       updated = batch.update(ids.size(), state_.config.block_size, visit_row);  // another thread has changed a sequence
     }
     return updated;
@@ -332,21 +345,21 @@ class basic_kv_cache {
   /// on the host.
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                                    token_rows<const float> values, stream on = {}) noexcept {
-    assert(detail::may_write<Backend>(state_, mutex_, slots) && "slots of a block that nothing holds");
-    return backend_.template append<Element>(storage_.view(), layer, slots, keys, values, on);
+    assert(detail::may_write<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
+    return backend_.template append<element_type>(storage_.view(), layer, slots, keys, values, on);
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are
   /// left.
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
                                   token_rows<float> values, stream on = {}) noexcept {
-    return backend_.template gather<Element>(storage_.view(), layer, slots, keys, values, on);
+    return backend_.template gather<element_type>(storage_.view(), layer, slots, keys, values, on);
   }
 
   /// For kernels. Valid as long as the cache.
   [[nodiscard]] const block_storage_view& view() const noexcept { return storage_.view(); }
-  [[nodiscard]] Backend& backend() noexcept { return backend_; }
-  [[nodiscard]] Events& events() noexcept { return state_.events; }
+  [[nodiscard]] backend_type& backend() noexcept { return backend_; }
+  [[nodiscard]] events_type& events() noexcept { return state_.events; }
 
   /// Moves blocks so that all free ones have higher ids than all others; returns the moves. They run on `on`: order them
   /// after all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at
@@ -380,7 +393,7 @@ class basic_kv_cache {
       return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
     }
     const auto num_forgotten = state_.pool.forget_evictable(state_.index);  // not reported one by one
-    if constexpr (reports<Events, event_kind::reset>) {
+    if constexpr (reports<events_type, event_kind::reset>) {
       state_.events.emit({.kind = event_kind::reset, .num_blocks = num_forgotten});
     }
     return num_forgotten;
@@ -409,7 +422,7 @@ class basic_kv_cache {
   }
 
  private:
-  using state_type = cache_state<Locking, Eviction, Hash, Events>;
+  using state_type = cache_state<locking_type, eviction_type, hash_type, events_type>;
 
   /// Calls `body(record)` inside the sequence's mutex.
   template <class Body>
@@ -427,7 +440,7 @@ class basic_kv_cache {
 
   /// Reports a step that has begun.
   [[nodiscard]] result<step_id> begun(const result<step_id>& step) noexcept {
-    if constexpr (reports<Events, event_kind::step_begun>) {
+    if constexpr (reports<events_type, event_kind::step_begun>) {
       if (step) {
         state_.events.emit({.kind = event_kind::step_begun, .step = *step});
       }
@@ -443,9 +456,9 @@ class basic_kv_cache {
     return outcome;
   }
 
-  [[no_unique_address]] typename Locking::cache_mutex mutex_;
-  block_storage<Element, Layout, Allocator> storage_;
-  [[no_unique_address]] Backend backend_;
+  [[no_unique_address]] typename locking_type::cache_mutex mutex_;
+  block_storage<element_type, layout_type, allocator_type> storage_;
+  [[no_unique_address]] backend_type backend_;
   state_type state_;
 };
 

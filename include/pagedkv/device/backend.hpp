@@ -5,6 +5,7 @@
 #include <pagedkv/device/attend.hpp>
 #include <pagedkv/device/copy_blocks.hpp>
 #include <pagedkv/device/device.hpp>
+#include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/gather.hpp>
 #include <pagedkv/device/move_blocks.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
@@ -20,6 +21,7 @@ namespace pagedkv {
 class hip_backend {
  public:
   using stream = runtime::stream;
+  using default_allocator = hip::device_allocator;
 
   static constexpr std::string_view name = "hip";
 

@@ -9,6 +9,8 @@ namespace pagedkv::hip {
 /// Memory of one device. Not initialised. Releasing it waits for the device: allocate once, or use `pool_allocator`.
 class device_allocator {
  public:
+  static constexpr bool on_host = false;
+
   explicit device_allocator(int device = 0) noexcept : device_(device) {}
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {

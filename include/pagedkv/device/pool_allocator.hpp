@@ -10,6 +10,8 @@ namespace pagedkv::hip {
 /// must outlive the allocator and its allocations.
 class pool_allocator {
  public:
+  static constexpr bool on_host = false;
+
   explicit pool_allocator(runtime::stream stream) noexcept : stream_(stream) {}
 
   [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {

@@ -145,7 +145,10 @@ class basic_event_queues {
 };
 
 /// Queues for a router.
-using event_queues = basic_event_queues<>;
+class event_queues : public basic_event_queues<> {
+ public:
+  using basic_event_queues::basic_event_queues;
+};
 
 static_assert(events<event_queues>);
 

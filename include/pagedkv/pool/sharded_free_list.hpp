@@ -124,6 +124,6 @@ struct free_list_of<sharded_family<NumShards, Mutex, Metrics>, Locking> {
                                  Locking::template atomic, thread_index_for<Locking>>;
 };
 
-static_assert(free_list<free_list_for<sharded_mutex<>>>);
+static_assert(free_list<free_list_for<sharded_mutex>>);
 
 }  // namespace pagedkv

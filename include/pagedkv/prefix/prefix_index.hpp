@@ -26,7 +26,7 @@ namespace pagedkv {
 /// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published,
 /// and read by others only under a reference or a lease: `leases.take(id)` takes one, or refuses, and `leases.end(id)`
 /// ends it.
-template <locking Locking, block_hash Hash = xxh3_hash>
+template <locking Locking, block_hash Hash>
 class prefix_index {
  public:
   prefix_index(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t seed)

@@ -2,6 +2,7 @@
 
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include <utility>
@@ -10,7 +11,7 @@ namespace pagedkv {
 
 /// Owns the memory of every block in every layer. Not initialised: a block is written before it is read, and padding is
 /// never read as numbers. Moving the object keeps the address of the memory, so views stay valid.
-template <element Element, class Layout, allocator Allocator>
+template <element Element, memory_layout Layout, allocator Allocator>
 class block_storage {
  public:
   using element_type = Element;

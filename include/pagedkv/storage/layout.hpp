@@ -3,28 +3,10 @@
 #include <pagedkv/core/checked.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 
 namespace pagedkv {
-
-/// Order of the dimensions inside one layer of one block.
-enum class dimension_order : std::uint8_t {
-  nhd,  // token, head, dim
-  hnd,  // head, token, dim
-};
-
-/// Order of layers and blocks across the storage.
-enum class storage_order : std::uint8_t {
-  layer_major,  // [layer][block]: one layer's blocks lie together
-  block_major,  // [block][layer]: one block is one run, for transfers
-};
-
-/// The compile-time choice of memory layout.
-template <dimension_order Dimensions = dimension_order::nhd, storage_order Storage = storage_order::layer_major>
-struct memory_layout {
-  static constexpr dimension_order dimensions = Dimensions;
-  static constexpr storage_order storage = Storage;
-};
 
 /// The sizes of an element for layout arithmetic.
 struct element_size {
@@ -46,7 +28,7 @@ struct storage_plan {
 };
 
 /// Lays out block storage. Errors: `size_overflow` when a product exceeds 63 bits.
-template <class Layout>
+template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element) noexcept {
   auto plan = storage_plan{};
   auto& view = plan.view;

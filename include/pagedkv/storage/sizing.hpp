@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 namespace pagedkv {
@@ -65,7 +66,7 @@ namespace detail {
     return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes};
   }
   // The orders of dimensions and layers do not change the size, and the size is proportional to the number of blocks.
-  const auto plan = plan_storage<memory_layout<>>(*config, element);
+  const auto plan = plan_storage<nhd_layer_major>(*config, element);
   if (!plan) {
     return plan.error();
   }

@@ -11,8 +11,7 @@ namespace pagedkv::testing {
 
 /// The functions that shared objects exchange. Each object is built from `object.cpp` and hides all symbols but
 /// `entry`.
-using shared_cache = basic_kv_cache<float32, lock_free, clock_sweep, host_allocator, host_backend, memory_layout<>,
-                                    xxh3_hash, event_queues>;
+using shared_cache = kv_cache<float32, lock_free, clock_sweep, event_queues>;
 
 struct object_entry {
   shared_cache* (*make_cache)();

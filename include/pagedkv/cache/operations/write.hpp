@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace pagedkv::detail {
 /// cannot read pass.
 template <class Backend, class State, class Mutex>
 [[nodiscard]] bool may_write(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
-  if constexpr (requires { requires Backend::reads_on_host; }) {
+  if constexpr (reads_on_host<Backend>) {
     const auto guard = shared_guard{mutex};
     return std::ranges::all_of(slots, [&](slot s) {
       const auto position = static_cast<std::int64_t>(s);

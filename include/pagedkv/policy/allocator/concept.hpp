@@ -18,4 +18,43 @@ concept allocator = std::move_constructible<A> && requires(A a, std::size_t byte
   { a.deallocate(pointer, bytes) } noexcept;
 };
 
+/// Whether the host may read and write the memory. An allocator of memory that only a device reaches says by a member
+/// `on_host` that is false that it may not.
+template <allocator A>
+inline constexpr bool on_host = true;
+
+template <allocator A>
+  requires requires { requires !A::on_host; }
+inline constexpr bool on_host<A> = false;
+
+namespace detail {
+
+/// The allocator that one of the policies, a backend, wants to be used by default.
+template <class Otherwise, class...>
+struct default_allocator_of {
+  using type = Otherwise;
+};
+template <class Otherwise, class First, class... Rest>
+struct default_allocator_of<Otherwise, First, Rest...> : default_allocator_of<Otherwise, Rest...> {};
+template <class Otherwise, class First, class... Rest>
+  requires requires { typename First::default_allocator; }
+struct default_allocator_of<Otherwise, First, Rest...> {
+  using type = typename First::default_allocator;
+};
+
+}  // namespace detail
+
+struct allocator_axis {
+  template <class Policy>
+  static constexpr bool takes = allocator<Policy>;
+
+  template <class Defaults, class... Given>
+  using default_policy = typename detail::default_allocator_of<typename Defaults::allocator_type, Given...>::type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two allocators are given, and a cache has one: leave the other out");
+  };
+};
+
 }  // namespace pagedkv

@@ -14,28 +14,47 @@
 namespace pagedkv {
 
 /// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
-/// caller unless stated; rows and slots must outlive them, pairs may go when the call returns. `Element` is the element
-/// of the storage.
+/// caller unless stated; rows and slots must outlive them, pairs may go when the call returns.
 ///
 /// | requirement                                              | meaning                                             |
 /// |----------------------------------------------------------|-----------------------------------------------------|
 /// | `B::stream`, `b.synchronize(stream)`                     | an ordered queue of work; wait until it is empty    |
-/// | `b.template append<E>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
-/// | `b.template gather<E>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
 /// | `b.copy_blocks(view, pairs, stream)`                     | copies blocks whole; no destination is a source     |
 /// | `b.move_blocks(view, pairs, stream)`                     | the same, as if all sources were read first         |
 /// | `B::name`                                                | for tables                                          |
+///
+/// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a member
+/// `reads_on_host` that is true. One whose storage must lie in memory of its own kind names, as `B::default_allocator`, the allocator that a
+/// cache uses unless it is given one.
+template <class B>
+concept backend =
+    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
+      { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
+      { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+      { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+      { B::name } -> std::convertible_to<std::string_view>;
+    };
+
+template <backend B>
+inline constexpr bool reads_on_host = false;
+
+template <backend B>
+  requires requires { requires B::reads_on_host; }
+inline constexpr bool reads_on_host<B> = true;
+
+/// A backend that writes and reads rows of storage whose element is `E`.
+///
+/// | requirement                                              | meaning                                             |
+/// |----------------------------------------------------------|-----------------------------------------------------|
+/// | `b.template append<E>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
+/// | `b.template gather<E>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
 template <class B, class Element>
-concept backend_for = requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                               token_rows<const float> input, token_rows<float> output,
-                               std::span<const block_pair> pairs, typename B::stream stream) {
-  { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
-  { b.template append<Element>(view, layer, slots, input, input, stream) } noexcept -> std::same_as<result<void>>;
-  { b.template gather<Element>(view, layer, slots, output, output, stream) } noexcept -> std::same_as<result<void>>;
-  { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
-  { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
-  { B::name } -> std::convertible_to<std::string_view>;
-};
+concept backend_for =
+    backend<B> && requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                           token_rows<const float> input, token_rows<float> output, typename B::stream stream) {
+      { b.template append<Element>(view, layer, slots, input, input, stream) } noexcept -> std::same_as<result<void>>;
+      { b.template gather<Element>(view, layer, slots, output, output, stream) } noexcept -> std::same_as<result<void>>;
+    };
 
 /// A backend that computes attention where the blocks are. `Input` and `Output`, unscaled elements, say how queries and
 /// outputs are stored; batch, options and rows outlive the operation.
@@ -53,5 +72,18 @@ concept attention_backend_for =
         b.template attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream)
       } noexcept -> std::same_as<result<void>>;
     };
+
+struct backend_axis {
+  template <class Policy>
+  static constexpr bool takes = backend<Policy>;
+
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::backend_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two backends are given, and a cache has one: leave the other out");
+  };
+};
 
 }  // namespace pagedkv

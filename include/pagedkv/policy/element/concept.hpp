@@ -31,4 +31,17 @@ concept element = requires(float number, float scale, typename E::storage stored
   { E::decode(stored, scale) } noexcept -> std::same_as<float>;
 };
 
+struct element_axis {
+  template <class Policy>
+  static constexpr bool takes = element<Policy>;
+
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::element_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two elements are given, and a cache stores one: leave the other out");
+  };
+};
+
 }  // namespace pagedkv

@@ -90,4 +90,17 @@ concept events = std::move_constructible<E> && requires(E stream, const cache_ev
 template <events Events, event_kind Kind>
 inline constexpr bool reports = Events::kinds.contains(Kind);
 
+struct events_axis {
+  template <class Policy>
+  static constexpr bool takes = events<Policy>;
+
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::events_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two events policies are given, and a cache has one: leave the other out");
+  };
+};
+
 }  // namespace pagedkv

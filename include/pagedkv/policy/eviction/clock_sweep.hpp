@@ -144,7 +144,10 @@ class basic_clock_sweep {
   Atomic<block_id> due_{no_block};
 };
 
-using clock_sweep = basic_clock_sweep<>;
+class clock_sweep : public basic_clock_sweep<> {
+ public:
+  using basic_clock_sweep::basic_clock_sweep;
+};
 
 static_assert(eviction_policy<clock_sweep>);
 

@@ -106,4 +106,17 @@ template <eviction_policy P>
   requires requires { requires !P::shardable; }
 inline constexpr bool shardable<P> = false;
 
+struct eviction_axis {
+  template <class Policy>
+  static constexpr bool takes = eviction_policy<Policy>;
+
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::eviction_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two eviction policies are given, and a cache has one: leave the other out");
+  };
+};
+
 }  // namespace pagedkv

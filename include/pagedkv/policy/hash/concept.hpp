@@ -1,10 +1,8 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <xxhash.h>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -17,13 +15,17 @@ concept block_hash = requires(std::uint64_t previous, std::span<const token> tok
   { H::hash(previous, tokens) } noexcept -> std::same_as<std::uint64_t>;
 };
 
-/// XXH3, 64 bits, seeded with the previous hash: xxHash's own, called as its header is configured.
-struct xxh3_hash {
-  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), previous);
-  }
-};
+struct hash_axis {
+  template <class Policy>
+  static constexpr bool takes = block_hash<Policy>;
 
-static_assert(block_hash<xxh3_hash>);
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::hash_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two hashes are given, and a cache has one: leave the other out");
+  };
+};
 
 }  // namespace pagedkv

@@ -78,4 +78,17 @@ concept locking = requires {
   { L::name } -> std::convertible_to<std::string_view>;
 };
 
+struct locking_axis {
+  template <class Policy>
+  static constexpr bool takes = locking<Policy>;
+
+  template <class Defaults, class...>
+  using default_policy = typename Defaults::locking_type;
+
+  template <bool Is>
+  struct at_most_one {
+    static_assert(Is, "two locking policies are given, and a cache has one: leave the other out");
+  };
+};
+
 }  // namespace pagedkv

@@ -28,7 +28,7 @@ struct basic_lock_free {
   static constexpr std::string_view name = "lock_free";
 };
 
-using lock_free = basic_lock_free<>;
+struct lock_free : basic_lock_free<> {};
 
 static_assert(locking<lock_free>);
 

@@ -24,8 +24,8 @@ struct contention_of<Mutex> {
 /// does. A sequence needs no mutex of its own, since every operation that changes one is a writer.
 ///
 /// Contention is counted if the mutex does, as `basic_fair_shared_mutex<std::atomic, count_contention>` does.
-template <shared_mutex Mutex = fair_shared_mutex>
-struct rw_lock {
+template <shared_mutex Mutex>
+struct basic_rw_lock {
   template <class T>
   using atomic = unsynchronized<T>;
   using cache_mutex = Mutex;
@@ -37,6 +37,8 @@ struct rw_lock {
   static constexpr std::string_view name = "rw_lock";
 };
 
-static_assert(locking<rw_lock<>>);
+struct rw_lock : basic_rw_lock<fair_shared_mutex> {};
+
+static_assert(locking<rw_lock>);
 
 }  // namespace pagedkv

@@ -28,7 +28,7 @@ struct sharded_family {
 /// check it of the mutexes. `compact` and `check_invariants` close the gate: they wait for operations under way, and
 /// later ones wait for them.
 template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
-struct sharded_mutex {
+struct basic_sharded_mutex {
   static_assert(NumShards > 0, "sharded_mutex needs at least one shard");
 
   template <class T>
@@ -42,6 +42,8 @@ struct sharded_mutex {
   static constexpr std::string_view name = "sharded_mutex";
 };
 
-static_assert(locking<sharded_mutex<>>);
+struct sharded_mutex : basic_sharded_mutex<> {};
+
+static_assert(locking<sharded_mutex>);
 
 }  // namespace pagedkv

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <xxhash.h>
+#include <pagedkv/policy/hash/concept.hpp>
+
+namespace pagedkv {
+
+/// XXH3, 64 bits, seeded with the previous hash: xxHash's own, called as its header is configured.
+struct xxh3_hash {
+  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
+    return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), previous);
+  }
+};
+
+static_assert(block_hash<xxh3_hash>);
+
+}  // namespace pagedkv

@@ -1,0 +1,135 @@
+"""Each wrong choice of a cache's policies fails to compile with one error: a sentence that says what to write instead."""
+
+import concurrent.futures
+import os
+import pathlib
+import shlex
+import subprocess
+import unittest
+
+SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
+COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+
+PROGRAM = """
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+using namespace pagedkv;
+
+struct no_policy {};
+
+/// Lacks `metadata_bytes`.
+struct almost_eviction : lru {
+  using lru::lru;
+  void metadata_bytes() = delete;
+};
+
+struct hash_and_layout : xxh3_hash, nhd_layer_major {};
+struct own_hash : xxh3_hash {};
+struct own_backend : host_backend {};
+struct own_events : no_events {};
+
+/// Stores unscaled elements only.
+struct unscaled_backend : host_backend {
+  template <element Element>
+    requires(!Element::scaled)
+  result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                      token_rows<const float> keys, token_rows<const float> values, stream on) noexcept {
+    return host_backend::append<Element>(view, layer, slots, keys, values, on);
+  }
+};
+
+struct declared_eviction;
+
+/// As an engine uses a cache.
+template <class Cache>
+bool run(Cache blocks) {
+  const auto made = blocks.create_sequence({});
+  return made && blocks.append(made->id, 1) && blocks.commit(made->id, 1) && blocks.release(made->id) &&
+         blocks.statistics().blocks.in_use == 0;
+}
+"""
+
+STRICT_ORDER = "use the eviction policy `clock_sweep` or `no_eviction` with lock_free, or the locking policy `sharded_mutex`"
+TWO = "are given, and a cache has one: leave the other out"
+NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
+CANONICAL = "write kv_cache<Policies...>, which takes them in any order"
+HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
+
+# Choices that are compiled together, so that each is quick; no two of them have the same sentence.
+REFUSED = (
+    {
+        "kv_cache<lock_free>": STRICT_ORDER,
+        "kv_cache<int8, float32>": "two elements are given, and a cache stores one: leave the other out",
+        "kv_cache<rw_lock, int8, sharded_mutex>": "two locking policies " + TWO,
+        "kv_cache<fifo, sieve>": "two eviction policies " + TWO,
+        "kv_cache<huge_page_allocator, host_allocator>": "two allocators " + TWO,
+        "kv_cache<own_backend, host_backend>": "two backends " + TWO,
+        "kv_cache<nhd_layer_major, hnd_block_major>": "two layouts " + TWO,
+        "kv_cache<own_hash, xxh3_hash>": "two hashes " + TWO,
+        "kv_cache<own_events, no_events>": "two events policies " + TWO,
+        "kv_cache<int8, no_policy>": NO_AXIS,
+        "kv_cache<declared_eviction>": "include its header, pagedkv/policy/<axis>/<name>.hpp",
+        "kv_cache<hash_and_layout>": "this type models the concepts of two axes, so its role is not clear: write one type for",
+        "kv_cache<int8, unscaled_backend>": "this backend cannot append and gather rows of this element: choose another of",
+        "kv_cache<hip::device_allocator>": HOST_ONLY,
+        "basic_kv_cache<default_policies, lru>": CANONICAL,
+    },
+    {
+        "kv_cache<lock_free, fifo>": STRICT_ORDER,
+        "kv_cache<int8, int8>": "two elements are given, and a cache stores one: leave the other out",
+        "kv_cache<float>": NO_AXIS,
+        "basic_kv_cache<default_policies, fifo, int8>": CANONICAL,
+    },
+    {"kv_cache<almost_eviction>": NO_AXIS},
+)
+
+# The last three are what sentences above name.
+ACCEPTED = (
+    "kv_cache<>",
+    "kv_cache<own_hash, hnd_block_major, own_events, own_backend, huge_page_allocator, sieve, rw_lock, int8>",
+    "kv_cache<unscaled_backend, float32>",
+    "basic_kv_cache<default_policies, int8, fifo>",
+    "kv_cache<lock_free, clock_sweep>",
+    "kv_cache<no_eviction, lock_free>",
+    "kv_cache<sharded_mutex, lru>",
+)
+
+
+def compile_caches(caches):
+    """What the compiler says about a program that uses these caches; its exit status comes first."""
+    uses = "".join(f"bool use_{number}() {{ return run({cache}{{{{}}}}); }}\n" for number, cache in enumerate(caches))
+    command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++"]
+    command += [f"-I{SOURCE_ROOT / 'include'}", f"-I{SOURCE_ROOT / 'kernels'}", "-"]
+    done = subprocess.run(command, input=PROGRAM + uses, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+class Policies(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            *cls.refused, cls.accepted = workers.map(compile_caches, (*REFUSED, ACCEPTED))
+
+    def test_each_wrong_choice_is_refused_with_one_sentence(self):
+        for choices, (status, text) in zip(REFUSED, self.refused):
+            errors = [line for line in text.splitlines() if "error: " in line]
+            self.assertNotEqual(status, 0)
+            for choice, sentence in choices.items():
+                with self.subTest(choice):
+                    self.assertEqual(sum(sentence in error for error in errors), 1, text)
+            self.assertEqual(len(errors), len(choices), "\n".join(errors))
+
+    def test_policies_are_accepted_in_any_order(self):
+        status, text = self.accepted
+        self.assertEqual(status, 0, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
