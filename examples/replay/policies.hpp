@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-// What can be chosen on the command line: every policy of these axes.
+// The command line offers every policy of these axes.
 namespace pagedkv::replay {
 
 template <class... Policies>

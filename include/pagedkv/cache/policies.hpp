@@ -12,7 +12,7 @@
 
 namespace pagedkv {
 
-/// What a cache's policies decide.
+/// The decisions of a cache's policies.
 using cache_axes =
     axes<element_axis, locking_axis, eviction_axis, allocator_axis, backend_axis, layout_axis, hash_axis, events_axis>;
 
