@@ -2,22 +2,23 @@
 
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace pagedkv {
 
-/// Follows a chain of published blocks as far as the tokens agree, at most `max_blocks` full blocks; calls `found(id)`
-/// on each, under a lease of `leases`, and returns how many.
+/// Follows a chain of published blocks as far as tokens and keys agree, at most `max_blocks` full blocks; calls
+/// `found(id)` on each, under a lease of `leases`, and returns how many. Hashes that the run brings are taken as they
+/// are: a wrong one loses a hit.
 ///
 /// Hashes do not depend on what is found, so they run ahead of the comparisons, and the cache lines that those will
 /// touch are fetched meanwhile. A look-up that misses has hashed at most `look_ahead` tokens, or one block, in vain.
 template <class Index, class Leases, class Found>
-std::size_t match_chain(const Index& index, chain_link before, std::span<const token> tokens, std::size_t block_size,
+std::size_t match_chain(const Index& index, chain_link before, const token_run& run, std::size_t block_size,
                         std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
   constexpr auto max_group = std::size_t{16};
   constexpr auto look_ahead = std::size_t{1024};
@@ -28,15 +29,16 @@ std::size_t match_chain(const Index& index, chain_link before, std::span<const t
   for (auto first = std::size_t{0}; first < max_blocks; first += group) {
     const auto size = std::min(group, max_blocks - first);
     for (std::size_t i = 0; i < size; ++i) {
-      last_hash = hashes[i] = Index::hash(last_hash, tokens.subspan((first + i) * block_size, block_size));
+      const auto at = first + i;
+      last_hash = hashes[i] =
+          at < run.hashes.size() ? run.hashes[at] : Index::hash(last_hash, run.block(at, block_size));
       index.prefetch_bucket(last_hash);
     }
     for (std::size_t i = 0; i < size; ++i) {
       candidates[i] = index.prefetch_block(hashes[i]);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      const auto block =
-          index.find_near(candidates[i], before, hashes[i], tokens.subspan((first + i) * block_size, block_size), leases);
+      const auto block = index.find_near(candidates[i], before, hashes[i], run.block(first + i, block_size), leases);
       if (block == no_block) {
         return first + i;
       }

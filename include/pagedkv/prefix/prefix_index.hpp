@@ -1,12 +1,16 @@
 #pragma once
 
 #include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
+#include <pagedkv/prefix/key_store.hpp>
 #include <pagedkv/prefix/token_store.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,30 +19,30 @@
 
 namespace pagedkv {
 
-/// Finds the published block that continues a chain with given tokens.
+/// Finds the published block that continues a chain with given tokens and keys.
 ///
-/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens after the
-/// same identity share one; everything else gets a new one. A block matches only if its tokens and the identity before
-/// it equal the asked ones, so by induction the whole chain does; hashes only say where to look. (Under a concurrent
-/// family two threads that publish runs of equal contents at once may draw two identities: a lost hit, never a wrong
-/// one.)
+/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens and keys
+/// after the same identity share one; everything else gets a new one. A block matches only if its tokens, its keys and
+/// the identity before it equal the asked ones, so by induction the whole chain does; hashes only say where to look.
+/// (Under a concurrent family two threads that publish runs of equal contents at once may draw two identities: a lost
+/// hit, never a wrong one.)
 ///
-/// Thread safety: tokens and links of a block are written by the only sequence that holds it, before it is published,
-/// and read by others only under a reference or a lease: `leases.take(id)` takes one, or refuses, and `leases.end(id)`
-/// ends it.
+/// Thread safety: tokens, keys and links of a block are written by the only sequence that holds it, before it is
+/// published, and read by others only under a reference or a lease: `leases.take(id)` takes one, or refuses, and
+/// `leases.end(id)` ends it.
 template <locking Locking, block_hash Hash>
 class prefix_index {
  public:
   prefix_index(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t seed)
       : tokens_(num_blocks, block_size),
+        keys_(num_blocks),
         table_(num_blocks),
         num_blocks_(static_cast<std::size_t>(num_blocks)),
         nodes_(std::make_unique<node[]>(num_blocks_)),
         seed_(seed) {}
 
   [[nodiscard]] chain_link root(salt tag) const noexcept {
-    const auto words = std::to_array<token>({static_cast<token>(static_cast<std::uint64_t>(tag) >> 32),
-                                             static_cast<token>(static_cast<std::uint64_t>(tag))});
+    const auto words = std::to_array({upper(static_cast<std::uint64_t>(tag)), lower(static_cast<std::uint64_t>(tag))});
     return {Hash::hash(seed_, words), static_cast<std::uint64_t>(tag), no_block};
   }
 
@@ -47,15 +51,23 @@ class prefix_index {
     return {here.hash, here.identity.load(std::memory_order_relaxed), block};
   }
 
-  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return Hash::hash(previous, tokens);
+  /// Of one block, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
+  /// in two halves, the upper one first.
+  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, const block_contents& contents) noexcept {
+    for (const auto& [position, value] : contents.keys) {
+      const auto words =
+          std::to_array({upper(static_cast<std::uint64_t>(position)), lower(static_cast<std::uint64_t>(position)),
+                         upper(value[0]), lower(value[0]), upper(value[1]), lower(value[1])});
+      previous = Hash::hash(previous, words);
+    }
+    return Hash::hash(previous, contents.tokens);
   }
 
-  /// The block with these tokens right after `before`, under a lease; or `no_block`. `hash` is theirs, chained.
+  /// The block with these contents right after `before`, under a lease; or `no_block`. `hash` is theirs, chained.
   template <class Leases>
-  [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, std::span<const token> tokens,
+  [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, const block_contents& contents,
                               Leases&& leases) const noexcept {
-    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, tokens, leases); });
+    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, contents, leases); });
   }
 
   /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`,
@@ -70,17 +82,27 @@ class prefix_index {
   }
   template <class Leases>
   [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
-                                   std::span<const token> tokens, Leases&& leases) const noexcept {
-    return candidate != no_block && is_match(candidate, before, hash, tokens, leases) ? candidate
-                                                                                    : find(before, hash, tokens, leases);
+                                   const block_contents& contents, Leases&& leases) const noexcept {
+    return candidate != no_block && is_match(candidate, before, hash, contents, leases)
+               ? candidate
+               : find(before, hash, contents, leases);
   }
 
-  /// Enters a full block whose tokens are in `tokens()`. The caller has a reference to it and marks it published afterwards. Returns
-  /// its twin, a published block of equal contents; `no_block` means that the contents are new, so that nothing can have
-  /// been published after them.
+  /// Gives an unpublished block the keys that it is about to be published with. False when memory is exhausted. Blocks
+  /// that are not published after all are to be cleared of them.
+  [[nodiscard]] bool assign_keys(block_id block, std::span<const prefix_key> keys) noexcept {
+    return keys_.assign(block, keys);
+  }
+  /// Keeps the hash of an unpublished block, for `link`.
+  void note_hash(block_id block, std::uint64_t hash) noexcept { node_of(block).hash = hash; }
+  void clear_keys(block_id block) noexcept { keys_.clear(block); }
+
+  /// Enters a full block with its `contents`. The caller has a reference to it and marks it published afterwards.
+  /// Returns its twin, a published block of equal contents; `no_block` means that the contents are new, so that nothing
+  /// can have been published after them.
   template <class Leases>
   block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Leases&& leases) noexcept {
-    const auto twin = find(before, hash, tokens(block), leases);
+    const auto twin = find(before, hash, contents(block), leases);
     if (twin == no_block) {
       publish_first(block, before, hash);
       return no_block;
@@ -125,6 +147,7 @@ class prefix_index {
   void erase(block_id block) noexcept {
     auto& here = node_of(block);
     table_.erase(here.hash, block);
+    keys_.clear(block);
     here.identity.store(0, std::memory_order_relaxed);
   }
 
@@ -146,6 +169,7 @@ class prefix_index {
   /// `new_id(old id)` to the links between blocks.
   void rename(block_id from, block_id to, bool published) noexcept {
     copy_run(tokens_.block(from), tokens_.block(to));
+    keys_.rename(from, to);
     auto& source = node_of(from);
     auto& target = node_of(to);
     target.hash = source.hash;
@@ -189,24 +213,26 @@ class prefix_index {
     return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
   }
 
-  /// Whether the tokens of a published block still give the hash that they were published with. Also true where that
+  /// Whether the contents of a published block still give the hash that they were published with. Also true where that
   /// can no longer be told.
   [[nodiscard]] bool contents_agree(block_id block) const noexcept {
     const auto& here = node_of(block);
     if (here.parent == no_block) {
-      return here.hash == hash(root(static_cast<salt>(here.before)).hash, tokens(block));
+      return here.hash == hash(root(static_cast<salt>(here.before)).hash, contents(block));
     }
     const auto parent = parent_in_index(block);
-    return parent == no_block || here.hash == hash(node_of(parent).hash, tokens(block));
+    return parent == no_block || here.hash == hash(node_of(parent).hash, contents(block));
   }
 
   [[nodiscard]] std::span<token> tokens(block_id block) noexcept { return tokens_.block(block); }
   [[nodiscard]] std::span<const token> tokens(block_id block) const noexcept { return tokens_.block(block); }
+  /// Tokens, all of them, and keys.
+  [[nodiscard]] block_contents contents(block_id block) const noexcept { return {tokens(block), keys_.keys(block)}; }
   /// Where the K/V of a token in `tokens(block)` is.
   [[nodiscard]] slot slot_of(const token* inside) const noexcept { return tokens_.slot_of(inside); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return tokens_.metadata_bytes() + table_.metadata_bytes() + num_blocks_ * sizeof(node);
+    return tokens_.metadata_bytes() + keys_.metadata_bytes() + table_.metadata_bytes() + num_blocks_ * sizeof(node);
   }
 
  private:
@@ -224,6 +250,9 @@ class prefix_index {
   [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
   [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
 
+  [[nodiscard]] static token upper(std::uint64_t word) noexcept { return static_cast<token>(word >> 32); }
+  [[nodiscard]] static token lower(std::uint64_t word) noexcept { return static_cast<token>(word); }
+
   void enter(block_id block, const chain_link& before, std::uint64_t hash, std::uint64_t identity) noexcept {
     auto& here = node_of(block);
     here.hash = hash;
@@ -235,20 +264,21 @@ class prefix_index {
   }
 
   [[nodiscard]] bool matches(block_id block, const chain_link& before, std::uint64_t hash,
-                             std::span<const token> tokens) const noexcept {
+                             const block_contents& wanted) const noexcept {
     const auto& here = node_of(block);
     return here.hash == hash && here.before == before.identity &&
-           (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), tokens);
+           (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), wanted.tokens) &&
+           std::ranges::equal(keys_.keys(block), wanted.keys);
   }
 
   /// Takes a lease on the block, which stays if it matches.
   template <class Leases>
   [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
-                              std::span<const token> tokens, Leases& leases) const noexcept {
+                              const block_contents& wanted, Leases& leases) const noexcept {
     if (!leases.take(block)) {
       return false;
     }
-    if (matches(block, before, hash, tokens)) {
+    if (matches(block, before, hash, wanted)) {
       return true;
     }
     leases.end(block);
@@ -260,6 +290,7 @@ class prefix_index {
   }
 
   token_store tokens_;
+  key_store<Locking::template atomic> keys_;
   bucket_table<Locking::template atomic> table_;
   std::size_t num_blocks_;
   std::unique_ptr<node[]> nodes_;

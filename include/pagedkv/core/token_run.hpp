@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv {
+
+/// Contents that the tokens do not tell, such as the digest of an image, from a position on: blocks that end before it
+/// are shared without regard to it, later ones only with equal keys. Compared exactly.
+struct prefix_key {
+  std::int64_t position = 0;             // of a token, counted from the start of the sequence
+  std::array<std::uint64_t, 2> value{};  // for example half of a SHA-256
+
+  friend bool operator==(const prefix_key&, const prefix_key&) = default;
+};
+
+/// The keys of positions in [first, last); `keys` are in the order of their positions.
+[[nodiscard]] constexpr std::span<const prefix_key> keys_between(std::span<const prefix_key> keys, std::int64_t first,
+                                                                 std::int64_t last) noexcept {
+  if (keys.empty()) {
+    return keys;
+  }
+  const auto from = std::ranges::lower_bound(keys, first, {}, &prefix_key::position);
+  const auto to = std::ranges::lower_bound(from, keys.end(), last, {}, &prefix_key::position);
+  return {from, to};
+}
+
+/// Contents of one block, given those of the blocks before it.
+struct block_contents {
+  std::span<const token> tokens;
+  std::span<const prefix_key> keys;  // of the positions in the block
+
+  template <class Tokens>
+  requires std::convertible_to<Tokens, std::span<const token>>
+  constexpr block_contents(const Tokens& all_tokens, std::span<const prefix_key> all_keys = {}) noexcept
+      : tokens(all_tokens), keys(all_keys) {}
+};
+
+/// A prompt, or tokens to append. Made from tokens alone wherever there is no more to say.
+struct token_run {
+  std::span<const token> tokens;
+  std::span<const prefix_key> keys;       // in the order of their positions, of which several may be equal
+  std::span<const std::uint64_t> hashes;  // of the sequence's blocks from the first on, as `hash_blocks` tells them
+
+  constexpr token_run() noexcept = default;
+  template <class Tokens>
+  requires std::convertible_to<Tokens, std::span<const token>>
+  constexpr token_run(const Tokens& all_tokens, std::span<const prefix_key> all_keys = {},
+                      std::span<const std::uint64_t> all_hashes = {}) noexcept
+      : tokens(all_tokens), keys(all_keys), hashes(all_hashes) {}
+
+  /// Of a run that starts a sequence.
+  [[nodiscard]] constexpr block_contents block(std::size_t index, std::size_t block_size) const noexcept {
+    const auto first = index * block_size;
+    return {tokens.subspan(first, block_size),
+            keys_between(keys, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + block_size))};
+  }
+};
+
+}  // namespace pagedkv
