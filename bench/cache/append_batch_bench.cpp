@@ -37,7 +37,7 @@ void decode_step(benchmark::State& state) {
       static_cast<void>(cache.release(entries[i].id));
       const auto prompt = std::vector<token>(64 + i % block_size, static_cast<token>(i));
       entries[i].id = cache.create_sequence(prompt, {.expected_tokens = 256})->id;
-      entries[i].tokens = std::span{next}.subspan(i, 1);
+      entries[i].run = std::span{next}.subspan(i, 1);
       length[i] = static_cast<std::int64_t>(prompt.size());
     }
   };

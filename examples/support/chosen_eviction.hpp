@@ -68,6 +68,7 @@ class chosen_eviction {
  public:
   static constexpr std::string_view name = "chosen";
   static constexpr bool concurrent = Concurrent;
+  static constexpr bool uses_priority = true;  // may be one that does
   inline static thread_local eviction_factory factory = nullptr;
 
   explicit chosen_eviction(std::int32_t num_blocks) : policy_(factory(num_blocks)) {}

@@ -46,8 +46,8 @@ TEMPLATE_LIST_TEST_CASE("a batch appends, commits and maps slots for every seque
   const auto run = text(300, 6);
   auto out = buffers{};
   const auto entries = std::array<batch_entry, 3>{{
-      {.id = prefilled, .tokens = std::span{run}.first(1), .num_computed_tokens = 7},
-      {.id = decoding, .tokens = run},
+      {.id = prefilled, .run = std::span{run}.first(1), .num_computed_tokens = 7},
+      {.id = decoding, .run = run},
       {.id = idle},
   }};
   const auto done = cache.append_batch(entries, out.view()).value();
@@ -81,12 +81,12 @@ TEMPLATE_LIST_TEST_CASE("a batch tells which sequences did not fit, and the othe
   const auto many = text(300, 20);
   auto out = buffers{};
   const auto entries = std::array<batch_entry, 6>{{
-      {.id = first, .tokens = one, .num_computed_tokens = 4},
-      {.id = second, .tokens = one, .num_computed_tokens = 4},
-      {.id = third, .tokens = many},
-      {.id = third, .tokens = one},
-      {.id = dead, .tokens = one},
-      {.id = third, .tokens = one, .num_computed_tokens = 5},
+      {.id = first, .run = one, .num_computed_tokens = 4},
+      {.id = second, .run = one, .num_computed_tokens = 4},
+      {.id = third, .run = many},
+      {.id = third, .run = one},
+      {.id = dead, .run = one},
+      {.id = third, .run = one, .num_computed_tokens = 5},
   }};
   const auto done = cache.append_batch(entries, out.view()).value();
   REQUIRE(done.num_slots == 25);
@@ -117,7 +117,7 @@ TEMPLATE_LIST_TEST_CASE("a batch notes the block that a copy on write replaces",
   const auto to = cache.fork(from).value();
   const auto run = text(300, 3);
   auto out = buffers{};
-  const auto entries = std::array<batch_entry, 2>{{{.id = to, .tokens = run}, {.id = from, .tokens = run}}};
+  const auto entries = std::array<batch_entry, 2>{{{.id = to, .run = run}, {.id = from, .run = run}}};
   const auto done = cache.append_batch(entries, out.view()).value();
   REQUIRE(done.num_new_blocks == 3);
   CHECK(out.new_blocks[0].index == 1);
@@ -135,7 +135,7 @@ TEST_CASE("a batch with too little room for its outcome changes nothing", "[cach
   const auto id = cache.create_sequence(text(0, 3)).value().id;
   const auto run = text(300, 3);
   auto out = buffers{};
-  const auto entries = std::array<batch_entry, 1>{{{.id = id, .tokens = run, .num_computed_tokens = 3}}};
+  const auto entries = std::array<batch_entry, 1>{{{.id = id, .run = run, .num_computed_tokens = 3}}};
   CHECK(cache.append_batch(entries, {std::span{out.slots}.first(2), out.failures, {}}).error().code ==
         error_code::invalid_argument);
   CHECK(cache.append_batch(entries, {out.slots, {}, {}}).error().code == error_code::invalid_argument);

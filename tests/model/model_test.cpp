@@ -63,6 +63,10 @@ void add(model_coverage& sum, const model_coverage& more) {
   sum.operations += more.operations;
   sum.moves += more.moves;
   sum.revivals_checked += more.revivals_checked;
+  sum.keyed_hits += more.keyed_hits;
+  sum.chunks += more.chunks;
+  sum.batch_entries += more.batch_entries;
+  sum.batch_failures += more.batch_failures;
   sum.statistics.hit_blocks += more.statistics.hit_blocks;
   sum.statistics.evictions += more.statistics.evictions;
   sum.statistics.copies += more.statistics.copies;
@@ -74,6 +78,10 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   INFO(kind.name);
   CHECK(sum.moves > 0);
   CHECK(sum.revivals_checked > 0);
+  CHECK(sum.keyed_hits > 0);
+  CHECK(sum.chunks > 0);
+  CHECK(sum.batch_entries > 0);
+  CHECK(sum.batch_failures > 0);
   CHECK(sum.statistics.hit_blocks > 0);
   CHECK((sum.statistics.evictions > 0) == kind.evicts);
   CHECK(sum.statistics.copies > 0);

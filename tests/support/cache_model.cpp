@@ -47,11 +47,14 @@ std::optional<std::string> cache_model::run(const std::vector<operation>& operat
 void cache_model::apply(const operation& next) {
   fresh_taken_ = 0;
   peak_within_ = 0;
+  peak_at_most_ = 0;
   refused_ = false;
   switch (next.what) {
     case action::create: create(next); break;
     case action::append_one: append(next, false); break;
     case action::append_run: append(next, true); break;
+    case action::reserve_slots: reserve_slots(next); break;
+    case action::append_batch: append_batch(next); break;
     case action::compute: compute(next); break;
     case action::write_ahead: write_ahead(next); break;
     case action::fork: fork(next); break;
@@ -85,20 +88,22 @@ void cache_model::apply(const operation& next) {
 // --- what callers do ---
 
 void cache_model::create(const operation& next) {
-  const auto tokens = draw_prompt(next);
-  const auto size = static_cast<std::int64_t>(tokens.size());
-  auto options = sequence_options{};
-  options.salt = salts[next.c % salts.size()];
-  options.priority = static_cast<std::uint8_t>(next.c / 8 % 101);
-  options.retention = next.c % 5 == 0 ? std::numeric_limits<std::int64_t>::max() : next.c % 5;
-  options.expected_tokens = next.c % 7;
-  const auto prefixes = name_prefixes(tokens, options.salt);
+  const auto text = draw_prompt(next);
+  const auto& tokens = text.tokens;
+  const auto size = std::ssize(tokens);
+  const auto options = draw_options(next);
+  const auto prefixes = name_prefixes(text, options.salt);
   const auto held_before = provably_cached(prefixes);
-  const auto found = cache_.find_prefix(tokens, options.salt);
-  const auto num_hits = tokens.empty() ? 0 : std::min(found, size - 1) / config_.block_size;
-  const auto num_fresh = blocks_for(size) - num_hits;
+  const auto hashes = next.c % 3 == 0 ? hash(text, options.salt) : std::vector<std::uint64_t>{};
+  const auto prompt = token_run{tokens, text.keys, hashes};
+  const auto found = cache_.find_prefix(prompt, options.salt);
+  const auto num_hits =
+      tokens.empty() ? 0 : std::min({found, size - 1, options.max_cached_tokens}) / config_.block_size;
+  const auto num_cached = num_hits * config_.block_size;
+  const auto length = num_cached + std::min(size - num_cached, options.first_chunk);
+  const auto num_fresh = blocks_for(length) - num_hits;
 
-  const auto made = cache_.create_sequence(tokens, options);
+  const auto made = cache_.create_sequence(prompt, options);
   if (live_.size() == static_cast<std::size_t>(config_.max_sequences)) {
     return expect_error(made, error_code::limit_reached, "create beyond max_sequences");
   }
@@ -115,17 +120,22 @@ void cache_model::create(const operation& next) {
     return expect_error(made, error_code::capacity_exhausted, "create beyond capacity");
   }
   expect_success(made, "create");
-  expect_equal(made->num_cached_tokens, num_hits * config_.block_size, "cached tokens, with the last left to compute");
+  expect_equal(made->num_cached_tokens, num_cached, "cached tokens, with the last left to compute");
+  expect_equal(made->num_tokens, length, "tokens of a new sequence");
+  expect_equal(made->num_blocks, blocks_for(length), "blocks told of a new sequence");
+  expect_equal(made->num_new_blocks, num_fresh, "new blocks told of a new sequence");
 
   auto s = model_sequence{};
   s.id = made->id;
   s.options = options;
-  extend_names(s, tokens);
+  s.keys = text.keys;
+  extend_names(s, std::span{tokens}.first(static_cast<std::size_t>(length)));
+  s.rest.assign(tokens.begin() + static_cast<std::ptrdiff_t>(length), tokens.end());
   s.num_prompt = size;
-  s.num_computed = s.num_written = s.num_cached = made->num_cached_tokens;
+  s.num_computed = s.num_written = s.num_cached = num_cached;
   s.created = s.last_access = now_;
   s.blocks = fetch_table(s.id);
-  expect_equal(static_cast<std::int64_t>(s.blocks.size()), blocks_for(size), "blocks of a new sequence");
+  expect_equal(std::ssize(s.blocks), blocks_for(length), "blocks of a new sequence");
   for (auto i = std::size_t{0}; i < s.blocks.size(); ++i) {
     if (i < static_cast<std::size_t>(num_hits)) {
       expect_hit(s.blocks[i], prefixes[(i + 1) * block_size() - 1]);
@@ -134,10 +144,11 @@ void cache_model::create(const operation& next) {
     }
   }
   expect(found >= held_before, "a prefix that a sequence in use holds was not found");
+  coverage_.keyed_hits += !text.keys.empty() && text.keys.front().position < num_cached;
   ++expected_.prompts;
   expected_.prompt_blocks += size / config_.block_size;
   expected_.hit_blocks += num_hits;
-  expected_.hit_tokens += made->num_cached_tokens;
+  expected_.hit_tokens += num_cached;
   live_.push_back(std::move(s));
 }
 
@@ -146,51 +157,120 @@ void cache_model::append(const operation& next, bool run) {
   if (s == nullptr) {
     return;
   }
-  auto tokens = std::vector<token>(run ? next.b % (2 * block_size() + 2) : 1);
-  for (auto i = std::size_t{0}; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<token>((next.c + i) % 3);
-  }
+  auto growth = draw_growth(*s, next.b, next.c, run);
+  auto& [tokens, keys] = growth.text;
   if (run && next.b % 31 == 0) {
     tokens.resize((static_cast<std::size_t>(config_.num_blocks) + 1) * block_size());
+    keys.clear();
   }
-  const auto appended = run ? cache_.append(s->id, tokens) : cache_.append(s->id, tokens[0]);
+  const auto hashes = run && next.c % 3 == 0 ? hash_grown(*s, growth.text) : std::vector<std::uint64_t>{};
+  growth.num_ahead = 0;
+  expect_grown(*s, growth, run ? cache_.append(s->id, {tokens, keys, hashes}) : cache_.append(s->id, tokens[0]));
+}
 
-  const auto last = s->blocks.size();
-  const bool partial = s->size() % config_.block_size != 0;
-  const bool read_by_step = s->reuses_slots && fences_.contains(partial ? s->blocks.back() : no_block);
-  const bool shared = partial && !tokens.empty() &&
-                      (read_by_step || published_.contains(s->blocks.back()) || std::ranges::any_of(live_, [&](const auto& other) {
-                         return &other != s && std::ranges::count(other.blocks, s->blocks.back()) != 0;
-                       }));
-  const auto total = blocks_for(s->size() + static_cast<std::int64_t>(tokens.size()));
-  const auto num_fresh = total - static_cast<std::int64_t>(last) + (shared ? 1 : 0);
-  if (!tokens.empty() && total - static_cast<std::int64_t>(s->num_dropped) > config_.num_blocks) {
-    ++expected_.refusals;
-    return expect_error(appended, error_code::never_fits, "append beyond the pool");
+void cache_model::reserve_slots(const operation& next) {
+  if (auto* const s = pick(next.a)) {
+    const auto num_ahead = static_cast<std::int64_t>(next.b % (block_size() + 2));
+    expect_grown(*s, {.text = {}, .num_ahead = num_ahead}, cache_.reserve_slots(s->id, num_ahead));
   }
-  if (num_fresh > available(seen_.blocks)) {
-    ++expected_.refusals;
-    return expect_error(appended, error_code::capacity_exhausted, "append beyond capacity");
-  }
-  expect_success(appended, "append");
-  peak_within_ = num_fresh == 0 ? 0 : seen_.blocks.in_use + num_fresh;
-  const auto blocks = fetch_table(s->id);
-  expect_equal(static_cast<std::int64_t>(blocks.size()), total, "blocks after an append");
-  for (auto i = std::size_t{0}; i < blocks.size(); ++i) {
-    if (i >= last || (shared && i + 1 == last)) {
-      take_fresh(blocks[i]);
-    } else {
-      expect(blocks[i] == s->blocks[i], "an append changed a block that it need not have touched");
+}
+
+/// One entry for each of some sequences, and perhaps one for none. Those that did not fit must not fit behind the batch,
+/// either: the others have only taken blocks.
+void cache_model::append_batch(const operation& next) {
+  auto rows = std::vector<model_sequence*>{};
+  auto growths = std::vector<model_growth>{};
+  auto commits = std::vector<std::int64_t>{};
+  for (auto i = std::size_t{0}; i < live_.size(); ++i) {
+    if ((next.a >> i & 1) == 0) {
+      rows.push_back(&live_[i]);
     }
   }
-  if (shared) {
-    let_go(s->blocks.back(), *s);
-    ++expected_.copies;
+  if (next.b % 2 == 0) {
+    std::ranges::reverse(rows);
   }
-  s->reuses_slots = s->reuses_slots && num_fresh == 0;
-  s->blocks = blocks;
-  extend_names(*s, tokens);
-  s->last_access = now_;
+  auto entries = std::vector<batch_entry>{};
+  auto num_slots = std::size_t{0};
+  for (auto* const s : rows) {
+    const auto number = next.c + static_cast<std::uint32_t>(growths.size()) * 7;
+    growths.push_back(draw_growth(*s, next.b + number, number, number % 3 == 0));
+    commits.push_back(number % 2 == 0 ? s->size() : batch_entry::no_commit);
+    if (commits.back() != batch_entry::no_commit) {
+      write(*s, s->num_written, s->size());
+      s->num_written = s->size();
+    }
+    num_slots += growths.back().text.tokens.size() + static_cast<std::size_t>(growths.back().num_ahead);
+  }
+  for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+    entries.push_back({.id = rows[i]->id,
+                       .run = growths[i].text.run(),
+                       .num_computed_tokens = commits[i],
+                       .num_ahead = growths[i].num_ahead});
+  }
+  const auto one = std::vector<token>{1};
+  if (next.b % 3 == 0) {
+    entries.push_back({.id = dead_.empty() ? sequence_id{next.b} : dead_[next.b % dead_.size()], .run = one});
+    ++num_slots;
+  }
+  auto slots = std::vector<slot>(num_slots);
+  auto failures = std::vector<batch_failure>(entries.size());
+  auto blocks = std::vector<new_block>(max_table);
+  const auto done = cache_.append_batch(entries, {slots, failures, blocks});
+  expect_success(done, "append of a batch");
+  expect_equal(static_cast<std::int64_t>(done->num_slots), static_cast<std::int64_t>(num_slots), "slots of a batch");
+  failures.resize(done->num_failures);
+  blocks.resize(done->num_new_blocks);
+  coverage_.batch_entries += std::ssize(entries);
+  coverage_.batch_failures += std::ssize(failures);
+
+  const auto in_use = seen_.blocks.in_use;
+  auto wanted = std::vector<new_block>{};
+  auto failed = failures.begin();
+  auto first_slot = std::size_t{0};
+  for (auto i = std::size_t{0}; i < entries.size(); ++i) {
+    const auto mapped = std::span{slots}.subspan(
+        first_slot, entries[i].run.tokens.size() + static_cast<std::size_t>(entries[i].num_ahead));
+    first_slot += mapped.size();
+    if (i < rows.size() && commits[i] != batch_entry::no_commit) {
+      mark_committed(*rows[i], commits[i]);
+      rows[i]->last_access = now_;
+    }
+    if (failed != failures.end() && failed->entry == i) {
+      expect(std::ranges::count(mapped, skip_slot) == std::ssize(mapped), "an entry that failed has slots");
+      const auto code = (failed++)->reason.code;
+      expect(code == (i < rows.size() ? error_code::capacity_exhausted : error_code::unknown_sequence) ||
+                 (i < rows.size() && code == error_code::never_fits),
+             "an entry failed for a reason of its own");
+      expected_.refusals += i < rows.size();
+      continue;
+    }
+    expect(i < rows.size(), "an entry with a dead id succeeded");
+    const auto first = rows[i]->size();
+    for (auto added : grow(*rows[i], growths[i])) {
+      added.entry = static_cast<std::uint32_t>(i);
+      wanted.push_back(added);
+    }
+    auto asked = std::vector<slot>(mapped.size());
+    expect_success(cache_.slot_mapping(rows[i]->id, first, asked), "slot mapping after a batch");
+    expect(std::ranges::equal(asked, mapped), "a batch told other slots than the slot mapping");
+  }
+  expect(failed == failures.end(), "a batch told a failure twice");
+  const auto same = [](const new_block& a, const new_block& b) {
+    return a.entry == b.entry && a.index == b.index && a.block == b.block;
+  };
+  expect(std::ranges::equal(blocks, wanted, same), "a batch told other new blocks than there are");
+  peak_within_ = in_use;
+  peak_at_most_ = in_use + fresh_taken_;
+  for (const auto& failure : failures) {
+    if (failure.entry < rows.size()) {
+      auto again = entries[failure.entry];
+      again.num_computed_tokens = batch_entry::no_commit;
+      auto reason = batch_failure{};
+      const auto repeated = cache_.append_batch({&again, 1}, {slots, {&reason, 1}, {}});
+      expect(repeated && repeated->num_failures == 1, "an entry did not fit into the batch, but fits behind it");
+      ++expected_.refusals;
+    }
+  }
 }
 
 void cache_model::compute(const operation& next) {
@@ -230,6 +310,8 @@ void cache_model::fork(const operation& next) {
   expect_success(forked, "fork");
   auto to = *from;
   to.id = *forked;
+  to.num_reserved = 0;
+  to.blocks.resize(static_cast<std::size_t>(blocks_for(to.size())));
   to.created = to.last_access = now_;
   to.steps.clear();
   live_.push_back(std::move(to));
@@ -247,13 +329,19 @@ void cache_model::truncate(const operation& next) {
     let_go(s->blocks.back(), *s);
     s->blocks.pop_back();
   }
-  if (keep < s->size() && keep % config_.block_size != 0) {
+  if (keep < std::max(s->size(), s->num_reserved) && keep % config_.block_size != 0) {
     s->reuses_slots = true;
     let_go(s->blocks.back(), *s);
   }
+  s->num_reserved = 0;
+  if (keep < s->size()) {
+    s->rest.clear();
+    s->num_prompt = std::min(s->num_prompt, keep);
+    std::erase_if(s->keys, [&](const auto& key) { return key.position >= keep; });
+  }
   s->tokens.resize(static_cast<std::size_t>(keep));
   s->prefixes.resize(static_cast<std::size_t>(keep));
-  for (auto* const count : {&s->num_computed, &s->num_written, &s->num_prompt, &s->num_cached}) {
+  for (auto* const count : {&s->num_computed, &s->num_written, &s->num_cached}) {
     *count = std::min(*count, keep);
   }
 }
@@ -277,20 +365,20 @@ void cache_model::release(std::size_t index, bool ended) {
   expect_success(cache_.release(s.id, ended), "release");
   std::ranges::for_each(s.blocks, [&](block_id block) { let_go(block, s); });
   dead_.push_back(s.id);
-  past_.push_back(std::move(s.tokens));
+  past_.push_back({std::move(s.tokens), std::move(s.keys)});
 }
 
 void cache_model::pin(const operation& next) {
-  const auto tokens = draw_prompt(next);
+  const auto text = draw_prompt(next);
   const auto tag = salts[next.c % salts.size()];
-  const auto found = cache_.find_prefix(tokens, tag);
-  const auto pinned = cache_.pin(tokens, tag);
+  const auto found = cache_.find_prefix(text.run(), tag);
+  const auto pinned = cache_.pin(text.run(), tag);
   if (pins_.size() == static_cast<std::size_t>(config_.max_sequences)) {
     return expect_error(pinned, error_code::limit_reached, "pin beyond max_sequences");
   }
   expect_success(pinned, "pin");
   expect_equal(pinned->num_tokens, found, "pinned tokens");
-  auto prefixes = name_prefixes(tokens, tag);
+  auto prefixes = name_prefixes(text, tag);
   prefixes.resize(static_cast<std::size_t>(found));
   pins_.push_back({pinned->id, std::move(prefixes)});
 }
@@ -304,10 +392,11 @@ void cache_model::unpin(std::size_t index) {
 }
 
 void cache_model::find_prefix(const operation& next) {
-  const auto tokens = draw_prompt(next);
+  const auto text = draw_prompt(next);
+  const auto& tokens = text.tokens;
   const auto tag = salts[next.c % salts.size()];
-  const auto prefixes = name_prefixes(tokens, tag);
-  const auto found = cache_.find_prefix(tokens, tag);
+  const auto prefixes = name_prefixes(text, tag);
+  const auto found = cache_.find_prefix(text.run(), tag);
   expect(found >= 0 && found % config_.block_size == 0 && found <= static_cast<std::int64_t>(tokens.size()),
          "a prefix that is not a number of blocks was found");
   expect(found >= provably_cached(prefixes), "a prefix that a sequence in use holds was not found");
@@ -454,7 +543,7 @@ void cache_model::ask_wrongly_of(const model_sequence& s, const operation& next)
   const auto invalid = error_code::invalid_argument;
   const auto start = static_cast<std::int64_t>(s.num_dropped) * config_.block_size;
   constexpr auto huge = std::numeric_limits<std::int64_t>::max();
-  auto slots = std::vector<slot>(static_cast<std::size_t>(s.size()) + 1);
+  auto slots = std::vector<slot>(static_cast<std::size_t>(std::max(s.size(), s.num_reserved)) + 1);
   auto blocks = std::vector<block_id>(s.blocks.size());
   switch (next.c % 12) {
     case 0: return expect_error(cache_.commit(s.id, s.size() + 1), invalid, "commit past the end");
@@ -489,6 +578,7 @@ void cache_model::use_dead_id(const operation& next) {
   auto blocks = std::vector<block_id>(1);
   expect_error(cache_.append(id, 1), unknown, "append to a dead id");
   expect_error(cache_.append(id, std::vector<token>(3)), unknown, "append of a run to a dead id");
+  expect_error(cache_.reserve_slots(id, 1), unknown, "slots ahead of a dead id");
   expect_error(cache_.commit(id, 0), unknown, "commit of a dead id");
   expect_error(cache_.fork(id), unknown, "fork of a dead id");
   expect_error(cache_.truncate(id, 0), unknown, "truncate of a dead id");
@@ -530,38 +620,100 @@ model_sequence* cache_model::pick(std::uint32_t number) {
   return live_.empty() ? nullptr : &live_[number % live_.size()];
 }
 
-/// Three texts that part and meet often, and what sequences held before, so that prefixes really overlap.
-std::vector<token> cache_model::draw_prompt(const operation& next) const {
+/// Three texts that part and meet often, and what sequences held before, so that prefixes really overlap; some with keys.
+model_text cache_model::draw_prompt(const operation& next) const {
   const auto room = static_cast<std::size_t>(config_.num_blocks) * block_size();
   const auto max_size = next.b % 16 == 0 ? room + block_size() : room / 2;
   const auto size = next.b / 16 % (max_size + 1);
-  auto tokens = std::vector<token>{};
+  auto text = model_text{};
+  auto& [tokens, keys] = text;
   const auto sources = past_.size() + live_.size();
   if (next.a % 2 == 0 && sources != 0) {
     const auto from = next.a / 2 % sources;
-    tokens = from < past_.size() ? past_[from] : live_[from - past_.size()].tokens;
+    text = from < past_.size() ? past_[from] : model_text{live_[from - past_.size()].tokens, live_[from - past_.size()].keys};
     tokens.resize(std::min(size, tokens.size()));
+    std::erase_if(keys, [&](const auto& key) { return key.position >= std::ssize(tokens); });
   } else {
     const auto parting = next.a / 4 % (2 * max_size + 1);
     for (auto i = std::size_t{0}; i < size; ++i) {
       tokens.push_back(static_cast<token>((i * i + (i < parting ? 0 : next.a / 64)) % 3));
     }
   }
-  return tokens;
+  for (auto i = std::uint32_t{0}; !tokens.empty() && i < next.a / 128 % 16; i += 5) {  // none mostly, or up to three
+    keys.push_back({static_cast<std::int64_t>((next.a / 2048 + 7 * i) % tokens.size()), {next.a / 4096 % 2, i % 2}});
+  }
+  std::ranges::stable_sort(keys, {}, &prefix_key::position);
+  return text;
 }
 
-std::vector<std::uint64_t> cache_model::name_prefixes(std::span<const token> tokens, salt tag) const {
+sequence_options cache_model::draw_options(const operation& next) const {
+  auto options = sequence_options{};
+  options.salt = salts[next.c % salts.size()];
+  options.priority = static_cast<std::uint8_t>(next.c / 8 % 101);
+  options.retention = next.c % 5 == 0 ? std::numeric_limits<std::int64_t>::max() : next.c % 5;
+  options.expected_tokens = next.c % 7;
+  switch (next.c / 1024 % 8) {
+    case 0: options.max_cached_tokens = static_cast<std::int64_t>(next.c / 8192 % (2 * block_size())); break;
+    case 1: options.publish = false; break;
+    case 2: options.answer = block_retention{static_cast<std::uint8_t>(next.c / 8192 % 101), next.c % 3}; break;
+    case 3: options.ranges[next.c % 4] = {next.c / 64 % 9, next.c / 64 % 9 + next.c / 512 % 9, {90, 5}}; break;
+    default: break;
+  }
+  if (next.c / 65536 % 3 == 0) {
+    options.first_chunk = static_cast<std::int64_t>(next.c / 262144 % (2 * block_size() + 1));
+  }
+  return options;
+}
+
+/// The rest of the prompt if there is some, else a few tokens of an answer, sometimes with a key.
+model_growth cache_model::draw_growth(const model_sequence& s, std::uint32_t b, std::uint32_t c, bool run) const {
+  auto growth = model_growth{};
+  auto& [tokens, keys] = growth.text;
+  tokens.resize(run ? b % (2 * block_size() + 2) : 1);
+  for (auto i = std::size_t{0}; i < tokens.size(); ++i) {
+    tokens[i] = i < s.rest.size() ? s.rest[i] : static_cast<token>((c + i) % 3);
+  }
+  const auto position = s.size() + static_cast<std::int64_t>(c / 8 % std::max(tokens.size(), std::size_t{1}));
+  if (run && c % 4 == 0 && !tokens.empty() && (s.keys.empty() || s.keys.back().position <= position)) {
+    keys.push_back({position, {c / 256 % 2, 0}});
+  }
+  growth.num_ahead = c % 5 == 0 ? static_cast<std::int64_t>(c / 16 % (block_size() + 2)) : 0;
+  return growth;
+}
+
+std::vector<std::uint64_t> cache_model::hash(const model_text& text, salt tag) {
+  auto hashes = std::vector<std::uint64_t>(text.tokens.size() / block_size() + 1);
+  const auto count = cache_.hash_blocks(text.run(), hashes, tag);
+  expect_equal(static_cast<std::int64_t>(count), std::ssize(hashes) - 1, "hashes of full blocks");
+  hashes.pop_back();
+  return hashes;
+}
+
+std::vector<std::uint64_t> cache_model::hash_grown(const model_sequence& s, const model_text& more) {
+  auto grown = model_text{s.tokens, s.keys};
+  grown.tokens.insert(grown.tokens.end(), more.tokens.begin(), more.tokens.end());
+  grown.keys.insert(grown.keys.end(), more.keys.begin(), more.keys.end());
+  return hash(grown, s.options.salt);
+}
+
+std::vector<std::uint64_t> cache_model::name_prefixes(const model_text& text, salt tag) const {
   auto s = model_sequence{};
   s.options.salt = tag;
-  extend_names(s, tokens);
+  s.keys = text.keys;
+  extend_names(s, text.tokens);
   return s.prefixes;
 }
 
-void cache_model::extend_names(model_sequence& s, std::span<const token> tokens) const {
+void cache_model::extend_names(model_sequence& s, std::span<const token> tokens) {
   for (const auto next : tokens) {
-    const auto before = s.prefixes.empty() ? mix(0, static_cast<std::uint64_t>(s.options.salt)) : s.prefixes.back();
+    auto name = s.prefixes.empty() ? mix(0, static_cast<std::uint64_t>(s.options.salt)) : s.prefixes.back();
+    for (const auto& [position, value] : s.keys) {
+      if (position == s.size()) {
+        name = mix(mix(name + 1, value[0]), value[1]);
+      }
+    }
     s.tokens.push_back(next);
-    s.prefixes.push_back(mix(before, static_cast<std::uint64_t>(next)));
+    s.prefixes.push_back(mix(name, static_cast<std::uint64_t>(next)));
   }
 }
 
@@ -574,7 +726,7 @@ std::int64_t cache_model::provably_cached(std::span<const std::uint64_t> prefixe
   };
   for (const auto& s : live_) {
     if (s.num_dropped == 0) {
-      agree(std::span{s.prefixes}.first(static_cast<std::size_t>(s.num_computed)));
+      agree(std::span{s.prefixes}.first(static_cast<std::size_t>(s.options.publish ? s.num_computed : s.num_cached)));
     }
   }
   for (const auto& p : pins_) {
@@ -593,6 +745,78 @@ std::int64_t cache_model::available(const block_counts& counts) const {
 
 bool cache_model::held_by_any(block_id block) const {
   return std::ranges::any_of(live_, [&](const auto& s) { return std::ranges::count(s.blocks, block) != 0; });
+}
+
+/// Whether the last block has to be copied before slots behind the end are written.
+bool cache_model::must_copy(const model_sequence& s, bool grows) const {
+  if (s.size() % config_.block_size == 0 || !grows) {
+    return false;
+  }
+  const auto block = s.blocks[static_cast<std::size_t>(s.size()) / block_size()];
+  return (s.reuses_slots && fences_.contains(block)) || published_.contains(block) ||
+         std::ranges::any_of(live_, [&](const auto& other) {
+           return &other != &s && std::ranges::count(other.blocks, block) != 0;
+         });
+}
+
+std::int64_t cache_model::grown_blocks(const model_sequence& s, const model_growth& growth) const {
+  return std::max(std::ssize(s.blocks), blocks_for(s.size() + std::ssize(growth.text.tokens) + growth.num_ahead));
+}
+
+std::int64_t cache_model::num_fresh_for(const model_sequence& s, const model_growth& growth) const {
+  const bool grows = !growth.text.tokens.empty() || growth.num_ahead != 0;
+  return grows ? grown_blocks(s, growth) - std::ssize(s.blocks) + must_copy(s, grows) : 0;
+}
+
+/// An append ended like this.
+void cache_model::expect_grown(model_sequence& s, const model_growth& growth, const result<void>& outcome) {
+  const bool grows = !growth.text.tokens.empty() || growth.num_ahead != 0;
+  const auto num_fresh = num_fresh_for(s, growth);
+  if (grows && grown_blocks(s, growth) - static_cast<std::int64_t>(s.num_dropped) > config_.num_blocks) {
+    ++expected_.refusals;
+    return expect_error(outcome, error_code::never_fits, "append beyond the pool");
+  }
+  if (num_fresh > available(seen_.blocks)) {
+    ++expected_.refusals;
+    return expect_error(outcome, error_code::capacity_exhausted, "append beyond capacity");
+  }
+  expect_success(outcome, "append");
+  peak_within_ = num_fresh == 0 ? 0 : seen_.blocks.in_use + num_fresh;
+  grow(s, growth);
+}
+
+/// Follows an append that succeeded; returns the new entries of the block table.
+std::vector<new_block> cache_model::grow(model_sequence& s, const model_growth& growth) {
+  const bool copies = must_copy(s, !growth.text.tokens.empty() || growth.num_ahead != 0);
+  const auto old_blocks = s.blocks.size();
+  const auto last = static_cast<std::size_t>(s.size()) / block_size();
+  const auto num_tokens = s.size() + std::ssize(growth.text.tokens);
+  auto added = std::vector<new_block>{};
+  const auto blocks = fetch_table(s.id);
+  expect_equal(std::ssize(blocks), grown_blocks(s, growth), "blocks after an append");
+  for (auto i = std::size_t{0}; i < blocks.size(); ++i) {
+    if (i >= old_blocks || (copies && i == last)) {
+      take_fresh(blocks[i]);
+      added.push_back({0, static_cast<std::uint32_t>(i), blocks[i]});
+    } else {
+      expect(blocks[i] == s.blocks[i], "an append changed a block that it need not have touched");
+    }
+  }
+  if (copies) {
+    let_go(s.blocks[last], s);
+    ++expected_.copies;
+  }
+  s.reuses_slots = s.reuses_slots && !copies && blocks_for(num_tokens) == blocks_for(s.size());
+  s.blocks = blocks;
+  s.keys.insert(s.keys.end(), growth.text.keys.begin(), growth.text.keys.end());
+  coverage_.chunks += !s.rest.empty() && !growth.text.tokens.empty();
+  s.rest.erase(s.rest.begin(), s.rest.begin() + std::min(std::ssize(s.rest), std::ssize(growth.text.tokens)));
+  extend_names(s, growth.text.tokens);
+  if (growth.num_ahead != 0) {
+    s.num_reserved = std::max(s.num_reserved, num_tokens + growth.num_ahead);
+  }
+  s.last_access = now_;
+  return added;
 }
 
 /// A block was handed out for new contents.
@@ -632,6 +856,9 @@ void cache_model::expect_hit(block_id block, std::uint64_t prefix) {
 void cache_model::mark_committed(model_sequence& s, std::int64_t num_tokens) {
   for (auto end = s.num_computed / config_.block_size * config_.block_size + config_.block_size; end <= num_tokens;
        end += config_.block_size) {
+    if (!s.options.publish) {
+      continue;
+    }
     const auto prefix = s.prefixes[static_cast<std::size_t>(end) - 1];
     published_[s.blocks[static_cast<std::size_t>(end / config_.block_size) - 1]] = prefix;
     committed_.insert(prefix);

@@ -19,11 +19,14 @@ struct model_sequence {
   sequence_id id{};
   sequence_options options;
   std::vector<token> tokens;
-  std::vector<std::uint64_t> prefixes;  // element i names the salt and the tokens up to and with i
+  std::vector<token> rest;              // of the prompt: still to be appended
+  std::vector<prefix_key> keys;         // of the tokens, and of the rest
+  std::vector<std::uint64_t> prefixes;  // element i names the salt, and the tokens and keys up to and with i
   std::int64_t num_computed = 0;
   std::int64_t num_written = 0;
   std::int64_t num_prompt = 0;
   std::int64_t num_cached = 0;
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, 0 for none
   std::size_t num_dropped = 0;  // blocks
   std::set<std::uint64_t> steps;  // that it was named in
   bool reuses_slots = false;      // the rest of its last block has held other tokens
@@ -32,6 +35,20 @@ struct model_sequence {
   timestamp last_access{};
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+/// Tokens with their keys.
+struct model_text {
+  std::vector<token> tokens;
+  std::vector<prefix_key> keys;
+
+  [[nodiscard]] token_run run() const { return {tokens, keys}; }
+};
+
+/// An append: its tokens, and its slots ahead.
+struct model_growth {
+  model_text text;
+  std::int64_t num_ahead = 0;
 };
 
 struct model_pin {
@@ -45,6 +62,10 @@ struct model_coverage {
   cache_statistics statistics;
   std::int64_t moves = 0;
   std::int64_t revivals_checked = 0;  // hits on blocks that no live sequence held
+  std::int64_t keyed_hits = 0;        // hits on blocks behind a key
+  std::int64_t chunks = 0;            // of prompts, appended after creation
+  std::int64_t batch_entries = 0;
+  std::int64_t batch_failures = 0;
 };
 
 /// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
@@ -68,6 +89,8 @@ class cache_model {
   void apply(const operation& next);
   void create(const operation& next);
   void append(const operation& next, bool run);
+  void reserve_slots(const operation& next);
+  void append_batch(const operation& next);
   void compute(const operation& next);
   void write_ahead(const operation& next);
   void fork(const operation& next);
@@ -91,18 +114,27 @@ class cache_model {
 
   [[nodiscard]] std::size_t block_size() const;
   [[nodiscard]] model_sequence* pick(std::uint32_t number);
-  [[nodiscard]] std::vector<token> draw_prompt(const operation& next) const;
-  [[nodiscard]] std::vector<std::uint64_t> name_prefixes(std::span<const token> tokens, salt tag) const;
+  [[nodiscard]] model_text draw_prompt(const operation& next) const;
+  [[nodiscard]] sequence_options draw_options(const operation& next) const;
+  [[nodiscard]] model_growth draw_growth(const model_sequence& s, std::uint32_t b, std::uint32_t c, bool run) const;
+  [[nodiscard]] std::vector<std::uint64_t> hash(const model_text& text, salt tag);
+  [[nodiscard]] std::vector<std::uint64_t> hash_grown(const model_sequence& s, const model_text& more);
+  [[nodiscard]] std::vector<std::uint64_t> name_prefixes(const model_text& text, salt tag) const;
   [[nodiscard]] std::int64_t provably_cached(std::span<const std::uint64_t> prefixes) const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t num_tokens) const;
   [[nodiscard]] std::int64_t available(const block_counts& counts) const;
   [[nodiscard]] bool held_by_any(block_id block) const;
+  [[nodiscard]] bool must_copy(const model_sequence& s, bool grows) const;
+  [[nodiscard]] std::int64_t grown_blocks(const model_sequence& s, const model_growth& growth) const;
+  [[nodiscard]] std::int64_t num_fresh_for(const model_sequence& s, const model_growth& growth) const;
+  void expect_grown(model_sequence& s, const model_growth& growth, const result<void>& outcome);
+  std::vector<new_block> grow(model_sequence& s, const model_growth& growth);
 
   void take_fresh(block_id block);
   [[nodiscard]] std::uint64_t fence_of(const std::set<std::uint64_t>& steps) const;
   void let_go(block_id block, const model_sequence& s);
   void expect_hit(block_id block, std::uint64_t prefix);
-  void extend_names(model_sequence& s, std::span<const token> tokens) const;
+  static void extend_names(model_sequence& s, std::span<const token> tokens);
   [[nodiscard]] std::vector<block_id> fetch_table(sequence_id id);
   void write(const model_sequence& s, std::int64_t first, std::int64_t last);
   void mark_committed(model_sequence& s, std::int64_t num_tokens);
@@ -110,6 +142,7 @@ class cache_model {
   void check();
   void check_sequence(const model_sequence& s);
   void check_stored(const model_sequence& s);
+  void check_slots_ahead(const model_sequence& s);
   void check_statistics(const cache_statistics& now);
   void check_batches(std::span<const model_sequence* const> rows);
 
@@ -131,7 +164,7 @@ class cache_model {
   cache_config config_;
   std::vector<model_sequence> live_;
   std::vector<model_pin> pins_;
-  std::vector<std::vector<token>> past_;  // tokens of sequences that ended
+  std::vector<model_text> past_;  // of sequences that ended
   std::vector<sequence_id> dead_;
   std::vector<pin_id> dead_pins_;
   std::map<block_id, std::uint64_t> published_;  // contents, also after release, until the block is handed out again
@@ -146,6 +179,7 @@ class cache_model {
   cache_statistics expected_;  // what only the model counts: prompts and so on
   std::int64_t fresh_taken_ = 0;
   std::int64_t peak_within_ = 0;
+  std::int64_t peak_at_most_ = 0;  // where copies within a batch let go of blocks; 0 for exactly
   bool refused_ = false;  // the latest operation was, and so changed nothing
   std::size_t num_checks_ = 0;
   padded_batch padded_;

@@ -92,12 +92,31 @@ void cache_model::check_sequence(const model_sequence& s) {
   expect_equal(info->num_prompt_tokens, s.num_prompt, "prompt tokens");
   expect_equal(info->num_cached_tokens, s.num_cached, "cached tokens");
   expect_equal(info->num_blocks, static_cast<std::int64_t>(s.blocks.size()), "blocks");
+  expect_equal(info->num_slots, std::max(s.size(), s.num_reserved), "slots");
   expect(info->created == s.created, "time of creation");
   expect(info->last_access == s.last_access, "time of last access");
   expect(info->options.salt == s.options.salt && info->options.priority == s.options.priority &&
              info->options.retention == s.options.retention,
          "options");
   expect(fetch_table(s.id) == s.blocks, "a block table changed behind its owner's back");
+  if (s.num_reserved > s.size()) {
+    check_slots_ahead(s);
+  }
+}
+
+/// They can be asked for unless a block that others can see has the first of them.
+void cache_model::check_slots_ahead(const model_sequence& s) {
+  auto slots = std::vector<slot>(static_cast<std::size_t>(s.num_reserved - s.size()));
+  const auto mapped = cache_.slot_mapping(s.id, s.size(), slots);
+  if (must_copy(s, true)) {
+    return expect(!mapped && mapped.error().code == error_code::invalid_argument, "slots ahead in a shared block");
+  }
+  expect_success(mapped, "slots ahead");
+  for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+    const auto at = s.tokens.size() + i;
+    expect(slots[i] == make_slot(s.blocks[at / block_size()], config_.block_size, std::int64_t(at % block_size())),
+           "a slot ahead is wrong");
+  }
 }
 
 /// Reads back everything that was written and is still held.
@@ -168,6 +187,9 @@ void cache_model::check_statistics(const cache_statistics& now) {
   }
   expected_.evictions += std::max(std::int64_t{0}, fresh_taken_ - seen_.blocks.free);
   expected_.peak_in_use = std::max({expected_.peak_in_use, blocks.in_use, peak_within_});
+  if (peak_at_most_ != 0 && now.peak_in_use <= std::max(expected_.peak_in_use, peak_at_most_)) {
+    expected_.peak_in_use = std::max(expected_.peak_in_use, now.peak_in_use);
+  }
   expect_equal(now.num_sequences, static_cast<std::int64_t>(live_.size()), "sequences");
   expect_equal(now.num_pins, static_cast<std::int64_t>(pins_.size()), "pins");
   expect_equal(now.num_tokens, num_tokens, "tokens of all sequences");
@@ -187,7 +209,8 @@ void cache_model::check_batches(std::span<const model_sequence* const> wanted) {
   expect_equal(static_cast<std::int64_t>(compressed_.num_rows()), std::ssize(wanted), "rows of the compressed batch");
   auto start = std::int32_t{0};
   for (auto i = std::size_t{0}; i < wanted.size(); ++i) {
-    const auto& blocks = wanted[i]->blocks;
+    auto blocks = wanted[i]->blocks;
+    blocks.resize(static_cast<std::size_t>(blocks_for(wanted[i]->size())));
     auto padded = blocks;
     padded.resize(padded_.row_stride(), no_block);
     const auto row = padded_.block_tables().subspan(i * padded_.row_stride(), padded_.row_stride());

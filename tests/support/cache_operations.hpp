@@ -11,6 +11,8 @@ enum class action : std::uint8_t {
   create,
   append_one,
   append_run,
+  reserve_slots,
+  append_batch,
   compute,
   write_ahead,
   fork,

@@ -4,6 +4,8 @@
 
 #include <pagedkv/pagedkv.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,17 +19,20 @@ class cache_under_test {
  public:
   virtual ~cache_under_test() = default;
 
-  virtual result<admission> create_sequence(std::span<const token> tokens, const sequence_options& options) = 0;
+  virtual result<admission> create_sequence(const token_run& prompt, const sequence_options& options) = 0;
   virtual result<void> append(sequence_id id, token next) = 0;
-  virtual result<void> append(sequence_id id, std::span<const token> tokens) = 0;
+  virtual result<void> append(sequence_id id, const token_run& run) = 0;
+  virtual result<void> reserve_slots(sequence_id id, std::int64_t num_ahead) = 0;
+  virtual result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out) = 0;
+  virtual std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes, salt tag) = 0;
   virtual result<void> commit(sequence_id id, std::int64_t num_tokens) = 0;
   virtual result<sequence_id> fork(sequence_id id) = 0;
   virtual result<void> truncate(sequence_id id, std::int64_t num_tokens) = 0;
   virtual result<void> drop_before(sequence_id id, std::int64_t num_tokens) = 0;
   virtual result<void> release(sequence_id id, bool ended) = 0;
-  virtual result<pinning> pin(std::span<const token> tokens, salt tag) = 0;
+  virtual result<pinning> pin(const token_run& run, salt tag) = 0;
   virtual result<void> unpin(pin_id id) = 0;
-  virtual std::int64_t find_prefix(std::span<const token> tokens, salt tag) = 0;
+  virtual std::int64_t find_prefix(const token_run& run, salt tag) = 0;
   virtual result<step_id> begin_step() = 0;
   virtual result<step_id> begin_step(std::span<const sequence_id> ids) = 0;
   virtual result<void> retire_step(step_id step) = 0;
@@ -61,11 +66,20 @@ class adapted_cache final : public cache_under_test {
  public:
   explicit adapted_cache(const cache_config& config) : cache_(config) {}
 
-  result<admission> create_sequence(std::span<const token> tokens, const sequence_options& options) override {
-    return cache_.create_sequence(tokens, options);
+  result<admission> create_sequence(const token_run& prompt, const sequence_options& options) override {
+    return cache_.create_sequence(prompt, options);
   }
   result<void> append(sequence_id id, token next) override { return cache_.append(id, next); }
-  result<void> append(sequence_id id, std::span<const token> tokens) override { return cache_.append(id, tokens); }
+  result<void> append(sequence_id id, const token_run& run) override { return cache_.append(id, run); }
+  result<void> reserve_slots(sequence_id id, std::int64_t num_ahead) override {
+    return cache_.reserve_slots(id, num_ahead);
+  }
+  result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out) override {
+    return cache_.append_batch(entries, out);
+  }
+  std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes, salt tag) override {
+    return cache_.hash_blocks(prompt, hashes, tag);
+  }
   result<void> commit(sequence_id id, std::int64_t num_tokens) override { return cache_.commit(id, num_tokens); }
   result<sequence_id> fork(sequence_id id) override { return cache_.fork(id); }
   result<void> truncate(sequence_id id, std::int64_t num_tokens) override { return cache_.truncate(id, num_tokens); }
@@ -73,9 +87,9 @@ class adapted_cache final : public cache_under_test {
     return cache_.drop_before(id, num_tokens);
   }
   result<void> release(sequence_id id, bool ended) override { return cache_.release(id, {.session_ended = ended}); }
-  result<pinning> pin(std::span<const token> tokens, salt tag) override { return cache_.pin(tokens, tag); }
+  result<pinning> pin(const token_run& run, salt tag) override { return cache_.pin(run, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
-  std::int64_t find_prefix(std::span<const token> tokens, salt tag) override { return cache_.find_prefix(tokens, tag); }
+  std::int64_t find_prefix(const token_run& run, salt tag) override { return cache_.find_prefix(run, tag); }
   result<step_id> begin_step() override { return cache_.begin_step(); }
   result<step_id> begin_step(std::span<const sequence_id> ids) override { return cache_.begin_step(ids); }
   result<void> retire_step(step_id step) override { return cache_.retire_step(step); }

@@ -11,8 +11,10 @@
 #include <pagedkv/cache/operations/find_prefix.hpp>
 #include <pagedkv/cache/operations/fork.hpp>
 #include <pagedkv/cache/operations/gain_of_releasing.hpp>
+#include <pagedkv/cache/operations/hash_blocks.hpp>
 #include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/release.hpp>
+#include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
 #include <pagedkv/cache/operations/write.hpp>
@@ -23,7 +25,6 @@
 #include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
-#include <pagedkv/sequence/slot_mapping.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
@@ -65,6 +66,9 @@ class basic_kv_cache {
   using events_type = typename policies::template on<events_axis>;
   using stream = typename backend_type::stream;
 
+  /// Whether priorities and retention in `sequence_options` have an effect.
+  static constexpr bool uses_priority = pagedkv::uses_priority<eviction_type>;
+
   static_assert(
       std::is_same_v<typename policies::changes, policy_list<Changes...>>,
       "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: write "
@@ -88,20 +92,24 @@ class basic_kv_cache {
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
-  /// Starts a sequence with a prompt, which may be empty. All of it is allocated or nothing is; at least the last token
-  /// is left to compute. Linear in the prompt. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
+  /// Starts a sequence with a prompt, which may be empty. All of it is allocated, or of what is not cached only
+  /// `sequence_options::first_chunk`, or nothing; at least the last token is left to compute. Hits, statistics and what
+  /// the eviction policy learns are the whole prompt's. Linear in the prompt. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
   /// (`max_sequences`), `invalid_argument`, `out_of_memory`.
-  [[nodiscard]] result<admission> create_sequence(std::span<const token> tokens,
+  [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto made = detail::make_record(state_.sequences, "number of sequences",
-                                    [&](sequence& s) { return detail::create_sequence(state_, s, tokens, options); });
+                                    [&](sequence& s) { return detail::create_sequence(state_, s, prompt, options); });
     if (!made) {
       return made.error();
     }
     const auto id = static_cast<sequence_id>(state_.sequences.id_of(**made));
-    detail::report_admission(state_, id, (*made)->record);
-    return admission{id, (*made)->record.num_cached_tokens};
+    const auto& s = (*made)->record;
+    detail::report_admission(state_, id, s);
+    const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
+    const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
+    return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};
   }
 
   /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
@@ -117,13 +125,21 @@ class basic_kv_cache {
         return {};
       }
       const auto run = std::array{next};  // only here does the token need an address
-      return extend(s, run, on);
+      return extend(s, run, 0, on);
     });
   }
 
-  [[nodiscard]] result<void> append(sequence_id id, std::span<const token> tokens, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return extend(s, tokens, on); });
+    return visit(id, [&](sequence& s) { return extend(s, run, 0, on); });
+  }
+
+  /// Takes blocks for `num_ahead` tokens behind the last one, whose slots may then be asked for and written; tokens
+  /// appended later take them. Truncation gives them back. Where the last block is partial, a fork ends the claim to
+  /// slots in it: reserve again. Errors: those of `append`.
+  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
   }
 
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
@@ -139,16 +155,17 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
   }
 
-  /// Commits, appends and maps slots for a batch, in the order of its entries and under one lock: who comes first gets
+  /// Commits, appends and maps slots for a batch, in the order of its entries and under one lock; the first get
   /// blocks first. An entry that fails changes nothing, but for its commit when only the append behind that fails; the
   /// others go on. Copies on write run on `on`. The errors of an entry are those of `commit` and `append`. Errors of the
   /// call, which then changes nothing: `invalid_argument` when `out` has too little room for slots or failures.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append_batch(state_, entries, out, [&](sequence& s, std::span<const token> tokens) {
-      return extend(s, tokens, on);
-    });
+    return detail::append_batch(state_, entries, out,
+                                [&](sequence& s, const token_run& run, std::int64_t num_ahead) {
+                                  return extend(s, run, num_ahead, on);
+                                });
   }
 
   /// A second sequence on the same blocks. The first must be committed to its end.
@@ -193,10 +210,10 @@ class basic_kv_cache {
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
-  [[nodiscard]] result<pinning> pin(std::span<const token> tokens, salt tag = salt::none) noexcept {
+  [[nodiscard]] result<pinning> pin(const token_run& run, salt tag = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto made = detail::make_record(state_.pins, "number of pins",
-                                          [&](pinned_prefix& p) { return detail::pin(state_, p, tokens, tag); });
+                                          [&](pinned_prefix& p) { return detail::pin(state_, p, run, tag); });
     if (!made) {
       return made.error();
     }
@@ -210,27 +227,34 @@ class basic_kv_cache {
   }
 
   /// Length, in tokens, of the longest cached prefix. Takes no references.
-  [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag = salt::none) noexcept {
+  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::find_prefix(state_, tokens, tag);
+    return detail::find_prefix(state_, run, tag);
+  }
+
+  /// Chained hashes of the full blocks of a prompt, for `token_run::hashes`: computed once, as it arrives, outside of
+  /// every lock. Fills `hashes` as far as there is room; returns how many.
+  [[nodiscard]] std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes,
+                                        salt tag = salt::none) const noexcept {
+    return detail::hash_blocks(state_.index, prompt, tag, state_.block_size(), hashes);
   }
 
   /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence
-  /// created from `tokens` would share: what preempting them would gain. Leaves out sequences that are gone or busy.
+  /// created from `prompt` would share: what preempting them would gain. Leaves out sequences that are gone or busy.
   /// O(n log n) in their blocks.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
-                                                       std::span<const token> tokens = {},
+                                                       const token_run& prompt = {},
                                                        salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::gain_of_releasing(state_, ids, tokens, tag);
+    return detail::gain_of_releasing(state_, ids, prompt, tag);
   }
   /// How many of these sequences, from the first on, it takes to gain so many blocks, at once or with open steps; 0
   /// when all are not enough.
   [[nodiscard]] result<std::size_t> fewest_to_release(std::span<const sequence_id> ids, std::int64_t num_blocks,
-                                                      std::span<const token> tokens = {},
+                                                      const token_run& prompt = {},
                                                       salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::fewest_to_release(state_, ids, num_blocks, tokens, tag);
+    return detail::fewest_to_release(state_, ids, num_blocks, prompt, tag);
   }
 
   /// Opens a step that uses these sequences: blocks that they let go of, until it retires, are handed out again only
@@ -290,35 +314,37 @@ class basic_kv_cache {
                            s.num_prompt_tokens,
                            s.num_cached_tokens,
                            static_cast<std::int64_t>(s.blocks.size()),
+                           std::max(s.num_tokens, s.num_reserved),
                            s.created,
                            s.last_access,
                            s.options};
     });
   }
 
-  /// Fills `slots` for the tokens from `first_token` on. Errors: `invalid_argument` outside the sequence.
+  /// Fills `slots` for the tokens from `first_token` on, reserved ones included. Errors: `invalid_argument` outside of
+  /// them.
   [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const sequence& s) -> result<void> {
-      const auto size = static_cast<std::int64_t>(slots.size());
-      if (first_token < 0 || first_token > s.num_tokens || size > s.num_tokens - first_token) {
-        return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token,
-                     s.num_tokens};
-      }
-      fill_slots(s.blocks, state_.config.block_size, first_token, slots);
-      return {};
-    });
+    return visit(id, [&](const sequence& s) { return detail::slot_mapping(state_, s, first_token, slots); });
   }
 
-  /// Copies the block table; returns its size. Errors: `invalid_argument` when `blocks` is shorter.
-  [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) noexcept {
+  /// Copies the block table from the entry at `first_block` on, and returns its size. An append changes entries from
+  /// the one of its first token on, others none. Errors: `invalid_argument` when `blocks` is too short, or beyond the
+  /// table.
+  [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks,
+                                                std::size_t first_block = 0) noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<std::size_t> {
-      if (blocks.size() < s.blocks.size()) {
-        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
+      if (first_block > s.blocks.size()) {
+        return error{error_code::invalid_argument, "first block to copy", static_cast<std::int64_t>(first_block),
                      static_cast<std::int64_t>(s.blocks.size())};
       }
-      copy_run(s.blocks.all(), blocks);
+      const auto wanted = s.blocks.all().subspan(first_block);
+      if (blocks.size() < wanted.size()) {
+        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
+                     static_cast<std::int64_t>(wanted.size())};
+      }
+      copy_run(wanted, blocks);
       return s.blocks.size();
     });
   }
@@ -330,7 +356,9 @@ class basic_kv_cache {
     const auto guard = shared_guard{mutex_};
     const auto visit_row = [&](std::size_t i, auto&& use) {
       return visit(ids[i], [&](const sequence& s) -> result<void> {
-        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, s.blocks.all()});
+        const auto blocks = s.blocks.all();  // without those that only have slots ahead
+        const auto size = s.num_reserved > s.num_tokens ? state_.blocks_for(s.num_tokens) : blocks.size();
+        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, blocks.first(size)});
       });
     };
     auto updated = batch.update(ids.size(), state_.config.block_size, visit_row);
@@ -430,12 +458,13 @@ class basic_kv_cache {
     return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
   }
 
-  [[gnu::noinline]] result<void> extend(sequence& s, std::span<const token> tokens, stream on) noexcept {
+  [[gnu::noinline]] result<void> extend(sequence& s, const token_run& run, std::int64_t num_ahead,
+                                        stream on) noexcept {
     const auto copy = [&](block_id from, block_id to) {
       const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
       return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
     };
-    return accessed(s, detail::append(state_, s, tokens, copy));
+    return accessed(s, detail::append(state_, s, run, num_ahead, copy));
   }
 
   /// Reports a step that has begun.

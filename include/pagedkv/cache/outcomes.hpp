@@ -13,6 +13,9 @@ enum class pin_id : std::uint64_t {};
 struct admission {
   sequence_id id{};
   std::int64_t num_cached_tokens = 0;
+  std::int64_t num_tokens = 0;  // the cached ones and the first chunk
+  std::int64_t num_blocks = 0;
+  std::int64_t num_new_blocks = 0;  // the last ones of the table; the others are prefix hits
 };
 
 /// Result of `pin`. The pinned prefix has `num_tokens`, a multiple of the block size; 0 if nothing was cached.
@@ -34,6 +37,7 @@ struct sequence_info {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_blocks = 0;  // positions in the block table, dropped ones included
+  std::int64_t num_slots = 0;   // of the tokens, and those reserved ahead
   timestamp created{};
   timestamp last_access{};  // of the last creation, append or commit
   sequence_options options;

@@ -83,9 +83,9 @@ class block_table {
     ++version_;
   }
 
-  /// Copies another table. Requires reserved memory.
-  void copy(const block_table& other) noexcept {
-    blocks_.assign(other.blocks_.begin(), other.blocks_.end());
+  /// Copies the first `size` entries of another table, which has dropped no more. Requires reserved memory.
+  void copy(const block_table& other, std::size_t size) noexcept {
+    blocks_.assign(other.blocks_.begin(), other.blocks_.begin() + static_cast<std::ptrdiff_t>(size));
     num_dropped_ = other.num_dropped_;
     ++version_;
   }

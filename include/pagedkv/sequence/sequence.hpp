@@ -3,20 +3,51 @@
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/step_set.hpp>
+#include <pagedkv/core/token_run.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
 
 namespace pagedkv {
 
+/// How long blocks stay, under a policy that heeds it (see `uses_priority`).
+struct block_retention {
+  std::uint8_t priority = 50;  // 0 to 100; blocks of higher priority stay longer
+  std::int64_t duration = 0;   // nanoseconds after release for which the priority holds; 0 for ever
+};
+
+/// The same for the blocks that hold some of the tokens [first, last). An empty range says nothing.
+struct range_retention {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  block_retention retention = {};
+};
+
 /// Options of `create_sequence`.
 struct sequence_options {
+  static constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();
+
   pagedkv::salt salt = pagedkv::salt::none;
   std::uint8_t priority = 50;        // 0 to 100; under a policy that heeds it, blocks of higher priority stay longer
   std::int64_t retention = 0;        // nanoseconds after release for which the priority holds; 0 for ever
   std::int64_t expected_return = 0;  // nanoseconds after release until the session's next request; 0: unknown
   std::int64_t expected_tokens = 0;  // appending up to this length allocates no memory
+
+  std::int64_t max_cached_tokens = no_limit;  // of the prompt, to be taken from the prefix cache; 0 reads nothing from it
+  bool publish = true;                        // false: commit enters nothing into the prefix cache
+  std::int64_t first_chunk = no_limit;        // tokens behind the cached ones that creation appends; the caller appends
+                                              // the rest of the prompt, chunk by chunk
+
+  // A block has the highest priority of the ranges that it has tokens of, for the longest time where several give it;
+  // without one, `priority` for `retention`.
+  std::array<range_retention, 4> ranges = {};
+  std::optional<block_retention> answer = {};  // the range from the end of the prompt on
 };
 
 /// Facts about a session when one of its requests ends. A wrong hint costs little.
@@ -31,7 +62,7 @@ struct sequence {
   block_table blocks;
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;
-  std::size_t num_published_blocks = 0;
+  std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
   chain_link tail;          // what block number `num_published_blocks` continues
   chain_link window_start;  // what the first block still held continues
 
@@ -39,11 +70,15 @@ struct sequence {
   token* next_token = nullptr;
   token* end_of_room = nullptr;
 
+  std::int64_t num_reserved = 0;      // tokens that slots were reserved for, if more than there are
+  std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
+  std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
+
   step_set steps;             // that use it
   bool reuses_slots = false;  // the rest of the last block held tokens before, which an open step may read
 
   sequence_options options;
-  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_prompt_tokens = 0;  // also those that are still to be appended
   std::int64_t num_cached_tokens = 0;
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};

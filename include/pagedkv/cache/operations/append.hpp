@@ -1,11 +1,13 @@
 #pragma once
 
-#include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/cache/operations/parts/make_room.hpp>
+#include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace pagedkv::detail {
@@ -23,43 +25,36 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
   }
 }
 
-/// Appends a run of tokens: all or nothing. The last block is copied first if others can see it. (When that copy fails
-/// in the backend, blocks that were evicted to make room stay evicted; nothing else has changed.)
+/// Appends a run of tokens, and reserves slots for `num_ahead` more: all or nothing. `copy`: see `make_room`.
 template <class State, class Copy>
-[[nodiscard]] result<void> append(State& state, sequence& s, std::span<const token> tokens, Copy&& copy) noexcept {
-  if (tokens.empty()) {
+[[nodiscard]] result<void> append(State& state, sequence& s, const token_run& run, std::int64_t num_ahead,
+                                  Copy&& copy) noexcept {
+  if (num_ahead < 0 || num_ahead > std::numeric_limits<std::int32_t>::max()) {
+    return error{error_code::invalid_argument, "number of slots ahead", num_ahead,
+                 std::numeric_limits<std::int32_t>::max()};
+  }
+  if (run.tokens.empty() && num_ahead == 0) {
     return {};
   }
-  const auto size = s.blocks.size();
-  const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
-  const bool must_copy = partial && !appends_in_place(state, s);
-  const auto total = state.blocks_for(s.num_tokens + static_cast<std::int64_t>(tokens.size()));
-  const auto num_fresh = total - size + (must_copy ? 1 : 0);
-  const auto num_held = total - s.blocks.num_dropped();
-  if (num_held > static_cast<std::size_t>(state.config.num_blocks)) {
-    return state.never_fits(num_held);
+  const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(run.tokens.size());
+  if (auto checked = check_keys(run.keys, s, num_tokens); !checked) {
+    return checked;
   }
-  if (!s.blocks.try_reserve(size + num_fresh)) {
-    return error{error_code::out_of_memory, "number of blocks in the block table",
-                 static_cast<std::int64_t>(size + num_fresh)};
+  if (!reserve_keys(s, run.keys)) {
+    return error{error_code::out_of_memory, "number of keys", static_cast<std::int64_t>(run.keys.size())};
   }
-  const auto rewritten = must_copy && state.pool.writable(s.blocks.back()) ? s.blocks.back() : no_block;
-  auto fresh = s.blocks.extend(num_fresh);
-  if (auto allocated = state.allocate(fresh, {.rewritten = rewritten}); !allocated) {
-    s.blocks.withdraw(num_fresh);
-    return allocated;
+  if (auto made = make_room(state, s, num_tokens + num_ahead, copy); !made) {
+    return made;
   }
-  if (must_copy) {
-    const auto replacement = fresh.back();
-    if (auto copied = copy_last_block(state, s, replacement, copy); !copied) {
-      state.pool.discard(fresh);
-      s.blocks.withdraw(num_fresh);
-      return copied;
-    }
-    s.blocks.withdraw(1);
+  if (state.blocks_for(num_tokens) != state.blocks_for(s.num_tokens)) {
+    s.reuses_slots = false;
   }
-  s.reuses_slots = s.reuses_slots && num_fresh == 0;
-  store_tokens(state, s, tokens);
+  store_tokens(state, s, run.tokens);
+  s.keys.insert(s.keys.end(), run.keys.begin(), run.keys.end());
+  note_hashes(state, s, run.hashes);
+  if (num_ahead != 0) {
+    s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);
+  }
   find_room(state, s);
   return {};
 }

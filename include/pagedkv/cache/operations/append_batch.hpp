@@ -19,8 +19,9 @@ struct batch_entry {
   static constexpr auto no_commit = std::int64_t{-1};
 
   sequence_id id{};
-  std::span<const token> tokens = {};            // to append; may be empty
-  std::int64_t num_computed_tokens = no_commit;  // to commit, before the tokens are appended
+  token_run run = {};                            // to append; may be empty
+  std::int64_t num_computed_tokens = no_commit;  // to commit, before the run is appended
+  std::int64_t num_ahead = 0;                    // slots to reserve behind the run
 };
 
 /// An entry that failed, and why.
@@ -38,7 +39,8 @@ struct new_block {
 
 /// Memory of the caller's that `append_batch` fills, each from the start; it may be pinned.
 struct batch_buffers {
-  std::span<slot> slots = {};              // one for each token, entry after entry; `skip_slot` where the entry failed
+  std::span<slot> slots = {};              // for each token and each slot ahead, entry after entry; `skip_slot` where
+                                           // the entry failed
   std::span<batch_failure> failures = {};  // as many as there are entries
   std::span<new_block> new_blocks = {};    // in the order of entries; those that do not fit are only counted
 };
@@ -52,11 +54,16 @@ struct batch_outcome {
 
 namespace detail {
 
+/// How many slots an entry wants. Not less than 0, whatever the entry asks for.
+[[nodiscard]] inline std::size_t num_slots_of(const batch_entry& entry) noexcept {
+  return entry.run.tokens.size() + static_cast<std::size_t>(std::max(entry.num_ahead, std::int64_t{0}));
+}
+
 [[nodiscard]] inline result<std::size_t> check_room(std::span<const batch_entry> entries,
                                                     const batch_buffers& out) noexcept {
   auto num_slots = std::size_t{0};
   for (const auto& entry : entries) {
-    num_slots += entry.tokens.size();
+    num_slots += num_slots_of(entry);
   }
   if (out.slots.size() < num_slots) {
     return error{error_code::invalid_argument, "room for slots of a batch", static_cast<std::int64_t>(out.slots.size()),
@@ -99,12 +106,13 @@ template <class State>
 [[nodiscard]] bool only_stores(const State& state, const sequence& s, const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;
   const auto published_next = static_cast<std::int64_t>((s.num_published_blocks + 1) * state.block_size());
-  return entry.tokens.size() == 1 && s.has_room() &&
+  return entry.run.tokens.size() == 1 && s.has_room() && entry.num_ahead == 0 &&
          (num_computed == batch_entry::no_commit ||
-          (s.num_computed_tokens <= num_computed && num_computed <= s.num_tokens && num_computed < published_next));
+          (s.num_computed_tokens <= num_computed && num_computed <= s.num_tokens &&
+           (num_computed < published_next || !s.options.publish)));
 }
 
-/// Commits, then appends by `extend(s, tokens)`; fills the tokens' slots.
+/// Commits, then appends by `extend(s, run, num_ahead)`; fills the slots.
 template <class State, class Extend, class Added>
 [[nodiscard]] [[gnu::noinline]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry,
                                                               std::span<slot> slots, Extend&& extend,
@@ -116,7 +124,7 @@ template <class State, class Extend, class Added>
     s.last_access = state.time();
   }
   const auto first = s.num_tokens;
-  auto appended = watch_table(state, s, [&] { return extend(s, entry.tokens); }, added);
+  auto appended = watch_table(state, s, [&] { return extend(s, entry.run, entry.num_ahead); }, added);
   if (appended) {
     fill_slots(s.blocks, state.config.block_size, first, slots);
   }
@@ -134,7 +142,7 @@ template <class State, class Extend>
   const auto now = state.time();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
-    const auto slots = out.slots.subspan(done.num_slots, entry.tokens.size());
+    const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
     const auto appended =
         visit_record(state.sequences, static_cast<std::uint64_t>(entry.id), [&](sequence& s) -> result<void> {
           if (!only_stores(state, s, entry)) [[unlikely]] {
@@ -143,7 +151,7 @@ template <class State, class Extend>
             });
           }
           slots[0] = state.index.slot_of(s.next_token);
-          *s.next_token++ = entry.tokens[0];
+          *s.next_token++ = entry.run.tokens[0];
           s.num_computed_tokens = std::max(s.num_computed_tokens, entry.num_computed_tokens);
           ++s.num_tokens;
           s.last_access = now;

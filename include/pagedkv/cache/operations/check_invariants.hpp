@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/cache_state.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -49,17 +50,18 @@ class invariant_check {
 
   void check_sequence(const sequence& s) {
     count_references(s.blocks);
-    expect(s.blocks.size() == state_.blocks_for(s.num_tokens), "a block table does not match its sequence's length",
-           s.num_tokens);
+    expect(s.blocks.size() == state_.blocks_for(std::max(s.num_tokens, s.num_reserved)),
+           "a block table does not match its sequence's length", s.num_tokens);
     expect(0 <= s.num_computed_tokens && s.num_computed_tokens <= s.num_tokens,
            "a sequence has more computed tokens than tokens", s.num_computed_tokens);
     const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state_.block_size();
-    expect(s.num_published_blocks == num_full, "a sequence's full committed blocks are not all published",
-           static_cast<std::int64_t>(num_full));
+    expect(s.num_published_blocks == num_full || (!s.options.publish && s.num_published_blocks < num_full),
+           "a sequence's full committed blocks are not all published", static_cast<std::int64_t>(num_full));
     check_chain(s);
     if (s.has_room()) {
-      expect(state_.pool.writable(s.blocks.back()), "a sequence may append to a block that others can see",
-             std::int64_t(s.blocks.back()));
+      const auto block = s.blocks[static_cast<std::size_t>(s.num_tokens) / state_.block_size()];
+      expect(state_.pool.writable(block), "a sequence may append to a block that others can see",
+             std::int64_t(block));
     }
   }
 

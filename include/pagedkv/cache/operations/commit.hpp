@@ -55,7 +55,9 @@ void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
     auto last_hash = s.tail.hash;
     for (std::size_t i = 0; i < count; ++i) {
       const auto block = s.blocks[first + i];
-      last_hash = hashes[i] = state.index.hash(last_hash, state.index.tokens(block));
+      last_hash = hashes[i] = first + i < s.num_hashed_blocks
+                                  ? state.index.link(block).hash
+                                  : state.index.hash(last_hash, state.index.contents(block));
       state.index.prefetch_publication(block, last_hash);
     }
     for (std::size_t i = 0; i < count; ++i) {
@@ -64,8 +66,30 @@ void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
   }
 }
 
+/// Gives the blocks that are about to be published their keys: all or nothing.
+template <class State>
+[[nodiscard]] result<void> assign_keys(State& state, const sequence& s, std::size_t num_blocks) noexcept {
+  const auto size = static_cast<std::int64_t>(state.block_size());
+  const auto first = static_cast<std::int64_t>(s.num_published_blocks) * size;
+  auto rest = keys_between(s.keys, first, static_cast<std::int64_t>(num_blocks) * size);
+  for (auto assigned = rest.first(0); !rest.empty(); rest = rest.subspan(assigned.size())) {
+    const auto index = rest.front().position / size;
+    assigned = keys_between(rest, index * size, (index + 1) * size);
+    const auto block = s.blocks[static_cast<std::size_t>(index)];
+    if (!state.pool.state(block).published() && !state.index.assign_keys(block, assigned)) {
+      for (auto i = s.num_published_blocks; i < num_blocks; ++i) {
+        if (!state.pool.state(s.blocks[i]).published()) {
+          state.index.clear_keys(s.blocks[i]);
+        }
+      }
+      return error{error_code::out_of_memory, "number of keys", static_cast<std::int64_t>(rest.size())};
+    }
+  }
+  return {};
+}
+
 /// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
-/// `invalid_argument` beyond the length, or before what was committed.
+/// `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
 template <class State>
 [[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
   if (num_tokens > s.num_tokens) {
@@ -75,8 +99,14 @@ template <class State>
     return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
                  s.num_computed_tokens};
   }
+  if (s.options.publish) {
+    const auto num_blocks = static_cast<std::size_t>(num_tokens) / state.block_size();
+    if (auto assigned = assign_keys(state, s, num_blocks); !assigned) {
+      return assigned;
+    }
+    publish_up_to(state, s, num_blocks);
+  }
   s.num_computed_tokens = num_tokens;
-  publish_up_to(state, s, static_cast<std::size_t>(num_tokens) / state.block_size());
   return {};
 }
 

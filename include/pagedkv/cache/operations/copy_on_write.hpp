@@ -8,20 +8,28 @@
 
 namespace pagedkv::detail {
 
+/// The block with the end of a sequence, which is not full. Blocks behind it are reserved.
+template <class State>
+[[nodiscard]] block_id last_block(const State& state, const sequence& s) noexcept {
+  return s.blocks[static_cast<std::size_t>(s.num_tokens) / state.block_size()];
+}
+
 /// Whether the last block, which is not full, can be appended to in place: one sequence holds it, no prefix hit can
 /// find it, and no open step reads the slots that would be written.
 template <class State>
 [[nodiscard]] bool appends_in_place(const State& state, const sequence& s) noexcept {
-  return state.pool.writable(s.blocks.back()) && !(s.reuses_slots && state.pool.fenced(s.blocks.back()));
+  const auto block = last_block(state, s);
+  return state.pool.writable(block) && !(s.reuses_slots && state.pool.fenced(block));
 }
 
-/// Finds how much of the last block can be appended to in place.
+/// Finds how much of the last block, or of the first reserved one, can be appended to in place.
 template <class State>
 void find_room(State& state, sequence& s) noexcept {
+  const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
   s.forget_room();
-  if (offset != 0 && appends_in_place(state, s)) {
-    const auto room = state.index.tokens(s.blocks.back()).subspan(offset);
+  if (index < s.blocks.size() && (offset == 0 || appends_in_place(state, s))) {
+    const auto room = state.index.tokens(s.blocks[index]).subspan(offset);
     s.next_token = room.data();
     s.end_of_room = room.data() + room.size();
   }
@@ -42,8 +50,9 @@ template <class State, class Copy>
   if constexpr (State::locking_type::family::concurrent) {
     state.note_peak();  // see `release_blocks`
   }
-  release_block(state, shared, index, release_of(s, state.time(), {}, state.block_size()),
-                state.pool.fence_of(s.steps));
+  auto how = release_of(s, state.time(), {}, state.block_size());
+  apply_ranges(how, s, index, state.block_size(), state.time());
+  release_block(state, shared, index, how, state.pool.fence_of(s.steps));
   count<&cache_statistics::copies>(state.counts, 1);
   if constexpr (reports<typename State::events_type, event_kind::copied>) {
     state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});

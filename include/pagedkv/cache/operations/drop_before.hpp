@@ -18,8 +18,8 @@ template <class State>
   const auto last = static_cast<std::size_t>(num_tokens) / state.block_size();
   const auto first = s.blocks.num_dropped();
   if (last > first) {
-    s.window_start = state.index.link(s.blocks[last - 1]);
-    release_blocks(state, s.blocks, first, last, release_of(s, state.time(), {}, state.block_size()), s.steps);
+    s.window_start = last <= s.num_published_blocks ? state.index.link(s.blocks[last - 1]) : s.tail;
+    release_blocks(state, s, first, last, release_of(s, state.time(), {}, state.block_size()));
     s.blocks.drop_before(last);
   }
   return {};

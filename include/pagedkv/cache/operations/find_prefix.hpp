@@ -3,15 +3,14 @@
 #include <pagedkv/cache/operations/parts/leases.hpp>
 
 #include <cstdint>
-#include <span>
 
 namespace pagedkv::detail {
 
 template <class State>
-[[nodiscard]] std::int64_t find_prefix(State& state, std::span<const token> tokens, salt tag) noexcept {
+[[nodiscard]] std::int64_t find_prefix(State& state, const token_run& run, salt tag) noexcept {
   const auto leases = leases_of(state);
   const auto num_blocks =
-      match_chain(state.index, state.index.root(tag), tokens, state.block_size(), tokens.size() / state.block_size(),
+      match_chain(state.index, state.index.root(tag), run, state.block_size(), run.tokens.size() / state.block_size(),
                   leases, [&](block_id block) { leases.end(block); });
   return static_cast<std::int64_t>(num_blocks * state.block_size());
 }

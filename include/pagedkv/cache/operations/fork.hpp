@@ -1,13 +1,13 @@
 #pragma once
 
-#include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/cache/operations/parts/run_facts.hpp>
 
 #include <algorithm>
 #include <cstddef>
 
 namespace pagedkv::detail {
 
-/// Makes an empty sequence share every block of another. Errors: `invalid_argument` while the other has tokens that are
+/// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the other has tokens that are
 /// not computed: their K/V would be written into shared blocks.
 template <class State>
 [[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
@@ -15,11 +15,13 @@ template <class State>
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
                  from.num_tokens - from.num_computed_tokens};
   }
-  const auto num_reserved = std::max(from.blocks.size(), state.blocks_for(from.options.expected_tokens));
-  if (!to.blocks.try_reserve(num_reserved)) {
+  const auto num_blocks = state.blocks_for(from.num_tokens);
+  const auto num_reserved = std::max(num_blocks, state.blocks_for(from.options.expected_tokens));
+  to.keys.clear();
+  if (!to.blocks.try_reserve(num_reserved) || !reserve_keys(to, from.keys)) {
     return error{error_code::out_of_memory, "number of blocks to fork", static_cast<std::int64_t>(num_reserved)};
   }
-  const auto held = from.blocks.held();
+  const auto held = from.blocks.held().first(num_blocks - from.blocks.num_dropped());
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (!state.pool.reference(held[i])) {
       for (; i > 0; --i) {
@@ -28,18 +30,21 @@ template <class State>
       return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
     }
   }
-  to.blocks.copy(from.blocks);
+  to.blocks.copy(from.blocks, num_blocks);
+  to.keys.assign(from.keys.begin(), from.keys.end());
   to.num_tokens = from.num_tokens;
   to.num_computed_tokens = from.num_computed_tokens;
   to.num_published_blocks = from.num_published_blocks;
   to.tail = from.tail;
   to.window_start = from.window_start;
+  to.num_reserved = 0;
+  to.num_hashed_blocks = from.num_hashed_blocks;
   to.steps = {};
   to.reuses_slots = from.reuses_slots;
   to.options = from.options;
   to.num_prompt_tokens = from.num_prompt_tokens;
   to.num_cached_tokens = from.num_cached_tokens;
-  to.num_branch_blocks = from.blocks.size();
+  to.num_branch_blocks = num_blocks;
   to.created = to.last_access = state.time();
   from.forget_room();
   to.forget_room();

@@ -48,14 +48,14 @@ void add_references(State& state, sequence_id id, std::size_t order, std::vector
   } while (num_missing != 0);
 }
 
-/// Blocks that a sequence of these tokens would share, ascending. As in `create_sequence`, the last token is left to compute.
+/// Blocks that a sequence of this prompt would share, ascending. As in `create_sequence`, the last token is left to compute.
 template <class State>
-[[nodiscard]] std::vector<block_id> find_shared(State& state, std::span<const token> tokens, salt tag) {
-  const auto max_shared = tokens.empty() ? 0 : (tokens.size() - 1) / state.block_size();
+[[nodiscard]] std::vector<block_id> find_shared(State& state, const token_run& prompt, salt tag) {
+  const auto max_shared = prompt.tokens.empty() ? 0 : (prompt.tokens.size() - 1) / state.block_size();
   auto shared = std::vector<block_id>{};
   shared.reserve(max_shared);
   const auto leases = leases_of(state);
-  match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_shared, leases, [&](block_id block) {
+  match_chain(state.index, state.index.root(tag), prompt, state.block_size(), max_shared, leases, [&](block_id block) {
     shared.push_back(block);
     leases.end(block);
   });
@@ -67,7 +67,7 @@ template <class State>
 /// the last of its references. May throw `std::bad_alloc`.
 template <class State>
 [[nodiscard]] std::vector<release_gain> gains_in_order(State& state, std::span<const sequence_id> ids,
-                                                       std::span<const token> tokens, salt tag) {
+                                                       const token_run& prompt, salt tag) {
   auto gains = std::vector<release_gain>(ids.size());
   auto references = std::vector<block_reference>{};
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -77,7 +77,7 @@ template <class State>
   const auto twice = [](const block_reference& a, const block_reference& b) { return a.block == b.block && a.by == b.by; };
   references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
-  const auto shared = find_shared(state, tokens, tag);
+  const auto shared = find_shared(state, prompt, tag);
   for (auto run = references.begin(); run != references.end();) {
     const auto block = run->block;
     auto last = std::size_t{0};
@@ -101,10 +101,10 @@ template <class State>
 
 template <class State>
 [[nodiscard]] result<release_gain> gain_of_releasing(State& state, std::span<const sequence_id> ids,
-                                                     std::span<const token> tokens, salt tag) noexcept {
+                                                     const token_run& prompt, salt tag) noexcept {
   try {
     auto sum = release_gain{};
-    for (const auto& [at_once, with_steps] : gains_in_order(state, ids, tokens, tag)) {
+    for (const auto& [at_once, with_steps] : gains_in_order(state, ids, prompt, tag)) {
       sum.at_once += at_once;
       sum.with_steps += with_steps;
     }
@@ -116,10 +116,10 @@ template <class State>
 
 template <class State>
 [[nodiscard]] result<std::size_t> fewest_to_release(State& state, std::span<const sequence_id> ids,
-                                                    std::int64_t num_blocks, std::span<const token> tokens,
+                                                    std::int64_t num_blocks, const token_run& prompt,
                                                     salt tag) noexcept {
   try {
-    const auto gains = gains_in_order(state, ids, tokens, tag);
+    const auto gains = gains_in_order(state, ids, prompt, tag);
     for (std::size_t i = 0; i < gains.size(); ++i) {
       num_blocks -= gains[i].at_once + gains[i].with_steps;
       if (num_blocks <= 0) {

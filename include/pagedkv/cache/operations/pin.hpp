@@ -4,18 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace pagedkv::detail {
 
 /// References every full block of a published prefix of these tokens.
 template <class State>
-[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, std::span<const token> tokens, salt tag) noexcept {
-  const auto max_blocks = tokens.size() / state.block_size();
+[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, const token_run& run, salt tag) noexcept {
+  const auto max_blocks = run.tokens.size() / state.block_size();
   if (!pinned.blocks.try_reserve(max_blocks)) {
-    return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(tokens.size())};
+    return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(run.tokens.size())};
   }
-  auto leased = lease_prefix(state, pinned.blocks, tag, tokens, max_blocks, 0);
+  auto leased = lease_prefix(state, pinned.blocks, tag, run, max_blocks, [](std::size_t num_hits) { return num_hits; });
   reference_leased(state, pinned.blocks, pinned.blocks.size());
   state.note_peak();
   return leased;

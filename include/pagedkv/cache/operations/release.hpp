@@ -13,10 +13,11 @@ void release(State& state, sequence& from, const release_hint& hint) noexcept {
   const auto first = from.blocks.num_dropped();
   const auto trunk = std::clamp(from.num_branch_blocks, first, from.blocks.size());
   how.ended = hint.session_ended || hint.branch_complete;
-  release_blocks(state, from.blocks, trunk, from.blocks.size(), how, from.steps);
+  release_blocks(state, from, trunk, from.blocks.size(), how);
   how.ended = hint.session_ended;
-  release_blocks(state, from.blocks, first, trunk, how, from.steps);
+  release_blocks(state, from, first, trunk, how);
   from.blocks.clear();
+  from.keys.clear();
 }
 
 }  // namespace pagedkv::detail

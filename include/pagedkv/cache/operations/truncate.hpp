@@ -8,7 +8,8 @@
 
 namespace pagedkv::detail {
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released.
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. A prompt that is cut, or
+/// still to be appended, ends there.
 /// Errors: `invalid_argument` outside [start of the first block still held, length].
 template <class State>
 [[nodiscard]] result<void> truncate(State& state, sequence& s, std::int64_t num_tokens) noexcept {
@@ -22,21 +23,26 @@ template <class State>
   }
   const auto num_kept = state.blocks_for(num_tokens);
   if (num_kept < s.blocks.size()) {
-    release_blocks(state, s.blocks, num_kept, s.blocks.size(), release_of(s, state.time(), {}, state.block_size()),
-                   s.steps);
+    release_blocks(state, s, num_kept, s.blocks.size(), release_of(s, state.time(), {}, state.block_size()));
     s.blocks.shrink(num_kept);
   }
-  if (static_cast<std::size_t>(num_tokens) % state.block_size() != 0 && num_tokens < s.num_tokens) {
+  if (static_cast<std::size_t>(num_tokens) % state.block_size() != 0 &&
+      num_tokens < std::max(s.num_tokens, s.num_reserved)) {
     s.reuses_slots = true;
     if (const auto fence = state.pool.fence_of(s.steps); fence != 0) {
       state.pool.fence(s.blocks.back(), fence);
     }
   }
+  if (num_tokens < s.num_tokens) {
+    s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
+    s.keys.resize(keys_between(s.keys, 0, num_tokens).size());
+  }
+  s.num_reserved = 0;
   s.num_tokens = num_tokens;
   s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
-  s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
   s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
   const auto num_full = static_cast<std::size_t>(num_tokens) / state.block_size();
+  s.num_hashed_blocks = std::min(s.num_hashed_blocks, num_full);
   if (num_full < s.num_published_blocks) {
     s.num_published_blocks = num_full;
     s.tail = state.link_before(s, num_full);

@@ -97,6 +97,15 @@ template <eviction_policy P>
   requires requires { requires !P::twins_first; }
 inline constexpr bool twins_first<P> = false;
 
+/// Whether priority and retention of a block mean something to a policy. One that heeds `block_release::priority` and
+/// `retain_until` says so by a member `uses_priority` that is true; the others ignore them.
+template <eviction_policy P>
+inline constexpr bool uses_priority = false;
+
+template <eviction_policy P>
+  requires requires { requires P::uses_priority; }
+inline constexpr bool uses_priority<P> = true;
+
 /// Whether a policy orders about as well when each instance sees a part of the blocks. One that learns, or weighs the
 /// blocks of a chain against each other, says by a member `shardable` that is false that it does not.
 template <eviction_policy P>

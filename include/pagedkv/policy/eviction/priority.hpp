@@ -21,6 +21,7 @@ class priority {
   static constexpr std::string_view name = "priority";
   static constexpr bool concurrent = false;
   static constexpr bool twins_first = false;
+  static constexpr bool uses_priority = true;
 
   static constexpr auto max_priority = 100;
 

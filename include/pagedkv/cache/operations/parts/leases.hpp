@@ -61,17 +61,17 @@ void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const bloc
 
 /// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, each block under a
 /// lease until `reference_leased` or `end_leases`. (Where no other thread is inside, references stand for the leases
-/// from the beginning.) The table is going to be filled up to `num_total` blocks: where that is bound to fail, nothing
-/// is changed.
-template <class State>
-[[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, salt tag, std::span<const token> tokens,
-                                        std::size_t max_blocks, std::size_t num_total) noexcept {
+/// from the beginning.) The table is going to be filled up to `total(num_hits)` blocks: where that is bound to fail,
+/// nothing is changed.
+template <class State, class Total>
+[[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, salt tag, const token_run& run,
+                                        std::size_t max_blocks, Total&& total) noexcept {
   const auto room = blocks.extend(max_blocks);
   auto next = room.begin();
-  match_chain(state.index, state.index.root(tag), tokens, state.block_size(), max_blocks, leases_of(state),
+  match_chain(state.index, state.index.root(tag), run, state.block_size(), max_blocks, leases_of(state),
               [&](block_id block) { *next++ = block; });
   blocks.withdraw(static_cast<std::size_t>(room.end() - next));
-  const auto num_more = num_total - std::min(num_total, blocks.size());
+  const auto num_more = total(blocks.size()) - blocks.size();
   const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
   if (static_cast<std::int64_t>(num_more) > num_available) {
     const auto refused = state.refuse(num_more, num_available, {.shared = blocks.all()});

@@ -2,8 +2,10 @@
 
 #include <pagedkv/cache/cache_state.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace pagedkv::detail {
 
@@ -21,7 +23,8 @@ namespace pagedkv::detail {
   auto how = block_release{};
   how.num_chain_blocks = static_cast<std::uint32_t>(from.num_published_blocks);
   how.num_prompt_tokens = static_cast<std::uint32_t>(from.num_prompt_tokens);
-  how.num_output_tokens = static_cast<std::uint32_t>(from.num_tokens - from.num_prompt_tokens);
+  const auto num_output = std::max(from.num_tokens - from.num_prompt_tokens, std::int64_t{0});
+  how.num_output_tokens = static_cast<std::uint32_t>(num_output);
   how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);
   how.priority = from.options.priority;
   how.ended = hint.session_ended;
@@ -31,6 +34,35 @@ namespace pagedkv::detail {
   }
   how.retain_until = retention_end(now, from.options.retention);
   return how;
+}
+
+[[nodiscard]] inline bool has_ranges(const sequence_options& options) noexcept {
+  return options.answer || std::ranges::any_of(options.ranges, [](const auto& range) { return range.first < range.last; });
+}
+
+/// Gives the block at `index` the priority and the retention of the ranges that it has tokens of.
+inline void apply_ranges(block_release& how, const sequence& from, std::size_t index, std::size_t block_size,
+                         timestamp now) noexcept {
+  const auto start = static_cast<std::int64_t>(index * block_size);
+  const auto end = start + static_cast<std::int64_t>(block_size);
+  const auto longer = [](std::int64_t a, std::int64_t b) { return b != 0 && (a == 0 || a > b); };
+  auto best = std::optional<block_retention>{};
+  const auto consider = [&](std::int64_t first, std::int64_t last, const block_retention& given) {
+    if (first < last && first < end && start < last &&
+        (!best || given.priority > best->priority ||
+         (given.priority == best->priority && longer(given.duration, best->duration)))) {
+      best = given;
+    }
+  };
+  for (const auto& [first, last, given] : from.options.ranges) {
+    consider(first, last, given);
+  }
+  if (from.options.answer) {
+    consider(from.num_prompt_tokens, sequence_options::no_limit, *from.options.answer);
+  }
+  const auto given = best.value_or(block_retention{from.options.priority, from.options.retention});
+  how.priority = given.priority;
+  how.retain_until = retention_end(now, given.duration);
 }
 
 /// Gives back one reference to the block at `index` of a chain. `fence`: see `fence_of`.
@@ -52,6 +84,19 @@ void release_blocks(State& state, const block_table& blocks, std::size_t first, 
   const auto fence = state.pool.fence_of(steps);
   for (auto i = last; i > first; --i) {
     release_block(state, blocks[i - 1], i - 1, how, fence);
+  }
+}
+
+/// The same for the blocks of a sequence; `how`: see `release_of`.
+template <class State>
+void release_blocks(State& state, const sequence& from, std::size_t first, std::size_t last,
+                    block_release how) noexcept {
+  if (!has_ranges(from.options)) {
+    return release_blocks(state, from.blocks, first, last, how, from.steps);
+  }
+  for (auto i = last; i > first; --i) {
+    apply_ranges(how, from, i - 1, state.block_size(), state.time());
+    release_blocks(state, from.blocks, i - 1, i, how, from.steps);
   }
 }
 

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <pagedkv/cache/cache_state.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <stdexcept>
+
+namespace pagedkv::detail {
+
+/// Errors: `invalid_argument` for keys out of order, before the end of a sequence or its last key, or not before `end`.
+[[nodiscard]] inline result<void> check_keys(std::span<const prefix_key> keys, const sequence& s,
+                                             std::int64_t end) noexcept {
+  auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
+  for (const auto& key : keys) {
+    if (key.position < least || key.position >= end) {
+      return error{error_code::invalid_argument, "position of a key", key.position,
+                   key.position < least ? least : end};
+    }
+    least = key.position;
+  }
+  return {};
+}
+
+/// Room for keys, so that adding them does not allocate. False when memory is exhausted.
+[[nodiscard]] inline bool reserve_keys(sequence& s, std::span<const prefix_key> keys) noexcept {
+  try {
+    if (const auto size = s.keys.size() + keys.size(); size > s.keys.capacity()) {
+      s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
+    }
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  } catch (const std::length_error&) {
+    return false;
+  }
+}
+
+/// Keeps the hashes that a caller told of blocks which are full now, until they are published.
+template <class State>
+void note_hashes(State& state, sequence& s, std::span<const std::uint64_t> hashes) noexcept {
+  if (hashes.empty() || !s.options.publish) {
+    return;
+  }
+  const auto num_full = static_cast<std::size_t>(s.num_tokens) / state.block_size();
+  auto i = std::max(s.num_hashed_blocks, s.num_published_blocks);
+  for (; i < std::min(num_full, hashes.size()); ++i) {
+    state.index.note_hash(s.blocks[i], hashes[i]);
+  }
+  s.num_hashed_blocks = i;
+}
+
+}  // namespace pagedkv::detail

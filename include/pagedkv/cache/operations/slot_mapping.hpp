@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/sequence/slot_mapping.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// How many tokens have slots, those ahead included: not the latter while others can see the block that they begin in.
+template <class State>
+[[nodiscard]] std::int64_t num_slots(const State& state, const sequence& s) noexcept {
+  if (s.num_reserved <= s.num_tokens) {
+    return s.num_tokens;
+  }
+  const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
+  return partial && !appends_in_place(state, s) ? s.num_tokens : s.num_reserved;
+}
+
+/// Errors: `invalid_argument` outside the sequence and its slots ahead.
+template <class State>
+[[nodiscard]] result<void> slot_mapping(const State& state, const sequence& s, std::int64_t first_token,
+                                        std::span<slot> slots) noexcept {
+  const auto size = static_cast<std::int64_t>(slots.size());
+  const auto limit = num_slots(state, s);
+  if (first_token < 0 || first_token > limit || size > limit - first_token) {
+    return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token, limit};
+  }
+  fill_slots(s.blocks, state.config.block_size, first_token, slots);
+  return {};
+}
+
+}  // namespace pagedkv::detail
