@@ -12,14 +12,15 @@
 
 namespace pagedkv {
 
-/// Blocks of the one that asks for more.
+/// The requesting sequence's own blocks, for a forecast.
 struct own_blocks {
-  std::span<const block_id> shared{};  // published ones that it is going to share: others are to come beside them
-  block_id rewritten = no_block;       // one that it is going to write in place, once its step has retired
+  std::span<const block_id> shared{};  // published blocks that it will share; it needs others in addition
+  block_id rewritten = no_block;       // a block that it will write in place, once the block's step has retired
 };
 
-/// Steps, and the blocks whose words have one: those that wait to be available, and those in use that a step may still
-/// read what an earlier holder left in. `end_wait(block)` below takes the step out of a word if it has passed.
+/// Steps, and the blocks whose words have a step: blocks that wait to be available, and blocks in use in which an open
+/// step may still read an earlier holder's tokens. `end_wait(block)` below removes the step from a word if it has
+/// passed.
 template <locking Locking>
 class block_retirement {
  public:
@@ -37,17 +38,17 @@ class block_retirement {
     return retired;
   }
 
-  /// A step has come into the word of a block: sees to it that its retirement finds the block.
+  /// Call it after a step has entered a block's word: makes the step's retirement find the block.
   template <class EndWait>
   void watch(block_id block, std::uint32_t step, const block_words<Locking>& words, EndWait&& end_wait) noexcept {
     fenced_.insert(block);
-    if (steps_.passed(step)) {  // retired between the look at the steps and now: its sweep missed the block
+    if (steps_.passed(step)) {  // retired since the steps were read: its sweep missed the block
       settle(block, words, end_wait);
     }
   }
 
-  /// When this many blocks end their wait: those of which `counts(state)` is true, and the rewritten one. See
-  /// `step_fence`.
+  /// The step with which this many blocks end their wait: those for which `counts(state)` is true, and the rewritten
+  /// one. See `step_fence`.
   template <class Counts>
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const block_words<Locking>& words,
                                      const own_blocks& own, Counts&& counts) const noexcept {
@@ -67,7 +68,7 @@ class block_retirement {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return fenced_.metadata_bytes(); }
 
  private:
-  /// Ends the wait of a block whose steps have retired, and sees to it that the block is swept while it waits.
+  /// Ends the wait of a block whose steps have retired; while it waits, later sweeps visit the block.
   template <class EndWait>
   void settle(block_id block, const block_words<Locking>& words, EndWait& end_wait) noexcept {
     end_wait(block);
@@ -77,11 +78,11 @@ class block_retirement {
       if (seen.step() == 0) {
         break;
       }
-      fenced_.insert(block);  // released again in between
+      fenced_.insert(block);  // released again meanwhile
       if (!steps_.passed(seen.step())) {
         break;
       }
-      end_wait(block);  // the sweep of its step may have come in between, too
+      end_wait(block);  // the sweep of its step may also have come between
     }
   }
 

@@ -4,10 +4,10 @@
 
 namespace pagedkv {
 
-/// One block's word: reference count, leases, flags, and the step that fences its reuse. All of it changes in one
-/// compare-and-swap, so that the first swap decides between a prefix hit and an eviction.
+/// One block's word: reference count, leases, flags, and the step that fences its reuse. One compare-and-swap changes
+/// all of it, so the first swap decides between a prefix hit and an eviction.
 ///
-/// A *lease* keeps a published block from eviction as a reference does, but is none: it changes no state of these.
+/// A *lease* keeps a published block from eviction, like a reference, but does not change the block's state:
 ///
 /// | state     | count | published | claimed | step                                     |
 /// |-----------|-------|-----------|---------|------------------------------------------|
@@ -37,14 +37,14 @@ class block_state {
   [[nodiscard]] constexpr bool evictable() const noexcept {
     return count() == 0 && published() && !claimed() && step() == 0;
   }
-  /// Whether the eviction order lists it: evictable, now or once its step has retired.
+  /// Whether the eviction order lists it: evictable, now or after its step has retired.
   [[nodiscard]] constexpr bool listed() const noexcept { return count() == 0 && published() && !claimed(); }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
-  /// Whether one more reference fits, even if every lease becomes one, too.
+  /// Whether one more reference fits, even if every lease becomes one.
   [[nodiscard]] constexpr bool referable() const noexcept { return count() + leases() < max_count; }
 
-  /// The step stays: it may still read what an earlier holder left.
+  /// The step stays, because it may still read an earlier holder's tokens.
   [[nodiscard]] constexpr block_state referenced() const noexcept { return block_state{word_ + 1}; }
   [[nodiscard]] constexpr block_state unreferenced() const noexcept { return block_state{word_ - 1}; }
   [[nodiscard]] constexpr block_state leased() const noexcept { return block_state{word_ + one_lease}; }

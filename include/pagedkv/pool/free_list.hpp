@@ -9,15 +9,15 @@
 
 namespace pagedkv {
 
-/// The ids of free blocks. All memory is taken by the constructor; nothing else throws or allocates.
+/// The ids of free blocks. The constructor allocates all memory; the other members neither throw nor allocate.
 ///
 /// | requirement          | meaning                                                                                  |
 /// |----------------------|------------------------------------------------------------------------------------------|
 /// | `F(num_blocks)`      | holds every id in [0, num_blocks)                                                        |
 /// | `f.pop()`            | an id, now the caller's; `no_block` only when none was free at some moment of the call   |
-/// | `f.push(id)`         | gives back an id that `pop` returned; whether it did is for the caller to know           |
-/// | `f.size()`           | how many it holds; with calls in progress, no fewer than at some moment meanwhile, and   |
-/// |                      | what was done before a pop that it takes into account is known from then on              |
+/// | `f.push(id)`         | returns an id that `pop` returned; the caller guarantees this                            |
+/// | `f.size()`           | number of ids; with calls in progress, no fewer than at some moment meanwhile. Acquires  |
+/// |                      | the writes before each pop that it counts                                                |
 /// | `f.for_each(visit)`  | calls `visit(id)` on every id that it holds; no other call is in progress                |
 /// | `f.metadata_bytes()` | memory held                                                                              |
 template <class F>

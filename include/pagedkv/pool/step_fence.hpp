@@ -12,7 +12,7 @@
 
 namespace pagedkv {
 
-/// Which blocks a step may touch.
+/// The blocks that a step may access.
 enum class step_use : std::uint8_t {
   everything,       // any block that is in use while the step is open
   named_sequences,  // blocks of the sequences whose `step_set` has it
@@ -21,12 +21,12 @@ enum class step_use : std::uint8_t {
 /// Numbers steps and knows which are open. Steps may retire in any order; at most `capacity` lie between the oldest
 /// open one and the newest. Lock-free with an atomic `Atomic`.
 ///
-/// A *tag* stands for a step and all before it: it passes when they have retired. So one tag is enough for a block that
-/// several open steps may touch: that of the latest.
+/// A *tag* stands for a step and all steps before it: it passes when they have retired. So one tag suffices for a block
+/// that several open steps may access: the tag of the latest.
 ///
-/// Sequentially consistent where a thread writes one word and then looks at another that some thread writes before it
-/// looks at the first: two steps retired at once must not each take the other for open, nor may a block that is
-/// released while its step retires be missed by both (see `block_bitmap`).
+/// Sequentially consistent where one thread writes a word A and then reads a word B while another writes B and then
+/// reads A: two steps that retire at once must not both see the other one open, and a block that is released while its
+/// step retires must not be missed by both threads (see `block_bitmap`).
 template <template <class> class Atomic>
 class step_fence {
  public:
@@ -36,7 +36,7 @@ class step_fence {
   [[nodiscard]] result<step_id> begin(step_use use = step_use::everything) noexcept {
     auto last = begun_.load(std::memory_order_acquire);
     do {
-      // Negative when other threads have begun and retired steps since `last` was read: then the swap fails.
+      // Negative if other threads have begun and retired steps since `last` was read: then the swap fails.
       const auto num_in_flight = static_cast<std::int64_t>(last - retired());
       if (num_in_flight >= static_cast<std::int64_t>(capacity)) {
         return error{error_code::limit_reached, "steps in flight", num_in_flight, static_cast<std::int64_t>(capacity)};
@@ -48,7 +48,7 @@ class step_fence {
     return static_cast<step_id>(last + 1);
   }
 
-  /// Errors: `unknown_step` for a step never begun or retired before.
+  /// Errors: `unknown_step` for a step that never began or has already retired.
   [[nodiscard]] result<void> retire(step_id step) noexcept {
     const auto number = static_cast<std::uint64_t>(step);
     auto& done = done_[number % capacity];
@@ -88,7 +88,7 @@ class step_fence {
   /// Whether the steps up to a tag have retired. The tag is not older than 2^30 steps.
   [[nodiscard]] bool passed(std::uint32_t tag) const noexcept { return num_before_passed(tag, retired()) <= 0; }
 
-  /// The later of two tags, either of which may be 0; 0 instead of an earlier one that has passed.
+  /// The later of two tags, either of which may be 0. An earlier tag that has passed counts as 0.
   [[nodiscard]] std::uint32_t later(std::uint32_t seen, std::uint32_t more) const noexcept {
     if (seen == 0 || passed(seen)) {
       return more;
@@ -96,10 +96,10 @@ class step_fence {
     return more != 0 && static_cast<std::int32_t>(more - seen) > 0 ? more : seen;
   }
 
-  /// The first open step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and how many
-  /// wait in all. `for_each_tag(visit)` calls `visit(tag, count)` when so many more wait for a tag, or fewer.
+  /// The first open step whose retirement, with that of all before it, ends the wait of `num_needed` tags, and the
+  /// total number of waiting tags. `for_each_tag(visit)` calls `visit(tag, count)`; `count` may be negative.
   struct forecast {
-    step_id step{};  // 0 when fewer wait
+    step_id step{};  // 0 if fewer wait
     std::int64_t num_waiting = 0;
   };
   template <class ForEachTag>
@@ -123,11 +123,11 @@ class step_fence {
   }
 
  private:
-  // Odd, so that no tag is 0, and in the order of the steps also where the upper bits are cut off.
+  // Odd, so that no tag is 0. Tags keep the order of the steps although the upper bits are cut off.
   [[nodiscard]] static std::uint32_t tag_of(std::uint64_t number) noexcept {
     return static_cast<std::uint32_t>(number << 1 | 1);
   }
-  /// How many steps after `retired` a tag waits for; 0 or less when it has passed.
+  /// Number of steps after `retired` for which a tag waits; 0 or less if it has passed.
   [[nodiscard]] static std::int32_t num_before_passed(std::uint32_t tag, std::uint64_t retired) noexcept {
     return static_cast<std::int32_t>(tag - tag_of(retired)) / 2;
   }

@@ -10,9 +10,9 @@
 
 namespace pagedkv {
 
-/// The unreferenced blocks that had a twin, another block of equal contents, when they or the twin were published. A
-/// search asks its caller about each, because twins come and go. Two bits a block; with an atomic `Atomic`, every member
-/// but `rename` may be called from any thread.
+/// The unreferenced blocks that had a twin, another block of equal contents, when either was published. A search asks
+/// its caller about each, because twins come and go. Two bits per block; with an atomic `Atomic`, every member but
+/// `rename` may be called from any thread.
 template <template <class> class Atomic>
 class twin_list {
  public:
@@ -44,8 +44,8 @@ class twin_list {
     }
   }
 
-  /// Calls `ask(id)` on a few blocks until one is taken. Each search goes on where the last one ended, so blocks that
-  /// are kept hide others only for a while. One load where there are none.
+  /// Calls `ask(id)` on a few blocks until one is taken. Each search continues after the last one, so blocks that are
+  /// kept do not hide others for long. One load if there are none.
   template <class Ask>
   [[nodiscard]] block_id search(Ask&& ask) noexcept {
     constexpr auto most_asked = 16;
@@ -67,7 +67,7 @@ class twin_list {
     return no_block;
   }
 
-  /// Compaction: `to`, which is free, takes over what is known of `from`.
+  /// Compaction: `to`, which is free, replaces `from`.
   void rename(block_id from, block_id to) noexcept {
     had_twin_.contains(from) ? had_twin_.insert(to) : had_twin_.erase(to);
     if (unlist(from)) {

@@ -10,16 +10,16 @@
 
 namespace pagedkv {
 
-/// Maps hashes to block ids; several ids may share a hash, and an id stands in it once at most. Open addressing over
-/// buckets of one cache line. A full bucket passes entries on, by a stride that depends on the hash, and counts them, so
-/// that erasing leaves no tombstones (the idea of Facebook's F14). Room for `num_blocks` ids in about 8 bytes each;
+/// Maps hashes to block ids. Several ids may have the same hash; each id is in the table at most once. Open addressing
+/// over buckets of one cache line. A full bucket passes entries on, by a stride that depends on the hash, and counts
+/// them, so that erasing leaves no tombstones (the idea of Facebook's F14). About 8 bytes for each of `num_blocks` ids;
 /// nothing allocates after construction.
 ///
-/// Buckets are filled to 8 of 15 entries on average. An entry that was passed on stays where it is when its home has
-/// room again, so full buckets accumulate while entries come and go; at this load a look-up then sees 1.04 buckets.
+/// Buckets have 15 entries, 8 of them used on average. An entry that was passed on stays there when its home has space
+/// again, so full buckets accumulate; at this load, a look-up then reads 1.04 buckets.
 ///
-/// With an atomic `Atomic` every member may be called from any thread and none waits. An id found may be gone or carry
-/// another hash by then: the caller takes a lease on the block, then compares.
+/// With an atomic `Atomic`, every member may be called from any thread and none waits. An id may be erased, or have
+/// another hash, after it is found: the caller takes a lease on the block and then compares.
 template <template <class> class Atomic>
 class bucket_table {
  public:
@@ -38,12 +38,12 @@ class bucket_table {
         }
         buckets_[at].passed_on.fetch_add(1, std::memory_order_release);
       }
-      // Other threads filled every free place before this one came to it.
+      // Other threads filled every free entry before this one reached it.
       uncount(hash, num_buckets_);
     }
   }
 
-  /// The id stands in the table under this hash.
+  /// Requires that the id is in the table under this hash.
   void erase(std::uint64_t hash, block_id block) noexcept {
     const auto sought = make_entry(hash, block);
     auto at = home(hash);
@@ -90,7 +90,7 @@ class bucket_table {
     std::array<Atomic<std::uint32_t>, num_slots> entries{};
   };
 
-  /// So that every stride leads to every bucket.
+  /// A prime number of buckets, so that every stride visits every bucket.
   [[nodiscard]] static std::size_t prime_from(std::uint32_t least) noexcept {
     const auto is_prime = [](std::uint32_t n) {
       auto divisor = std::uint32_t{2};
@@ -105,8 +105,8 @@ class bucket_table {
     return least;
   }
 
-  // The lower half of the hash chooses the bucket, the upper half the rest: the stride, the slot to begin with, and,
-  // above as many bits as an id and 1 need, the tag.
+  // The lower half of the hash selects the bucket. The upper half gives the stride, the first slot and, above as many
+  // bits as an id needs plus 1, the tag.
   [[nodiscard]] static std::uint32_t tag_source(std::uint64_t hash) noexcept {
     return static_cast<std::uint32_t>(hash >> 32);
   }
@@ -150,7 +150,7 @@ class bucket_table {
     return false;
   }
 
-  /// An entry is no longer passed on by the first `count` buckets from its home on.
+  /// Removes an entry from the counts of the first `count` buckets that passed it on, from its home on.
   void uncount(std::uint64_t hash, std::size_t count) noexcept {
     for (auto at = home(hash); count > 0; --count, at = next(at, hash)) {
       buckets_[at].passed_on.fetch_sub(1, std::memory_order_release);

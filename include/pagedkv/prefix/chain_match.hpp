@@ -11,12 +11,12 @@
 
 namespace pagedkv {
 
-/// Follows a chain of published blocks as far as tokens and keys agree, at most `max_blocks` full blocks; calls
-/// `found(id)` on each, under a lease of `leases`, and returns how many. Hashes that the run brings are taken as they
-/// are: a wrong one loses a hit.
+/// Follows a chain of published blocks as long as tokens and keys agree, for at most `max_blocks` full blocks. Calls
+/// `found(id)` on each, under a lease of `leases`, and returns their number. Hashes that the run has are not checked: a
+/// wrong one loses a hit.
 ///
-/// Hashes do not depend on what is found, so they run ahead of the comparisons, and the cache lines that those will
-/// touch are fetched meanwhile. A look-up that misses has hashed at most `look_ahead` tokens, or one block, in vain.
+/// Hashes do not depend on the blocks found, so they are computed ahead of the comparisons, and the cache lines that
+/// these will read are prefetched. After a miss, at most `look_ahead` tokens, or one block, were hashed in vain.
 template <class Index, class Leases, class Found>
 std::size_t match_chain(const Index& index, chain_link before, const token_run& run, std::size_t block_size,
                         std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {

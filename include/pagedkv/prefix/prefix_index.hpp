@@ -21,14 +21,14 @@ namespace pagedkv {
 
 /// Finds the published block that continues a chain with given tokens and keys.
 ///
-/// Exactness: published contents have an *identity*, a number never used twice. Blocks with the same tokens and keys
-/// after the same identity share one; everything else gets a new one. A block matches only if its tokens, its keys and
-/// the identity before it equal the asked ones, so by induction the whole chain does; hashes only say where to look.
-/// (Under a concurrent family two threads that publish runs of equal contents at once may draw two identities: a lost
-/// hit, never a wrong one.)
+/// Exactness: published contents have an *identity*, a number never used twice. Blocks with equal tokens and keys after
+/// equal identities share one identity; all other contents get a new one. A block matches only if its tokens, its keys
+/// and the identity before it are equal to the requested ones; by induction, the whole chain is equal. Hashes only
+/// select candidates. (Under a concurrent family, two threads that publish equal contents at once may get two
+/// identities: a lost hit, never a wrong one.)
 ///
-/// Thread safety: tokens, keys and links of a block are written by the only sequence that holds it, before it is
-/// published, and read by others only under a reference or a lease: `leases.take(id)` takes one, or refuses, and
+/// Thread safety: only the sequence that allocated a block writes its tokens, keys and links, before the block is
+/// published. Others read them only under a reference or a lease: `leases.take(id)` takes one, or refuses, and
 /// `leases.end(id)` ends it.
 template <locking Locking, block_hash Hash>
 class prefix_index {
@@ -70,8 +70,8 @@ class prefix_index {
     return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, contents, leases); });
   }
 
-  /// First and second part of a look-up that is spread out to hide memory latency. `find_near` is the third: `find`,
-  /// which tries what the second returned before it searches.
+  /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
+  /// `find`, but it tries the second part's result first.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](block_id block) {
@@ -112,14 +112,13 @@ class prefix_index {
     return twin;
   }
 
-  /// The same without a search for equal contents, where `before` is new and nothing has been published after it.
+  /// The same for new contents: `before` is new and no block has been published after it. Skips the search for a twin.
   void publish_first(block_id block, const chain_link& before, std::uint64_t hash) noexcept {
     enter(block, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
   }
 
-  /// Whether another published block, of which `stays(id)` is true, has the contents of this one, on which the caller
-  /// has a lease.
-  /// Other threads may forget it at any time.
+  /// Whether another published block, for which `stays(id)` is true, has the same contents as this one, on which the
+  /// caller has a lease. Other threads may erase the twin at any time.
   template <class Stays>
   [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
     const auto& here = node_of(block);
@@ -130,20 +129,20 @@ class prefix_index {
     return table_.find(here.hash, is_twin) != no_block;
   }
 
-  /// Ahead of a publication.
+  /// Prefetches for `publish`.
   void prefetch_publication(block_id block, std::uint64_t hash) const noexcept {
     __builtin_prefetch(&node_of(block), 1);
     table_.prefetch(hash);
   }
 
-  /// Published blocks that were published after one in this place. (Some may have continued earlier contents of it:
-  /// they are counted by place, since equal contents may return to it.) Exact unless other threads publish or erase.
+  /// Number of published blocks that were published after one with this id. (Some may continue earlier contents of the
+  /// id: they count, because equal contents may return to it.) Exact unless other threads publish or erase.
   [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
     return node_of(block).children.load(std::memory_order_relaxed);
   }
   [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
 
-  /// Forgets a published block that has been detached. Blocks that continue it stay, and can no longer be reached.
+  /// Erases a detached published block. Blocks that continue it stay but cannot be found until equal contents return.
   void erase(block_id block) noexcept {
     auto& here = node_of(block);
     table_.erase(here.hash, block);
@@ -151,8 +150,8 @@ class prefix_index {
     here.identity.store(0, std::memory_order_relaxed);
   }
 
-  /// Stops, or starts again, counting a published block as a child of the one before it. One that is detached is about
-  /// to be erased.
+  /// Removes a published block from its parent's number of children, or adds it again. A detached block is about to be
+  /// erased.
   void detach(block_id block) noexcept {
     table_.prefetch(node_of(block).hash);
     if (const auto before = parent(block); before != no_block) {
@@ -165,8 +164,8 @@ class prefix_index {
     }
   }
 
-  /// Compaction: `to`, which is free, takes over everything known of `from`; after all moves, `rename_parents` applies
-  /// `new_id(old id)` to the links between blocks.
+  /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_parents` applies `new_id(old id)` to
+  /// the links between blocks.
   void rename(block_id from, block_id to, bool published) noexcept {
     copy_run(tokens_.block(from), tokens_.block(to));
     keys_.rename(from, to);
@@ -191,10 +190,10 @@ class prefix_index {
     }
   }
 
-  /// The block that this one was published after, whatever has become of it.
+  /// The block that this one was published after, even if that one has been erased or reused.
   [[nodiscard]] block_id parent(block_id block) const noexcept { return node_of(block).parent; }
 
-  /// The same, or `no_block` where that one is no longer in the index.
+  /// The same, or `no_block` if that one is no longer in the index.
   [[nodiscard]] block_id parent_in_index(block_id block) const noexcept {
     const auto& here = node_of(block);
     const bool there =
@@ -202,13 +201,13 @@ class prefix_index {
     return there ? here.parent : no_block;
   }
 
-  /// Whether a block was published right after these contents: in this block, or in a twin of it.
+  /// Whether a block was published directly after these contents: in this block, or in a twin of it.
   [[nodiscard]] bool continues(block_id block, const chain_link& before) const noexcept {
     const auto& here = node_of(block);
     return here.before == before.identity && (here.parent == no_block) == (before.block == no_block);
   }
 
-  /// Whether the table leads from a published block's hash back to it.
+  /// Whether the table maps a published block's hash to it.
   [[nodiscard]] bool reaches(block_id block) const noexcept {
     return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
   }
@@ -228,7 +227,7 @@ class prefix_index {
   [[nodiscard]] std::span<const token> tokens(block_id block) const noexcept { return tokens_.block(block); }
   /// Tokens, all of them, and keys.
   [[nodiscard]] block_contents contents(block_id block) const noexcept { return {tokens(block), keys_.keys(block)}; }
-  /// Where the K/V of a token in `tokens(block)` is.
+  /// Slot of the K/V of a token in `tokens(block)`.
   [[nodiscard]] slot slot_of(const token* inside) const noexcept { return tokens_.slot_of(inside); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -241,10 +240,10 @@ class prefix_index {
 
   struct alignas(32) node {
     std::uint64_t hash = 0;
-    std::uint64_t before = 0;           // identity of what precedes this block
+    std::uint64_t before = 0;           // identity of the preceding contents
     atomic<std::uint64_t> identity{0};  // 0 while not published
-    block_id parent = no_block;         // the block it was published after, whether or not that is still there
-    atomic<std::uint32_t> children{0};  // published blocks whose parent was in this place
+    block_id parent = no_block;         // the block it was published after; that one may have been erased
+    atomic<std::uint32_t> children{0};  // published blocks whose parent had this id
   };
 
   [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
@@ -271,7 +270,7 @@ class prefix_index {
            std::ranges::equal(keys_.keys(block), wanted.keys);
   }
 
-  /// Takes a lease on the block, which stays if it matches.
+  /// If the block matches, the lease on it stays.
   template <class Leases>
   [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
                               const block_contents& wanted, Leases& leases) const noexcept {

@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// The tokens of every block, so that a prefix hit can be confirmed. `4 * block_size` bytes per block.
+/// The tokens of every block, so that prefix hits can be confirmed. `4 * block_size` bytes per block.
 class token_store {
  public:
   token_store(std::int32_t num_blocks, std::int32_t block_size)
@@ -24,7 +24,7 @@ class token_store {
     return {tokens_.get() + to_index(block) * block_size_, block_size_};
   }
 
-  /// The slot of a token in here.
+  /// The slot of a token in this store.
   [[nodiscard]] slot slot_of(const token* inside) const noexcept { return static_cast<slot>(inside - tokens_.get()); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_tokens_ * sizeof(token); }
