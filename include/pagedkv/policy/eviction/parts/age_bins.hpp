@@ -22,6 +22,12 @@ struct age_bins {
   [[nodiscard]] static constexpr std::uint32_t start(std::size_t bin) noexcept {
     return bin == 0 ? 0 : static_cast<std::uint32_t>(2 + (bin - 1) % 2) << ((bin - 1) / 2 + 2);
   }
+
+  /// How far an age lies between the start of its bin and that of the next.
+  [[nodiscard]] static constexpr float fraction(std::uint32_t age) noexcept {
+    const auto width = age < 8 ? 8U : std::bit_floor(age) / 2;
+    return static_cast<float>(age & (width - 1)) / static_cast<float>(width);
+  }
 };
 
 }  // namespace pagedkv

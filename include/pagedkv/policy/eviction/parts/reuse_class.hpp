@@ -17,8 +17,7 @@ struct reuse_class {
   /// Time between the last two requests of a session.
   enum class pace : std::uint8_t { first_request, fast, slow };
 
-  /// Levels by feature, in the order in which classes with little evidence lean on coarser ones: a class stands in a
-  /// tree, below the class of the same levels without the last feature.
+  /// Levels by feature. The first stays the lowest digit of a class; the order of the others means nothing.
   static constexpr auto num_levels = std::array<index, 6>{5, 2, 4, 2, 3, 4};
 
   static constexpr auto count = [] {

@@ -14,11 +14,13 @@
 namespace pagedkv {
 
 /// Learns, for each class of blocks, how likely one of a given age is to be used again soon: at each age, how many
-/// reached it unused and how many of those were used before the next. The classes are the leaves of a tree, which splits
-/// by one feature after the other. Evidence counts at every node on the way to its leaf, and the estimate of a node leans
-/// on that of its parent as far as its own evidence is thin. How far, is chosen for each feature by what would have
-/// foretold best: a feature that tells nothing costs little. The root leans on a prior under which old blocks are worth less:
-/// with no evidence at all the order is that of LRU.
+/// reached it unused and how many of those were used before the next. Evidence counts at the nodes of a small graph: all
+/// blocks, those with as many hits, those with as many hits and one more feature in common, and the class itself. An
+/// estimate leans on the coarser one as far as its own evidence is thin: the number of hits on all blocks, each further
+/// feature on the number of hits, and the class on the product of what its features change. How far, and how strongly
+/// each feature counts in the product, is adjusted to what would have foretold best: a feature that tells nothing costs
+/// little. All blocks together lean on a prior under which old blocks are worth less: with no evidence at all the order
+/// is that of LRU.
 ///
 /// Density is the chance of a use per unit of time that the block is kept, for the length of keeping at which that is
 /// best (the index of Gittins; after the hit density of Beckmann et al., NSDI 2018, which takes the lifetimes under
@@ -27,8 +29,9 @@ namespace pagedkv {
 class reuse_model {
  public:
   reuse_model() : nodes_(num_nodes), densities_(reuse_class::count) {
-    chosen_.fill(0);
+    strengths_.fill(1.0F);
     pending_.reserve(max_pending);
+    estimate();
     refresh(0);
     std::ranges::fill(densities_, densities_.front());
   }
@@ -48,7 +51,9 @@ class reuse_model {
   }
 
   [[nodiscard]] float density(reuse_class::index c, std::uint32_t age) const noexcept {
-    return densities_[c][age_bins::of(age)];
+    const auto bin = age_bins::of(age);
+    const auto next = std::min(bin + 1, age_bins::count - 1);
+    return std::lerp(densities_[c][bin], densities_[c][next], age_bins::fraction(age));
   }
 
   void fade() noexcept {
@@ -56,9 +61,7 @@ class reuse_model {
       std::ranges::for_each(node.reached, [](float& value) { value *= kept_by_fading; });
       std::ranges::for_each(node.used, [](float& value) { value *= kept_by_fading; });
     }
-    for (auto& losses : losses_) {
-      std::ranges::for_each(losses, [](float& value) { value *= kept_by_fading; });
-    }
+    std::ranges::for_each(leanings_, &leaning::fade);
   }
 
   /// Computes the densities of a class anew: about half a microsecond.
@@ -110,33 +113,77 @@ class reuse_model {
   static constexpr auto max_pending = std::size_t{2048};
   static constexpr auto prior_chance = 0.02F;  // of a use before the next bin: the same in each, so it falls with age
   static constexpr auto kept_by_fading = 0.7F;
-
-  static constexpr auto num_nodes = [] {
-    auto total = std::size_t{1};
-    auto width = std::size_t{1};
-    for (const auto levels : reuse_class::num_levels) {
-      width *= levels;
-      total += width;
-    }
-    return total;
-  }();
-
-  /// The nodes on the way from the root to the class, in this order.
-  template <class Visit>
-  static void for_each_node(reuse_class::index c, Visit visit) noexcept {
-    auto first = std::size_t{0};  // of those at this depth of the tree
-    auto width = std::size_t{1};
-    visit(first);
-    for (const auto levels : reuse_class::num_levels) {
-      first += width;
-      width *= levels;
-      visit(first + c % width);
-    }
-  }
+  static constexpr auto step_of_strength = 0.001F;
+  static constexpr auto most_strength = 1.2F;
+  static constexpr auto least_factor = 0.02F;
+  static constexpr auto most_likely = 0.9F;
 
   [[nodiscard]] static float blend(const counts& evidence, std::size_t bin, float chance, float weight) noexcept {
     return (evidence.used[bin] + weight * chance) / (evidence.reached[bin] + weight);
   }
+
+  /// How much nodes of one kind lean on the coarser ones: by the weight that would have cost least so far.
+  class leaning {
+   public:
+    [[nodiscard]] float weight() const noexcept { return weights[chosen_]; }
+
+    /// Adds up what each weight would have cost in foretelling an observation: its negative logarithm, in two terms where
+    /// the chance is small.
+    void judge(const counts& evidence, std::size_t bin, float coarser, bool used) noexcept {
+      for (auto i = std::size_t{0}; i < weights.size(); ++i) {
+        const auto chance = std::min(blend(evidence, bin, coarser, weights[i]), 0.999F);
+        losses_[i] -= used ? std::log(chance) : judge_interval * -chance * (1.0F + chance / 2);
+      }
+    }
+
+    void choose() noexcept {
+      chosen_ = static_cast<std::size_t>(std::ranges::min_element(losses_) - losses_.begin());
+    }
+
+    void fade() noexcept {
+      std::ranges::for_each(losses_, [](float& value) { value *= kept_by_fading; });
+    }
+
+   private:
+    std::array<float, weights.size()> losses_{};
+    std::size_t chosen_ = 0;
+  };
+
+  static constexpr auto num_hit_levels = std::size_t{reuse_class::num_levels.front()};
+  static constexpr auto num_features = reuse_class::num_levels.size() - 1;  // besides the number of hits
+
+  /// Where the nodes of each of these features start, and those of the classes.
+  static constexpr auto first_nodes = [] {
+    auto first = std::array<std::size_t, num_features + 1>{1 + num_hit_levels};
+    for (auto f = std::size_t{0}; f < num_features; ++f) {
+      first[f + 1] = first[f] + num_hit_levels * reuse_class::num_levels[f + 1];
+    }
+    return first;
+  }();
+  static constexpr auto num_nodes = first_nodes.back() + reuse_class::count;
+
+  /// The nodes at which evidence of a class counts.
+  struct place {
+    std::uint16_t hits;
+    std::array<std::uint16_t, num_features> features;
+    std::uint16_t own;
+  };
+
+  static constexpr auto places = [] {
+    auto found = std::array<place, reuse_class::count>{};
+    for (auto c = std::size_t{0}; c < found.size(); ++c) {
+      const auto hits = c % num_hit_levels;
+      found[c].hits = static_cast<std::uint16_t>(1 + hits);
+      found[c].own = static_cast<std::uint16_t>(first_nodes.back() + c);
+      auto rest = c / num_hit_levels;
+      for (auto f = std::size_t{0}; f < num_features; ++f) {
+        const auto levels = std::size_t{reuse_class::num_levels[f + 1]};
+        found[c].features[f] = static_cast<std::uint16_t>(first_nodes[f] + hits * levels + rest % levels);
+        rest /= levels;
+      }
+    }
+    return found;
+  }();
 
   /// Blocks of a chain are much alike and come together. Therefore observations wait until they have become history.
   void record(const observation& seen) noexcept {
@@ -144,48 +191,90 @@ class reuse_model {
     if (pending_.size() < max_pending) {
       return;
     }
-    for (const auto& [c, bin, used] : pending_) {
-      for_each_node(c, [&, bin = bin, used = used](std::size_t node) {
-        (used ? nodes_[node].used : nodes_[node].reached)[bin] += 1.0F;
-      });
+    for (const auto& each : pending_) {
+      count(each);
     }
     pending_.clear();
-    for (auto depth = std::size_t{0}; depth < losses_.size(); ++depth) {
-      const auto least = std::ranges::min_element(losses_[depth]);
-      chosen_[depth] = static_cast<std::uint8_t>(least - losses_[depth].begin());
+    for (auto& each : leanings_) {
+      each.choose();
+    }
+    estimate();
+  }
+
+  void count(const observation& seen) noexcept {
+    const auto add_to = [&](std::size_t node) {
+      (seen.used ? nodes_[node].used : nodes_[node].reached)[seen.bin] += 1.0F;
+    };
+    const auto& at = places[seen.block_class];
+    add_to(0);
+    add_to(at.hits);
+    std::ranges::for_each(at.features, add_to);
+    add_to(at.own);
+  }
+
+  /// Computes the estimates of all nodes but those of the classes.
+  void estimate() noexcept {
+    for (auto bin = std::size_t{0}; bin < age_bins::count; ++bin) {
+      root_[bin] = blend(nodes_[0], bin, prior_chance, weight_of_prior);
+      for (auto hits = std::size_t{0}; hits < num_hit_levels; ++hits) {
+        by_hits_[hits][bin] = blend(nodes_[1 + hits], bin, root_[bin], of_hits().weight());
+      }
+    }
+    for (auto f = std::size_t{0}; f < num_features; ++f) {
+      const auto levels = std::size_t{reuse_class::num_levels[f + 1]};
+      for (auto node = first_nodes[f]; node < first_nodes[f + 1]; ++node) {
+        estimate_effect(node, by_hits_[(node - first_nodes[f]) / levels], leanings_[f].weight());
+      }
     }
   }
 
-  /// Adds up what each weight would have cost in foretelling an observation: its negative logarithm, in two terms where
-  /// the chance is small.
+  void estimate_effect(std::size_t node, const by_bin& coarser, float weight) noexcept {
+    for (auto bin = std::size_t{0}; bin < age_bins::count; ++bin) {
+      effects_[node - first_nodes[0]][bin] = blend(nodes_[node], bin, coarser[bin], weight) / coarser[bin] - 1.0F;
+    }
+  }
+
+  [[nodiscard]] leaning& of_hits() noexcept { return leanings_[num_features]; }
+  [[nodiscard]] leaning& of_classes() noexcept { return leanings_[num_features + 1]; }
+
+  [[nodiscard]] const by_bin& effect(std::size_t node) const noexcept { return effects_[node - first_nodes[0]]; }
+
+  [[nodiscard]] float factor(std::size_t feature, float change) const noexcept {
+    return std::max(1.0F + strengths_[feature] * change, least_factor);
+  }
+
+  /// By the number of hits and the other features, without the class's own evidence.
+  [[nodiscard]] float product_of_features(const place& at, std::size_t bin) const noexcept {
+    auto product = by_hits_[at.hits - 1U][bin];
+    for (auto f = std::size_t{0}; f < num_features; ++f) {
+      product *= factor(f, effect(at.features[f])[bin]);
+    }
+    return std::min(product, most_likely);
+  }
+
+  /// Compares what each weight, and each strength, would have foretold with an observation.
   void judge(reuse_class::index c, std::size_t bin, bool used) noexcept {
-    auto chance = prior_chance;
-    auto depth = std::size_t{0};
-    for_each_node(c, [&](std::size_t node) {
-      if (node == 0) {
-        chance = blend(nodes_[node], bin, chance, weight_of_prior);
-        return;
-      }
-      auto by_weight = std::array<float, weights.size()>{};
-      for (auto i = std::size_t{0}; i < weights.size(); ++i) {
-        by_weight[i] = std::min(blend(nodes_[node], bin, chance, weights[i]), 0.999F);
-        losses_[depth][i] -= used ? std::log(by_weight[i]) : judge_interval * -by_weight[i] * (1.0F + by_weight[i] / 2);
-      }
-      chance = by_weight[chosen_[depth++]];
-    });
+    const auto& at = places[c];
+    const auto chance_of_hits = by_hits_[at.hits - 1U][bin];
+    const auto product = product_of_features(at, bin);
+    of_hits().judge(nodes_[at.hits], bin, root_[bin], used);
+    of_classes().judge(nodes_[at.own], bin, product, used);
+    const auto error = used ? 1.0F - product : -static_cast<float>(judge_interval) * product;
+    for (auto f = std::size_t{0}; f < num_features; ++f) {
+      leanings_[f].judge(nodes_[at.features[f]], bin, chance_of_hits, used);
+      const auto change = effect(at.features[f])[bin];
+      const auto slope = std::clamp(error * change / factor(f, change), -1.0F, 1.0F);
+      strengths_[f] = std::clamp(strengths_[f] + step_of_strength * slope, 0.0F, most_strength);
+    }
   }
 
   /// By bin: the chance of a use before the next.
-  [[nodiscard]] by_bin chances(reuse_class::index c) const noexcept {
+  [[nodiscard]] by_bin chances(reuse_class::index c) noexcept {
+    const auto& at = places[c];
     auto chance = by_bin{};
-    chance.fill(prior_chance);
-    auto depth = std::size_t{0};
-    for_each_node(c, [&](std::size_t node) {
-      const auto weight = node == 0 ? weight_of_prior : weights[chosen_[depth++]];
-      for (auto bin = std::size_t{0}; bin < age_bins::count; ++bin) {
-        chance[bin] = blend(nodes_[node], bin, chance[bin], weight);
-      }
-    });
+    for (auto bin = std::size_t{0}; bin < age_bins::count; ++bin) {
+      chance[bin] = blend(nodes_[at.own], bin, product_of_features(at, bin), of_classes().weight());
+    }
     return chance;
   }
 
@@ -202,11 +291,14 @@ class reuse_model {
     return parts;
   }
 
-  std::vector<counts> nodes_;  // by depth in the tree
+  std::vector<counts> nodes_;  // of all blocks, by hits, by hits and each other feature, by class
   std::vector<by_bin> densities_;
   std::vector<observation> pending_;
-  std::array<std::array<float, weights.size()>, reuse_class::num_levels.size()> losses_{};  // by feature
-  std::array<std::uint8_t, reuse_class::num_levels.size()> chosen_{};                       // of the weights
+  by_bin root_{};
+  std::array<by_bin, num_hit_levels> by_hits_{};
+  std::array<by_bin, first_nodes.back() - first_nodes.front()> effects_{};  // factors, less 1
+  std::array<float, num_features> strengths_{};
+  std::array<leaning, num_features + 2> leanings_{};  // of each other feature, the number of hits, the classes
   std::uint32_t num_reached_ = 0;
 };
 
