@@ -12,7 +12,7 @@ namespace pagedkv::replay {
 template <class Cache>
 class engine_of final : public engine {
  public:
-  explicit engine_of(const cache_config& config) : cache_(config), tracker_(cache_) {}
+  engine_of(const cache_config& config, const event_log& log) : cache_(config, log), tracker_(cache_) {}
 
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens); }
@@ -57,11 +57,12 @@ void check_threads(const options& chosen) {
 
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
   const auto make = [&]<bool Concurrent>(std::bool_constant<Concurrent>, support::eviction_factory factory) {
     using eviction_type = support::chosen_eviction<Concurrent>;
     eviction_type::factory = factory;
-    return std::unique_ptr<engine>(std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type>>>(config));
+    return std::unique_ptr<engine>(
+        std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type, event_log>>>(config, log));
   };
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
@@ -79,16 +80,20 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
 
 /// Instantiated in a file for each locking policy, to be compiled side by side.
 template <locking Locking>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
   check_threads<Locking>(chosen);
   return with_policy(all_elements{}, chosen.element, [&]<class Element>(std::type_identity<Element>) {
-    return make_engine_with<Locking, Element>(chosen, config);
+    return make_engine_with<Locking, Element>(chosen, config, log);
   });
 }
 
-extern template std::unique_ptr<engine> make_engine_with<single_thread>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<sharded_mutex>(const options&, const cache_config&);
-extern template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&);
+extern template std::unique_ptr<engine> make_engine_with<single_thread>(const options&, const cache_config&,
+                                                                        const event_log&);
+extern template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&,
+                                                                  const event_log&);
+extern template std::unique_ptr<engine> make_engine_with<sharded_mutex>(const options&, const cache_config&,
+                                                                        const event_log&);
+extern template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&,
+                                                                    const event_log&);
 
 }  // namespace pagedkv::replay

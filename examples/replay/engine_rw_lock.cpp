@@ -2,6 +2,6 @@
 
 namespace pagedkv::replay {
 
-template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&);
+template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&, const event_log&);
 
 }  // namespace pagedkv::replay

@@ -3,6 +3,7 @@
 #include "comparison_report.hpp"
 #include "contents.hpp"
 #include "engine.hpp"
+#include "log_file.hpp"
 #include "options.hpp"
 #include "plot.hpp"
 #include "progress.hpp"
@@ -73,13 +74,15 @@ void report(const outcome& found, const workload& work, const options& chosen, s
   if (chosen.blocks.empty()) {
     chosen.blocks.push_back(default_num_blocks(work));
   }
-  const auto served = make_engine(chosen, config_for(work, chosen));
+  auto log = log_file{chosen.log};
+  const auto served = make_engine(chosen, config_for(work, chosen), log.log());
   auto found = outcome{};
   {
     auto shown = progress{work.requests.size()};
     found = run(*served, work, chosen, shown);
   }
   found.bound_hits = support::bound_of(support::prefix_trace{work.requests}, chosen.blocks.front()).hits;
+  log.flush();
   report(found, work, chosen, json);
   return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;
 }

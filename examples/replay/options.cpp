@@ -88,7 +88,11 @@ parsed_options parse_options(int argc, const char* const* argv) {
   app.add_option("--limit", chosen.limit, "replay only the first requests")->check(positive);
   app.add_option("--json", chosen.json, "write the report to this file, or to standard output if it is -")
       ->check(not_empty);
-  for (auto* const of_one_replay : {block_size, eviction, locking, element, concurrency, decode}) {
+  auto* const log =
+      app.add_option("--log", chosen.log,
+                     "write what the cache does, a line for each event, to this file, or to standard error if it is -")
+          ->check(not_empty);
+  for (auto* const of_one_replay : {block_size, eviction, locking, element, concurrency, decode, log}) {
     of_one_replay->excludes(compare);
   }
 

@@ -22,6 +22,7 @@ struct options {
   bool decode = false;
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   std::string json;                   // empty: none; "-": standard output
+  std::string log;                    // empty: none; "-": standard error
   std::vector<std::string> compared;  // eviction policies; empty: replay with one
   std::string plot;                   // prefix of files; empty: none
 

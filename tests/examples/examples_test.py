@@ -50,6 +50,7 @@ class BadInput(TemporaryFolder):
             ("--element", "float8"),
             ("--trace", ""),
             ("--json", ""),
+            ("--log", ""),
         ]:
             with self.subTest(option=option, value=value):
                 self.check(option, value, names=[option, str(value)])
@@ -72,9 +73,11 @@ class BadInput(TemporaryFolder):
         done = run("--limit", 5, "--json", "/dev/full")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--json /dev/full: cannot be written", done.stderr)
+        self.check("--limit", 5, "--log", "/dev/full", names=["--log /dev/full: cannot be written"])
 
     def test_unwritable_report(self):
         self.check("--json", self.folder / "no" / "report.json", names=["--json", "report.json"])
+        self.check("--log", self.folder / "no" / "cache.log", names=["--log", "cache.log"])
 
     def test_malformed_lines_are_numbered(self):
         good = '{"timestamp": 5, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}'
@@ -151,11 +154,32 @@ class Report(TemporaryFolder):
             self.assertIn(name, done.stdout)
         self.assertIn(f"{report['hit_ratio']:.4f}", done.stdout)
 
+    def test_log_agrees_with_report(self):
+        path = self.folder / "cache.log"
+        options = ["--limit", 200, "--blocks", 300, "--concurrency", 4, "--decode"]
+        report = replay(*options, "--log", path)
+        lines = [line.split() for line in path.read_text().splitlines()]
+        events = [(word, dict(field.split("=") for field in fields)) for word, *fields in lines]
+
+        def sum_of(kind, field=None):
+            return sum(int(fields[field]) if field else 1 for word, fields in events if word == kind)
+
+        self.assertEqual(sum_of("hit", "blocks"), report["hit_blocks"])
+        self.assertEqual(sum_of("evicted"), report["evictions"])
+        self.assertGreater(sum_of("evicted"), 0)
+        self.assertEqual(sum_of("admitted"), report["requests"] - report["refused_requests"])
+        self.assertEqual(sum_of("released"), sum_of("admitted"))
+        self.assertGreaterEqual(sum_of("refused"), report["refused_requests"] + report["failed_requests"])
+
+        done = run(*options, "--log", "-", "--json", "-")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(len(done.stderr.splitlines()), len(lines))
+
     def test_help(self):
         done = run("--help")
         self.assertEqual(done.returncode, 0)
         for option in ("trace", "block-size", "blocks", "eviction", "locking", "element", "threads", "concurrency",
-                       "decode", "limit", "json"):
+                       "decode", "limit", "json", "log"):
             self.assertIn(f"--{option} ", done.stdout)
 
 

@@ -37,6 +37,10 @@ struct event_kinds {
   }
 
   [[nodiscard]] constexpr bool contains(event_kind kind) const noexcept { return (bits & bit(kind)) != 0; }
+  [[nodiscard]] friend constexpr event_kinds operator|(event_kinds a, event_kinds b) noexcept {
+    a.bits |= b.bits;
+    return a;
+  }
 
  private:
   [[nodiscard]] static constexpr std::uint32_t bit(event_kind kind) noexcept {
