@@ -60,7 +60,7 @@ def headers(root):
 
 
 def part_of(name):
-    """The part of the design a header belongs to; None for a folder that the design does not know."""
+    """The part of the tree that a header belongs to; None for a folder of no part."""
     folders = name.split("/")[:-1]
     for length in (2, 1):
         if "/".join(folders[:length]) in ALLOWED:
@@ -87,7 +87,7 @@ def include_violations(root):
     for name, path in known.items():
         part = part_of(name)
         if part is None and name != UMBRELLA:
-            found.append(f"{name}: no part of the design has this folder")
+            found.append(f"{name}: no part of the tree has this folder")
             continue
         for line, operand in includes(path.read_text()):
             problem = problem_with_include(part, operand, known)
