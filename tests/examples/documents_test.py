@@ -1,0 +1,53 @@
+"""Programs in documents compile, or are excerpts of an example; links lead to files of the repository."""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import unittest
+
+SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
+COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+DOCUMENTS = [*sorted(SOURCE_ROOT.glob("*.md")), *sorted((SOURCE_ROOT / "docs").glob("*.md"))]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
+
+
+def programs():
+    for document in DOCUMENTS:
+        for block in re.findall(r"^```cpp\n(.*?)^```", document.read_text(), flags=re.DOTALL | re.MULTILINE):
+            yield document.name, block
+
+
+def errors_in(program):
+    command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++", *WARNINGS]
+    command += [f"-I{SOURCE_ROOT / folder}" for folder in ("include", "kernels")]
+    done = subprocess.run([*command, "-"], input=program[1], capture_output=True, text=True)
+    return f"{program[0]}: {done.stderr}" if done.returncode else ""
+
+
+class Documents(unittest.TestCase):
+    def test_complete_programs_compile(self):
+        complete = [program for program in programs() if program[1].startswith("#include")]
+        self.assertGreaterEqual(len(complete), 3)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            self.assertEqual([errors for errors in workers.map(errors_in, complete) if errors], [])
+
+    def test_other_programs_are_excerpts_of_examples(self):
+        examples = [path.read_text() for path in (SOURCE_ROOT / "examples").glob("*.cpp")]
+        for name, block in programs():
+            with self.subTest(document=name, begins=block.partition("\n")[0]):
+                self.assertTrue(block.startswith("#include") or any(block in example for example in examples))
+
+    def test_links_lead_to_files(self):
+        for document in DOCUMENTS:
+            text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+            for target in re.findall(r"\]\((?!https?:)([^)#]*)[^)]*\)", text):
+                with self.subTest(document=document.name, target=target):
+                    path = (document.parent / target).resolve()
+                    self.assertTrue(path.exists() and path.is_relative_to(SOURCE_ROOT.resolve()))
+
+
+if __name__ == "__main__":
+    unittest.main()
