@@ -25,6 +25,7 @@ constexpr auto small =
 /// An event and its tokens, copied during the visit.
 struct seen_event : cache_event {
   std::vector<token> run;
+  std::vector<prefix_key> run_keys;
 };
 
 template <event_kinds Kinds>
@@ -35,7 +36,7 @@ struct watched_cache {
   std::vector<seen_event> drain() {
     auto drained = std::vector<seen_event>{};
     queues.drain([&](const cache_event& event) {
-      drained.push_back({event, {event.tokens.begin(), event.tokens.end()}});
+      drained.push_back({event, {event.tokens.begin(), event.tokens.end()}, {event.keys.begin(), event.keys.end()}});
     });
     CHECK(queues.num_dropped() == 0);
     return drained;
@@ -66,7 +67,7 @@ std::uint64_t hash_of_block(std::uint64_t previous, std::span<const token> token
 }
 
 TEST_CASE("hashes are those of the definition, the same in every run with a seed", "[events]") {
-  auto watched = watched_cache<prefix_events>{small};
+  auto watched = watched_cache<prefix_event_kinds>{small};
   const auto tag = make_salt(7, 11);
   const auto prompt = std::array<token, 5>{1, 2, 3, -4, 5};
   const auto id = watched.cache.create_sequence(prompt, {.salt = tag}).value().id;
@@ -87,11 +88,41 @@ TEST_CASE("hashes are those of the definition, the same in every run with a seed
   CHECK(hash_of_salt(42, salt::none) == 0x4596708167f8eb2e);
 }
 
+std::uint64_t hash_of_key(std::uint64_t previous, const prefix_key& key) {
+  auto bytes = std::vector<unsigned char>{};
+  for (const auto word : {static_cast<std::uint64_t>(key.position), key.value[0], key.value[1]}) {
+    for (const auto half : {word >> 32, word & 0xffff'ffff}) {
+      for (auto i = 0U; i < 4; ++i) {
+        bytes.push_back(static_cast<unsigned char>(half >> (8 * i)));
+      }
+    }
+  }
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), previous);
+}
+
+TEST_CASE("hashes of blocks with keys are those of the definition, and events carry the keys", "[events]") {
+  auto watched = watched_cache<prefix_event_kinds>{small};
+  const auto prompt = std::array<token, 4>{1, 2, 3, 4};
+  const auto keys = std::array{prefix_key{2, {5, 6}}, prefix_key{3, {0x123456789, 7}}};
+  const auto id = watched.cache.create_sequence({prompt, keys}).value().id;
+  REQUIRE(watched.cache.commit(id, 4).has_value());
+  const auto stored = watched.drain();
+  REQUIRE(stored.size() == 2);
+  CHECK(stored[0].run_keys.empty());
+  CHECK(stored[1].run_keys == std::vector(keys.begin(), keys.end()));
+  const auto first = hash_of_block(hash_of_salt(42, salt::none), std::span{prompt}.first(2));
+  const auto second = hash_of_block(hash_of_key(hash_of_key(first, keys[0]), keys[1]), std::span{prompt}.subspan(2));
+  CHECK(stored[0].hash == first);
+  CHECK(stored[1].parent_hash == first);
+  CHECK(stored[1].hash == second);
+  CHECK(second == 0x54c228be0b5c83a3);
+}
+
 TEST_CASE("without a seed two caches hash differently", "[events]") {
   auto config = small;
   config.hash_seed = 0;
   const auto hash_in_new_cache = [&] {
-    auto watched = watched_cache<prefix_events>{config};
+    auto watched = watched_cache<prefix_event_kinds>{config};
     const auto id = watched.cache.create_sequence(std::array<token, 2>{1, 2}).value().id;
     REQUIRE(watched.cache.commit(id, 2).has_value());
     return watched.drain().front().hash;
@@ -100,7 +131,7 @@ TEST_CASE("without a seed two caches hash differently", "[events]") {
 }
 
 TEST_CASE("a router's queue gets stored and evicted blocks and resets, and nothing else", "[events]") {
-  auto watched = watched_cache<prefix_events>{small};
+  auto watched = watched_cache<prefix_event_kinds>{small};
   auto& cache = watched.cache;
   const auto tag = salt{9};
   const auto first = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5}, {.salt = tag}).value().id;
@@ -137,7 +168,7 @@ TEST_CASE("a router's queue gets stored and evicted blocks and resets, and nothi
 }
 
 TEST_CASE("a stream of all kinds tells of sequences, steps, copies and refusals", "[events]") {
-  auto watched = watched_cache<all_events>{small};
+  auto watched = watched_cache<all_event_kinds>{small};
   auto& cache = watched.cache;
   const auto prompt = std::array<token, 5>{1, 2, 3, 4, 5};
   const auto first = cache.create_sequence(prompt, {.salt = salt{9}}).value().id;
@@ -239,7 +270,7 @@ class router {
 TEST_CASE("a router finds by events the prefixes that the cache finds", "[events]") {
   auto config = small;
   config.num_blocks = 24;
-  auto watched = watched_cache<prefix_events>{config};
+  auto watched = watched_cache<prefix_event_kinds>{config};
   auto& cache = watched.cache;
   auto follower = router{};
   const auto seed = std::random_device{}();

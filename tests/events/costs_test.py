@@ -23,7 +23,7 @@ struct emitting {{
   static constexpr auto kinds = Kinds;
   void emit(const cache_event& event) noexcept {{ event_was_emitted(event); }}
 }};
-using all_kinds = emitting<all_events>;
+using all_kinds = emitting<all_event_kinds>;
 using no_kinds = emitting<event_kinds{{}}>;
 
 using cache = kv_cache<{stream}>;

@@ -34,6 +34,7 @@ lines line_of(const cache_event& event) {
 
 TEST_CASE("a log writes one line for each event, with the fields that its kind sets", "[events]") {
   const auto tokens = std::array<token, 2>{};
+  const auto keys = std::array<prefix_key, 2>{};
   const auto block = block_id{3};
   const auto other = block_id{4};
   CHECK(line_of({.kind = event_kind::stored,
@@ -42,7 +43,8 @@ TEST_CASE("a log writes one line for each event, with the fields that its kind s
                  .hash = 0xbeef,
                  .parent_hash = 0xf00d,
                  .tokens = tokens,
-                 .tag = salt{9}}) == lines{"stored block=3 after=4 hash=beef parent=f00d tokens=2 salt=9"});
+                 .keys = keys,
+                 .tag = salt{9}}) == lines{"stored block=3 after=4 hash=beef parent=f00d tokens=2 keys=2 salt=9"});
   CHECK(line_of({.kind = event_kind::stored, .block = block, .hash = 1, .parent_hash = 2, .tokens = tokens}) ==
         lines{"stored block=3 hash=1 parent=2 tokens=2"});
   CHECK(line_of({.kind = event_kind::evicted, .block = block, .hash = 0xbeef}) == lines{"evicted block=3 hash=beef"});
@@ -138,7 +140,7 @@ TEST_CASE("a tee gives each of its streams the kinds that it takes", "[events]")
   auto written = lines{};
   using log = basic_event_log<event_kinds{event_kind::admitted, event_kind::stored}>;
   using tee = event_tee<event_queues, log>;
-  STATIC_CHECK(tee::kinds.bits == (prefix_events | event_kinds{event_kind::admitted}).bits);
+  STATIC_CHECK(tee::kinds.bits == (prefix_event_kinds | event_kinds{event_kind::admitted}).bits);
   auto queues = event_queues{small.block_size};
   auto cache = watched_cache<tee>{small, tee{queues, log{add_line, &written}}};
   const auto id = cache.create_sequence(std::array<token, 2>{1, 2}).value().id;

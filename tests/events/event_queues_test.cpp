@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -76,6 +77,22 @@ TEST_CASE("events that find no room are dropped and counted, the older ones stay
   CHECK(queues.num_dropped() == 6);
 }
 
+TEST_CASE("an event with more keys than an entry has room for is dropped", "[events]") {
+  auto queues = event_queues{1, {.max_keys = 2}};
+  auto keys = std::array{prefix_key{.position = 1}, prefix_key{.position = 2}, prefix_key{.position = 3}};
+  queues.emit({.kind = event_kind::stored, .keys = keys});
+  queues.emit({.kind = event_kind::stored, .keys = std::span{keys}.first(2)});
+  keys = {};
+  CHECK(queues.num_dropped() == 1);
+  auto positions = std::vector<std::int64_t>{};
+  queues.drain([&](const cache_event& event) {
+    for (const auto& key : event.keys) {
+      positions.push_back(key.position);
+    }
+  });
+  CHECK(positions == std::vector<std::int64_t>{1, 2});
+}
+
 TEST_CASE("a thread beyond the last queue has its events counted as dropped", "[events]") {
   auto queues = event_queues{1, {.capacity = 4, .num_producers = 1}};
   static_cast<void>(this_thread_index{}.current());
@@ -102,6 +119,7 @@ TEST_CASE("event queues need a block size, and room for at least one event and t
   CHECK_THROWS_AS(event_queues{0}, exception);
   CHECK_THROWS_AS((event_queues{16, {.capacity = 0}}), exception);
   CHECK_THROWS_AS((event_queues{16, {.num_producers = -1}}), exception);
+  CHECK_THROWS_AS((event_queues{16, {.max_keys = 0}}), exception);
 }
 
 TEST_CASE("with many producers and a slow consumer every event arrives once or is counted", "[events]") {

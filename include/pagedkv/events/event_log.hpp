@@ -20,7 +20,8 @@ class event_line {
     switch (event.kind) {
       case event_kind::stored:
         begin("stored").block("block", event.block).block("after", event.origin).hash("hash", event.hash);
-        hash("parent", event.parent_hash).count("tokens", event.tokens.size()).tag(event.tag);
+        hash("parent", event.parent_hash).count("tokens", event.tokens.size());
+        keys(event.keys.size()).tag(event.tag);
         break;
       case event_kind::evicted: begin("evicted").block("block", event.block).hash("hash", event.hash); break;
       case event_kind::reset: begin("reset").count("blocks", event.num_blocks); break;
@@ -73,6 +74,7 @@ class event_line {
     return value == no_block ? *this : count(name, static_cast<std::int32_t>(value));
   }
   event_line& hash(std::string_view name, std::uint64_t value) noexcept { return count(name, value, 16); }
+  event_line& keys(std::size_t num_keys) noexcept { return num_keys == 0 ? *this : count("keys", num_keys); }
   event_line& tag(salt value) noexcept { return value == salt::none ? *this : id("salt", value); }
 
   void add(std::string_view part) noexcept {
@@ -92,7 +94,7 @@ class event_line {
 ///
 /// The function is called by the thread whose operation is logged, inside the cache's locks, and by several threads at
 /// once if they use the cache. While it waits, so does that operation.
-template <event_kinds Kinds = all_events>
+template <event_kinds Kinds = all_event_kinds>
 class basic_event_log {
  public:
   using function = void (*)(void* context, std::string_view line) noexcept;

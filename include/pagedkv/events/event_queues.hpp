@@ -10,37 +10,51 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace pagedkv {
 
+/// How much event queues hold.
+struct event_queue_sizes {
+  std::int32_t capacity = 1024;     // events of one thread
+  std::int32_t num_producers = 32;  // threads
+  std::int32_t max_keys = 4;        // of one block; an event with more is dropped
+};
+
 namespace detail {
 
-/// A bounded queue of events with their tokens, for one thread that pushes and one that pops. Wait-free.
+/// A bounded queue of events with their tokens and keys, for one thread that pushes and one that pops. Wait-free.
 class event_ring {
  public:
-  event_ring(std::size_t capacity, std::size_t max_tokens)
-      : capacity_(capacity), max_tokens_(max_tokens), events_(capacity), tokens_(capacity * max_tokens) {}
+  event_ring(std::size_t capacity, std::size_t max_tokens, std::size_t max_keys)
+      : capacity_(capacity),
+        max_tokens_(max_tokens),
+        max_keys_(max_keys),
+        events_(capacity),
+        tokens_(capacity * max_tokens),
+        keys_(capacity * max_keys) {}
 
-  /// False when the queue is full or the event has more tokens than an entry has room for.
+  /// False when the queue is full or an entry has no room for the event's tokens or keys.
   [[nodiscard]] bool push(const cache_event& event, std::uint64_t number) noexcept {
     assert(event.tokens.size() <= max_tokens_ && "event queues made for a smaller block size");
     const auto at = num_pushed_.load(std::memory_order_relaxed);
-    if (at - num_popped_.load(std::memory_order_acquire) == capacity_ || event.tokens.size() > max_tokens_) {
+    if (at - num_popped_.load(std::memory_order_acquire) == capacity_ || event.tokens.size() > max_tokens_ ||
+        event.keys.size() > max_keys_) {
       return false;
     }
     const auto place = static_cast<std::size_t>(at % capacity_);
-    auto* const tokens = tokens_.data() + place * max_tokens_;
-    std::ranges::copy(event.tokens, tokens);
-    events_[place] = event;
-    events_[place].number = number;
-    events_[place].tokens = {tokens, event.tokens.size()};
+    auto& entry = events_[place];
+    entry = event;
+    entry.number = number;
+    entry.tokens = copy(event.tokens, tokens_.data() + place * max_tokens_);
+    entry.keys = copy(event.keys, keys_.data() + place * max_keys_);
     num_pushed_.store(at + 1, std::memory_order_release);
     return true;
   }
 
-  /// Fixes how far `front` and `pop` go.
-  void look() noexcept { end_ = num_pushed_.load(std::memory_order_acquire); }
+  /// Events that are pushed later wait for the next call.
+  void fix_end() noexcept { end_ = num_pushed_.load(std::memory_order_acquire); }
   [[nodiscard]] const cache_event* front() const noexcept {
     const auto at = num_popped_.load(std::memory_order_relaxed);
     return at != end_ ? &events_[static_cast<std::size_t>(at % capacity_)] : nullptr;
@@ -48,10 +62,18 @@ class event_ring {
   void pop() noexcept { num_popped_.fetch_add(1, std::memory_order_release); }
 
  private:
+  template <class T>
+  [[nodiscard]] static std::span<const T> copy(std::span<const T> from, T* to) noexcept {
+    std::ranges::copy(from, to);
+    return {to, from.size()};
+  }
+
   std::size_t capacity_;
   std::size_t max_tokens_;
+  std::size_t max_keys_;
   std::vector<cache_event> events_;
   std::vector<token> tokens_;
+  std::vector<prefix_key> keys_;
   std::uint64_t end_ = 0;  // of the consumer
   alignas(64) std::atomic<std::uint64_t> num_pushed_{0};
   alignas(64) std::atomic<std::uint64_t> num_popped_{0};
@@ -59,22 +81,16 @@ class event_ring {
 
 }  // namespace detail
 
-/// How much event queues hold.
-struct event_queue_sizes {
-  std::int32_t capacity = 1024;     // events of one thread
-  std::int32_t num_producers = 32;  // threads
-};
-
 /// A bounded queue of events for each thread, and one consumer for all. Emitting is wait-free and allocates nothing: an
-/// entry has room for the tokens of one block. An event that finds its thread's queue full, or its thread without a
+/// entry has room for the tokens and keys of one block. An event that finds its thread's queue full, or its thread without a
 /// queue, is dropped and counted; its number is then missing from the stream.
 ///
 /// Numbers tell the order: of two events of one block, the one that happened first has the lower number.
 ///
 /// A handle: copies share the queues, which live as long as the last of them. Give one to the cache, keep another to
-/// drain. Memory, taken at construction: for each of `capacity * num_producers` entries an event and `block_size`
-/// tokens.
-template <event_kinds Kinds = prefix_events>
+/// drain. Memory, taken at construction: for each of `capacity * num_producers` entries an event, `block_size`
+/// tokens and `max_keys` keys.
+template <event_kinds Kinds = prefix_event_kinds>
 class basic_event_queues {
  public:
   static constexpr auto kinds = Kinds;
@@ -91,13 +107,13 @@ class basic_event_queues {
     }
   }
 
-  /// Calls `visit(event)` on every event in the queues, in the order of their numbers; returns how many. The tokens of
-  /// an event are valid during its visit. An event may follow in a later call than one of a higher number, if another
+  /// Calls `visit(event)` on every event in the queues, in the order of their numbers; returns how many. The tokens and
+  /// keys of an event are valid during its visit. An event may follow in a later call than one of a higher number, if another
   /// thread was just emitting it. One thread at a time. An event whose visit throws stays in its queue.
   template <class Visit>
   std::size_t drain(Visit&& visit) {
     for (const auto& ring : shared_->rings) {
-      ring->look();
+      ring->fix_end();
     }
     auto count = std::size_t{0};
     for (auto* ring = oldest(); ring != nullptr; ring = oldest()) {
@@ -115,12 +131,13 @@ class basic_event_queues {
  private:
   struct queues {
     queues(std::int32_t block_size, const event_queue_sizes& sizes) {
-      if (const auto least = std::min({block_size, sizes.capacity, sizes.num_producers}); least <= 0) {
+      if (const auto least = std::min({block_size, sizes.capacity, sizes.num_producers, sizes.max_keys}); least <= 0) {
         detail::fail({error_code::invalid_argument, "block size or sizes of event queues", least, 1});
       }
       for (auto i = 0; i < sizes.num_producers; ++i) {
         rings.push_back(std::make_unique<detail::event_ring>(static_cast<std::size_t>(sizes.capacity),
-                                                             static_cast<std::size_t>(block_size)));
+                                                             static_cast<std::size_t>(block_size),
+                                                             static_cast<std::size_t>(sizes.max_keys)));
       }
     }
 

@@ -19,12 +19,14 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
   } else {
     // Before another thread can find the block, and before it can be evicted.
     if constexpr (reports<typename State::events_type, event_kind::stored>) {
+      const auto contents = state.index.contents(block);
       state.events.emit({.kind = event_kind::stored,
                          .block = block,
                          .origin = s.tail.block,
                          .hash = hash,
                          .parent_hash = s.tail.hash,
-                         .tokens = state.index.tokens(block),
+                         .tokens = contents.tokens,
+                         .keys = contents.keys,
                          .tag = s.options.salt});
     }
     auto twin = no_block;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace pagedkv {
 
 /// Behind each kind are the fields of `cache_event` that it sets.
 enum class event_kind : std::uint8_t {
-  stored,        // a full block entered the prefix index: block, origin, hash, parent_hash, tokens, tag
+  stored,        // a full block entered the prefix index: block, origin, hash, parent_hash, tokens, keys, tag
   evicted,       // a block left the prefix index: block, hash
   reset,         // every block left the prefix index: num_blocks
   admitted,      // a sequence was created from a prompt: sequence, num_tokens, num_blocks, tag
@@ -49,9 +50,9 @@ struct event_kinds {
 };
 
 /// Enough to follow which prefixes are cached.
-inline constexpr auto prefix_events = event_kinds{event_kind::stored, event_kind::evicted, event_kind::reset};
+inline constexpr auto prefix_event_kinds = event_kinds{event_kind::stored, event_kind::evicted, event_kind::reset};
 
-inline constexpr auto all_events =
+inline constexpr auto all_event_kinds =
     event_kinds{event_kind::stored,  event_kind::evicted,    event_kind::reset,        event_kind::admitted,
                 event_kind::hit,     event_kind::forked,     event_kind::released,     event_kind::copied,
                 event_kind::refused, event_kind::step_begun, event_kind::step_retired, event_kind::preempted};
@@ -60,11 +61,12 @@ inline constexpr auto all_events =
 struct cache_event {
   event_kind kind{};
   block_id block = no_block;
-  block_id origin = no_block;       // stored: the block that it continues, none for the first; copied: its source
-  std::uint64_t number = 0;         // place in the order of one stream, from 1; set by streams that keep events
-  std::uint64_t hash = 0;           // of all tokens up to the block's last, seeded by `cache_config::hash_seed`
-  std::uint64_t parent_hash = 0;    // the same for the block that it continues; for the first block, that of the salt
-  std::span<const token> tokens{};  // of the block, `block_size` of them; valid during `emit`
+  block_id origin = no_block;          // stored: the block that it continues, none for the first; copied: its source
+  std::uint64_t number = 0;            // place in the order of one stream, from 1; set by streams that keep events
+  std::uint64_t hash = 0;              // of all contents up to the block's end, seeded by `cache_config::hash_seed`
+  std::uint64_t parent_hash = 0;       // the same for the block that it continues; for the first, that of the salt
+  std::span<const token> tokens{};     // of the block, `block_size` of them; valid during `emit`
+  std::span<const prefix_key> keys{};  // of positions in the block; valid during `emit`
   salt tag{};
   sequence_id sequence{};
   sequence_id source{};
