@@ -1,4 +1,4 @@
-// An eviction policy of one's own, in a cache: blocks of long prompts go before blocks of short ones.
+// A user's eviction policy in a cache: blocks of long prompts are evicted before blocks of short ones.
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/parts/chain_lists.hpp>
@@ -47,7 +47,7 @@ using cache = pagedkv::kv_cache<longest_prompt_first>;
 
 namespace {
 
-/// Runs a prompt of equal tokens through the cache; returns how many tokens were there already.
+/// Runs a prompt of equal tokens through the cache; returns the number of tokens that were cached.
 std::int64_t run(cache& blocks, pagedkv::token word, std::size_t length) {
   const auto prompt = std::vector<pagedkv::token>(length, word);
   const auto sequence = blocks.create_sequence(prompt).value();
@@ -62,7 +62,7 @@ int main() {
   auto blocks = cache{{.block_size = 16, .num_blocks = 16}};
   run(blocks, 1, 64);  // a short prompt of 4 blocks, then a long one of 11
   run(blocks, 2, 176);
-  run(blocks, 3, 64);  // room for this comes from the long prompt, though the short one is older
+  run(blocks, 3, 64);  // its blocks replace those of the long prompt, although the short one is older
   std::printf("short prompt: %lld of 64 tokens cached\n", static_cast<long long>(run(blocks, 1, 64)));
   std::printf("long prompt: %lld of 176 tokens cached\n", static_cast<long long>(run(blocks, 2, 176)));
 }

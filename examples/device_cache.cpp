@@ -1,5 +1,5 @@
-// A cache in a device's memory, which kernels fill and read on one stream. Where there is no device it says so, and the
-// host serves. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor.
+// A cache in a device's memory, which kernels fill and read on one stream. Without a device, it prints a message and
+// uses the host. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor.
 
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
@@ -17,7 +17,7 @@ namespace {
 constexpr auto num_tokens = std::size_t{64};
 constexpr auto numbers_per_token = std::size_t{2 * 64};
 
-/// Zeros in memory that the program and the cache's backend both reach.
+/// Zeros in memory that the program and the cache's backend can access.
 template <class T, pagedkv::allocator Allocator>
 class array {
  public:

@@ -18,7 +18,7 @@ namespace {
 
 using simulation = support::simulation_result (*)(const support::prefix_trace&, std::int32_t num_blocks, progress&);
 
-/// More blocks than the trace can fill would change nothing but the memory taken.
+/// More blocks than the trace has would only take memory.
 [[nodiscard]] std::int32_t usable_blocks(const support::prefix_trace& trace, std::int32_t num_blocks) {
   const auto most = trace.num_nodes() + support::simulation_options{}.num_private;
   return static_cast<std::int32_t>(std::min(static_cast<std::size_t>(num_blocks), most));
@@ -51,7 +51,7 @@ template <auto Compute>
                      []<class Eviction>(std::type_identity<Eviction>) { return simulation{simulate_shown<Eviction>}; });
 }
 
-/// From a size at which even the longest request finds room.
+/// Starts at a size that fits the longest request.
 [[nodiscard]] std::vector<std::int32_t> default_capacities(const support::prefix_trace& trace) {
   constexpr auto num_capacities = 12;
   auto longest = std::size_t{0};
@@ -80,7 +80,7 @@ struct job {
   support::simulation_result* result;
 };
 
-/// Of each policy those of the largest pools first, which take the longest.
+/// Starts with the largest pools of each policy, which take the longest.
 [[nodiscard]] std::vector<job> jobs_of(comparison& made) {
   auto jobs = std::vector<job>{};
   const auto add = [&](comparison::row& row, simulation simulate) {

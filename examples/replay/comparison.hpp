@@ -11,7 +11,7 @@ namespace pagedkv::replay {
 
 struct options;
 
-/// How eviction policies fare with the same requests, one at a time, in pools of several capacities.
+/// Hit ratios of eviction policies for the same requests, one at a time, in pools of several capacities.
 struct comparison {
   struct row {
     std::string policy;
@@ -24,14 +24,14 @@ struct comparison {
   std::vector<std::int32_t> capacities;  // blocks, ascending
   std::vector<row> policies;
   row bound;   // hits that no policy passes
-  row oracle;  // hits that no policy passes which has to admit every request that fits
+  row oracle;  // hits that no policy passes if it has to admit every request that fits
   double seconds = 0;      // wall clock
   double cpu_seconds = 0;  // of all threads
 };
 
-/// Simulates every policy chosen, and what knowing the future would give, at every capacity, side by side over the one
-/// trace, on as many threads as chosen. Without chosen capacities takes twelve, log-spaced from 0.5 % of the distinct blocks, or the size
-/// that the longest request needs, to 100 %. Shows progress on a terminal.
+/// Simulates every chosen policy, and two that know the future, at every capacity, in parallel over one trace, on the
+/// chosen number of threads. Without chosen capacities, uses twelve, log-spaced from 0.5 % of the distinct blocks, or
+/// the size that the longest request needs, to 100 %. Shows progress on a terminal.
 [[nodiscard]] comparison compare(const support::prefix_trace& trace, const options& chosen);
 
 }  // namespace pagedkv::replay

@@ -29,7 +29,7 @@ inline void fill_tokens(std::uint64_t id, std::span<token> block) noexcept {
   }
 }
 
-/// Numbers in the key, and in the value, that stand for a workload's block.
+/// Numbers in key and value that identify a workload's block.
 inline constexpr auto row_dim = std::size_t{2};
 using row = std::array<float, row_dim>;
 

@@ -10,14 +10,14 @@
 
 namespace pagedkv::replay {
 
-/// The requests alive, oldest first, at most so many at once. A worker takes a place before it submits a request, and
-/// then either enters the request or leaves the place.
+/// The live requests, oldest first, up to a number of permits. A worker takes a permit before it submits a request, and
+/// then either enters the request or returns the permit.
 class live_requests {
  public:
   explicit live_requests(std::size_t capacity) : capacity_(capacity) {}
 
-  /// Waits for a place. When it is that of a live request, returns that one: the caller ends it first.
-  [[nodiscard]] std::optional<request_id> take_place() {
+  /// Waits for a permit. Returns a live request if it takes that request's permit: the caller ends the request first.
+  [[nodiscard]] std::optional<request_id> take_permit() {
     auto lock = std::unique_lock{mutex_};
     changed_.wait(lock, [&] { return num_taken_ < capacity_ || !alive_.empty(); });
     if (num_taken_ < capacity_) {
@@ -27,7 +27,7 @@ class live_requests {
     return pop_oldest();
   }
 
-  /// Frees the place of the oldest live request and returns that one, for the caller to end.
+  /// Removes the oldest live request, frees its permit, and returns the request, for the caller to end.
   [[nodiscard]] std::optional<request_id> remove_oldest() {
     const auto lock = std::lock_guard{mutex_};
     if (alive_.empty()) {

@@ -24,7 +24,7 @@ namespace {
 constexpr auto status_of_bad_input = 2;
 constexpr auto status_without_plot = 3;
 
-/// A tenth of what the workload touches, so that there is something to evict; but room for the longest prompt and a
+/// A tenth of the workload's distinct blocks, so that blocks are evicted, but enough for the longest prompt and a
 /// token.
 [[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
   const auto tenth = (work.num_distinct_blocks + 9) / 10;
@@ -40,7 +40,7 @@ constexpr auto status_without_plot = 3;
   return config;
 }
 
-/// A full disk shows only once everything is written.
+/// A full disk shows only after everything is written.
 void check_written(std::ostream& json, const options& chosen) {
   if (!json.flush()) {
     throw option_error("--json " + chosen.json + ": cannot be written");

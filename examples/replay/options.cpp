@@ -24,7 +24,7 @@ constexpr auto every_policy = "all";
   return static_cast<std::int32_t>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
-/// Fills in what depends on other options.
+/// Sets options that depend on other options.
 void complete(options& chosen, const std::optional<std::int32_t>& num_threads) {
   if (std::ranges::find(chosen.compared, every_policy) != chosen.compared.end()) {
     chosen.compared = names_of(all_evictions{});

@@ -29,7 +29,7 @@ struct options {
   [[nodiscard]] std::string trace_name() const;  // without folders
 };
 
-/// Options that are each valid but do not go together, or name what cannot be used.
+/// Options that are valid alone but not together, or that name an unusable file.
 class option_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -37,7 +37,7 @@ class option_error : public std::runtime_error {
 
 struct parsed_options {
   options chosen;
-  std::optional<int> exit_status;  // set when there is nothing to run: help was shown, or a message about a bad option
+  std::optional<int> exit_status;  // set if there is nothing to run: help or an error message was shown
 };
 
 [[nodiscard]] parsed_options parse_options(int argc, const char* const* argv);

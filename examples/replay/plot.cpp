@@ -20,7 +20,7 @@ namespace pagedkv::replay {
 
 namespace {
 
-/// As gnuplot wants it.
+/// Quotes a string for gnuplot.
 [[nodiscard]] std::string gnuplot_string(std::string_view text) {
   auto out = std::string{"'"};
   for (const auto c : text) {
@@ -32,8 +32,8 @@ namespace {
   return out + "'";
 }
 
-/// No two are equal in point or dashes, so that a print without colours can be read as well. The open points differ in
-/// size, so that those of lines which coincide all show.
+/// No two lines have equal points or dashes, so that a print without colours is readable. Open points differ in size,
+/// so that coinciding lines are all visible.
 struct line_style {
   int point;
   double size;
@@ -115,7 +115,7 @@ void write_axes(std::ostream& script, const comparison& made, const std::string&
          << "set key outside right center vertical Left reverse noenhanced samplen 7 spacing 1.4\n";
 }
 
-/// The legend lists the lines as they lie: the highest first.
+/// The legend has the order of the lines: the highest first.
 void write_lines(std::ostream& script, const comparison& made) {
   auto order = std::vector<std::size_t>(made.policies.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -148,7 +148,7 @@ void write_script(std::ostream& script, const comparison& made, const std::strin
 void run_gnuplot(const std::string& script) {
   auto program = std::string{"gnuplot"};
   auto without_users_settings = std::string{"-d"};
-  auto path = std::filesystem::absolute(script).string();  // nothing that looks like an option
+  auto path = std::filesystem::absolute(script).string();  // never looks like an option
   const auto arguments = std::array<char*, 4>{program.data(), without_users_settings.data(), path.data(), nullptr};
   auto process = pid_t{};
   const auto failure = posix_spawnp(&process, program.c_str(), nullptr, nullptr, arguments.data(), environ);

@@ -7,7 +7,7 @@
 
 namespace pagedkv::replay {
 
-/// Why there is no plot; the comparison itself is not affected.
+/// The reason why there is no plot; the comparison itself is not affected.
 class plot_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

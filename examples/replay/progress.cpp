@@ -13,7 +13,7 @@ progress::progress(std::size_t total) : total_(total), shown_(isatty(STDERR_FILE
 
 progress::~progress() {
   if (shown_) {
-    fmt::print(stderr, "\r\033[K");  // the report takes the bar's place
+    fmt::print(stderr, "\r\033[K");  // the report replaces the bar
   }
 }
 
@@ -28,7 +28,7 @@ void progress::advance() {
 void progress::show(std::size_t percent) {
   constexpr auto width = std::size_t{50};
   const auto lock = std::lock_guard{mutex_};
-  if (percent > shown_percent_) {  // another thread may have been faster
+  if (percent > shown_percent_) {  // another thread may already have shown more
     shown_percent_ = percent;
     fmt::print(stderr, "\r[{:<{}}] {:3} %", fmt::format("{:#<{}}", "", percent * width / 100), width, percent);
   }

@@ -18,13 +18,13 @@ namespace pagedkv::replay {
 
 namespace {
 
-/// A place among the live requests, given back unless a request enters it.
-class place {
+/// A permit for a live request, returned unless a request enters.
+class permit {
  public:
-  explicit place(live_requests& live) : live_(live) {}
-  place(const place&) = delete;
-  place& operator=(const place&) = delete;
-  ~place() {
+  explicit permit(live_requests& live) : live_(live) {}
+  permit(const permit&) = delete;
+  permit& operator=(const permit&) = delete;
+  ~permit() {
     if (!entered_) {
       live_.leave();
     }
@@ -40,7 +40,7 @@ class place {
   bool entered_ = false;
 };
 
-/// Collects what all workers find.
+/// Collects the results of all workers.
 class collector {
  public:
   void add_violation(std::string sentence) {
@@ -142,7 +142,7 @@ class worker {
     return shared_.chosen.num_threads == 1 || shared_.served.can_check_any_time();
   }
 
-  /// Operations that nothing stands in the way of.
+  /// Reports operations that should not have failed.
   static bool expect(shared_state& shared, const result<void>& done, const char* operation) {
     if (!done) {
       shared.collected.add_violation(std::string{operation} + ": " + done.error().message());
@@ -156,10 +156,10 @@ class worker {
     part_.num_references += static_cast<std::int64_t>(request.blocks.size());
     const auto tokens = prompt_of(request, index);
 
-    if (const auto oldest = shared_.live.take_place()) {
+    if (const auto oldest = shared_.live.take_permit()) {
       end(shared_, *oldest);
     }
-    auto taken = place{shared_.live};
+    auto taken = permit{shared_.live};
     shared_.served.advance_time(static_cast<timestamp>(request.arrival_ms * 1'000'000));
     const auto submitted = shared_.served.submit(tokens);
     if (!submitted) {
@@ -186,7 +186,7 @@ class worker {
     return all.first(num_tokens);
   }
 
-  /// Compares the cached blocks with what their ids stand for, writes the others, and commits.
+  /// Compares the cached blocks with the contents of their ids, writes the others, and commits.
   void prefill(const support::trace_request& request, const submission& submitted, std::int64_t num_tokens) {
     const auto num_blocks = request.blocks.size();
     for (std::size_t i = 0; i < num_blocks; ++i) {

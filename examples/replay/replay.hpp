@@ -37,8 +37,8 @@ struct outcome {
   [[nodiscard]] bool good() const noexcept { return blocks_in_use_at_end() == 0 && num_violations == 0; }
 };
 
-/// Serves every request of the workload and ends it: shares what is cached, writes and commits the rest, checks that
-/// cached blocks hold what their ids stand for, and appends output tokens if that was chosen.
+/// Serves every request of the workload: shares cached blocks, writes and commits the others, checks the contents of
+/// cached blocks, appends output tokens if this was chosen, and ends the request.
 [[nodiscard]] outcome run(engine& served, const workload& work, const options& chosen, progress& shown);
 
 }  // namespace pagedkv::replay

@@ -10,8 +10,9 @@ namespace pagedkv::replay {
 
 namespace {
 
-/// Conversations that start over an hour, each on one of a few system prompts; every turn's prompt is everything before
-/// it, the answer included, and a question. The same each time: standard distributions would differ between libraries.
+/// Conversations that start within an hour, each on one of a few system prompts. Every turn's prompt is all earlier
+/// text, answers included, and a question. The same in every run: standard distributions would differ between
+/// libraries.
 class conversations {
  public:
   [[nodiscard]] std::vector<support::trace_request> generate() {

@@ -13,10 +13,10 @@
 
 namespace pagedkv::support {
 
-/// A cache that knows every request to come and keeps the blocks that are needed soonest (Belady). A request needs
-/// every ancestor of a block that it needs, so ancestors are never needed later than what continues them; it is
-/// enough to count the kept blocks by the request that needs them next. Prompts larger than the pool are refused, as
-/// by every policy, and need nothing.
+/// A cache that knows all future requests and keeps the blocks that are needed soonest (Belady). A request needs every
+/// ancestor of a block that it needs, so ancestors are never needed later than their descendants: it suffices to count
+/// the kept blocks by the request that needs them next. Every policy refuses prompts larger than the pool; these need
+/// no blocks.
 class foresight {
  public:
   foresight(const prefix_trace& trace, std::int32_t num_blocks, const simulation_options& options)
@@ -24,12 +24,12 @@ class foresight {
     find_next_uses();
   }
 
-  /// Hits of a cache that may also pass a request by: it serves what it has of the prompt and keeps as much or as
-  /// little of the rest as it likes. No policy hits more, whichever requests it refuses.
+  /// Hits of a cache that may also skip a request: it serves the cached part of the prompt and keeps any part of the
+  /// rest. No policy hits more, whichever requests it refuses.
   [[nodiscard]] simulation_result choosing() const { return run(false); }
 
-  /// Hits of a cache that has to hold the whole prompt of each request that fits. No policy that refuses none of
-  /// these hits more.
+  /// Hits of a cache that must hold the whole prompt of each request that fits. No policy that refuses none of these
+  /// hits more.
   [[nodiscard]] simulation_result admitting() const { return run(true); }
 
  private:
@@ -130,13 +130,13 @@ class foresight {
   std::vector<request_index> next_uses_;  // of each reference: the request that needs its block next
 };
 
-/// Hits that no policy passes.
+/// Hits that no policy exceeds.
 [[nodiscard]] inline simulation_result bound_of(const prefix_trace& trace, std::int32_t num_blocks,
                                                 const simulation_options& options = {}) {
   return foresight{trace, num_blocks, options}.choosing();
 }
 
-/// Hits that no policy passes which has to admit every request that fits.
+/// Hits that no policy exceeds if it has to admit every request that fits.
 [[nodiscard]] inline simulation_result oracle_of(const prefix_trace& trace, std::int32_t num_blocks,
                                                  const simulation_options& options = {}) {
   return foresight{trace, num_blocks, options}.admitting();

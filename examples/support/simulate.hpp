@@ -29,14 +29,14 @@ struct simulation_options {
   /// Blocks that a request takes besides those of its prompt.
   std::size_t num_private = replay_private_blocks;
 
-  /// Whether a block is kept as long as blocks which continue it, as the cache wants it. Otherwise policies may evict
-  /// it, and what continues it is found again as soon as it is back: caches that know nothing of chains.
+  /// Whether a block is kept as long as blocks which continue it are, as in the cache. Otherwise, policies may evict
+  /// it, and its continuations are found again when it returns: a cache without knowledge of chains.
   bool leaves_first = true;
 };
 
-/// A cache of prefix chains reduced to its bookkeeping: requests one at a time, each of which shares the leading run of
-/// its blocks that are cached, takes blocks for the rest and a few for tokens of its own, and gives all back,
-/// deepest first. Drives a policy exactly as `kv_cache` does, at millions of references a second.
+/// A cache of prefix chains reduced to its bookkeeping. It serves one request at a time: shares the leading cached
+/// blocks, takes blocks for the rest and a few for the request's own tokens, and releases all, deepest first. Drives a
+/// policy exactly as `kv_cache` does, at millions of references a second.
 template <eviction_policy Policy>
 class chain_simulator {
  public:
@@ -204,8 +204,8 @@ template <eviction_policy Policy>
   return simulator.result();
 }
 
-/// The same references as a flat stream of unrelated blocks, as textbooks define a cache: simulated without
-/// private blocks, a hit is given back at once and a miss takes one block.
+/// The same references as a flat stream of unrelated blocks, the textbook definition of a cache: simulated without
+/// private blocks, a hit is released at once and a miss takes one block.
 [[nodiscard]] inline prefix_trace flatten(const prefix_trace& trace) {
   auto flat = std::vector<trace_request>{};
   flat.reserve(trace.num_references());

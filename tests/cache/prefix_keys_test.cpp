@@ -16,7 +16,7 @@ namespace {
 
 using lockings = std::tuple<single_thread, rw_lock, basic_sharded_mutex<3>, lock_free>;
 
-/// Sends every block to one place of the index, so that only comparisons tell contents apart.
+/// Sends every block to one bucket of the index, so that only comparisons distinguish contents.
 struct one_hash {
   [[nodiscard]] static std::uint64_t hash(std::uint64_t, std::span<const token>) noexcept { return 7; }
 };

@@ -169,13 +169,13 @@ TEST_CASE("a block that returns to where its children look for it breaks nothing
   const auto id = cache.create_sequence(text(0, 8)).value().id;
   REQUIRE(cache.commit(id, 8));
   REQUIRE(cache.commit(twin, 4));
-  const auto place = table_of(cache, id)[0];
+  const auto first = table_of(cache, id)[0];
   REQUIRE(cache.drop_before(id, 4));
   REQUIRE(cache.truncate(twin, 4));
-  // That copy is evicted and its place gets the same contents once more.
+  // That copy is evicted, and its block gets the same contents once more.
   const auto filler = cache.create_sequence(text(100, 4)).value().id;
   const auto again = cache.create_sequence(text(0, 4)).value().id;
-  CHECK(table_of(cache, again)[0] == place);
+  CHECK(table_of(cache, again)[0] == first);
   REQUIRE(cache.commit(again, 4));
   CHECK(cache.find_prefix(text(0, 8)) == 8);
   check_sound(cache);

@@ -70,7 +70,7 @@ TEST_CASE("a hint says of which blocks nothing is to come", "[cache]") {
   CHECK(ended_blocks() == std::vector{true, true, true, true});
 }
 
-TEST_CASE("a complete branch ends behind the place where it was forked", "[cache]") {
+TEST_CASE("a complete branch ends after the block where it was forked", "[cache]") {
   auto cache = recording_cache{config};
   const auto trunk = serve(cache, tokens_below(8));
   const auto branch = cache.fork(trunk).value();

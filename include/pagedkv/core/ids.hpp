@@ -14,8 +14,8 @@ enum class block_id : std::int32_t {};
 /// `block_id * block_size + offset`. Kernels read it as int64; a negative slot in a slot mapping means "skip".
 enum class slot : std::int64_t {};
 
-/// Names one live sequence. An id that outlives its sequence is recognised as stale, until 2^30 more have been in the
-/// same place of the table; one of another cache, but for a chance of 2^-30.
+/// Names one live sequence. An id that outlives its sequence is recognised as stale, until 2^30 more have used the
+/// same entry of the table; so is an id of another cache, except with a probability of 2^-30.
 enum class sequence_id : std::uint64_t {};
 
 /// Names one step (a forward pass in flight). Steps are numbered from 1 in the order they begin; a refused one may take

@@ -43,7 +43,7 @@ class counters {
     return num;
   }
 
-  /// The place of a field among the sums, or their number for a field without one.
+  /// The index of a field among the sums, or their number for a field without one.
   [[nodiscard]] static constexpr std::size_t index_of(std::int64_t Statistics::*field) noexcept {
     auto index = std::size_t{0};
     for (const auto& row : metrics_of<Statistics>) {

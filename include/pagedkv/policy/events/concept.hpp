@@ -62,7 +62,7 @@ struct cache_event {
   event_kind kind{};
   block_id block = no_block;
   block_id origin = no_block;          // stored: the block that it continues, none for the first; copied: its source
-  std::uint64_t number = 0;            // place in the order of one stream, from 1; set by streams that keep events
+  std::uint64_t number = 0;            // position in one stream, from 1; set by streams that keep events
   std::uint64_t hash = 0;              // of all contents up to the block's end, seeded by `cache_config::hash_seed`
   std::uint64_t parent_hash = 0;       // the same for the block that it continues; for the first, that of the salt
   std::span<const token> tokens{};     // of the block, `block_size` of them; valid during `emit`

@@ -9,7 +9,7 @@
 namespace pagedkv {
 
 /// Hashes the tokens of one full block, chained: `previous` is the hash of the block before it, or of the root of its
-/// salt. Equal chains have equal hashes; unequal ones may too, so a hash is only ever a place to look.
+/// salt. Equal chains have equal hashes; unequal ones may too, so a hash only selects candidates.
 template <class H>
 concept block_hash = requires(std::uint64_t previous, std::span<const token> tokens) {
   { H::hash(previous, tokens) } noexcept -> std::same_as<std::uint64_t>;
