@@ -5,6 +5,7 @@
 #endif
 
 #include <pagedkv/cache/kv_cache.hpp>
+#include <pagedkv/fwd.hpp>
 #include <pagedkv/host/backend.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>

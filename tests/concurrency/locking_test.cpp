@@ -1,12 +1,9 @@
 #include "../support/asserts.hpp"
 
-#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
-#include <pagedkv/policy/locking/rw_lock.hpp>
-#include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -16,7 +13,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -26,7 +22,7 @@ using namespace pagedkv;
 using testing::asserts;
 
 // Every policy, and one with a mutex that is not the library's.
-using policies = std::tuple<single_thread, rw_lock, basic_rw_lock<std::shared_mutex>, sharded_mutex, lock_free>;
+using policies = decltype(all_lockings{} + policy_list<basic_rw_lock<std::shared_mutex>>{});
 
 TEMPLATE_LIST_TEST_CASE("a locking policy's atomic behaves like std::atomic on one thread", "[locking]", policies) {
   using atomic = typename TestType::template atomic<std::uint32_t>;

@@ -1,15 +1,4 @@
-#include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/eviction/fifo.hpp>
-#include <pagedkv/policy/eviction/hit_density.hpp>
-#include <pagedkv/policy/eviction/lfu.hpp>
-#include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/eviction/no_eviction.hpp>
-#include <pagedkv/policy/eviction/priority.hpp>
-#include <pagedkv/policy/eviction/s3_fifo.hpp>
-#include <pagedkv/policy/eviction/sieve.hpp>
-#include <pagedkv/policy/eviction/slru.hpp>
-#include <pagedkv/policy/eviction/tiny_lfu.hpp>
+#include <pagedkv/policy/eviction/all.hpp>
 
 #include "../support/allocation_count.hpp"
 #include "../support/eviction_model.hpp"
@@ -20,15 +9,20 @@
 #include <catch2/generators/catch_generators_range.hpp>
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using namespace pagedkv;
 
-#define EVICTING_POLICIES                                                                                    \
-  lru, fifo, basic_clock_sweep<1>, clock_sweep, clock_sweep::for_one_thread, sieve, slru, arc, lfu, s3_fifo, \
-      tiny_lfu, priority, hit_density
-
 namespace {
+
+template <class... Policies>
+auto those_that_evict(policy_list<Policies...>) {
+  return (policy_list<>{} + ... + std::conditional_t<evicts<Policies>, policy_list<Policies>, policy_list<>>{});
+}
+
+using evicting = decltype(those_that_evict(all_evictions{}) +
+                          policy_list<basic_clock_sweep<1>, clock_sweep::for_one_thread>{});
 
 constexpr auto take_leaf = [](block_id, auto...) { return eviction_answer::taken; };
 
@@ -39,7 +33,7 @@ block_id next_victim(Policy& policy, timestamp now = {}) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a policy holds its contract through random requests", "[eviction]", EVICTING_POLICIES) {
+TEMPLATE_LIST_TEST_CASE("a policy holds its contract through random requests", "[eviction]", evicting) {
   const auto seed = GENERATE(Catch::Generators::range(1U, 21U));
   const auto num_blocks = GENERATE(1, 7, 24, 200);
   CAPTURE(TestType::name, seed, num_blocks);
@@ -55,7 +49,7 @@ TEMPLATE_TEST_CASE("a policy holds its contract through random requests", "[evic
   CHECK(model.complaints == std::vector<std::string>{});
 }
 
-TEMPLATE_TEST_CASE("a policy allocates nothing after construction", "[eviction]", EVICTING_POLICIES) {
+TEMPLATE_LIST_TEST_CASE("a policy allocates nothing after construction", "[eviction]", evicting) {
   auto policy = TestType{64};
   CHECK(policy.metadata_bytes() > 0);
   const auto before = test::allocation_count();
@@ -73,7 +67,7 @@ TEMPLATE_TEST_CASE("a policy allocates nothing after construction", "[eviction]"
   CHECK(test::allocation_count() == before);
 }
 
-TEMPLATE_TEST_CASE("a policy forgets what is erased and follows what is renamed", "[eviction]", EVICTING_POLICIES) {
+TEMPLATE_LIST_TEST_CASE("a policy forgets what is erased and follows what is renamed", "[eviction]", evicting) {
   auto policy = TestType{4};
   CHECK(next_victim(policy) == no_block);
   policy.insert(block_id{0}, {.hash = 1});
@@ -94,7 +88,7 @@ TEMPLATE_TEST_CASE("a policy forgets what is erased and follows what is renamed"
   CHECK(next_victim(policy) == no_block);
 }
 
-TEMPLATE_TEST_CASE("a chain is evicted from its tail", "[eviction]", EVICTING_POLICIES) {
+TEMPLATE_LIST_TEST_CASE("a chain is evicted from its tail", "[eviction]", evicting) {
   auto policy = TestType{16};
   for (auto i = 16; i-- > 0;) {
     const auto depth = static_cast<std::uint32_t>(i);

@@ -1,7 +1,6 @@
 #include "../support/failing_allocator.hpp"
 
-#include <pagedkv/policy/allocator/host_allocator.hpp>
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/allocator/all.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -50,6 +49,8 @@ class arena_allocator {
 
 static_assert(allocator<arena_allocator>);
 
+using allocators = decltype(all_host_allocators{} + policy_list<arena_allocator>{});
+
 struct allocation {
   std::byte* pointer;
   std::size_t bytes;
@@ -59,8 +60,7 @@ constexpr std::size_t sizes[] = {1, 3, 255, 256, 4096, 4097, (2u << 20) - 1, 2u 
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("allocations are aligned, apart and usable to the last byte", "[allocator]", host_allocator,
-                   huge_page_allocator, arena_allocator) {
+TEMPLATE_LIST_TEST_CASE("allocations are aligned, apart and usable to the last byte", "[allocator]", allocators) {
   auto memory = TestType{};
   auto live = std::vector<allocation>{};
   for (const auto bytes : sizes) {
@@ -82,8 +82,7 @@ TEMPLATE_TEST_CASE("allocations are aligned, apart and usable to the last byte",
   }
 }
 
-TEMPLATE_TEST_CASE("exhaustion is a null pointer, after which the allocator still works", "[allocator]", host_allocator,
-                   huge_page_allocator, arena_allocator) {
+TEMPLATE_LIST_TEST_CASE("exhaustion is a null pointer, after which the allocator still works", "[allocator]", allocators) {
   constexpr auto most = std::numeric_limits<std::size_t>::max();
   auto memory = TestType{};
   for (const auto bytes : {most, most - 4095, most - (std::size_t{2} << 20), most / 2, std::size_t{1} << 60}) {
@@ -95,8 +94,7 @@ TEMPLATE_TEST_CASE("exhaustion is a null pointer, after which the allocator stil
   memory.deallocate(pointer, 100);
 }
 
-TEMPLATE_TEST_CASE("memory survives the move of its allocator", "[allocator]", host_allocator, huge_page_allocator,
-                   arena_allocator) {
+TEMPLATE_LIST_TEST_CASE("memory survives the move of its allocator", "[allocator]", allocators) {
   for (const auto bytes : sizes) {
     auto first = TestType{};
     auto* const pointer = first.allocate(bytes, 256);
@@ -108,7 +106,7 @@ TEMPLATE_TEST_CASE("memory survives the move of its allocator", "[allocator]", h
   }
 }
 
-TEMPLATE_TEST_CASE("threads share an allocator of the library", "[allocator]", host_allocator, huge_page_allocator) {
+TEMPLATE_LIST_TEST_CASE("threads share an allocator of the library", "[allocator]", all_host_allocators) {
   auto memory = TestType{};
   auto threads = std::vector<std::thread>{};
   for (auto t = 0; t < 4; ++t) {

@@ -1,10 +1,9 @@
 #include "element_suite.hpp"
 
-#include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/storage/layout.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
 
@@ -47,6 +46,12 @@ float relative(float number, float step, float smallest) { return std::max(std::
 
 }  // namespace
 
+TEMPLATE_LIST_TEST_CASE("every element of the library keeps what elements promise", "[element]", all_elements) {
+  check_element<TestType>(
+      [](float number, float scale) { return relative(number, 0x1p-4f, TestType::scaled ? scale : 0x1p-25f); });
+}
+
+// With the bound of each format.
 TEST_CASE("float32 keeps what every element promises", "[element]") {
   check_element<float32>([](float, float) { return 0.0f; });
 }

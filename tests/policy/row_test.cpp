@@ -1,9 +1,6 @@
 // Vector instructions, chosen at run time, convert rows: every bit equals that of `encode` and `decode`.
 
-#include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -45,7 +42,7 @@ template <class Element>
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rows of every length are converted like their numbers", "[row]", float32, float16, bfloat16, int8) {
+TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers", "[row]", all_elements) {
   const auto seed = std::random_device()();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);

@@ -91,8 +91,7 @@ void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rows and scales lie apart, inside the storage and aligned", "[layout]", nhd_layer_major,
-                   nhd_block_major, hnd_layer_major, hnd_block_major) {
+TEMPLATE_LIST_TEST_CASE("rows and scales lie apart, inside the storage and aligned", "[layout]", all_layouts) {
   for (const auto block_size : {1, 5, 16}) {
     for (const auto heads : {1, 3, 8}) {
       for (const auto dim : {1, 7, 64}) {
@@ -150,8 +149,7 @@ TEST_CASE("strides follow the order of layers and blocks", "[layout]") {
   CHECK(by_block.layer_bytes() == layer_bytes);
 }
 
-TEMPLATE_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", nhd_layer_major, nhd_block_major,
-                   hnd_layer_major, hnd_block_major) {
+TEMPLATE_LIST_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", all_layouts) {
   // 4 layers of 40,000 blocks of 64 KiB: 10 GB, of which only addresses are used.
   auto plan = plan_storage<TestType>(config_of(16, 40'000, 4, 8, 128), {2, 0}).value();
   REQUIRE(plan.bytes == std::int64_t{4} * 40'000 * 65'536);

@@ -5,6 +5,7 @@ import re
 # The parts that each part may include besides the standard library and itself.
 ALLOWED = {
     "core": set(),
+    "fwd.hpp": {"core"},
     "detail": {"core"},
     "policy": {"core", "detail"},
     "storage": {"core", "detail", "policy"},
@@ -61,6 +62,8 @@ def headers(root):
 
 def part_of(name):
     """The part of the tree that a header belongs to; None for a folder of no part."""
+    if name in ALLOWED:
+        return name
     folders = name.split("/")[:-1]
     for length in (2, 1):
         if "/".join(folders[:length]) in ALLOWED:
@@ -216,6 +219,24 @@ def default_policy_violations(root):
             match = DEFAULTED_ROLE.search(head)
             if match:
                 found.append(f"{name}:{line}: `{match.group()}…` defaults a policy; only {UMBRELLA} may")
+    return found
+
+
+def policy_violations(root):
+    """Models of an axis that do not assert its concept, or that the list of the axis leaves out."""
+    found = []
+    known = headers(root)
+    for name, path in known.items():
+        match = re.fullmatch(r"policy/(\w+)/(?!concept\.|all\.)(\w+)\.hpp", name)
+        if not match:
+            continue
+        axis, model = match.groups()
+        if not re.search(rf"static_assert\(\w+<{model}\b", path.read_text()):
+            found.append(f"{name}: does not assert the concept of its axis")
+        everything = known.get(f"policy/{axis}/all.hpp")
+        listed = re.search(r"policy_list<([^>]*)>", everything.read_text()) if everything else None
+        if listed and model not in re.findall(r"\w+", listed.group(1)):
+            found.append(f"{name}: policy/{axis}/all.hpp does not list it")
     return found
 
 

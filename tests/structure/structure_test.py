@@ -32,6 +32,9 @@ class SourceTree(unittest.TestCase):
     def test_only_the_umbrella_defaults_policies(self):
         self.check(rules.default_policy_violations(SOURCE_ROOT))
 
+    def test_every_model_asserts_its_concept_and_is_listed(self):
+        self.check(rules.policy_violations(SOURCE_ROOT))
+
     def test_every_test_and_benchmark_is_built(self):
         self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
@@ -46,7 +49,8 @@ class PlantedViolations(unittest.TestCase):
         self.root = pathlib.Path(folder.name)
         self.write("include/pagedkv/core/ids.hpp", "#include <cstdint>\n")
         self.write("include/pagedkv/policy/element/concept.hpp", "#include <pagedkv/core/ids.hpp>\n")
-        self.write("include/pagedkv/policy/element/int8.hpp", "#include <pagedkv/policy/element/concept.hpp>\n")
+        int8 = "#include <pagedkv/policy/element/concept.hpp>\nnamespace pagedkv {\nstatic_assert(element<int8>);\n}\n"
+        self.write("include/pagedkv/policy/element/int8.hpp", int8)
         self.write("include/pagedkv/host/memory.hpp", "#include <pagedkv/policy/element/concept.hpp>\n")
         self.write("include/pagedkv/device/memory.hpp", "#include <hip/hip_runtime.h>\nnamespace pagedkv::hip {}\n")
         self.write("include/pagedkv/pagedkv.hpp", "#include <pagedkv/policy/element/int8.hpp>\n")
@@ -69,6 +73,7 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.runtime_name_violations)
         self.expect(rules.foreign_name_violations)
         self.expect(rules.default_policy_violations)
+        self.expect(rules.policy_violations)
         self.expect(rules.unbuilt_violations)
         self.expect(rules.prose_violations)
 
@@ -152,6 +157,18 @@ class PlantedViolations(unittest.TestCase):
             "core/bad.hpp:7: A lock that whoever comes first takes.",
             "bad_test.py:1: What fails.",
         )
+
+    def test_model_without_its_concept_or_outside_the_list(self):
+        self.write("include/pagedkv/policy/hash/all.hpp", "using all_hashes = policy_list<good, bad>;\n")
+        self.write("include/pagedkv/policy/hash/good.hpp", "static_assert(block_hash<good>);\n")
+        self.write("include/pagedkv/policy/hash/bad.hpp", "struct bad {};\n")
+        self.write("include/pagedkv/policy/hash/new.hpp", "static_assert(block_hash<new>);\n")
+        self.expect(rules.policy_violations, "hash/bad.hpp: does not assert", "policy/hash/all.hpp does not list it")
+
+    def test_forward_declarations_that_need_definitions(self):
+        self.write("include/pagedkv/cache/cache.hpp", "")
+        self.write("include/pagedkv/fwd.hpp", "#include <pagedkv/cache/cache.hpp>\n")
+        self.expect(rules.include_violations, "fwd.hpp must not include cache")
 
     def test_unbuilt_test(self):
         self.write("tests/meson.build", "areas = ['core']\n")

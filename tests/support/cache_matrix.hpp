@@ -3,23 +3,26 @@
 #include "cache_under_test.hpp"
 #include "policy_matrix.hpp"
 
+#include <cstddef>
 #include <vector>
 
 namespace pagedkv::test {
 
-/// The caches of one element under every locking and eviction policy that work together. Each element's are compiled in
-/// a file of their own, tests/model/matrix_<element>.cpp.
-template <class Element>
-[[nodiscard]] std::vector<cache_kind> matrix_of();
+/// The matrix is compiled in parts, side by side: part `i` has every `num_matrix_parts`-th element from the i-th on, in a
+/// file of its own, tests/model/matrix_<i>.cpp.
+inline constexpr auto num_matrix_parts = std::size_t{4};
+
+template <std::size_t Part>
+[[nodiscard]] std::vector<cache_kind> matrix_part();
 
 template <>
-std::vector<cache_kind> matrix_of<float32>();
+std::vector<cache_kind> matrix_part<0>();
 template <>
-std::vector<cache_kind> matrix_of<float16>();
+std::vector<cache_kind> matrix_part<1>();
 template <>
-std::vector<cache_kind> matrix_of<bfloat16>();
+std::vector<cache_kind> matrix_part<2>();
 template <>
-std::vector<cache_kind> matrix_of<int8>();
+std::vector<cache_kind> matrix_part<3>();
 
 /// Which caches are compiled for their eviction policy: one that evicts for each locking policy, and those for which no
 /// policy can be chosen later. A cache for each of them would take minutes to compile.
@@ -27,9 +30,9 @@ template <class Locking, class Eviction>
 inline constexpr bool compiled_for =
     std::is_same_v<Eviction, lru> || !evicts<Eviction> || std::is_same_v<typename Locking::family, lock_free_family>;
 
+/// The caches of one element under every locking and eviction policy that work together.
 template <class Element>
-[[nodiscard]] std::vector<cache_kind> make_matrix() {
-  auto kinds = std::vector<cache_kind>{};
+void add_matrix_of(std::vector<cache_kind>& kinds) {
   for_each_locking_and_eviction(
       [&]<class Locking, class Eviction>(std::type_identity<Locking>, std::type_identity<Eviction>) {
         if constexpr (compiled_for<Locking, Eviction>) {
@@ -38,16 +41,31 @@ template <class Element>
           kinds.push_back(make_kind_by_choice<Element, Locking, Eviction>());
         }
       });
+}
+
+template <std::size_t Part, std::size_t Number, class First, class... Rest>
+void add_matrix_part(std::vector<cache_kind>& kinds, policy_list<First, Rest...>) {
+  if constexpr (Number % num_matrix_parts == Part) {
+    add_matrix_of<First>(kinds);
+  }
+  if constexpr (sizeof...(Rest) != 0) {
+    add_matrix_part<Part, Number + 1>(kinds, policy_list<Rest...>{});
+  }
+}
+
+template <std::size_t Part>
+[[nodiscard]] std::vector<cache_kind> make_matrix_part() {
+  auto kinds = std::vector<cache_kind>{};
+  add_matrix_part<Part, 0>(kinds, all_elements{});
   return kinds;
 }
 
 /// Every element × locking × eviction.
 [[nodiscard]] inline std::vector<cache_kind> full_matrix() {
   auto kinds = std::vector<cache_kind>{};
-  for_each_policy(all_elements{}, [&]<class Element>(std::type_identity<Element>) {
-    const auto more = matrix_of<Element>();
-    kinds.insert(kinds.end(), more.begin(), more.end());
-  });
+  for (const auto& part : {matrix_part<0>(), matrix_part<1>(), matrix_part<2>(), matrix_part<3>()}) {
+    kinds.insert(kinds.end(), part.begin(), part.end());
+  }
   return kinds;
 }
 

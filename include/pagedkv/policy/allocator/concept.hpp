@@ -12,6 +12,15 @@ namespace pagedkv {
 /// |--------------------------------------|-----------------------------------------------------------------------|
 /// | `a.allocate(bytes, alignment)`       | memory, or null; `bytes` > 0, `alignment` a power of two up to 4096   |
 /// | `a.deallocate(pointer, bytes)`       | gives back what `allocate(bytes, …)` returned; never fails            |
+///
+/// A minimal model:
+///
+///     struct own_allocator {
+///       std::byte* allocate(std::size_t bytes, std::size_t) noexcept {
+///         return static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+///       }
+///       void deallocate(std::byte* pointer, std::size_t) noexcept { std::free(pointer); }
+///     };
 template <class A>
 concept allocator = std::move_constructible<A> && requires(A a, std::size_t bytes, std::byte* pointer) {
   { a.allocate(bytes, bytes) } noexcept -> std::same_as<std::byte*>;

@@ -23,9 +23,23 @@ namespace pagedkv {
 /// | `b.move_blocks(view, pairs, stream)`                     | the same, as if all sources were read first         |
 /// | `B::name`                                                | for tables                                          |
 ///
-/// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a member
-/// `reads_on_host` that is true. One whose storage must lie in memory of its own kind names, as `B::default_allocator`, the allocator that a
-/// cache uses unless it is given one.
+/// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a
+/// member `reads_on_host` that is true. A backend whose storage must lie in memory of its own kind names an allocator of
+/// that memory as `B::default_allocator`: a cache uses it unless it is given another.
+///
+/// A minimal model:
+///
+///     struct own_backend {
+///       struct stream {};
+///       static constexpr std::string_view name = "own_backend";
+///       result<void> synchronize(stream) noexcept { return {}; }
+///       result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream) noexcept {
+///         return host::copy_blocks(view, pairs);
+///       }
+///       result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream) noexcept {
+///         return host::move_blocks(view, pairs);
+///       }
+///     };
 template <class B>
 concept backend =
     requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {

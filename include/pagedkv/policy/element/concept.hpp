@@ -21,6 +21,17 @@ namespace pagedkv {
 ///
 /// An unscaled element may also have `encode_eight(numbers, stored)` and `decode_eight(stored, numbers)`, with the same
 /// bits, for processors with `PAGEDKV_WIDE` vectors.
+///
+/// A minimal model:
+///
+///     struct own_element {
+///       using storage = float;
+///       static constexpr bool scaled = false;
+///       static constexpr std::string_view name = "own_element";
+///       static float scale_for(float) noexcept { return 1; }
+///       static storage encode(float number, float) noexcept { return number; }
+///       static float decode(storage stored, float) noexcept { return stored; }
+///     };
 template <class E>
 concept element = requires(float number, float scale, typename E::storage stored) {
   requires std::is_trivially_copyable_v<typename E::storage>;

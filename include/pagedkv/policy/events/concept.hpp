@@ -85,6 +85,14 @@ struct cache_event {
 /// | `E::kinds`      | the `event_kinds` that it takes, constant: no code is compiled for the others                   |
 /// | `e.emit(event)` | takes an event of those kinds or drops it. Called by any thread that the cache's locking policy |
 /// |                 | admits, inside its locks: it does not call the cache, and should not wait                       |
+///
+/// A minimal model:
+///
+///     struct own_events {
+///       static constexpr auto kinds = event_kinds{event_kind::evicted};
+///       void emit(const cache_event&) noexcept { ++*num_evicted; }
+///       std::atomic<int>* num_evicted;
+///     };
 template <class E>
 concept events = std::move_constructible<E> && requires(E stream, const cache_event& event) {
   { stream.emit(event) } noexcept;

@@ -65,6 +65,29 @@ struct eviction_offer {
 /// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
 /// policy that offers nothing evicts nothing. A policy for several threads may name, as `P::for_one_thread`, one that
 /// orders alike and costs less where one thread at a time calls it.
+///
+/// A minimal model:
+///
+///     struct own_eviction {
+///       static constexpr std::string_view name = "own_eviction";
+///       static constexpr bool concurrent = false;
+///       explicit own_eviction(std::int32_t num_blocks) : evictable(static_cast<std::size_t>(num_blocks)) {}
+///       void insert(block_id block, const block_release&) noexcept { evictable[to_index(block)] = true; }
+///       void remove(block_id block) noexcept { evictable[to_index(block)] = false; }
+///       void erase(block_id block) noexcept { remove(block); }
+///       void rename(block_id from, block_id to) noexcept { std::swap(evictable[to_index(from)], evictable[to_index(to)]); }
+///       block_id victim(auto&& offer, timestamp) noexcept {
+///         for (auto i = std::size_t{0}; i < evictable.size(); ++i) {
+///           if (evictable[i] && offer(to_block(i)) == eviction_answer::taken) {
+///             evictable[i] = false;
+///             return to_block(i);
+///           }
+///         }
+///         return no_block;
+///       }
+///       std::size_t metadata_bytes() const noexcept { return evictable.size(); }
+///       std::vector<char> evictable;
+///     };
 template <class P>
 concept eviction_policy = requires(P policy, const P& constant, block_id block, const block_release& release,
                             const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {

@@ -10,6 +10,17 @@ namespace pagedkv {
 
 /// Hashes the tokens of one full block, chained: `previous` is the hash of the block before it, or of the root of its
 /// salt. Equal chains have equal hashes; unequal ones may too, so a hash only selects candidates.
+///
+/// A minimal model:
+///
+///     struct own_hash {
+///       static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
+///         for (const auto next : tokens) {
+///           previous = (previous ^ static_cast<std::uint32_t>(next)) * 0x9e3779b97f4a7c15;
+///         }
+///         return previous;
+///       }
+///     };
 template <class H>
 concept block_hash = requires(std::uint64_t previous, std::span<const token> tokens) {
   { H::hash(previous, tokens) } noexcept -> std::same_as<std::uint64_t>;

@@ -23,6 +23,13 @@ enum class storage_order : std::uint8_t {
 /// |-----------------|---------------------------------------------------------------------------------|
 /// | `L::dimensions` | the `dimension_order` of keys and values inside one layer of one block          |
 /// | `L::storage`    | the `storage_order` of layers and blocks                                        |
+///
+/// A minimal model:
+///
+///     struct own_layout {
+///       static constexpr auto dimensions = dimension_order::nhd;
+///       static constexpr auto storage = storage_order::layer_major;
+///     };
 template <class L>
 concept memory_layout = requires {
   { L::dimensions } -> std::convertible_to<dimension_order>;

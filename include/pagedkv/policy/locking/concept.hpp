@@ -64,6 +64,19 @@ concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
 /// | `L::family::concurrent` | whether several threads may be inside the components at once                           |
 /// | `L::contention`         | models `contention_metrics`                                                            |
 /// | `L::name`               | for tables and options, e.g. "rw_lock"                                                 |
+///
+/// A minimal model:
+///
+///     struct own_locking {
+///       template <class T>
+///       using atomic = unsynchronized<T>;
+///       using cache_mutex = no_mutex;
+///       using sequence_mutex = no_mutex;
+///       using family = unsynchronized_family;
+///       using contention = no_contention_metrics;
+///       static constexpr bool waits_for_sequence = true;
+///       static constexpr std::string_view name = "own_locking";
+///     };
 template <class L>
 concept locking = requires {
   requires atomic_of<typename L::template atomic<std::uint64_t>, std::uint64_t>;
