@@ -11,14 +11,18 @@ using namespace pagedkv::test;
 
 constexpr auto seed = std::uint32_t{20261122};
 
-/// With both orders of dimensions, and with waves of both sizes where there are two devices, as on the executor.
+/// With both orders of dimensions, and on each device that there is: the executor's have matrix instructions of every
+/// kind.
 template <class Element, class Input>
 void check_everywhere(const attention_case& asked) {
   check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);
-  if (hip_target<1>::why_absent().empty()) {
-    check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
-  } else {
+  if (!hip_target<1>::why_absent().empty()) {
     check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
+    return;
+  }
+  check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
+  if (hip_target<2>::why_absent().empty()) {
+    check_attention<Element, hnd_by_block, Input, 2>(asked, seed);
   }
 }
 

@@ -167,16 +167,20 @@ TEST_CASE("A planned failure is returned by the runtime") {
   CHECK(runtime::release(memory) == runtime::success);
 }
 
-TEST_CASE("The two devices differ in wave size") {
+TEST_CASE("The devices differ in wave size and matrix instructions") {
   auto properties = runtime::device_properties{};
   auto count = 0;
   REQUIRE(runtime::get_device_count(&count) == runtime::success);
-  REQUIRE(count == 2);
+  REQUIRE(count == 3);
   REQUIRE(runtime::get_device_properties(&properties, 0) == runtime::success);
   CHECK(properties.wave_size == 64);
   REQUIRE(runtime::get_device_properties(&properties, 1) == runtime::success);
   CHECK(properties.wave_size == 32);
-  CHECK(runtime::set_device(2) == runtime::error_invalid_device);
+  CHECK(properties.matrices == runtime::matrix_instructions::mma);
+  REQUIRE(runtime::get_device_properties(&properties, 2) == runtime::success);
+  CHECK(properties.wave_size == 32);
+  CHECK(properties.matrices == runtime::matrix_instructions::wmma);
+  CHECK(runtime::set_device(3) == runtime::error_invalid_device);
 }
 
 }  // namespace

@@ -34,13 +34,13 @@ class host_target {
   void download(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
 };
 
-/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and device 1
+/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and devices 1 and 2
 /// waves of 32.
 template <int Device>
 class hip_target {
  public:
   static constexpr bool is_device = true;
-  static constexpr const char* name = Device == 0 ? "hip device 0" : "hip device 1";
+  static constexpr const char* name = Device == 0 ? "hip device 0" : Device == 1 ? "hip device 1" : "hip device 2";
 
   [[nodiscard]] static std::string why_absent() {
     const auto found = hip::check_device(Device);

@@ -47,13 +47,13 @@ template <element Element>
   shape.max_rows = max_rows;
   auto geometry = kernels::plain_attention_geometry;
   shape.columns = 1;
-  if (kernels::has_matrix_attention<Element>(properties) && aligned_for_attention<Element>(view)) {
+  if (kernels::has_matrix_attention<Element>(properties, view.head_dim) && aligned_for_attention<Element>(view)) {
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
     geometry =
         kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
     // For the largest dimension, two matrices side by side need more registers than exist.
     const auto wide = group_size * max_queries > 8 && dim <= 128;
-    shape.columns = properties.wave_size == 64 || wide ? 16 : 8;
+    shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
   return shape;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The runtime of the host executor. It has two devices: 0 with waves of 64 lanes, 1 with waves of 32.
+// The runtime of the host executor. It has three devices: 0 with waves of 64 lanes, 1 and 2 with waves of 32; each
+// emulates matrix instructions of another kind.
 
 #include <pagedkv/executor/device_properties.hpp>
 #include <pagedkv/executor/memory.hpp>
@@ -8,7 +9,9 @@
 
 namespace pagedkv::executor {
 
-inline constexpr auto wave_sizes = std::array<std::uint32_t, 2>{64, 32};
+inline constexpr auto wave_sizes = std::array<std::uint32_t, 3>{64, 32, 32};
+inline constexpr auto matrices =
+    std::array{runtime::matrix_instructions::mfma, runtime::matrix_instructions::mma, runtime::matrix_instructions::wmma};
 inline constexpr auto num_devices = static_cast<int>(wave_sizes.size());
 inline constexpr auto max_workgroup_size = std::uint32_t{1024};
 inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;
@@ -20,7 +23,7 @@ inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;
 
 /// The stream behind a handle. Null is the current device's default stream, which waits for no other stream here.
 [[nodiscard]] inline stream& resolve(runtime::stream handle) {
-  static auto defaults = std::array<stream, 2>{stream(wave_sizes[0]), stream(wave_sizes[1])};
+  static auto defaults = std::array<stream, 3>{stream(wave_sizes[0]), stream(wave_sizes[1]), stream(wave_sizes[2])};
   return handle != nullptr ? *handle : defaults[static_cast<std::size_t>(current_device())];
 }
 
@@ -135,7 +138,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                  static_cast<int>(wave_size),
                  2,
                  executor::shared_bytes_per_workgroup,
-                 static_cast<int>(executor::max_workgroup_size)};
+                 static_cast<int>(executor::max_workgroup_size),
+                 executor::matrices[static_cast<std::size_t>(device)]};
   return success;
 }
 

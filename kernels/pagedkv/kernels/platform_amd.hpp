@@ -23,6 +23,18 @@ inline constexpr bool points_on_every_lane = true;
 /// Lanes of a wave: 32 or 64.
 [[nodiscard]] __device__ inline int wave_size() { return warpSize; }
 
+/// A value that is equal on every lane of the wave: the compiler then keeps it in a scalar register.
+[[nodiscard]] __device__ inline int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
+
+/// The kernel's first argument, which `argument` is, read from memory again: between distant uses its members need no
+/// registers.
+template <class T>
+[[nodiscard]] __device__ const T& read_again(const T& /*argument*/) {
+  const auto* from = __builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(from));
+  return *(const T*)(const __attribute__((address_space(4))) T*)from;
+}
+
 // Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
 // exchange within aligned groups of this many lanes.
 template <class T>

@@ -66,6 +66,15 @@ template <auto Kernel, class... Arguments>
   return launch<Kernel>(shape, stream, arguments...);
 }
 
+/// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.
+[[nodiscard]] inline int uniform(int value) { return value; }
+
+/// The kernel's first argument, which `argument` is: between distant uses its members need no registers on AMD.
+template <class T>
+[[nodiscard]] const T& read_again(const T& argument) {
+  return argument;
+}
+
 template <class T>
 [[nodiscard]] T load(const T* from) {
   executor::check_global(from, sizeof(T), alignof(T), "read");

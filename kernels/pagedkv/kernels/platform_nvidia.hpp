@@ -15,6 +15,15 @@ inline constexpr bool points_on_every_lane = false;
 /// Lanes of a wave.
 [[nodiscard]] __device__ inline int wave_size() { return warpSize; }
 
+/// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.
+[[nodiscard]] __device__ inline int uniform(int value) { return value; }
+
+/// The kernel's first argument, which `argument` is: between distant uses its members need no registers on AMD.
+template <class T>
+[[nodiscard]] __device__ const T& read_again(const T& argument) {
+  return argument;
+}
+
 // Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
 // exchange within aligned groups of this many lanes.
 inline constexpr auto whole_wave = 0xFFFFFFFFU;

@@ -7,6 +7,8 @@
 
   #include <hip/hip_runtime_api.h>
 
+  #include <string_view>
+
 namespace pagedkv::runtime {
 
 using status = hipError_t;
@@ -30,6 +32,16 @@ inline const char* error_text(status error) { return hipGetErrorString(error); }
 inline status get_device_count(int* count) { return hipGetDeviceCount(count); }
 inline status get_device(int* device) { return hipGetDevice(device); }
 inline status set_device(int device) { return hipSetDevice(device); }
+/// By the name of a target, such as gfx942:sramecc+.
+inline matrix_instructions matrices_of(std::string_view target) {
+  for (const auto* cdna : {"gfx90a", "gfx94", "gfx95"}) {
+    if (target.starts_with(cdna)) {
+      return matrix_instructions::mfma;
+    }
+  }
+  return target.starts_with("gfx11") || target.starts_with("gfx12") ? matrix_instructions::wmma
+                                                                    : matrix_instructions::none;
+}
 inline status get_device_properties(device_properties* properties, int device) {
   auto all = hipDeviceProp_t{};
   const auto answer = hipGetDeviceProperties(&all, device);
@@ -39,7 +51,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                    all.warpSize,
                    all.multiProcessorCount,
                    all.sharedMemPerBlock,
-                   all.maxThreadsPerBlock};
+                   all.maxThreadsPerBlock,
+                   matrices_of(all.gcnArchName)};
   }
   return answer;
 }

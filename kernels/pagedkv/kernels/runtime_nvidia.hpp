@@ -39,7 +39,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                    all.warpSize,
                    all.multiProcessorCount,
                    all.sharedMemPerBlock,
-                   all.maxThreadsPerBlock};
+                   all.maxThreadsPerBlock,
+                   all.major >= 8 ? matrix_instructions::mma : matrix_instructions::none};
   }
   return answer;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/attention.hpp>
+#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/storage/view.hpp>
 
@@ -18,6 +19,30 @@ struct number_rows {
   std::int64_t head_stride = 0;
   number_type type = number_type::float32;
   bool aligned = false;  // rows start at multiples of 16 bytes and are a multiple of 16 numbers long
+};
+
+/// A plan in memory that kernels read.
+struct attention_plan_view {
+  const attention_row* rows = nullptr;
+  const attention_share* shares = nullptr;  // num_shares + 1
+  const attention_merge* merges = nullptr;
+  const std::int32_t* counts = nullptr;  // numbers of rows, merges and large merges
+  const std::int32_t* large = nullptr;   // indices of the large merges
+  std::int32_t num_shares = 0;
+  std::int32_t split_tiles = 0;  // pieces end at multiples of this
+
+  [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
+    const auto layout = attention_plan_layout(plan.shape);
+    auto view = attention_plan_view{};
+    view.counts = reinterpret_cast<const std::int32_t*>(plan.words);
+    view.rows = reinterpret_cast<const attention_row*>(plan.words + layout.rows);
+    view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.shares);
+    view.merges = reinterpret_cast<const attention_merge*>(plan.words + layout.merges);
+    view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
+    view.num_shares = plan.shape.num_shares;
+    view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
+    return view;
+  }
 };
 
 /// The arguments that the kernels of one call share.
@@ -38,6 +63,7 @@ struct attention_call {
   float* partials = nullptr;      // [partial][column][partial_stride], not yet divided by the sum
   float* partial_sums = nullptr;  // [partial][column][2]: reference and sum, in base 2
   std::int32_t partial_stride = 0;
+  attention_plan_view plan;
 };
 
 }  // namespace pagedkv::kernels

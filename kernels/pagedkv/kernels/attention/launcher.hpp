@@ -34,14 +34,12 @@ struct attention_geometry {
 /// For kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 
-/// Whether the device's matrix instructions support the element.
+/// Whether the device's matrix instructions support the element and the head dimension. Longer rows need more registers
+/// than lanes have where 32 of them share a row.
 template <class Element>
-[[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device) noexcept {
-#if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
-  return sizeof(typename Element::storage) < 4 && device.wave_size == 64;
-#else
-  return sizeof(typename Element::storage) < 4 && device.wave_size > 0;
-#endif
+[[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device, std::int32_t head_dim) noexcept {
+  using enum runtime::matrix_instructions;
+  return sizeof(typename Element::storage) < 4 && device.matrices != none && (device.matrices != wmma || head_dim <= 128);
 }
 
 /// Enqueues attention by the plan; `columns` of its shape selects the kernel. All pointers are device-accessible

@@ -48,8 +48,10 @@ template <class Half>
   return pack<Half>(number_of<Half>(a, 0) - number_of<Half>(b, 0), number_of<Half>(a, 1) - number_of<Half>(b, 1));
 }
 
-/// Emulates the matrix instructions of both kinds of wave: lanes exchange their operands through the executor.
+/// Emulates the matrix instructions of every kind, wmma as RDNA 4 has it: lanes exchange their operands through the executor.
 struct matrix_unit {
+  static constexpr bool available = true;
+
   template <class Number>
   static void multiply_16x8(float (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2],
                             const executor::call_site& where = executor::call_site::current()) {
@@ -75,6 +77,22 @@ struct matrix_unit {
         },
         [](int k, int column) {
           return position{column + k / 4 * 16, k % 4 / 2};
+        },
+        where);
+  }
+
+  [[nodiscard]] static int sum_row(int lane, int i) { return i + lane / 16 * 8; }
+
+  template <class Number>
+  static void multiply_16x16_halves(float (&into)[8], const lane_word (&a)[4], const lane_word (&b)[4],
+                                    const executor::call_site& where = executor::call_site::current()) {
+    multiply<Number>(
+        into, a, b, sum_row, [](int lane, int /*i*/) { return lane % 16; },
+        [](int row, int k) {
+          return position{row + k / 8 * 16, k % 8 / 2};
+        },
+        [](int k, int column) {
+          return position{column + k / 8 * 16, k % 8 / 2};
         },
         where);
   }
@@ -105,8 +123,8 @@ struct matrix_unit {
 
   /// Computes the sum over k of a[row][k] * b[k][column]. The functions map a lane's sums to rows and columns, and
   /// operands to lanes.
-  template <class Number, class RowOf, class ColumnOf, class PositionOfA, class PositionOfB>
-  static void multiply(float (&into)[4], const lane_word* a, const lane_word* b, RowOf row_of, ColumnOf column_of,
+  template <class Number, std::size_t Sums, class RowOf, class ColumnOf, class PositionOfA, class PositionOfB>
+  static void multiply(float (&into)[Sums], const lane_word* a, const lane_word* b, RowOf row_of, ColumnOf column_of,
                        PositionOfA position_of_a, PositionOfB position_of_b, const executor::call_site& where) {
     const auto own = operands{a, b};
     auto& group = executor::here();
@@ -115,7 +133,7 @@ struct matrix_unit {
     const auto of_lane = [&](int other) {
       return reinterpret_cast<const operands*>(group.exchanged(static_cast<std::uint32_t>(other)));
     };
-    for (auto i = 0; i < 4; ++i) {
+    for (auto i = 0; i < static_cast<int>(Sums); ++i) {
       for (auto k = 0; k < 16; ++k) {
         const auto in_a = position_of_a(row_of(lane, i), k);
         const auto in_b = position_of_b(k, column_of(lane, i));
@@ -139,15 +157,19 @@ using tiles_ahead = own_tiles<Shape, Matrix>;
 /// Calls `use(number of matrices side by side, matrix)` for tasks with this many columns.
 template <class Use>
 [[nodiscard]] runtime::status with_matrix(std::int32_t columns, Use use) {
-  const auto wide = current_wave_size() == 64;
-  if (columns == 8 && !wide) {
+  using enum runtime::matrix_instructions;
+  const auto kind = executor::matrices[static_cast<std::size_t>(executor::current_device())];
+  if (kind == mma && columns == 8) {
     return use(std::integral_constant<int, 1>{}, matrix_wave32<matrix_unit>{});
   }
-  if (columns == 16 && !wide) {
+  if (kind == mma && columns == 16) {
     return use(std::integral_constant<int, 2>{}, matrix_wave32<matrix_unit>{});
   }
-  return columns == 16 ? use(std::integral_constant<int, 1>{}, matrix_wave64<matrix_unit>{})
-                       : runtime::error_invalid_value;
+  if (columns != 16) {
+    return runtime::error_invalid_value;
+  }
+  return kind == mfma ? use(std::integral_constant<int, 1>{}, matrix_wave64<matrix_unit>{})
+                      : use(std::integral_constant<int, 1>{}, matrix_wave32_wide<matrix_unit>{});
 }
 
 }  // namespace pagedkv::kernels

@@ -73,6 +73,8 @@ template <class Number>
 }
 
 struct matrix_unit {
+  static constexpr bool available = true;
+
   template <class Number>
   static PAGEDKV_DEVICE void multiply_16x8(float (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2]) {
     if constexpr (is_bfloat16<Number>) {

@@ -18,14 +18,15 @@ class piece_state {
   PAGEDKV_DEVICE piece_state(const attention_call& call, int lane) : call_(call), lane_(lane) {}
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    const auto factor = call_.soft_cap > 0.0F ? call_.scale : call_.scale * log2_e;
+    const auto& call = read_again(call_);
+    const auto factor = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      load_query(walk, t, factor);
+      load_query(call, walk, t, factor);
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
-        rules_[t][c] = score_rule::of(call_, find_column(call_, walk.row, walk.task, column, columns));
+        rules_[t][c] = score_rule::of(call, find_column(call, walk.row, walk.task, column, columns));
         reference_[t][c] = -INFINITY;
         sum_[t][c] = 0.0F;
       }
@@ -106,6 +107,7 @@ class piece_state {
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+    const auto& call = read_again(call_);
     auto add = [](float a, float b) { return a + b; };
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
@@ -113,23 +115,23 @@ class piece_state {
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto total = Matrix::reduce_rows(sum_[t][c], add);
         const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
-        const auto query = find_column(call_, walk.row, walk.task, column, columns);
+        const auto query = find_column(call, walk.row, walk.task, column, columns);
         if (query.exists()) {
           const auto writer = Matrix::score_row(lane_, 0) == 0;
           if (walk.whole) {
-            const auto ended = end_softmax(call_, query, reference_[t][c], total);
+            const auto ended = end_softmax(call, query, reference_[t][c], total);
             if (writer) {
-              write_log_sum_exp(call_, query, ended);
+              write_log_sum_exp(call, query, ended);
             }
             write(t, c, [&](std::int32_t dim, const auto& numbers) {
-              write_output<Numbers>(call_, query, dim, numbers, ended.factor);
+              write_output<Numbers>(call, query, dim, numbers, ended.factor);
             });
           } else {
             const auto at = static_cast<std::int64_t>(walk.partial) * columns + column;
             if (writer) {
-              write_partial_sum(call_, at, reference_[t][c], total);
+              write_partial_sum(call, at, reference_[t][c], total);
             }
-            write(t, c, [&](std::int32_t dim, const auto& numbers) { write_partial(call_, at, dim, numbers); });
+            write(t, c, [&](std::int32_t dim, const auto& numbers) { write_partial(call, at, dim, numbers); });
           }
         }
       }
@@ -141,15 +143,15 @@ class piece_state {
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
 
-  PAGEDKV_DEVICE void load_query(const attention_walk& walk, int t, float factor) {
+  PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
     const auto column =
-        find_column(call_, walk.row, walk.task, t * Matrix::columns + Matrix::query_column(lane_), columns);
+        find_column(call, walk.row, walk.task, t * Matrix::columns + Matrix::query_column(lane_), columns);
     registers<float, shape::key_chunks, shape::chunk> numbers;
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
       const auto first = (j * Matrix::key_parts + Matrix::key_part(lane_)) * shape::chunk;
-      read_query<Numbers, shape::chunk>(call_, column, first, numbers[j]);
+      read_query<Numbers, shape::chunk>(call, column, first, numbers[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < shape::chunk; ++i) {
         largest = fmaxf(largest, fabsf(numbers[j][i]));

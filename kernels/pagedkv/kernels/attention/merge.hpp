@@ -91,8 +91,9 @@ class merged_columns {
   }
 
   template <class Numbers>
-  PAGEDKV_DEVICE void write(const attention_call& call, const attention_row& row, std::int32_t task,
+  PAGEDKV_DEVICE void write(const attention_call& shared_call, const attention_row& row, std::int32_t task,
                             std::int32_t columns, std::int32_t column, std::int32_t lane) const {
+    const auto& call = read_again(shared_call);
     PAGEDKV_UNROLL
     for (auto c = 0; c < Columns; ++c) {
       const auto query = column + c < columns ? find_column(call, row, task, column + c, columns) : query_column{};
@@ -138,9 +139,8 @@ class merger {
     shared_array<float, static_cast<std::size_t>(merge_groups* HeadDim)> outputs;
   };
 
-  PAGEDKV_DEVICE merger(const attention_call& call, const attention_plan_view& plan, std::int32_t columns)
+  PAGEDKV_DEVICE merger(const attention_call& call, std::int32_t columns)
       : call_(call),
-        plan_(plan),
         columns_(columns),
         group_(static_cast<std::int32_t>(local_index().x) / merge_lanes),
         lane_(static_cast<std::int32_t>(local_index().x) % merge_lanes) {}
@@ -149,7 +149,7 @@ class merger {
 
   /// Merges on one group.
   PAGEDKV_DEVICE void merge_few(const attention_merge& entry, std::int32_t column) {
-    const auto row = load_row(plan_.rows + entry.row);
+    const auto row = load_row(call_.plan.rows + entry.row);
     wait();
     const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
@@ -161,7 +161,7 @@ class merger {
 
   /// Merges on all groups of the workgroup.
   PAGEDKV_DEVICE void merge_many(const attention_merge& entry, std::int32_t column, memory& shared) {
-    const auto row = load_row(plan_.rows + entry.row);
+    const auto row = load_row(call_.plan.rows + entry.row);
     wait();
     const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
@@ -228,7 +228,6 @@ class merger {
   }
 
   const attention_call& call_;
-  const attention_plan_view& plan_;
   std::int32_t columns_;
   std::int32_t group_;
   std::int32_t lane_;
@@ -238,20 +237,20 @@ class merger {
 /// Merges the tasks that have several pieces. Workgroups loop, so the grid may have any size.
 template <class Numbers, int HeadDim>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
-    merge_kernel(attention_call call, attention_plan_view plan, std::int32_t columns, std::int32_t used_columns) {
+    merge_kernel(attention_call call, std::int32_t columns, std::int32_t used_columns) {
   PAGEDKV_SHARED typename merger<Numbers, HeadDim>::memory shared;
-  auto own = merger<Numbers, HeadDim>(call, plan, columns);
+  auto own = merger<Numbers, HeadDim>(call, columns);
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
   let_next_kernel_start();
-  const auto num_large = load(plan.counts + 2) * used_columns;
+  const auto num_large = load(call.plan.counts + 2) * used_columns;
   for (auto i = first; i < num_large; i += step) {
-    own.merge_many(load_merge(plan.merges + load(plan.large + i / used_columns)), i % used_columns, shared);
+    own.merge_many(load_merge(call.plan.merges + load(call.plan.large + i / used_columns)), i % used_columns, shared);
   }
-  const auto num_all = load(plan.counts + 1) * used_columns;
+  const auto num_all = load(call.plan.counts + 1) * used_columns;
   // Starts at the last workgroup: the first ones are busy with large merges.
   for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
-    const auto entry = load_merge(plan.merges + i / used_columns);
+    const auto entry = load_merge(call.plan.merges + i / used_columns);
     if (entry.num_partials <= merged_by_group) {
       own.merge_few(entry, i % used_columns);
     }

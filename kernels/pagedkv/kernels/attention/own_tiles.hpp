@@ -7,11 +7,12 @@
 
 namespace pagedkv::kernels {
 
-/// One tile that a wave reads ahead, in registers: each lane reads the operands of its matrix instructions.
+/// Tiles that a wave reads, up to one ahead, in registers: each lane reads the operands of its matrix instructions.
 template <class Shape, class Matrix>
 class own_tiles {
  public:
-  static constexpr int depth = 1;       // tiles in flight while one is processed
+  // Tiles in flight while one is processed. Two tiles of the longest rows need more registers than there are.
+  static constexpr int depth = Shape::row_bytes <= 4 * Matrix::lanes ? 1 : 0;
   static constexpr int wave_bytes = 0;  // of shared memory
 
   PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
@@ -61,17 +62,21 @@ class own_tiles {
   }
 
   PAGEDKV_DEVICE void end_tile() {}
-  PAGEDKV_DEVICE void begin_tile() { current_ = next_; }
+  PAGEDKV_DEVICE void begin_tile() {
+    if constexpr (depth != 0) {
+      current_ = next_;
+    }
+  }
 
   /// Chunk `j` of the `i`-th key that this lane reads.
-  PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const { take(current_.keys[i][j], words); }
+  PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const { take(current().keys[i][j], words); }
   PAGEDKV_DEVICE void take_value(int i, int j, registers<lane_word, 4>& words) const {
-    take(current_.values[i][j], words);
+    take(current().values[i][j], words);
   }
 
   /// Key scale of the `i`-th token whose scores this lane holds.
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const { return current_.key_scales[i]; }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const { return current_.value_scales[i]; }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const { return current().key_scales[i]; }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const { return current().value_scales[i]; }
 
  private:
   static constexpr int value_words = Shape::value_bytes / 4;
@@ -82,6 +87,14 @@ class own_tiles {
     registers<float, Shape::scaled ? Matrix::score_rows : 1> key_scales;
     registers<float, Shape::scaled ? Matrix::score_rows : 1> value_scales;
   };
+
+  [[nodiscard]] PAGEDKV_DEVICE const tile& current() const {
+    if constexpr (depth != 0) {
+      return current_;
+    } else {
+      return next_;
+    }
+  }
 
   template <int N>
   [[nodiscard]] static PAGEDKV_DEVICE vector<lane_word, N> read_chunk(const std::byte* from) {

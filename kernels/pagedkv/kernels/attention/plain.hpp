@@ -27,14 +27,15 @@ class plain_piece {
         num_groups_(wave_size() / group_lanes) {}
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    column_ = find_column(call_, walk.row, walk.task, 0, 1);
-    rule_ = score_rule::of(call_, column_);
+    const auto& call = read_again(call_);
+    column_ = find_column(call, walk.row, walk.task, 0, 1);
+    rule_ = score_rule::of(call, column_);
     head_ = walk.task / walk.row.num_column_tiles;
     reference_ = -INFINITY;
     sum_ = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
-      read_query<Numbers, chunk>(call_, column_, first_dim(j), query_[j]);
+      read_query<Numbers, chunk>(call, column_, first_dim(j), query_[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < chunk; ++i) {
         output_[j][i] = 0.0F;
@@ -163,9 +164,10 @@ class plain_piece {
           stored = load_vector<chunk>(start);
         }
       } else if (visible) {
+        const auto count = read_again(call_).view.head_dim - first_dim(j);
         PAGEDKV_UNROLL
         for (auto i = 0; i < chunk; ++i) {
-          if (first_dim(j) + i < call_.view.head_dim) {
+          if (i < count) {
             stored.values[i] = load(start + i);
           }
         }
@@ -178,11 +180,12 @@ class plain_piece {
   }
 
   PAGEDKV_DEVICE void write(const attention_walk& walk) const {
-    const auto ended = end_softmax(call_, column_, reference_, sum_);
+    const auto& call = read_again(call_);
+    const auto ended = end_softmax(call, column_, reference_, sum_);
     if (lane_ == 0 && walk.whole) {
-      write_log_sum_exp(call_, column_, ended);
+      write_log_sum_exp(call, column_, ended);
     } else if (lane_ == 0) {
-      write_partial_sum(call_, walk.partial, reference_, sum_);
+      write_partial_sum(call, walk.partial, reference_, sum_);
     }
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
@@ -192,9 +195,9 @@ class plain_piece {
         numbers.values[i] = output_[j][i];
       }
       if (walk.whole) {
-        write_output<Numbers>(call_, column_, first_dim(j), numbers, ended.factor);
+        write_output<Numbers>(call, column_, first_dim(j), numbers, ended.factor);
       } else {
-        write_partial(call_, walk.partial, first_dim(j), numbers);
+        write_partial(call, walk.partial, first_dim(j), numbers);
       }
     }
   }
@@ -219,15 +222,15 @@ class plain_piece {
 /// 16 bytes, and their lengths are such multiples.
 template <class Element, class Numbers, int HeadDim, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
-    plain_attend_kernel(attention_call call, divider<std::int32_t> block_size, attention_plan_view plan, bool aligned) {
-  const auto wave = static_cast<int>(local_index().x) / wave_size();
+    plain_attend_kernel(attention_call call, divider<std::int32_t> block_size, bool aligned) {
+  const auto wave = uniform(static_cast<int>(local_index().x) / wave_size());
   const auto lane = static_cast<int>(local_index().x) % wave_size();
   const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
   let_next_kernel_start();
-  if (share >= plan.num_shares) {
+  if (share >= call.plan.num_shares) {
     return;
   }
-  auto walk = attention_walk(plan, share);
+  auto walk = attention_walk(call, share);
   auto state = plain_piece<Element, Numbers, HeadDim>(call, block_size, aligned, lane);
   while (!walk.done) {
     state.begin(walk);

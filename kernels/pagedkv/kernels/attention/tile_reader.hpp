@@ -79,8 +79,9 @@ class tile_reader {
     const auto [block, offset] = block_size_.split(token < last ? token : (last < 0 ? 0 : last));
     auto found = token_location{-1, offset};
     if (last >= 0) {
-      found.block = static_cast<std::int32_t>(load(call_.indices + walk_.row.first_index + block));
-      check(found.block < call_.view.num_blocks, "block within the storage");
+      const auto& call = read_again(call_);
+      found.block = static_cast<std::int32_t>(load(call.indices + walk_.row.first_index + block));
+      check(found.block < call.view.num_blocks, "block within the storage");
     }
     return found;
   }
@@ -88,7 +89,9 @@ class tile_reader {
   PAGEDKV_DEVICE void read_tile() {
     const auto tile = walk_.row.first_tile + walk_.tile;
     const auto first_token = tile * attention_tile;
-    const auto& view = call_.view;
+    // With scales or long rows, the scalar registers of some devices do not suffice for strides and offsets, too.
+    const auto& call = shape::scaled || shape::row_bytes > 256 ? read_again(call_) : call_;
+    const auto& view = call.view;
     if (view.block_size % attention_tile == 0) {
       if (walk_.tile >= batch_ + Matrix::lanes || walk_.tile < batch_) {
         batch_ = walk_.tile;
@@ -96,11 +99,11 @@ class tile_reader {
       }
       const auto block = shuffle(batch_location_.block, walk_.tile - batch_, Matrix::lanes);
       const auto offset = block_size_.split(first_token).remainder;
-      const auto* const start = tile_start(block, offset);
+      const auto* const start = tile_start(call, block, offset);
       read_rows(
-          first_token,
+          call, first_token,
           [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
-          [&](int row) { return scale_start(block, offset + row); }, block >= 0);
+          [&](int row) { return scale_start(call, block, offset + row); }, block >= 0);
     } else {
       const auto location = look_up(first_token + lane_ % attention_tile);
       const auto of_row = [&](int row) {
@@ -108,44 +111,47 @@ class tile_reader {
                               shuffle(location.offset, row, attention_tile)};
       };
       read_rows(
-          first_token,
+          call, first_token,
           [&](int row) {
             const auto [block, offset] = of_row(row);
-            return tile_start(block, offset);
+            return tile_start(call, block, offset);
           },
           [&](int row) {
             const auto [block, offset] = of_row(row);
-            return scale_start(block, offset);
+            return scale_start(call, block, offset);
           },
           true);
     }
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE const std::byte* tile_start(std::int32_t block, std::int32_t offset) const {
-    const auto& view = call_.view;
+  [[nodiscard]] PAGEDKV_DEVICE const std::byte* tile_start(const attention_call& call, std::int32_t block,
+                                                         std::int32_t offset) const {
+    const auto& view = call.view;
     const auto numbers =
         offset * static_cast<std::int32_t>(view.token_stride) + head_ * static_cast<std::int32_t>(view.head_stride);
-    return view.block(call_.layer, block < 0 ? 0 : block) +
+    return view.block(call.layer, block < 0 ? 0 : block) +
            static_cast<std::int64_t>(numbers) * static_cast<std::int64_t>(sizeof(storage));
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE const std::byte* scale_start(std::int32_t block, std::int32_t offset) const {
-    const auto& view = call_.view;
+  [[nodiscard]] PAGEDKV_DEVICE const std::byte* scale_start(const attention_call& call, std::int32_t block,
+                                                          std::int32_t offset) const {
+    const auto& view = call.view;
     const auto scales = offset * static_cast<std::int32_t>(view.scale_token_stride) +
                         head_ * static_cast<std::int32_t>(view.scale_head_stride);
-    return view.block(call_.layer, block < 0 ? 0 : block) + static_cast<std::int64_t>(scales) * 4;
+    return view.block(call.layer, block < 0 ? 0 : block) + static_cast<std::int64_t>(scales) * 4;
   }
 
   template <class RowStart, class ScaleStart>
-  PAGEDKV_DEVICE void read_rows(std::int32_t first_token, RowStart row_start, ScaleStart start_of_scale, bool present) {
-    const auto first = first_visible() - first_token;
+  PAGEDKV_DEVICE void read_rows(const attention_call& call, std::int32_t first_token, RowStart row_start,
+                                ScaleStart start_of_scale, bool present) {
+    const auto first = first_visible(call) - first_token;
     const auto end = present ? walk_.row.num_tokens - first_token : 0;
-    tiles.read(call_.view, row_start, start_of_scale, first, end);
+    tiles.read(call.view, row_start, start_of_scale, first, end);
   }
 
   /// The first token that the row's first query sees. Blocks before its window may have been dropped.
-  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_visible() const {
-    return call_.window > 0 ? walk_.row.num_tokens - walk_.row.num_queries - call_.window + 1 : 0;
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_visible(const attention_call& call) const {
+    return call.window > 0 ? walk_.row.num_tokens - walk_.row.num_queries - call.window + 1 : 0;
   }
 
   const attention_call& call_;

@@ -1,33 +1,9 @@
 #pragma once
 
-#include <pagedkv/attention/plan.hpp>
+#include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
 namespace pagedkv::kernels {
-
-/// A plan in memory that kernels read.
-struct attention_plan_view {
-  const attention_row* rows = nullptr;
-  const attention_share* shares = nullptr;  // num_shares + 1
-  const attention_merge* merges = nullptr;
-  const std::int32_t* counts = nullptr;  // numbers of rows, merges and large merges
-  const std::int32_t* large = nullptr;   // indices of the large merges
-  std::int32_t num_shares = 0;
-  std::int32_t split_tiles = 0;  // pieces end at multiples of this
-
-  [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
-    const auto layout = attention_plan_layout(plan.shape);
-    auto view = attention_plan_view{};
-    view.counts = reinterpret_cast<const std::int32_t*>(plan.words);
-    view.rows = reinterpret_cast<const attention_row*>(plan.words + layout.rows);
-    view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.shares);
-    view.merges = reinterpret_cast<const attention_merge*>(plan.words + layout.merges);
-    view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
-    view.num_shares = plan.shape.num_shares;
-    view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
-    return view;
-  }
-};
 
 [[nodiscard]] PAGEDKV_DEVICE inline attention_row load_row(const attention_row* row) {
   const auto* const words = reinterpret_cast<const std::int32_t*>(row);
@@ -60,30 +36,31 @@ class attention_walk {
   bool whole;            // the piece is all of its task
   bool done;
 
-  PAGEDKV_DEVICE attention_walk(const attention_plan_view& plan, std::int32_t share)
-      : plan_(plan), last_(load_share(plan.shares + share + 1)) {
-    const auto start = load_share(plan.shares + share);
+  PAGEDKV_DEVICE attention_walk(const attention_call& call, std::int32_t share)
+      : call_(call), last_(load_share(call.plan.shares + share + 1)) {
+    const auto start = load_share(call.plan.shares + share);
     row_index = start.row;
     task = start.task;
     tile = start.tile;
     partial = start.first_partial;
     done = start.row == last_.row && start.task == last_.task && start.tile == last_.tile;
     if (!done) {
-      row = load_row(plan_.rows + row_index);
-      find_end();
+      row = load_row(call.plan.rows + row_index);
+      find_end(call.plan);
     }
   }
 
   PAGEDKV_DEVICE void next_piece() {
+    const auto& plan = read_again(call_).plan;
     partial += whole ? 0 : 1;
     tile = end;
     if (in_last_task() && tile >= end_of_task()) {
       done = true;
     } else if (tile >= row.num_tiles) {
-      next_task();
+      next_task(plan);
     }
     if (!done) {
-      find_end();
+      find_end(plan);
     }
   }
 
@@ -94,7 +71,7 @@ class attention_walk {
     return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
   }
 
-  PAGEDKV_DEVICE void next_task() {
+  PAGEDKV_DEVICE void next_task(const attention_plan_view& plan) {
     tile = 0;
     ++task;
     if (task == row.num_tasks) {
@@ -103,18 +80,18 @@ class attention_walk {
     }
     done = in_last_task() && last_.tile == 0;
     if (!done && task == 0) {
-      row = load_row(plan_.rows + row_index);
+      row = load_row(plan.rows + row_index);
     }
   }
 
-  PAGEDKV_DEVICE void find_end() {
-    const auto split_end = (tile / plan_.split_tiles + 1) * plan_.split_tiles;
+  PAGEDKV_DEVICE void find_end(const attention_plan_view& plan) {
+    const auto split_end = (tile / plan.split_tiles + 1) * plan.split_tiles;
     const auto task_end = end_of_task();
     end = split_end < task_end ? split_end : task_end;
-    whole = tile == 0 && !in_last_task() && row.num_tiles <= plan_.split_tiles;
+    whole = tile == 0 && !in_last_task() && row.num_tiles <= plan.split_tiles;
   }
 
-  const attention_plan_view& plan_;
+  const attention_call& call_;
   attention_share last_;
 };
 

@@ -12,7 +12,4 @@ PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::int8)
 
-// Attention still spills scalar registers on AMD.
-#if !defined(__HIPCC__)
 PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float16, pagedkv::hip::attention_numbers)
-#endif

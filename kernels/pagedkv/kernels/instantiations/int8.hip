@@ -12,7 +12,4 @@ PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::bfloat16)
 
-// Attention still spills scalar registers on AMD.
-#if !defined(__HIPCC__)
 PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::int8, pagedkv::hip::attention_numbers)
-#endif
