@@ -22,7 +22,7 @@
 
 namespace pagedkv {
 
-/// Owns the ids: which are free, in use, evictable, retiring, and their reference counts.
+/// Owns the block ids: their states (free, in use, evictable, retiring) and their reference counts.
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
@@ -40,8 +40,8 @@ class block_pool {
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
   [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
-  /// Exact unless other threads are at work. Then free and evictable ones are rather too many than too few; none is
-  /// below 0, and they add up.
+  /// Exact unless other threads are at work. Otherwise, free and evictable blocks may be counted too high, never too
+  /// low; no count is negative, and they add up.
   [[nodiscard]] block_counts counts() const noexcept {
     auto counts = block_counts{};
     const auto num_evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
@@ -65,7 +65,7 @@ class block_pool {
     return num_free + (evicts<Eviction> ? num_evictable - num_beside : 0);
   }
 
-  /// In use or retiring, in O(blocks). Those that stay so during the call are counted.
+  /// Number of blocks in use or retiring, in O(blocks). Blocks that stay so during the call are counted.
   [[nodiscard]] std::int64_t count_occupied() const noexcept {
     auto num = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
@@ -75,19 +75,19 @@ class block_pool {
     return num;
   }
 
-  /// Calls `visit(id)` on every id in the free list. No other thread is at work.
+  /// Calls `visit(id)` on every id in the free list. Requires that no other thread uses the pool.
   template <class Visit>
   void for_each_free(Visit&& visit) const {
     free_.for_each(visit);
   }
 
-  /// Whether this block, which is in use, would be available without references.
+  /// Whether this block, which is in use, would be available without its references.
   [[nodiscard]] bool could_be_released(block_id block) const noexcept {
     return evicts<Eviction> || !state(block).published();
   }
 
-  /// Fills `blocks` with ids that are then in use once each: free ones first, then victims, which `chains` forgets;
-  /// adds the number of those to `num_evicted`. All or nothing: false when there are not enough.
+  /// Fills `blocks` with ids, each in use once: free ones first, then victims, which are erased from `chains` and added
+  /// to `num_evicted`. All or nothing: false if there are not enough.
   template <class Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
@@ -99,7 +99,7 @@ class block_pool {
     for (auto attempts = 1;; ++attempts) {
       for (auto block = no_block; num_taken < blocks.size() && (block = free_.pop()) != no_block;) {
         blocks[num_taken] = block;
-        std::swap(blocks[num_free++], blocks[num_taken++]);  // ahead of the victims
+        std::swap(blocks[num_free++], blocks[num_taken++]);  // before the victims
       }
       while (num_taken < blocks.size() &&
              (blocks[num_taken] = take_victim(chains, now, attempts == max_attempts)) != no_block) {
@@ -123,11 +123,11 @@ class block_pool {
     return true;
   }
 
-  /// Whether a lease, or a reference, could be taken, unless other threads are at work: the block is published, not
-  /// being evicted, and its count not full.
+  /// Whether a lease or a reference could be taken if no other thread interferes: the block is published, no thread
+  /// evicts it, and its count is not full.
   [[nodiscard]] bool can_lease(block_id block) const noexcept { return leasable(state(block)); }
 
-  /// One reference more on a published block; revives it if it is evictable. False where `can_lease` is.
+  /// Adds a reference to a published block; revives the block if it is evictable. False if `can_lease` is false.
   [[nodiscard]] bool reference_published(block_id block) noexcept {
     const auto before = words_.change(
         block, [](block_state seen) { return only_if(leasable(seen), seen.referenced()); });
@@ -137,8 +137,9 @@ class block_pool {
     return before.has_value();
   }
 
-  /// Takes a lease on a published block: it is not evicted until `end_lease`, which leaves no trace, or
-  /// `reference_leased`, which makes the lease a reference. False where `can_lease` is, or with `max_leases` on it.
+  /// Takes a lease on a published block: it cannot be evicted until `end_lease`, which has no other effect, or
+  /// `reference_leased`, which turns the lease into a reference. False if `can_lease` is false, or with `max_leases` on
+  /// it.
   [[nodiscard]] bool lease(block_id block) noexcept {
     const auto leased = [](block_state seen) {
       return only_if(leasable(seen) && seen.leases() < block_state::max_leases, seen.leased());
@@ -156,7 +157,7 @@ class block_pool {
     leave_order(block, *words_.change(block, referenced));
   }
 
-  /// One reference more on a block to which the caller has one. False when the count is full.
+  /// Adds a reference to a block on which the caller has one. False if the count is full.
   [[nodiscard]] bool reference(block_id block) noexcept {
     const auto shared = [](block_state seen) {
       assert(seen.count() > 0 && "only a block that is held can be shared");
@@ -165,8 +166,8 @@ class block_pool {
     return words_.change(block, shared).has_value();
   }
 
-  /// One reference less. The last one makes the block evictable if it is published, else free, when the steps up to its
-  /// fences have retired. Chains are released deepest block first. Without a reference nothing changes.
+  /// Removes a reference. After the last one, the block is evictable if it is published, otherwise free, as soon as the
+  /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing.
   void release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
     auto after = block_state{};
     auto gained = false;
@@ -190,20 +191,20 @@ class block_pool {
   }
   void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of({})); }
 
-  /// Open steps may read more of a block than its holder keeps. The fence is not 0.
+  /// Fences a block for open steps that may read slots which its holder gives up. The fence is not 0.
   void fence(block_id block, std::uint32_t fence) noexcept {
     words_.change(block, [&](block_state seen) {
       return std::optional{seen.with_step(retirement_.steps().later(seen.step(), fence))};
     });
     watch(block, fence);
   }
-  /// Whether an open step may read what earlier holders left in a block.
+  /// Whether an open step may read slots of earlier holders in a block.
   [[nodiscard]] bool fenced(block_id block) const noexcept {
     const auto step = state(block).step();
     return step != 0 && !retirement_.steps().passed(step);
   }
 
-  /// Frees blocks that were allocated just now and never used.
+  /// Frees blocks that were just allocated and not used.
   void discard(std::span<const block_id> fresh) noexcept {
     std::ranges::for_each(fresh, [&](block_id block) { set_free(block); });
   }
@@ -212,11 +213,11 @@ class block_pool {
     words_.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
   }
 
-  /// Says that another published block has the contents of this one. Unless the policy's order forbids it, one of them
-  /// goes before all other victims once nothing refers to it.
+  /// Records that another published block has the same contents. Unless the policy's order forbids it, one of them is
+  /// evicted before all other victims once it has no references.
   void note_twin(block_id block) noexcept { twins_.note(block, state(block).listed()); }
 
-  /// Frees every evictable block, which `chains` forgets; returns how many.
+  /// Frees every evictable block and erases it from `chains`; returns their number.
   template <class Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
@@ -240,20 +241,21 @@ class block_pool {
   [[nodiscard]] std::int64_t num_open_steps() const noexcept { return retirement_.steps().num_open(); }
   /// The tag that blocks of a sequence wait for when it releases them while these steps use it; 0 for none.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
-  /// When this many retiring blocks will be available: see `step_fence`. O(retiring + shared + pool / 64) while steps
-  /// are open.
+  /// The step with which this many retiring blocks are available: see `step_fence`. O(retiring + shared + pool / 64)
+  /// while steps are open.
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const own_blocks& own = {}) const noexcept {
     return retirement_.step_that_frees(num_blocks, words_, own, [](block_state seen) {
       return seen.retiring() && (evicts<Eviction> || !seen.published());
     });
   }
-  /// Whether a block can be appended to in place: one sequence holds it and no prefix hit can find it.
+  /// Whether a block can be appended to without a copy: one sequence holds it and no prefix hit can find it.
   [[nodiscard]] bool writable(block_id block) const noexcept {
     const auto seen = state(block);
     return seen.count() == 1 && !seen.published();
   }
 
-  /// Renames blocks, in this order (see `plan_moves`). No step is in flight and no other thread is at work.
+  /// Renames blocks in this order (see `plan_moves`). Requires that no step is in flight and no other thread uses the
+  /// pool.
   void apply_moves(std::span<const block_pair> moves) noexcept {
     while (free_.pop() != no_block) {
     }
@@ -297,7 +299,7 @@ class block_pool {
     retirement_.watch(block, tag, words_, [this](block_id waiting) { end_wait(waiting); });
   }
 
-  /// The last reference on a block was given back, which left it evictable or retiring.
+  /// Call it after the last reference was removed, which left the block evictable or retiring.
   void enter_order(block_id block, block_state after, const block_release& how) noexcept {
     if (after.step() != 0) {
       tally_.add_retiring(1);
@@ -309,7 +311,7 @@ class block_pool {
     }
   }
 
-  /// A reference was taken on a block that was in this state.
+  /// Call it after a reference was added to a block that was in this state.
   void leave_order(block_id block, block_state before) noexcept {
     if (before.count() == 0) {
       before.step() == 0 ? tally_.remove_evictable() : tally_.add_retiring(-1);
@@ -318,7 +320,8 @@ class block_pool {
     }
   }
 
-  /// Whether to try. Where threads share the counts, one block is tried for at once: it leaves no victims to restore.
+  /// Whether an allocation may succeed. Where threads share the counts, a single block is always tried, because a
+  /// failure leaves no victims to restore.
   [[nodiscard]] bool may_supply(std::size_t num_blocks) const noexcept {
     return (Locking::family::concurrent && num_blocks <= 1) || static_cast<std::int64_t>(num_blocks) <= num_available();
   }
@@ -327,7 +330,7 @@ class block_pool {
     return state.published() && !state.claimed() && state.referable();
   }
 
-  /// Takes a step that has passed out of a block's word; without references the block is then available.
+  /// Removes a step that has passed from a block's word; without references, the block is then available.
   void end_wait(block_id block) noexcept {
     auto gained = false;
     const auto before = words_.change(block, [&](block_state seen) {
@@ -343,7 +346,7 @@ class block_pool {
     }
   }
 
-  /// Evictable to claimed, if there is no lease on it: out of the reach of hits and of other evictors.
+  /// Changes evictable to claimed if there is no lease on the block: hits and other evictors can no longer take it.
   template <class Chains>
   [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
     auto fenced = false;
@@ -372,8 +375,8 @@ class block_pool {
   struct offer {
     block_pool& pool;
     Chains& chains;
-    bool passed_over = false;  // a block that waits for a step or has children
-    bool leased = false;       // one under a lease
+    bool passed_over = false;  // an offered block waits for a step or has children
+    bool leased = false;       // an offered block is under a lease
 
     eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
       const auto answer = pool.claim(block, chains);
@@ -391,7 +394,7 @@ class block_pool {
     }
   };
 
-  /// An evictable leaf whose twin stays published: no hit is lost with it.
+  /// An evictable leaf whose twin stays published: evicting it loses no hit.
   template <class Chains>
   [[nodiscard]] block_id take_twin(Chains& chains) noexcept {
     using answer = typename twin_list<Locking::template atomic>::answer;
@@ -431,7 +434,7 @@ class block_pool {
     return block == no_block && any ? take_any(chains) : block;
   }
 
-  /// For the rare case that every block that a policy was ready to offer is fenced by a step or has children.
+  /// For the rare case that every block offered by the policy is fenced by a step or has children.
   template <class Chains>
   [[nodiscard]] block_id take_any(Chains& chains) noexcept {
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
