@@ -77,6 +77,8 @@ struct sequence {
   step_set steps;             // that use it
   bool reuses_slots = false;  // the rest of the last block held tokens before, which an open step may read
 
+  bool has_ranges = false;  // in its options
+
   sequence_options options;
   std::int64_t num_prompt_tokens = 0;  // also those that are still to be appended
   std::int64_t num_cached_tokens = 0;

@@ -85,8 +85,7 @@ inline void note_block(batch_outcome& done, const batch_buffers& out, const new_
 
 /// Calls `added(index, block)` for each entry of the table that `change()` makes.
 template <class State, class Change, class Added>
-[[nodiscard]] result<void> watch_table(const State& state, const sequence& s, Change&& change,
-                                       Added&& added) noexcept {
+[[nodiscard]] result<void> watch_table(const State& state, const sequence& s, Change&& change, Added&& added) noexcept {
   const auto size = s.blocks.size();
   const auto last = static_cast<std::size_t>(s.num_tokens) / state.block_size();
   const auto writable = last < size ? s.blocks[last] : no_block;
@@ -124,7 +123,8 @@ template <class State, class Extend, class Added>
     s.last_access = state.time();
   }
   const auto first = s.num_tokens;
-  auto appended = watch_table(state, s, [&] { return extend(s, entry.run, entry.num_ahead); }, added);
+  auto appended = watch_table(
+      state, s, [&] { return extend(s, entry.run, entry.num_ahead); }, added);
   if (appended) {
     fill_slots(s.blocks, state.config.block_size, first, slots);
   }

@@ -14,12 +14,11 @@ template <class State>
   return s.blocks[static_cast<std::size_t>(s.num_tokens) / state.block_size()];
 }
 
-/// Whether the last block, which is not full, can be appended to in place: one sequence holds it, no prefix hit can
-/// find it, and no open step reads the slots that would be written.
+/// Whether the last block can be appended to in place: one sequence holds it, no prefix hit can find it, and no open
+/// step reads the slots that would be written.
 template <class State>
-[[nodiscard]] bool appends_in_place(const State& state, const sequence& s) noexcept {
-  const auto block = last_block(state, s);
-  return state.pool.writable(block) && !(s.reuses_slots && state.pool.fenced(block));
+[[nodiscard]] bool appends_in_place(const State& state, const sequence& s, block_id last) noexcept {
+  return state.pool.writable(last) && !(s.reuses_slots && state.pool.fenced(last));
 }
 
 /// Finds how much of the last block, or of the first reserved one, can be appended to in place.
@@ -28,7 +27,7 @@ void find_room(State& state, sequence& s) noexcept {
   const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();
   s.forget_room();
-  if (index < s.blocks.size() && (offset == 0 || appends_in_place(state, s))) {
+  if (index < s.blocks.size() && (offset == 0 || appends_in_place(state, s, s.blocks[index]))) {
     const auto room = state.index.tokens(s.blocks[index]).subspan(offset);
     s.next_token = room.data();
     s.end_of_room = room.data() + room.size();

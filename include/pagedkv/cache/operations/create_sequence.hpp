@@ -12,37 +12,34 @@
 
 namespace pagedkv::detail {
 
-[[nodiscard]] inline result<void> check_retention(const block_retention& asked, const char* subject) noexcept {
-  if (asked.priority > 100) {
-    return error{error_code::invalid_argument, subject, asked.priority, 100};
-  }
-  if (asked.duration < 0) {
-    return error{error_code::invalid_argument, subject, asked.duration, 0};
-  }
-  return {};
+[[nodiscard]] inline bool is_valid(const block_retention& asked) noexcept {
+  return asked.priority <= 100 && asked.duration >= 0;
 }
 
-/// Errors: `invalid_argument`.
-[[nodiscard]] inline result<void> check_options(const sequence_options& options) noexcept {
-  if (auto checked = check_retention({options.priority, options.retention}, "sequence_options.priority or .retention");
-      !checked) {
-    return checked;
+/// Whether every option but the ranges has a value that means something.
+[[nodiscard]] inline bool is_valid(const sequence_options& options) noexcept {
+  return is_valid(block_retention{options.priority, options.retention}) && options.expected_return >= 0 &&
+         options.expected_tokens >= 0 && options.max_cached_tokens >= 0 && options.first_chunk >= 0;
+}
+
+[[nodiscard]] inline bool has_valid_ranges(const sequence_options& options) noexcept {
+  return is_valid(options.answer.value_or(block_retention{})) &&
+         std::ranges::all_of(options.ranges, [](const range_retention& range) {
+           return 0 <= range.first && range.first <= range.last && is_valid(range.retention);
+         });
+}
+
+/// Out of line, since what is asked for is nearly always right.
+[[nodiscard]] [[gnu::cold]] [[gnu::noinline]] inline error invalid_option(const sequence_options& options) noexcept {
+  if (options.priority > 100) {
+    return {error_code::invalid_argument, "sequence_options.priority", options.priority, 100};
   }
-  const auto least = std::min({options.expected_tokens, options.expected_return, options.max_cached_tokens,
-                               options.first_chunk});
-  if (least < 0) {
-    return error{error_code::invalid_argument,
-                 "sequence_options.expected_tokens, .expected_return, .max_cached_tokens or .first_chunk", least};
+  if (const auto least = std::min({options.retention, options.expected_return, options.expected_tokens,
+                                   options.max_cached_tokens, options.first_chunk});
+      least < 0) {
+    return {error_code::invalid_argument, "sequence_options: a time, or a number of tokens,", least};
   }
-  for (const auto& range : options.ranges) {
-    if (range.first < 0 || range.last < range.first) {
-      return error{error_code::invalid_argument, "sequence_options.ranges: end of a range", range.last, range.first};
-    }
-    if (auto checked = check_retention(range.retention, "sequence_options.ranges: retention"); !checked) {
-      return checked;
-    }
-  }
-  return options.answer ? check_retention(*options.answer, "sequence_options.answer") : result<void>{};
+  return {error_code::invalid_argument, "sequence_options.ranges or .answer"};
 }
 
 /// Writes the tokens of blocks from the one at `first` on, as far as there are blocks.
@@ -61,13 +58,16 @@ template <class State>
                                            const sequence_options& options) noexcept {
   const auto tokens = prompt.tokens;
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
-  if (auto checked = check_options(options); !checked) {
-    return checked;
+  const bool ranged = has_ranges(options);
+  if (!is_valid(options) || (ranged && !has_valid_ranges(options))) {
+    return invalid_option(options);
   }
   s.num_tokens = 0;
   s.keys.clear();
-  if (auto checked = check_keys(prompt.keys, s, num_prompt); !checked) {
-    return checked;
+  if (!prompt.keys.empty()) {
+    if (auto checked = check_keys(prompt.keys, s, num_prompt); !checked) {
+      return checked;
+    }
   }
   const auto num_blocks = state.blocks_for(num_prompt);
   if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
@@ -83,9 +83,13 @@ template <class State>
     const auto num_cached = static_cast<std::int64_t>(num_hits * state.block_size());
     return num_cached + std::min(num_prompt - num_cached, options.first_chunk);
   };
+  const auto root = state.index.root(options.salt);
   const auto max_hits = static_cast<std::size_t>(max_cached) / state.block_size();
-  const auto total = [&](std::size_t num_hits) { return state.blocks_for(length(num_hits)); };
-  if (auto leased = lease_prefix(state, s.blocks, options.salt, prompt, max_hits, total); !leased) {
+  const auto total = [&](std::size_t num_hits) {
+    const auto num_tokens = length(num_hits);
+    return num_tokens == num_prompt ? num_blocks : state.blocks_for(num_tokens);
+  };
+  if (auto leased = lease_prefix(state, s.blocks, root, prompt, max_hits, total); !leased) {
     return leased;
   }
   const auto num_hits = s.blocks.size();
@@ -99,8 +103,9 @@ template <class State>
 
   s.num_tokens = length(num_hits);
   fill_blocks(state, s.blocks, num_hits, tokens.first(static_cast<std::size_t>(s.num_tokens)));
-  s.keys.assign(prompt.keys.begin(), prompt.keys.end());
+  s.keys.insert(s.keys.end(), prompt.keys.begin(), prompt.keys.end());
   s.options = options;
+  s.has_ranges = ranged;
   s.num_prompt_tokens = num_prompt;
   s.num_branch_blocks = num_hits;
   s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(num_hits * state.block_size());
@@ -108,7 +113,7 @@ template <class State>
   s.num_reserved = 0;
   s.num_hashed_blocks = 0;
   note_hashes(state, s, prompt.hashes);
-  s.window_start = state.index.root(options.salt);
+  s.window_start = root;
   s.tail = state.link_before(s, num_hits);
   s.steps = {};
   s.reuses_slots = false;

@@ -42,6 +42,7 @@ template <class State>
   to.steps = {};
   to.reuses_slots = from.reuses_slots;
   to.options = from.options;
+  to.has_ranges = from.has_ranges;
   to.num_prompt_tokens = from.num_prompt_tokens;
   to.num_cached_tokens = from.num_cached_tokens;
   to.num_branch_blocks = num_blocks;

@@ -16,7 +16,7 @@ template <class State>
     return s.num_tokens;
   }
   const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
-  return partial && !appends_in_place(state, s) ? s.num_tokens : s.num_reserved;
+  return partial && !appends_in_place(state, s, last_block(state, s)) ? s.num_tokens : s.num_reserved;
 }
 
 /// Errors: `invalid_argument` outside the sequence and its slots ahead.

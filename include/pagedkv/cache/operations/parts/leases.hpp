@@ -64,13 +64,15 @@ void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const bloc
 /// from the beginning.) The table is going to be filled up to `total(num_hits)` blocks: where that is bound to fail,
 /// nothing is changed.
 template <class State, class Total>
-[[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, salt tag, const token_run& run,
+[[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,
                                         std::size_t max_blocks, Total&& total) noexcept {
-  const auto room = blocks.extend(max_blocks);
-  auto next = room.begin();
-  match_chain(state.index, state.index.root(tag), run, state.block_size(), max_blocks, leases_of(state),
-              [&](block_id block) { *next++ = block; });
-  blocks.withdraw(static_cast<std::size_t>(room.end() - next));
+  if (max_blocks != 0) {
+    const auto room = blocks.extend(max_blocks);
+    auto next = room.begin();
+    match_chain(state.index, root, run, state.block_size(), max_blocks, leases_of(state),
+                [&](block_id block) { *next++ = block; });
+    blocks.withdraw(static_cast<std::size_t>(room.end() - next));
+  }
   const auto num_more = total(blocks.size()) - blocks.size();
   const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
   if (static_cast<std::int64_t>(num_more) > num_available) {

@@ -15,7 +15,7 @@ template <class State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
   const auto size = s.blocks.size();
   const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
-  const bool must_copy = partial && !appends_in_place(state, s);
+  const bool must_copy = partial && !appends_in_place(state, s, last_block(state, s));
   const auto total = std::max(size, state.blocks_for(num_tokens));
   const auto num_fresh = total - size + (must_copy ? 1 : 0);
   const auto num_held = total - s.blocks.num_dropped();

@@ -36,8 +36,13 @@ namespace pagedkv::detail {
   return how;
 }
 
+/// Whether ranges are given, also wrong ones.
 [[nodiscard]] inline bool has_ranges(const sequence_options& options) noexcept {
-  return options.answer || std::ranges::any_of(options.ranges, [](const auto& range) { return range.first < range.last; });
+  auto ends = std::int64_t{0};
+  for (const auto& range : options.ranges) {
+    ends |= range.first | range.last;
+  }
+  return ends != 0 || options.answer.has_value();
 }
 
 /// Gives the block at `index` the priority and the retention of the ranges that it has tokens of.
@@ -90,13 +95,14 @@ void release_blocks(State& state, const block_table& blocks, std::size_t first, 
 /// The same for the blocks of a sequence; `how`: see `release_of`.
 template <class State>
 void release_blocks(State& state, const sequence& from, std::size_t first, std::size_t last,
-                    block_release how) noexcept {
-  if (!has_ranges(from.options)) {
+                    const block_release& how) noexcept {
+  if (!from.has_ranges) [[likely]] {
     return release_blocks(state, from.blocks, first, last, how, from.steps);
   }
+  auto with_range = how;
   for (auto i = last; i > first; --i) {
-    apply_ranges(how, from, i - 1, state.block_size(), state.time());
-    release_blocks(state, from.blocks, i - 1, i, how, from.steps);
+    apply_ranges(with_range, from, i - 1, state.block_size(), state.time());
+    release_blocks(state, from.blocks, i - 1, i, with_range, from.steps);
   }
 }
 

@@ -17,8 +17,7 @@ namespace pagedkv::detail {
   auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
   for (const auto& key : keys) {
     if (key.position < least || key.position >= end) {
-      return error{error_code::invalid_argument, "position of a key", key.position,
-                   key.position < least ? least : end};
+      return error{error_code::invalid_argument, "position of a key", key.position, key.position < least ? least : end};
     }
     least = key.position;
   }
