@@ -105,7 +105,7 @@ TEMPLATE_LIST_TEST_CASE("a batch tells which sequences did not fit, and the othe
   CHECK(slots_of(cache, first, 4) == std::vector{out.slots[0]});
   CHECK(slots_of(cache, third, 3) == std::vector{out.slots[22]});
   CHECK(cache.describe(second)->num_tokens == 4);
-  CHECK(cache.describe(second)->num_computed_tokens == 4);  // what was computed can be found when it comes again
+  CHECK(cache.describe(second)->num_computed_tokens == 4);  // computed blocks are found by the next request
   CHECK(cache.describe(third)->num_computed_tokens == 0);
   check_sound(cache);
   release_all(cache, {first, second, third});

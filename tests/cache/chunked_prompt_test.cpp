@@ -206,7 +206,7 @@ TEMPLATE_LIST_TEST_CASE("a batch reserves slots behind its tokens", "[cache][slo
   REQUIRE(cache.slot_mapping(id, 6, asked));
   CHECK(asked == slots);
   auto tail = std::array<block_id, 2>{};
-  CHECK(cache.block_table(id, tail, 1).value() == 3);  // what an append behind token 6 may have changed
+  CHECK(cache.block_table(id, tail, 1).value() == 3);  // entries that an append after token 6 may have changed
   CHECK(tail[1] == blocks[0].block);
   CHECK(cache.block_table(id, tail, 4).error().code == error_code::invalid_argument);
   check_sound(cache);

@@ -45,7 +45,7 @@ COMMENT_MARKS = {".hpp": "//", ".h": "//", ".inl": "//", ".cpp": "//", ".hip": "
 # Sentences that readers whose mother tongue is not English stumble over: their subject is a question word or a nameless
 # person, or their condition is inverted. Questions are not meant.
 UNCLEAR_SENTENCE = re.compile(
-    r"^[`*(\"]*(?:What|Who|Whose|Whatever|Whoever|Nobody|Somebody|Anybody|Everybody)\b|\b[Ww]hoever\b|"
+    r"^[*(\"]*(?:[Ww]hat|[Ww]ho|[Ww]hose|[Ww]hatever|[Nn]obody|[Ss]omebody|[Aa]nybody|[Ee]verybody)\b|\b[Ww]hoever\b|"
     r"(?:^|[,;:] )(?:[Ww]ere|[Hh]ad|[Ss]hould) (?:it|one|they|there|he)\b"
 )
 

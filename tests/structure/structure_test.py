@@ -152,6 +152,7 @@ class PlantedViolations(unittest.TestCase):
             "docs/bad.md:9: Nobody knows.",
             "docs/bad.md:10: Had it been | full |",
             "core/bad.hpp:1: What it counts is not said.",
+            "core/bad.hpp:3: nobody reads it",
             "core/bad.hpp:5: Fails, were it negative.",
             "core/bad.hpp:6: Whoever reads it waits.",
             "core/bad.hpp:7: A lock that whoever comes first takes.",

@@ -176,7 +176,7 @@ class cache_model {
   bool unpinned_in_flight_ = false;
   timestamp now_{};
   cache_statistics seen_;      // after the operation before
-  cache_statistics expected_;  // what only the model counts: prompts and so on
+  cache_statistics expected_;  // counts that only the model makes: prompts and so on
   std::int64_t fresh_taken_ = 0;
   std::int64_t peak_within_ = 0;
   std::int64_t peak_at_most_ = 0;  // where copies within a batch let go of blocks; 0 for exactly

@@ -63,8 +63,8 @@ struct sequence {
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;
   std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
-  chain_link tail;          // what block number `num_published_blocks` continues
-  chain_link window_start;  // what the first block still held continues
+  chain_link tail;                       // link that block number `num_published_blocks` continues
+  chain_link window_start;               // link that the first block still held continues
 
   // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
   token* next_token = nullptr;

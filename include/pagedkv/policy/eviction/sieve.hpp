@@ -69,7 +69,7 @@ class sieve {
   chain_lists lists_;
   std::vector<std::uint8_t> visited_;
   chain_lists::list_index ahead_ = 0;   // from the hand to the newest
-  chain_lists::list_index behind_ = 1;  // what the hand has passed: its next lap
+  chain_lists::list_index behind_ = 1;  // blocks that the hand has passed: its next lap
 };
 
 static_assert(eviction_policy<sieve>);
