@@ -1,10 +1,8 @@
+#include "policies.hpp"
 #include "scoreboard.hpp"
 
-#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
-#include <pagedkv/policy/locking/rw_lock.hpp>
-#include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
@@ -133,15 +131,17 @@ void pop_and_push(benchmark::State& state) {
 }  // namespace
 
 // Peers come first, so that the policies' lists are compared with them.
-#define PAGEDKV_FOR_ALL_LISTS(depth)                                                        \
-  BENCHMARK(pop_and_push<mutex_and_vector, depth>)->Apply(one_to_sixteen_threads);          \
-  BENCHMARK(pop_and_push<boost_stack, depth>)->Apply(one_to_sixteen_threads);               \
-  BENCHMARK(pop_and_push<boost_queue, depth>)->Apply(one_to_sixteen_threads);               \
-  BENCHMARK(pop_and_push<boost_as_free_list, depth>)->Apply(one_to_sixteen_threads);        \
-  BENCHMARK(pop_and_push<list_under<single_thread>, depth>)->UseRealTime();                 \
-  BENCHMARK(pop_and_push<list_under<rw_lock>, depth>)->Apply(one_to_sixteen_threads);       \
-  BENCHMARK(pop_and_push<list_under<sharded_mutex>, depth>)->Apply(one_to_sixteen_threads); \
-  BENCHMARK(pop_and_push<list_under<lock_free>, depth>)->Apply(one_to_sixteen_threads)
+#define PAGEDKV_FOR_ALL_LISTS(depth)                                                 \
+  BENCHMARK(pop_and_push<mutex_and_vector, depth>)->Apply(one_to_sixteen_threads);   \
+  BENCHMARK(pop_and_push<boost_stack, depth>)->Apply(one_to_sixteen_threads);        \
+  BENCHMARK(pop_and_push<boost_queue, depth>)->Apply(one_to_sixteen_threads);        \
+  BENCHMARK(pop_and_push<boost_as_free_list, depth>)->Apply(one_to_sixteen_threads); \
+  [[maybe_unused]] static const bool lists_##depth##_are_registered = register_over( \
+      all_lockings{}, "pop_and_push",                                                \
+      []<class Locking>(std::type_identity<Locking>, benchmark::State& state) {      \
+        pop_and_push<list_under<Locking>, depth>(state);                             \
+      },                                                                             \
+      all_threads, ", " #depth)
 
 PAGEDKV_FOR_ALL_LISTS(1);
 PAGEDKV_FOR_ALL_LISTS(32);   // the largest number that an allocation takes at once

@@ -219,17 +219,10 @@ void in_milliseconds(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(wait_as_writer<std_shared_mutex>)->Apply(in_milliseconds);
 BENCHMARK(wait_as_writer<own_shared_mutex>)->Apply(in_milliseconds);
 
-#define PAGEDKV_ANSWER_WHEN_FULL(policy) \
-  BENCHMARK(answer_when_full<policy>)    \
-      ->ArgName("blocks")                \
-      ->Arg(10'000)                      \
-      ->Arg(1'000'000)                   \
-      ->Threads(1)                       \
-      ->Threads(2)                       \
-      ->Threads(16)                      \
-      ->Apply(in_milliseconds)
-
 BENCHMARK(compute)->Threads(1)->Threads(2)->Threads(16)->Apply(in_milliseconds);
-PAGEDKV_ANSWER_WHEN_FULL(pagedkv::rw_lock);
-PAGEDKV_ANSWER_WHEN_FULL(pagedkv::sharded_mutex);
-PAGEDKV_ANSWER_WHEN_FULL(pagedkv::lock_free);
+[[maybe_unused]] static const bool answers_are_registered = register_over(
+    lockings_of_threads{}, "answer_when_full",
+    []<class Locking>(std::type_identity<Locking>, benchmark::State& state) { answer_when_full<Locking>(state); },
+    [](auto, benchmark::internal::Benchmark* each) {
+      each->ArgName("blocks")->Arg(10'000)->Arg(1'000'000)->Threads(1)->Threads(2)->Threads(16)->Apply(in_milliseconds);
+    });

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "../support/over_policies.hpp"
+#include "scoreboard.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/locking/lock_free.hpp>
-#include <pagedkv/policy/locking/rw_lock.hpp>
-#include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/policy/locking/all.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <numeric>
 #include <shared_mutex>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace pagedkv::bench {
@@ -54,14 +55,33 @@ inline constexpr auto block_size = 16;
   return tokens;
 }
 
+/// Peers come first, so that the policies are compared with them.
+using compared_lockings = decltype(policy_list<rw_lock_std_mutex, rw_lock_std_shared_mutex>{} + all_lockings{});
+
+template <locking Locking>
+inline constexpr bool for_one_thread =
+    !Locking::family::concurrent && std::is_same_v<typename Locking::cache_mutex, no_mutex>;
+
+template <class... Lockings>
+auto those_of_threads(policy_list<Lockings...>) {
+  return (policy_list<>{} + ... + std::conditional_t<for_one_thread<Lockings>, policy_list<>, policy_list<Lockings>>{});
+}
+using lockings_of_threads = decltype(those_of_threads(all_lockings{}));
+
+inline constexpr auto all_threads = []<class Locking>(std::type_identity<Locking>,
+                                                      benchmark::internal::Benchmark* benchmark) {
+  if constexpr (for_one_thread<Locking>) {
+    benchmark->UseRealTime();
+  } else {
+    one_to_sixteen_threads(benchmark);
+  }
+};
+
 }  // namespace pagedkv::bench
 
 /// Registers a benchmark, a function template over the locking policy, for all policies and for the compared ones.
-/// Comparisons depend on the order.
-#define PAGEDKV_FOR_ALL_POLICIES(function)                                                                      \
-  BENCHMARK(function<pagedkv::single_thread>)->UseRealTime();                                                   \
-  BENCHMARK(function<pagedkv::bench::rw_lock_std_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);        \
-  BENCHMARK(function<pagedkv::bench::rw_lock_std_shared_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads); \
-  BENCHMARK(function<pagedkv::rw_lock>)->Apply(pagedkv::bench::one_to_sixteen_threads);                         \
-  BENCHMARK(function<pagedkv::sharded_mutex>)->Apply(pagedkv::bench::one_to_sixteen_threads);                   \
-  BENCHMARK(function<pagedkv::lock_free>)->Apply(pagedkv::bench::one_to_sixteen_threads)
+#define PAGEDKV_FOR_ALL_POLICIES(function)                                                                \
+  [[maybe_unused]] static const bool function##_is_registered = pagedkv::bench::register_over(            \
+      pagedkv::bench::compared_lockings{}, #function,                                                     \
+      []<class Policy>(std::type_identity<Policy>, benchmark::State& state) { function<Policy>(state); }, \
+      pagedkv::bench::all_threads)

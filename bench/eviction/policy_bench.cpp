@@ -1,19 +1,12 @@
-#include <pagedkv/policy/eviction/arc.hpp>
-#include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/eviction/fifo.hpp>
-#include <pagedkv/policy/eviction/hit_density.hpp>
-#include <pagedkv/policy/eviction/lfu.hpp>
-#include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/eviction/priority.hpp>
-#include <pagedkv/policy/eviction/s3_fifo.hpp>
-#include <pagedkv/policy/eviction/sieve.hpp>
-#include <pagedkv/policy/eviction/slru.hpp>
-#include <pagedkv/policy/eviction/tiny_lfu.hpp>
+#include "../support/over_policies.hpp"
+
+#include <pagedkv/policy/eviction/all.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 using namespace pagedkv;
@@ -98,23 +91,23 @@ void victim_among_pinned(benchmark::State& state) {
   turn_over(state, policy);
 }
 
-void sizes(benchmark::internal::Benchmark* benchmark) { benchmark->Arg(10'000)->Arg(100'000)->Arg(1'000'000); }
+template <class... Policies>
+auto those_that_evict(policy_list<Policies...>) {
+  return (policy_list<>{} + ... + std::conditional_t<evicts<Policies>, policy_list<Policies>, policy_list<>>{});
+}
+using evicting = decltype(those_that_evict(all_evictions{}));
+
+constexpr auto in_sizes = [](auto, benchmark::internal::Benchmark* benchmark) {
+  benchmark->Arg(10'000)->Arg(100'000)->Arg(1'000'000);
+};
 
 }  // namespace
 
-#define MEASURE(Policy)                             \
-  BENCHMARK_TEMPLATE(hit, Policy)->Apply(sizes);    \
-  BENCHMARK_TEMPLATE(victim, Policy)->Apply(sizes); \
-  BENCHMARK_TEMPLATE(victim_among_pinned, Policy)->Apply(sizes)
+#define PAGEDKV_FOR_ALL_EVICTIONS(function)                                           \
+  [[maybe_unused]] static const bool function##_is_registered = bench::register_over( \
+      evicting{}, #function,                                                          \
+      []<class Policy>(std::type_identity<Policy>, benchmark::State& state) { function<Policy>(state); }, in_sizes)
 
-MEASURE(lru);
-MEASURE(fifo);
-MEASURE(clock_sweep);
-MEASURE(sieve);
-MEASURE(slru);
-MEASURE(arc);
-MEASURE(lfu);
-MEASURE(s3_fifo);
-MEASURE(tiny_lfu);
-MEASURE(priority);
-MEASURE(hit_density);
+PAGEDKV_FOR_ALL_EVICTIONS(hit);
+PAGEDKV_FOR_ALL_EVICTIONS(victim);
+PAGEDKV_FOR_ALL_EVICTIONS(victim_among_pinned);

@@ -1,9 +1,7 @@
 #include "../support/best_of.hpp"
+#include "../support/over_policies.hpp"
 
-#include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
 #include <benchmark/benchmark.h>
@@ -76,17 +74,16 @@ void decode(benchmark::State& state) {
   report(state, seconds_per_row([&] { decode_row<Element>(of.stored, of.scale, of.numbers); }), by_number);
 }
 
-void lengths(benchmark::internal::Benchmark* each) {
+constexpr auto lengths = [](auto, benchmark::internal::Benchmark* each) {
   each->Arg(32)->Arg(128)->Iterations(1)->UseManualTime()->Unit(benchmark::kNanosecond);
-}
+};
 
-BENCHMARK_TEMPLATE(encode, float32)->Apply(lengths);
-BENCHMARK_TEMPLATE(encode, float16)->Apply(lengths);
-BENCHMARK_TEMPLATE(encode, bfloat16)->Apply(lengths);
-BENCHMARK_TEMPLATE(encode, int8)->Apply(lengths);
-BENCHMARK_TEMPLATE(decode, float32)->Apply(lengths);
-BENCHMARK_TEMPLATE(decode, float16)->Apply(lengths);
-BENCHMARK_TEMPLATE(decode, bfloat16)->Apply(lengths);
-BENCHMARK_TEMPLATE(decode, int8)->Apply(lengths);
+[[maybe_unused]] const bool is_registered =
+    bench::register_over(
+        all_elements{}, "encode",
+        []<class Element>(std::type_identity<Element>, benchmark::State& state) { encode<Element>(state); }, lengths) &&
+    bench::register_over(
+        all_elements{}, "decode",
+        []<class Element>(std::type_identity<Element>, benchmark::State& state) { decode<Element>(state); }, lengths);
 
 }  // namespace

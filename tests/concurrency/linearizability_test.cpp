@@ -85,7 +85,10 @@ scenario random_history(std::uint64_t program, std::size_t num_threads, int num_
 template <template <class> class Atomic>
 using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, basic_clock_sweep<1, Atomic>>;
 
-using caches = std::tuple<scheduled_cache<scheduled>, kv_cache<float32, scheduled_sharded_mutex>>;
+template <class... Lockings>
+auto scheduled_caches(policy_list<Lockings...>) -> std::tuple<
+    kv_cache<float32, typename scheduled_form<Lockings>::locking, typename scheduled_form<Lockings>::eviction>...>;
+using caches = decltype(scheduled_caches(concurrent_lockings{}));
 
 const auto scale = scaled<std::uint64_t>(1, 20);
 

@@ -2,14 +2,16 @@
 
 #include "scheduled.hpp"
 
-#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
-#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace pagedkv::testing {
 
@@ -70,6 +72,28 @@ struct scheduled_sharded_mutex : basic_sharded_mutex<2, scheduled_mutex> {
   template <class T>
   using atomic = scheduled<T>;
 };
+
+/// A locking policy as the scheduler runs it, and an eviction policy that works under it. Every policy of the list whose
+/// components several threads enter has one.
+template <class Locking>
+struct scheduled_form;
+template <>
+struct scheduled_form<lock_free> {
+  using locking = scheduled_lock_free<>;
+  using eviction = basic_clock_sweep<1, scheduled>;
+};
+template <>
+struct scheduled_form<sharded_mutex> {
+  using locking = scheduled_sharded_mutex;
+  using eviction = lru;
+};
+
+template <class... Lockings>
+auto those_that_are_concurrent(policy_list<Lockings...>) {
+  return (policy_list<>{} + ... +
+          std::conditional_t<Lockings::family::concurrent, policy_list<Lockings>, policy_list<>>{});
+}
+using concurrent_lockings = decltype(those_that_are_concurrent(all_lockings{}));
 
 }  // namespace pagedkv::testing
 
