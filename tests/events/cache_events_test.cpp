@@ -1,15 +1,20 @@
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 
 #include <xxhash.h>
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -244,10 +249,12 @@ class router {
   void follow(const cache_event& event) {
     if (event.kind == event_kind::reset) {
       cached_.clear();
-    } else if (event.kind == event_kind::stored) {
-      ++cached_[event.hash];
-    } else if (const auto found = cached_.find(event.hash); --found->second == 0) {
-      cached_.erase(found);
+      return;
+    }
+    const auto counted = cached_.try_emplace(event.hash, 0).first;
+    counted->second += event.kind == event_kind::stored ? 1 : -1;
+    if (counted->second == 0) {
+      cached_.erase(counted);
     }
   }
 
@@ -261,6 +268,12 @@ class router {
       }
     }
     return static_cast<std::int64_t>(num_tokens);
+  }
+
+  /// Blocks of any contents.
+  [[nodiscard]] std::int64_t num_blocks() const {
+    return std::accumulate(cached_.begin(), cached_.end(), std::int64_t{0},
+                           [](std::int64_t sum, const auto& entry) { return sum + entry.second; });
   }
 
  private:
@@ -299,6 +312,51 @@ TEST_CASE("a router finds by events the prefixes that the cache finds", "[events
     REQUIRE(follower.find_prefix(prompt, asked_tag) == cache.find_prefix(prompt, asked_tag));
   }
   CHECK(watched.queues.num_dropped() == 0);
+}
+
+TEST_CASE("a router that follows several threads knows every cached block in the end", "[events]") {
+  constexpr auto num_threads = 4;
+  auto config = small;
+  config.num_blocks = 32;
+  auto queues = event_queues{config.block_size, {.capacity = 1 << 14}};
+  auto cache = kv_cache<float32, lock_free, clock_sweep, event_queues>{config, queues};
+  auto follower = router{};
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  auto num_running = std::atomic{num_threads};
+  auto threads = std::vector<std::jthread>{};
+  for (auto i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&, i] {
+      auto random = std::mt19937{seed + static_cast<unsigned>(i)};
+      for (auto round = 0; round < 400; ++round) {
+        auto prompt = std::array<token, 7>{};
+        for (auto& t : prompt) {
+          t = static_cast<token>(random() % 2);
+        }
+        if (const auto made = cache.create_sequence(prompt)) {
+          static_cast<void>(cache.commit(made->id, 7));
+          static_cast<void>(cache.release(made->id));
+        }
+      }
+      --num_running;
+    });
+  }
+  const auto follow = [&](const cache_event& event) { follower.follow(event); };
+  while (num_running > 0) {
+    queues.drain(follow);
+    std::this_thread::yield();
+  }
+  queues.drain(follow);
+  CHECK(queues.num_dropped() == 0);
+  CHECK(cache.statistics().blocks.in_use == 0);
+  CHECK(follower.num_blocks() == cache.statistics().blocks.evictable);
+  for (auto bits = 0; bits < 64; ++bits) {
+    auto prompt = std::array<token, 6>{};
+    for (auto i = 0U; i < 6; ++i) {
+      prompt[i] = bits >> i & 1;
+    }
+    CHECK(follower.find_prefix(prompt, salt::none) >= cache.find_prefix(prompt));
+  }
 }
 
 }  // namespace
