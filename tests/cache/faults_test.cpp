@@ -186,6 +186,16 @@ TEST_CASE("foreseeing what releases would gain without memory is an error", "[ca
     CHECK(gain.error().code == error_code::out_of_memory);
   }
   CHECK(failures >= 2);
+  for (auto n = 1;; ++n) {
+    fail_allocation(n);
+    const auto chosen = cache.fewest_to_release(ids, 1);
+    fail_allocation(0);
+    if (chosen) {
+      CHECK(n > 3);
+      break;
+    }
+    CHECK(chosen.error().code == error_code::out_of_memory);
+  }
 }
 
 TEST_CASE("operations that run out of memory at any point say so and change nothing", "[cache][faults]") {

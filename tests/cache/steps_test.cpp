@@ -299,9 +299,9 @@ TEST_CASE("a gain counts blocks available at once apart from blocks that wait fo
   const auto gain = cache.gain_of_releasing(std::array{used, unused}).value();
   CHECK(gain.at_once == 1);
   CHECK(gain.with_steps == 2);
-  CHECK(cache.fewest_to_release(std::array{unused, used}, 1).value() == 1);
-  CHECK(cache.fewest_to_release(std::array{unused, used}, 2).value() == 2);
-  CHECK(cache.fewest_to_release(std::array{unused, used}, 4).value() == 0);
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 1).value() == std::vector{std::size_t{0}});
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 2).value() == std::vector{std::size_t{0}, std::size_t{1}});
+  CHECK(cache.fewest_to_release(std::array{unused, used}, 4).value().empty());
   REQUIRE(cache.retire_step(step));
   release_all(cache, {used, unused});
 }
@@ -314,6 +314,21 @@ TEST_CASE("a sequence that is named twice is gained once", "[cache][steps]") {
   CHECK(cache.gain_of_releasing(std::array{id, other, id, other}).value().at_once == 2);
   REQUIRE(cache.release(other));
   CHECK(cache.gain_of_releasing(std::array{id, id}).value().at_once == 2);
-  CHECK(cache.fewest_to_release(std::array{id, id}, 2).value() == 1);
+  CHECK(cache.fewest_to_release(std::array{id, id}, 2).value() == std::vector{std::size_t{0}});
   release_all(cache, {id});
+}
+
+TEST_CASE("a sequence whose release gains nothing is not chosen for release", "[cache]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto survivor = create_committed(cache, text(0, 8));
+  const auto sharer = cache.fork(survivor).value();
+  const auto first = create_committed(cache, text(100, 8));
+  const auto second = cache.fork(first).value();
+  const auto own = create_committed(cache, text(200, 4));
+  const auto ids = std::array{sharer, first, own, second};
+  const auto chosen = [&](std::int64_t num_blocks) { return cache.fewest_to_release(ids, num_blocks).value(); };
+  CHECK(chosen(1) == std::vector<std::size_t>{2});
+  CHECK(chosen(2) == std::vector<std::size_t>{1, 2, 3});  // two blocks come when both that share them are released
+  CHECK(chosen(4).empty());
+  release_all(cache, {survivor, sharer, first, second, own});
 }

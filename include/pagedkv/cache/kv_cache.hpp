@@ -248,11 +248,13 @@ class basic_kv_cache {
     const auto guard = shared_guard{mutex_};
     return detail::gain_of_releasing(state_, ids, prompt, tag);
   }
-  /// How many of these sequences, from the first on, it takes to gain so many blocks, at once or with open steps; 0
-  /// when all are not enough.
-  [[nodiscard]] result<std::size_t> fewest_to_release(std::span<const sequence_id> ids, std::int64_t num_blocks,
-                                                      const token_run& prompt = {},
-                                                      salt tag = salt::none) noexcept {
+  /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
+  /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
+  /// enough. O(n log n) in their blocks.
+  [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
+                                                                   std::int64_t num_blocks,
+                                                                   const token_run& prompt = {},
+                                                                   salt tag = salt::none) noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::fewest_to_release(state_, ids, num_blocks, prompt, tag);
   }

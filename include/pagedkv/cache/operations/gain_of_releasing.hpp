@@ -48,7 +48,8 @@ void add_references(State& state, sequence_id id, std::size_t order, std::vector
   } while (num_missing != 0);
 }
 
-/// Blocks that a sequence of this prompt would share, ascending. As in `create_sequence`, the last token is left to compute.
+/// Blocks that a sequence of this prompt would share, ascending. As in `create_sequence`, the last token is left to
+/// compute.
 template <class State>
 [[nodiscard]] std::vector<block_id> find_shared(State& state, const token_run& prompt, salt tag) {
   const auto max_shared = prompt.tokens.empty() ? 0 : (prompt.tokens.size() - 1) / state.block_size();
@@ -63,36 +64,86 @@ template <class State>
   return shared;
 }
 
-/// Element i: what releasing the sequence `ids[i]` gains when all before it are released, too. A block is gained with
-/// the last of its references. May throw `std::bad_alloc`.
+/// A block that releasing sequences gains: its references, a range of `released_blocks::references`.
+struct gained_block {
+  std::size_t first = 0;
+  std::size_t end = 0;
+  std::size_t last_order = 0;  // of the sequences that hold it, the last one asked for
+  bool fenced = false;         // gained only when open steps have retired
+};
+
+/// References that the release of sequences ends, by block, and the blocks that it gains.
+struct released_blocks {
+  std::vector<block_reference> references;
+  std::vector<gained_block> gained;
+};
+
+/// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them. May throw
+/// `std::bad_alloc`.
 template <class State>
-[[nodiscard]] std::vector<release_gain> gains_in_order(State& state, std::span<const sequence_id> ids,
-                                                       const token_run& prompt, salt tag) {
-  auto gains = std::vector<release_gain>(ids.size());
-  auto references = std::vector<block_reference>{};
+[[nodiscard]] released_blocks blocks_gained(State& state, std::span<const sequence_id> ids,
+                                            const token_run& prompt, salt tag) {
+  auto released = released_blocks{};
+  auto& references = released.references;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     add_references(state, ids[i], i, references);
   }
   std::sort(references.begin(), references.end());
-  const auto twice = [](const block_reference& a, const block_reference& b) { return a.block == b.block && a.by == b.by; };
+  const auto twice = [](const block_reference& a, const block_reference& b) {
+    return a.block == b.block && a.by == b.by;
+  };
   references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
   const auto shared = find_shared(state, prompt, tag);
-  for (auto run = references.begin(); run != references.end();) {
-    const auto block = run->block;
-    auto last = std::size_t{0};
-    auto count = std::uint32_t{0};
-    auto fenced = state.pool.fenced(block);
-    for (; run != references.end() && run->block == block; ++run, ++count) {
-      last = std::max(last, run->order);
-      fenced |= run->fenced;
+  for (std::size_t next = 0; next < references.size();) {
+    const auto block = references[next].block;
+    auto run = gained_block{next, next, 0, state.pool.fenced(block)};
+    for (; run.end < references.size() && references[run.end].block == block; ++run.end) {
+      run.last_order = std::max(run.last_order, references[run.end].order);
+      run.fenced |= references[run.end].fenced;
     }
-    if (count == state.pool.state(block).count() && state.pool.could_be_released(block) &&
+    next = run.end;
+    if (run.end - run.first == state.pool.state(block).count() && state.pool.could_be_released(block) &&
         !std::ranges::binary_search(shared, block)) {
-      ++(fenced ? gains[last].with_steps : gains[last].at_once);
+      released.gained.push_back(run);
     }
   }
-  return gains;
+  return released;
+}
+
+/// How many of the sequences, from the first on, have to be released to gain so many blocks; 0 when all are not enough.
+[[nodiscard]] inline std::size_t fewest_in_order(const released_blocks& released, std::size_t num_sequences,
+                                                 std::int64_t num_blocks) {
+  auto gains = std::vector<std::int64_t>(num_sequences);  // a block is gained with the last of its references
+  for (const auto& block : released.gained) {
+    ++gains[block.last_order];
+  }
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    num_blocks -= gains[i];
+    if (num_blocks <= 0) {
+      return i + 1;
+    }
+  }
+  return 0;
+}
+
+/// Which of the first `count` sequences hold a block that releasing these gains.
+[[nodiscard]] inline std::vector<std::size_t> useful_among(const released_blocks& released, std::size_t count) {
+  auto useful = std::vector<bool>(count);
+  for (const auto& block : released.gained) {
+    if (block.last_order < count) {
+      for (auto i = block.first; i < block.end; ++i) {
+        useful[released.references[i].order] = true;
+      }
+    }
+  }
+  auto chosen = std::vector<std::size_t>{};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (useful[i]) {
+      chosen.push_back(i);
+    }
+  }
+  return chosen;
 }
 
 [[nodiscard]] inline error no_memory_for_gain(std::size_t num_sequences) noexcept {
@@ -104,9 +155,8 @@ template <class State>
                                                      const token_run& prompt, salt tag) noexcept {
   try {
     auto sum = release_gain{};
-    for (const auto& [at_once, with_steps] : gains_in_order(state, ids, prompt, tag)) {
-      sum.at_once += at_once;
-      sum.with_steps += with_steps;
+    for (const auto& block : blocks_gained(state, ids, prompt, tag).gained) {
+      ++(block.fenced ? sum.with_steps : sum.at_once);
     }
     return sum;
   } catch (const std::bad_alloc&) {
@@ -115,18 +165,12 @@ template <class State>
 }
 
 template <class State>
-[[nodiscard]] result<std::size_t> fewest_to_release(State& state, std::span<const sequence_id> ids,
-                                                    std::int64_t num_blocks, const token_run& prompt,
-                                                    salt tag) noexcept {
+[[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(State& state, std::span<const sequence_id> ids,
+                                                                 std::int64_t num_blocks, const token_run& prompt,
+                                                                 salt tag) noexcept {
   try {
-    const auto gains = gains_in_order(state, ids, prompt, tag);
-    for (std::size_t i = 0; i < gains.size(); ++i) {
-      num_blocks -= gains[i].at_once + gains[i].with_steps;
-      if (num_blocks <= 0) {
-        return i + 1;
-      }
-    }
-    return std::size_t{0};
+    const auto released = blocks_gained(state, ids, prompt, tag);
+    return useful_among(released, fewest_in_order(released, ids.size(), num_blocks));
   } catch (const std::bad_alloc&) {
     return no_memory_for_gain(ids.size());
   }
