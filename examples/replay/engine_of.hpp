@@ -16,7 +16,7 @@ class engine_of final : public engine {
 
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens); }
-  result<void> append(request_id id, token next) override { return tracker_.append(id, {&next, 1}); }
+  result<void> append(request_id id, token next) override { return tracker_.append(id, next); }
   result<void> finish(request_id id) override { return tracker_.finish(id); }
   result<void> fail(request_id id, const error& reason) override { return tracker_.fail(id, reason); }
 

@@ -10,12 +10,11 @@
 /// `kv_cache<Policies...>` recognises its policies by their definitions. Where only declarations are at hand, write the
 /// type that it names: `basic_kv_cache<default_policies, int8, lock_free>`, with the policies that differ from the
 /// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events. Any other list is refused
-/// when the cache is defined.
+/// when the cache is defined. A request tracker with the default policy is `request_tracker<Cache, recompute>`.
 namespace pagedkv {
 
 enum class error_code : std::uint8_t;
 enum class pin_id : std::uint64_t;
-enum class request_id : std::uint64_t;
 
 struct error;
 class exception;
@@ -37,7 +36,7 @@ class compressed_batch;
 struct default_policies;
 template <class Defaults, class... Changes>
 class basic_kv_cache;
-template <class Cache>
+template <class Cache, class Preemption>
 class request_tracker;
 
 struct float32;
@@ -49,6 +48,9 @@ struct single_thread;
 struct rw_lock;
 struct sharded_mutex;
 struct lock_free;
+
+struct recompute;
+struct no_preemption;
 
 class lru;
 class fifo;

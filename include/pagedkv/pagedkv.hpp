@@ -20,6 +20,8 @@
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/policy/preemption/no_preemption.hpp>
+#include <pagedkv/policy/preemption/recompute.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
 #include <pagedkv/storage/sizing.hpp>
 
@@ -40,5 +42,12 @@ struct default_policies {
 /// `kv_cache<int8, rw_lock>`.
 template <class... Policies>
 using kv_cache = kv_cache_of<default_policies, Policies...>;
+
+/// The request tracker with its default policy.
+template <class Cache, class Preemption = recompute>
+class request_tracker;
+
+template <class Cache>
+request_tracker(Cache&, const tracker_config& = {}) -> request_tracker<Cache>;
 
 }  // namespace pagedkv

@@ -42,6 +42,7 @@ cache.reset_prefix_cache();
 tracker.submit(tokens);
 tracker.resume(request, tokens);
 tracker.append(request, tokens);
+tracker.fork(request);
 tracker.finish(request);
 tracker.cancel(request);
 tracker.fail(request, error{});

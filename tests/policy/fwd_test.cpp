@@ -12,7 +12,7 @@ using forwarded_cache = pagedkv::basic_kv_cache<pagedkv::default_policies, paged
 /// As in the header of an engine.
 struct engine {
   std::shared_ptr<forwarded_cache> cache;
-  std::shared_ptr<pagedkv::request_tracker<forwarded_cache>> tracker;
+  std::shared_ptr<pagedkv::request_tracker<forwarded_cache, pagedkv::recompute>> tracker;
 };
 
 }  // namespace

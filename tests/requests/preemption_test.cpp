@@ -1,8 +1,14 @@
+#include "../support/allocation_count.hpp"
+#include "../support/recording_backend.hpp"
 #include "tracked_cache.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <array>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -30,37 +36,44 @@ struct full_pool : tracked_cache<Cache> {
   }
 };
 
-TEMPLATE_LIST_TEST_CASE("the lowest priority gives way first, of equals the latest", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("the lowest priority gives way first, of equals the latest", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
-  CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(50, true)));
+  const auto submitted = pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(50, true));
+  REQUIRE(submitted);
+  CHECK(submitted.preempted() == std::vector{pool.low_late});
   CHECK(pool.preempted() == std::vector{pool.low_late});
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("as many give way as it takes, and no more", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("as many give way as it takes, and no more", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
-  CHECK(pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(50, true)));
+  const auto submitted = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(50, true));
+  REQUIRE(submitted);
+  CHECK(submitted.preempted() == std::vector{pool.low_late, pool.low_early});
   CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
   CHECK(pool.tracker.statistics().preemptions == 2);
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none gives way", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none gives way", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
-  const auto before = pool.cache.statistics().blocks;
+  const auto before = pool.in_use();
   // The other request of priority 50 arrived before this one.
   const auto refused = pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(50, true));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(refused.preempted().empty());
   CHECK(pool.preempted().empty());
-  CHECK(pool.cache.statistics().blocks == before);
+  CHECK(pool.in_use() == before);
 
-  CHECK(pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(51, true)));
+  const auto submitted = pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(51, true));
+  REQUIRE(submitted);
+  CHECK(submitted.preempted() == std::vector{pool.low_late, pool.low_early, pool.middle});
   CHECK(pool.preempted() == std::vector{pool.middle, pool.low_early, pool.low_late});
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives way", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives way", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
   const auto refused = pool.tracker.submit(pool.fresh_tokens(9 * block_size), with_priority(100, true));
   REQUIRE_FALSE(refused);
@@ -108,7 +121,7 @@ TEMPLATE_LIST_TEST_CASE("a block that is shared but for the last token of a prom
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("without permission to preempt, no request gives way", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("without permission to preempt, no request gives way", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));
   CHECK(pool.preempted().empty());
@@ -123,22 +136,25 @@ TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before a request gives way",
   CHECK(pool.cache.statistics().evictions == 2);
 }
 
-TEMPLATE_LIST_TEST_CASE("a growing request takes blocks of lower ones, never its own", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a growing request takes blocks of lower ones, never its own", "[requests]", all_caches) {
   auto pool = full_pool<TestType>{};
   const auto grows = pool.running(2, with_priority(20, true));  // in place of the later low one
   REQUIRE(pool.preempted() == std::vector{pool.low_late});
-  CHECK(pool.tracker.append(grows, pool.fresh_tokens(2 * block_size)));
+  const auto grown = pool.tracker.append(grows, pool.fresh_tokens(2 * block_size));
+  REQUIRE(grown);
+  CHECK(grown.preempted() == std::vector{pool.low_early});
   CHECK(pool.preempted() == std::vector{pool.low_early, pool.low_late});
 
   const auto refused = pool.tracker.append(grows, pool.fresh_tokens(1));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(refused.preempted().empty());
   CHECK(pool.state(grows) == request_state::running);
-  CHECK(pool.cache.describe(pool.tracker.describe(grows)->sequence)->num_tokens == 4 * block_size);
+  CHECK(pool.in_use() == 8);
   pool.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("a resumed request keeps the rank of its arrival", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a resumed request keeps the rank of its arrival", "[requests]", all_caches) {
   auto pool = tracked_cache<TestType>{4};
   const auto tokens = pool.fresh_tokens(2 * block_size);
   const auto first = pool.running_on(tokens, with_priority(50, true));
@@ -146,7 +162,9 @@ TEMPLATE_LIST_TEST_CASE("a resumed request keeps the rank of its arrival", "[req
   const auto second = pool.running(2);
   const auto third = pool.running(2);
 
-  REQUIRE(pool.tracker.resume(first, tokens));
+  const auto resumed = pool.tracker.resume(first, tokens);
+  REQUIRE(resumed);
+  CHECK(resumed.preempted() == std::vector{third});
   CHECK(pool.state(second) == request_state::running);
   CHECK(pool.state(third) == request_state::preempted);
   pool.check_invariants();
@@ -183,6 +201,7 @@ TEMPLATE_LIST_TEST_CASE("a request that gives way within a step makes room when 
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == error_code::capacity_exhausted);
     CHECK(refused.error().step == step);
+    CHECK(refused.preempted() == (i == 0 ? std::vector{pool.low_late} : std::vector<request_id>{}));
     CHECK(pool.preempted() == std::vector{pool.low_late});
   }
   const auto more = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(100, true));
@@ -237,8 +256,7 @@ TEMPLATE_LIST_TEST_CASE("no request gives way to an append that needs only a ste
 
 TEMPLATE_LIST_TEST_CASE("a request that no open step uses makes room at once", "[requests]", caches) {
   auto pool = full_pool<TestType>{};
-  const auto sequence_of = [&](request_id id) { return pool.tracker.describe(id).value().sequence; };
-  const auto used = std::array{sequence_of(pool.middle), sequence_of(pool.low_early), sequence_of(pool.high)};
+  const auto used = std::array{pool.sequence(pool.middle), pool.sequence(pool.low_early), pool.sequence(pool.high)};
   const auto step = pool.cache.begin_step(used).value();
   CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
   CHECK(pool.preempted() == std::vector{pool.low_late});
@@ -246,6 +264,174 @@ TEMPLATE_LIST_TEST_CASE("a request that no open step uses makes room at once", "
   CHECK(grown.error().step == step_id{});  // may not preempt, and nothing is coming
   REQUIRE(pool.cache.retire_step(step));
   pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("a request whose blocks would make no room is not preempted", "[requests]", caches) {
+  auto pool = tracked_cache<TestType>{4};
+  const auto parent = pool.running(2);
+  const auto grows = pool.running(1, with_priority(50, true));
+  const auto own = pool.running(1);
+  const auto fork = pool.tracker.fork(parent).value().id;  // the lowest, on the blocks of the highest
+  const auto grown = pool.tracker.append(grows, pool.fresh_tokens(1));
+  REQUIRE(grown);
+  CHECK(grown.preempted() == std::vector{own});
+  CHECK(pool.state(fork) == request_state::running);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("requests that share blocks are preempted together where that makes room", "[requests]",
+                        caches) {
+  auto pool = tracked_cache<TestType>{4};
+  const auto parent = pool.running(4, with_priority(10));
+  const auto fork = pool.tracker.fork(parent).value().id;
+  const auto submitted = pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(50, true));
+  REQUIRE(submitted);
+  CHECK(submitted.preempted() == std::vector{fork, parent});
+  CHECK(pool.in_use() == 1);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("an append that preempts no request takes no memory", "[requests]", caches) {
+  auto pool = tracked_cache<TestType>{8};
+  auto options = with_priority(50, true);
+  options.sequence.expected_tokens = 4 * block_size;
+  const auto id = pool.running_on(pool.fresh_tokens(1), options);
+  const auto tokens = pool.fresh_tokens(block_size);
+  const auto before = allocation_count();
+  const auto appended = pool.tracker.append(id, tokens);
+  const auto num_allocations = allocation_count() - before;
+  CHECK(appended);
+  CHECK(num_allocations == 0);
+}
+
+TEST_CASE("deferred releases make room before a request is preempted", "[requests]") {
+  auto log = recording_backend::log{};
+  using recorded_cache = kv_cache<float32, lock_free, clock_sweep, recording_backend>;
+  auto cache = recorded_cache{{.block_size = block_size, .num_blocks = 4, .head_dim = 2}, {}, recording_backend{log}};
+  auto tracker = request_tracker{cache};
+  const auto start = [&](token first, std::uint8_t priority) {
+    const auto started = tracker.submit(std::vector<token>(1, first), with_priority(priority, true)).value();
+    REQUIRE(cache.commit(started.sequence, 1));
+    return started;
+  };
+  const auto low = start(1, 1);
+  const auto grows = start(2, 50);
+  const auto slow = start(3, 90);
+  const auto fork = cache.fork(slow.sequence).value();
+  log.during_copy = [&](int) { static_cast<void>(tracker.cancel(slow.id)); };  // finds the sequence busy
+  REQUIRE(tracker.append(slow.id, std::vector<token>{4}));
+  REQUIRE(cache.describe(slow.sequence));
+  const auto grown = tracker.append(grows.id, std::vector<token>(block_size, 5));
+  REQUIRE(grown);
+  CHECK(grown.preempted().empty());
+  CHECK(tracker.describe(low.id)->state == request_state::running);
+  REQUIRE(cache.release(fork));
+}
+
+/// Prefers to preempt those that were submitted first, whatever their priority.
+struct oldest_first {
+  static constexpr bool enabled = true;
+  static constexpr bool keeps_kv = false;
+  static constexpr std::string_view name = "oldest_first";
+
+  [[nodiscard]] bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const noexcept {
+    return a.arrival < b.arrival;
+  }
+};
+
+TEMPLATE_LIST_TEST_CASE("a preemption policy decides who is preempted", "[requests]", all_caches) {
+  auto pool = tracked_cache<TestType, oldest_first>{4};
+  const auto first = pool.running(2, with_priority(90));
+  const auto second = pool.running(2, with_priority(10));
+  const auto submitted = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(0, true));
+  REQUIRE(submitted);
+  CHECK(submitted.preempted() == std::vector{first, second});
+}
+
+TEMPLATE_LIST_TEST_CASE("without a preemption policy, a full pool refuses", "[requests]", all_caches) {
+  auto pool = tracked_cache<TestType, no_preemption>{4};
+  const auto low = pool.running(4, with_priority(10));
+  const auto tokens = pool.fresh_tokens(block_size);
+  const auto refused = pool.tracker.submit(tokens, with_priority(90, true));
+  CHECK(code_of(refused) == error_code::capacity_exhausted);
+  CHECK(refused.preempted().empty());
+  REQUIRE(pool.tracker.preempt(low));  // which the caller still can
+  CHECK(pool.tracker.submit(tokens, with_priority(90, true)));
+}
+
+/// Keeps a note instead of K/V, and says that half of a block more need not be computed.
+struct note_keeper {
+  struct notes {
+    std::vector<request_id> saved;
+    std::vector<std::pair<sequence_id, int>> saved_from;
+    std::vector<std::pair<sequence_id, int>> restored_to;
+    std::function<void()> while_saving = [] {};
+  };
+
+  static constexpr bool enabled = true;
+  static constexpr bool keeps_kv = true;
+  static constexpr std::string_view name = "note_keeper";
+
+  [[nodiscard]] bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const noexcept {
+    return recompute{}.ranks_below(a, b);
+  }
+  template <class Cache>
+  void save(Cache&, const preemption_candidate& request, int on) noexcept {
+    kept->while_saving();
+    kept->saved.push_back(request.id);
+    kept->saved_from.emplace_back(request.sequence, on);
+  }
+  template <class Cache>
+  [[nodiscard]] std::int64_t restore(Cache&, const preemption_candidate& request, std::int64_t num_cached,
+                                     int on) noexcept {
+    kept->restored_to.emplace_back(request.sequence, on);
+    return std::erase(kept->saved, request.id) != 0 ? num_cached + block_size / 2 : num_cached;
+  }
+  void discard(request_id id) noexcept { std::erase(kept->saved, id); }
+
+  notes* kept = nullptr;
+};
+
+TEST_CASE("a preemption policy can keep the K/V of preempted requests", "[requests]") {
+  auto notes = note_keeper::notes{};
+  auto pool = tracked_cache<minimal_cache, note_keeper>{4, {}, note_keeper{&notes}};
+  const auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto low = pool.running_on(tokens, with_priority(10));
+  const auto lower = pool.running(2, with_priority(5));
+  const auto sequences = std::array{pool.sequence(lower), pool.sequence(low)};
+
+  const auto high = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(90, true), 7);
+  REQUIRE(high);
+  CHECK(high.preempted() == std::vector{lower, low});
+  CHECK(notes.saved == high.preempted());
+  CHECK(notes.saved_from == std::vector{std::pair{sequences[0], 7}, std::pair{sequences[1], 7}});
+
+  REQUIRE(pool.tracker.finish(high->id));
+  const auto resumed = pool.tracker.resume(low, tokens, 8);
+  REQUIRE(resumed);
+  CHECK(resumed->num_cached_tokens == block_size / 2);
+  CHECK(notes.restored_to == std::vector{std::pair{resumed->sequence, 8}});
+  CHECK(notes.saved == std::vector{lower});
+  REQUIRE(pool.tracker.cancel(lower));
+  CHECK(notes.saved.empty());
+}
+
+TEST_CASE("a request is not resumed while its K/V is being saved, and what is saved of an ended one goes",
+          "[requests]") {
+  auto notes = note_keeper::notes{};
+  auto pool = tracked_cache<minimal_cache, note_keeper>{4, {}, note_keeper{&notes}};
+  const auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto id = pool.running_on(tokens);
+  auto meanwhile = std::vector<error_code>{};
+  notes.while_saving = [&] { meanwhile.push_back(pool.tracker.resume(id, tokens).error().code); };
+  REQUIRE(pool.tracker.preempt(id, 1));
+  CHECK(meanwhile == std::vector{error_code::sequence_busy});
+  REQUIRE(pool.tracker.resume(id, tokens, 2));
+  notes.while_saving = [&] { static_cast<void>(pool.tracker.cancel(id)); };
+  REQUIRE(pool.tracker.preempt(id, 3));
+  CHECK(pool.state(id) == request_state::cancelled);
+  CHECK(notes.saved.empty());
+  CHECK(pool.in_use() == 0);
 }
 
 }  // namespace

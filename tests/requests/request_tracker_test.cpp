@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <random>
 
 namespace {
@@ -22,12 +23,6 @@ result<void> end(request_tracker<Cache>& tracker, request_id id, request_state h
     case request_state::cancelled: return tracker.cancel(id);
     default: return tracker.fail(id, some_failure);
   }
-}
-
-template <class Result>
-error_code code_of(const Result& outcome) {
-  REQUIRE_FALSE(outcome);
-  return outcome.error().code;
 }
 
 TEMPLATE_LIST_TEST_CASE("requests of one tracker are unknown to another", "[requests]", caches) {
@@ -279,11 +274,17 @@ TEST_CASE("an operation that does not end keeps no other request from being rele
   CHECK(cache.check_invariants().empty());
 }
 
-TEST_CASE("negative limits are refused", "[requests]") {
+TEST_CASE("an invalid configuration of a tracker is refused by field", "[requests]") {
   auto cache = kv_cache<>{{.num_blocks = 4}};
   CHECK_THROWS_AS(request_tracker(cache, {.max_open = -1}), pagedkv::exception);
   CHECK_THROWS_AS(request_tracker(cache, {.max_ended = -1}), pagedkv::exception);
   CHECK_THROWS_AS(request_tracker(cache, {.max_age = -1}), pagedkv::exception);
+  CHECK(validate(tracker_config{}));
+  CHECK(validate(tracker_config{.max_ended = -2}).error().subject == std::string{"tracker_config.max_ended"});
+  CHECK(validate(tracker_config{.max_ended = -2}).error().value == -2);
+  const auto most = std::numeric_limits<std::int32_t>::max();
+  CHECK(validate(tracker_config{.max_open = most, .max_ended = 0}));
+  CHECK(code_of(validate(tracker_config{.max_open = most, .max_ended = 1})) == error_code::size_overflow);
 }
 
 TEMPLATE_LIST_TEST_CASE("a destroyed tracker releases running requests", "[requests]", caches) {

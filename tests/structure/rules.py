@@ -35,7 +35,7 @@ RUNTIME_NAME = re.compile(
     r"__(?:float_as_int|int_as_float)|threadIdx|blockIdx|blockDim|gridDim|warpSize|dim3|atomic(?:Add|Max|Min|Exch|CAS))\b"
 )
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
-ROLES = "Element|Locking|Eviction|Allocator|Backend|Layout|Hash|Events"
+ROLES = "Element|Locking|Eviction|Allocator|Backend|Layout|Hash|Events|Preemption"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 # Libraries whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
 FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|immintrin\.h|sys/mman\.h)")

@@ -18,6 +18,9 @@ enum class slot : std::int64_t {};
 /// same entry of the table; so is an id of another cache, except with a probability of 2^-30.
 enum class sequence_id : std::uint64_t {};
 
+/// Names one request of a tracker for as long as its record is kept; stale afterwards.
+enum class request_id : std::uint64_t {};
+
 /// Names one step (a forward pass in flight). Steps are numbered from 1 in the order they begin; a refused one may take
 /// a number. `step_id{}` is none.
 enum class step_id : std::uint64_t {};

@@ -1,21 +1,26 @@
 #pragma once
 
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/policy/events/concept.hpp>
-#include <pagedkv/requests/deferred_releases.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
+#include <pagedkv/policy/preemption/concept.hpp>
+#include <pagedkv/requests/admission.hpp>
+#include <pagedkv/requests/concept.hpp>
+#include <pagedkv/requests/preemption.hpp>
+#include <pagedkv/requests/records.hpp>
 #include <pagedkv/requests/request.hpp>
-#include <pagedkv/requests/request_records.hpp>
+#include <pagedkv/requests/sequence_releases.hpp>
+#include <pagedkv/requests/tracker_config.hpp>
+#include <pagedkv/requests/tracker_result.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <span>
-#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -23,92 +28,148 @@ namespace pagedkv {
 /// Follows requests from submission to their end, and releases each one's sequence exactly once, whichever of finish,
 /// cancel, fail and preempt comes first.
 ///
-/// Rank: a request outranks those of lower priority, and of the same priority those that arrived later. When the pool
-/// is full and a request may preempt, running requests that it outranks give way, lowest first, as few as it takes; if
-/// all of them would not be enough, none does. Where blocks of theirs are used by open steps, the request is refused
-/// all the same, and `error::step` says with which step the room comes; asked again before, nobody else gives way.
+/// Preemption: a preempted request loses its blocks until it is resumed. When the pool is full and a request may
+/// preempt, running requests that rank below it are preempted, lowest first, as few as it takes and only such as make
+/// room; if all of them would not be enough, none is. Where open steps use their blocks, the operation is refused all
+/// the same, and `error::step` says with which step the room comes; asked again before, it preempts nobody else. Each
+/// operation returns whom it preempted.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. It is held while a record is found and changed, for `submit`, `resume` and `append` that preempt also while
-/// all records are read, and never while the cache is called. So a thread that is stopped inside the cache stops no
-/// other; one that is stopped while it holds the mutex stops all that use this tracker, also under `lock_free`. Where
-/// the cache answers `sequence_busy` to a release, a later operation of the tracker releases that sequence.
+/// all records are read, and never while the cache or the preemption policy is called. So a thread that is stopped
+/// inside the cache stops no other; one that is stopped while it holds the mutex stops all that use this tracker, also
+/// under `lock_free`. Where the cache answers `sequence_busy` to a release, a later operation of the tracker releases
+/// that sequence.
 ///
-/// `Cache` outlives the tracker.
-template <class Cache>
+/// `Cache` outlives the tracker. Streams are those on which operations copy bytes, if they have to.
+template <class Cache, class Preemption>
 class request_tracker {
+  static_assert(cache_for_requests<Cache>,
+                "request_tracker<Cache> needs a cache with the operations of pagedkv/requests/concept.hpp");
+  static_assert(preemption_for<Preemption, Cache>,
+                "request_tracker<Cache, Preemption> needs a policy of pagedkv/policy/preemption/concept.hpp, such as "
+                "recompute or no_preemption");
+
  public:
   using cache_type = Cache;
+  using preemption_type = Preemption;
   using stream = typename Cache::stream;
 
   /// Takes memory for the records of ended requests and, where the cache may answer `sequence_busy`, for one id per
-  /// sequence. Throws `exception` on negative limits.
-  explicit request_tracker(Cache& cache, const tracker_limits& limits = {})
+  /// sequence. Throws `exception` on an invalid configuration.
+  explicit request_tracker(Cache& cache, const tracker_config& config = {}, Preemption preemption = Preemption{})
       : cache_(cache),
-        records_(with_defaults(cache, limits)),
-        deferred_(waits_for_sequence ? 0 : static_cast<std::size_t>(cache.config().max_sequences)) {}
+        records_(checked(cache, config)),
+        releases_(cache),
+        preemption_(cache, records_, releases_, std::move(preemption)) {}
 
   request_tracker(const request_tracker&) = delete;
   request_tracker& operator=(const request_tracker&) = delete;
 
   /// Cancels what is still running.
   ~request_tracker() {
-    release_deferred();
-    records_.for_each_running([&](request_id, const request_info& request) { release(request.sequence, {}); });
+    releases_.release_deferred();
+    records_.for_each_running(
+        [&](request_id, const request_info& request) { releases_.release(request.sequence, {}); });
   }
 
   /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
-  /// blocks and (if allowed) preemption; `limit_reached` (`tracker_limits::max_open`).
-  [[nodiscard]] result<submission> submit(std::span<const token> tokens, const request_options& options = {}) noexcept {
-    const auto place = records_.reserve();  // before anybody gives way
+  /// blocks and (if allowed) preemption; `limit_reached` (`tracker_config::max_open`).
+  [[nodiscard]] tracker_result<submission> submit(const token_run& prompt, const request_options& options = {},
+                                                  stream on = {}) noexcept {
+    const auto place = records_.reserve();  // before another is preempted
     if (!place) {
       return place.error();
     }
     auto request = request_info{};
     request.options = options;
     request.arrival = (*place)->record.arrival;
-    const auto admitted = admit(request, tokens);
+    auto preempted = std::vector<request_id>{};
+    const auto admitted = admit({{}, request, prompt, on}, preempted);
     if (!admitted) {
       records_.abandon(**place);
-      return admitted.error();
+      return {admitted.error(), std::move(preempted)};
     }
     request.sequence = admitted->id;
     request.submitted = cache_.time();
-    return submission{records_.open(**place, request), admitted->id, admitted->num_cached_tokens};
+    return {submission{records_.open(**place, request), admitted->id, admitted->num_cached_tokens},
+            std::move(preempted)};
   }
 
   /// Restarts a preempted request on all its tokens so far. Errors: those of `submit`; `not_preempted`,
-  /// `already_ended`, `unknown_request`.
-  [[nodiscard]] result<submission> resume(request_id id, std::span<const token> tokens) noexcept {
-    const auto waiting = records_.describe_in(id, request_state::preempted);
+  /// `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
+  [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
+    const auto waiting = records_.describe_resumable(id);
     if (!waiting) {
       return waiting.error();
     }
-    const auto admitted = admit(*waiting, tokens);
+    auto preempted = std::vector<request_id>{};
+    const auto admitted = admit({id, *waiting, tokens, on}, preempted);
     if (!admitted) {
-      return admitted.error();
+      return {admitted.error(), std::move(preempted)};
     }
+    auto request = candidate_of(id, *waiting);
+    request.sequence = admitted->id;
+    const auto num_computed = preemption_.restore(request, admitted->num_cached_tokens, on);
     if (const auto resumed = records_.resume(id, admitted->id); !resumed) {
-      release(admitted->id, {});
-      return resumed.error();
+      releases_.release(admitted->id, {});
+      return {resumed.error(), std::move(preempted)};
     }
-    return submission{id, admitted->id, admitted->num_cached_tokens};
+    return {submission{id, admitted->id, num_computed}, std::move(preempted)};
   }
 
-  /// Appends tokens to a running request, preempting as `submit` does. A copy on write runs on `on`. Errors: those of
-  /// the cache's `append`; `preempted`, `already_ended`, `unknown_request`.
-  [[nodiscard]] result<void> append(request_id id, std::span<const token> tokens, stream on = {}) noexcept {
+  /// Appends tokens to a running request, preempting as `submit` does. Errors: those of the cache's `append`;
+  /// `preempted`, `already_ended`, `unknown_request`.
+  [[nodiscard]] tracker_result<void> append(request_id id, token next, stream on = {}) noexcept {
+    return append(id, std::span{&next, 1}, on);
+  }
+  [[nodiscard]] tracker_result<void> append(request_id id, const token_run& run, stream on = {}) noexcept {
+    const auto sequence = records_.sequence_of(id);
+    if (!sequence) {
+      return sequence.error();
+    }
+    const auto attempt = [&] { return patiently([&] { return cache_.append(*sequence, run, on); }); };
+    const auto appended = attempt();
+    if (appended) [[likely]] {
+      return {};
+    }
+    const auto running = records_.describe_in(id, request_state::running);
+    if (!running) {  // another thread has ended or preempted it meanwhile
+      return running.error();
+    }
+    auto preempted = std::vector<request_id>{};
+    const auto repeated =
+        with_room(appended, {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
+    if (!repeated) {
+      return {explained(id, repeated.error()), std::move(preempted)};
+    }
+    return {repeated, std::move(preempted)};
+  }
+
+  /// A second request on the blocks of a running one, with its options and an arrival of its own: one more sample, or
+  /// one more beam. It ends and is preempted by itself. Takes no block: the first append to a block that both hold
+  /// copies it. All tokens must be committed. Errors: those of the cache's `fork`; `limit_reached`
+  /// (`tracker_config::max_open`); `preempted`, `already_ended`, `unknown_request`.
+  [[nodiscard]] result<request_fork> fork(request_id id) noexcept {
     const auto running = records_.describe_in(id, request_state::running);
     if (!running) {
       return running.error();
     }
-    auto appended = with_preemption(*running, {}, [&] { return cache_.append(running->sequence, tokens, on); });
-    if (!appended && appended.error().code == error_code::unknown_sequence) {
-      // Another thread has ended or preempted the request meanwhile: say which.
-      const auto now = records_.describe_in(id, request_state::running);
-      return now ? appended : now.error();
+    const auto place = records_.reserve();
+    if (!place) {
+      return place.error();
     }
-    return appended;
+    const auto forked = patiently([&] { return cache_.fork(running->sequence); });
+    if (!forked) {
+      records_.abandon(**place);
+      return explained(id, forked.error());
+    }
+    auto request = request_info{};
+    request.options = running->options;
+    request.arrival = (*place)->record.arrival;
+    request.sequence = *forked;
+    request.submitted = cache_.time();
+    return request_fork{records_.open(**place, request), *forked};
   }
 
   /// The end of a running or preempted request. The hint is passed on to the eviction policy. Errors:
@@ -123,16 +184,16 @@ class request_tracker {
 
   /// Takes a running request's blocks; `resume` starts it again. Errors: `preempted`, `already_ended`,
   /// `unknown_request`.
-  [[nodiscard]] result<void> preempt(request_id id) noexcept {
-    release_deferred();
-    return take_blocks(id);
+  [[nodiscard]] result<void> preempt(request_id id, stream on = {}) noexcept {
+    releases_.release_deferred();
+    return preemption_.preempt(id, on);
   }
 
   [[nodiscard]] result<request_info> describe(request_id id) noexcept { return records_.describe(id); }
 
   /// Forgets records of ended requests that are too old by the cache's time. Also done whenever a request ends.
   void purge() noexcept {
-    release_deferred();
+    releases_.release_deferred();
     records_.purge(cache_.time());
   }
 
@@ -140,126 +201,64 @@ class request_tracker {
 
  private:
   using locking_type = typename Cache::locking_type;
-  static constexpr bool waits_for_sequence = locking_type::waits_for_sequence;
   static constexpr bool one_thread =
       !locking_type::family::concurrent && std::is_same_v<typename locking_type::cache_mutex, no_mutex>;
   using mutex_type = std::conditional_t<one_thread, no_mutex, std::mutex>;
 
-  static constexpr auto max_attempts = 16;  // at an operation on a sequence that another thread is inside of
-
-  [[nodiscard]] static tracker_limits with_defaults(const Cache& cache, tracker_limits limits) {
-    if (const auto lowest = std::min<std::int64_t>({limits.max_open, limits.max_ended, limits.max_age}); lowest < 0) {
-      throw exception(error{error_code::invalid_argument, "tracker_limits.max_open, .max_ended or .max_age", lowest});
-    }
-    if (limits.max_open == 0) {
-      limits.max_open = static_cast<std::int32_t>(std::min<std::int64_t>(
-          2 * std::int64_t{cache.config().max_sequences}, std::numeric_limits<std::int32_t>::max()));
-    }
-    return limits;
+  template <class Operation>
+  [[nodiscard]] static auto patiently(Operation&& operation) noexcept {
+    return detail::retry_while_busy<locking_type>(operation);
   }
 
-  [[nodiscard]] result<admission> admit(const request_info& request, std::span<const token> tokens) noexcept {
-    release_deferred();
-    return with_preemption(request, tokens,
-                           [&] { return cache_.create_sequence(tokens, request.options.sequence); });
+  /// With the default of `max_open` filled in.
+  [[nodiscard]] static tracker_config checked(const Cache& cache, tracker_config config) {
+    validate(config).value();
+    if (config.max_open == 0) {
+      constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+      const auto wanted = 2 * std::int64_t{cache.config().max_sequences};
+      config.max_open = static_cast<std::int32_t>(std::min(wanted, most - config.max_ended));
+    }
+    return config;
+  }
+
+  [[nodiscard]] result<admission> admit(const room_wanted<stream>& wanted,
+                                        std::vector<request_id>& preempted) noexcept {
+    releases_.release_deferred();
+    const auto attempt = [&] {
+      return patiently([&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence); });
+    };
+    return with_room(attempt(), wanted, preempted, releases_, preemption_, attempt);
+  }
+
+  /// Why the cache refused an operation on a request that was running before: another thread may have ended or
+  /// preempted it meanwhile.
+  [[nodiscard]] error explained(request_id id, const error& refusal) noexcept {
+    if (refusal.code == error_code::unknown_sequence) {
+      if (const auto now = records_.describe_in(id, request_state::running); !now) {
+        return now.error();
+      }
+    }
+    return refusal;
   }
 
   [[nodiscard]] result<void> end(request_id id, request_state how, const release_hint& hint,
                                  const std::optional<error>& failure) noexcept {
-    release_deferred();
+    releases_.release_deferred();
     const auto held = records_.end(id, how, cache_.time(), failure);
     if (!held) {
       return held.error();
     }
     if (*held) {
-      release(**held, hint);
+      releases_.release(**held, hint);
     }
+    preemption_.discard(id);
     return {};
-  }
-
-  [[nodiscard]] result<void> take_blocks(request_id id) noexcept {
-    const auto held = records_.preempt(id);
-    if (!held) {
-      return held.error();
-    }
-    if constexpr (reports<typename Cache::events_type, event_kind::preempted>) {
-      cache_.events().emit(
-          {.kind = event_kind::preempted, .sequence = *held, .request = static_cast<std::uint64_t>(id)});
-    }
-    release(*held, {});
-    return {};
-  }
-
-  /// Calls `operation()`, and again while another thread is inside the sequence, a bounded number of times: that thread
-  /// may be stopped there.
-  template <class Operation>
-  [[nodiscard]] static auto patiently(Operation&& operation) noexcept {
-    auto done = operation();
-    for (auto attempts = 1; !waits_for_sequence && !done && done.error().code == error_code::sequence_busy &&
-                            attempts < max_attempts;
-         ++attempts) {
-      std::this_thread::yield();
-      done = operation();
-    }
-    return done;
-  }
-
-  /// Only the caller knows that the sequence is still there, so all that can stand in the way is an operation on it.
-  void release(sequence_id id, const release_hint& hint) noexcept {
-    const auto released = patiently([&] { return cache_.release(id, hint); });
-    if (!waits_for_sequence && !released && released.error().code == error_code::sequence_busy) {
-      deferred_.push({id, hint});
-    }
-  }
-  void release_deferred() noexcept {
-    if constexpr (!waits_for_sequence) {
-      for (auto left = deferred_.size(); left > 0; --left) {
-        if (const auto next = deferred_.pop()) {
-          release(next->sequence, next->hint);
-        }
-      }
-    }
-  }
-
-  template <class Operation>
-  [[nodiscard]] auto with_preemption(const request_info& beneficiary, std::span<const token> tokens,
-                                     Operation&& operation) noexcept {
-    auto done = patiently(operation);
-    while (!done && beneficiary.options.may_preempt && done.error().code == error_code::capacity_exhausted &&
-           done.error().step == step_id{} &&  // else there is room already when that retires
-           make_room(beneficiary, done.error().value - done.error().limit, tokens)) {
-      done = patiently(operation);
-    }
-    return done;
-  }
-
-  /// Preempts the lowest-ranking requests that the beneficiary outranks, until their blocks are `num_missing`. False,
-  /// and nothing is changed, when they would not be.
-  [[nodiscard]] bool make_room(const request_info& beneficiary, std::int64_t num_missing,
-                               std::span<const token> tokens) noexcept {
-    try {
-      const auto outranked = records_.running_below(rank_of(beneficiary));
-      auto sequences = std::vector<sequence_id>{};
-      for (const auto& candidate : outranked) {
-        sequences.push_back(candidate.sequence);
-      }
-      const auto count =
-          cache_.fewest_to_release(sequences, num_missing, tokens, beneficiary.options.sequence.salt);
-      if (!count || *count == 0) {
-        return false;
-      }
-      for (std::size_t i = 0; i < *count; ++i) {
-        static_cast<void>(take_blocks(outranked[i].id));  // fails only where another thread has ended it meanwhile
-      }
-      return true;
-    } catch (const std::bad_alloc&) {
-    }
-    return false;
   }
 
   Cache& cache_;
   request_records<mutex_type> records_;
-  deferred_releases<mutex_type> deferred_;
+  sequence_releases<Cache, mutex_type> releases_;
+  request_preemption<Cache, Preemption, mutex_type> preemption_;
 };
 
 }  // namespace pagedkv

@@ -1,46 +1,42 @@
 #pragma once
 
 #include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
+#include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/request.hpp>
 #include <pagedkv/requests/ring.hpp>
+#include <pagedkv/requests/tracker_config.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
 namespace pagedkv {
 
-/// A running request that may give way.
-struct preemption_candidate {
-  request_id id{};
-  request_rank rank;
-  sequence_id sequence{};
-};
-
 /// The records of a tracker's requests, behind one mutex. No member calls anything outside while it holds the mutex,
-/// and none but `running_below` takes memory then.
+/// and none but `running` takes memory then.
 template <class Mutex>
 class request_records {
  public:
   using place = typename record_map<request_info, single_thread>::place;
 
-  /// `max_open`: see `tracker_limits`; already with its default filled in.
-  explicit request_records(const tracker_limits& limits)
-      : limits_(limits), records_(capacity(limits)), ended_(static_cast<std::size_t>(limits.max_ended)) {}
+  /// `valid`: with the default of `max_open` filled in.
+  explicit request_records(const tracker_config& valid)
+      : config_(valid),
+        records_(valid.max_open + valid.max_ended),
+        ended_(static_cast<std::size_t>(valid.max_ended)) {}
 
   /// A record for a request that is about to start, with its arrival. `open` or `abandon` comes next. Errors:
   /// `limit_reached` with `max_open` requests that run, are preempted or about to start.
   [[nodiscard]] result<place*> reserve() noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_open = statistics_.running + statistics_.preempted + num_reserved_;
-    if (num_open >= limits_.max_open) {
+    if (num_open >= config_.max_open) {
       ++statistics_.refused;
-      return error{error_code::limit_reached, "number of running and preempted requests", num_open, limits_.max_open};
+      return error{error_code::limit_reached, "number of running and preempted requests", num_open, config_.max_open};
     }
     auto reserved = records_.reserve("number of requests");
     if (reserved) {
@@ -76,6 +72,16 @@ class request_records {
     return *request;
   }
 
+  /// The sequence of a running request. Errors: see `error_of`.
+  [[nodiscard]] result<sequence_id> sequence_of(request_id id) noexcept {
+    auto sequence = sequence_id{};
+    const auto there = change(id, request_state::running, [&](const request_info& r) { sequence = r.sequence; });
+    if (!there) {
+      return there.error();
+    }
+    return sequence;
+  }
+
   /// A copy of the record if the request is in this state. Errors: see `error_of`.
   [[nodiscard]] result<request_info> describe_in(request_id id, request_state state) noexcept {
     auto info = request_info{};
@@ -85,27 +91,50 @@ class request_records {
     return info;
   }
 
-  /// Running to preempted: the sequence is the caller's to release.
-  [[nodiscard]] result<sequence_id> preempt(request_id id) noexcept {
-    auto held = sequence_id{};
+  /// Running to preempted: the sequence of the candidate is the caller's to release. `saving`: the request can be resumed
+  /// only after `end_saving`.
+  [[nodiscard]] result<preemption_candidate> preempt(request_id id, bool saving) noexcept {
+    auto taken = preemption_candidate{};
     const auto preempted = change(id, request_state::running, [&](request_info& request) {
-      held = request.sequence;
+      taken = candidate_of(id, request);
       move(request, request_state::preempted);
+      if (!saving) {
+        request.sequence = {};
+      }
       ++request.num_preemptions;
       ++statistics_.preemptions;
     });
     if (!preempted) {
       return preempted.error();
     }
-    return held;
+    return taken;
+  }
+  /// False when the request has ended meanwhile.
+  [[nodiscard]] bool end_saving(request_id id) noexcept {
+    return change(id, request_state::preempted, [&](request_info& request) { request.sequence = {}; }).has_value();
   }
 
-  /// Preempted to running.
+  /// A copy of the record of a request that can be resumed. Errors: see `error_of`; `sequence_busy` while another thread
+  /// saves its K/V.
+  [[nodiscard]] result<request_info> describe_resumable(request_id id) noexcept {
+    auto waiting = describe_in(id, request_state::preempted);
+    if (waiting && is_saving(*waiting)) {
+      return saving(id);
+    }
+    return waiting;
+  }
+
+  /// Preempted to running. Errors: those of `describe_resumable`.
   [[nodiscard]] result<void> resume(request_id id, sequence_id sequence) noexcept {
-    return change(id, request_state::preempted, [&](request_info& request) {
-      move(request, request_state::running);
-      request.sequence = sequence;
+    auto busy = false;
+    const auto resumed = change(id, request_state::preempted, [&](request_info& request) {
+      busy = is_saving(request);
+      if (!busy) {
+        move(request, request_state::running);
+        request.sequence = sequence;
+      }
     });
+    return busy ? saving(id) : resumed;
   }
 
   /// Running or preempted to an end. The sequence, if the request held one, is the caller's to release.
@@ -142,21 +171,13 @@ class request_records {
     return taken;
   }
 
-  /// Running requests that this rank outranks, lowest first. Linear in the records. May throw `std::bad_alloc`.
-  [[nodiscard]] std::vector<preemption_candidate> running_below(const request_rank& rank) {
-    auto below = std::vector<preemption_candidate>{};
-    {
-      const auto guard = exclusive_guard{mutex_};
-      for_each_running([&](request_id id, const request_info& request) {
-        if (rank.outranks(rank_of(request))) {
-          below.push_back({id, rank_of(request), request.sequence});
-        }
-      });
-    }
-    std::ranges::sort(below, [](const preemption_candidate& a, const preemption_candidate& b) {
-      return b.rank.outranks(a.rank);
-    });
-    return below;
+  /// All running requests. Linear in the records. May throw `std::bad_alloc`.
+  [[nodiscard]] std::vector<preemption_candidate> running() {
+    auto found = std::vector<preemption_candidate>{};
+    const auto guard = exclusive_guard{mutex_};
+    found.reserve(static_cast<std::size_t>(statistics_.running));
+    for_each_running([&](request_id id, const request_info& request) { found.push_back(candidate_of(id, request)); });
+    return found;
   }
 
   /// Calls `visit(id, request)` for every running request. No other thread is at work, or the caller holds the mutex.
@@ -170,13 +191,15 @@ class request_records {
   }
 
  private:
-  [[nodiscard]] static std::int32_t capacity(const tracker_limits& limits) noexcept {
-    const auto records = std::int64_t{limits.max_open} + limits.max_ended;
-    return static_cast<std::int32_t>(std::min<std::int64_t>(records, std::numeric_limits<std::int32_t>::max()));
-  }
-
   [[nodiscard]] static error unknown(request_id id) noexcept {
     return {error_code::unknown_request, "request id", static_cast<std::int64_t>(id)};
+  }
+  /// Whether a preempted request still has a sequence, whose K/V is being saved.
+  [[nodiscard]] static bool is_saving(const request_info& preempted) noexcept {
+    return preempted.sequence != sequence_id{};
+  }
+  [[nodiscard]] static error saving(request_id id) noexcept {
+    return {error_code::sequence_busy, "id of a request whose K/V is being saved", static_cast<std::int64_t>(id)};
   }
   /// Why an operation refuses a request in this state.
   [[nodiscard]] static error error_of(request_id id, request_state state) noexcept {
@@ -228,7 +251,7 @@ class request_records {
     if (ended_.full()) {
       forget(ended_.pop());
     }
-    if (limits_.max_ended == 0) {
+    if (config_.max_ended == 0) {
       forget(id);
     } else {
       ended_.push(id);
@@ -236,7 +259,7 @@ class request_records {
   }
   void purge_before(timestamp now) noexcept {
     while (!ended_.empty() &&
-           static_cast<std::int64_t>(now) - static_cast<std::int64_t>(find(ended_.oldest())->ended) > limits_.max_age) {
+           static_cast<std::int64_t>(now) - static_cast<std::int64_t>(find(ended_.oldest())->ended) > config_.max_age) {
       forget(ended_.pop());
     }
   }
@@ -246,7 +269,7 @@ class request_records {
     records_.abandon(*ended);
   }
 
-  tracker_limits limits_;
+  tracker_config config_;
   [[no_unique_address]] Mutex mutex_;
   record_map<request_info, single_thread> records_;  // under the mutex, as everything below
   ring<request_id> ended_;  // in the order of their end

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <pagedkv/policy/preemption/concept.hpp>
+
+#include <string_view>
+#include <type_traits>
+
+namespace pagedkv {
+
+/// Preempts requests of lower priority, and of the same priority those that arrived later. Their tokens are computed
+/// again on resumption, as far as they are not still in the prefix cache.
+struct recompute {
+  static constexpr bool enabled = true;
+  static constexpr bool keeps_kv = false;
+  static constexpr std::string_view name = "recompute";
+
+  [[nodiscard]] bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const noexcept {
+    return a.priority != b.priority ? a.priority < b.priority : a.arrival > b.arrival;
+  }
+};
+
+static_assert(preemption_policy<recompute> && std::is_empty_v<recompute>);
+
+}  // namespace pagedkv

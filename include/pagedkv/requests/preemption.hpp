@@ -1,0 +1,107 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/policy/preemption/concept.hpp>
+#include <pagedkv/requests/records.hpp>
+#include <pagedkv/requests/request.hpp>
+#include <pagedkv/requests/sequence_releases.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// Takes the blocks of running requests, by the preemption policy.
+template <class Cache, class Preemption, class Mutex>
+class request_preemption {
+ public:
+  using stream = typename Cache::stream;
+
+  request_preemption(Cache& cache, request_records<Mutex>& records, sequence_releases<Cache, Mutex>& releases,
+                     Preemption policy)
+      : cache_(cache), records_(records), releases_(releases), policy_(std::move(policy)) {}
+
+  /// Errors: `preempted`, `already_ended`, `unknown_request`.
+  [[nodiscard]] result<void> preempt(request_id id, stream on) noexcept {
+    const auto taken = records_.preempt(id, Preemption::keeps_kv);
+    if (!taken) {
+      return taken.error();
+    }
+    if constexpr (reports<typename Cache::events_type, event_kind::preempted>) {
+      cache_.events().emit({.kind = event_kind::preempted,
+                            .sequence = taken->sequence,
+                            .request = static_cast<std::uint64_t>(id)});
+    }
+    if constexpr (Preemption::keeps_kv) {
+      policy_.save(cache_, *taken, on);
+    }
+    releases_.release(taken->sequence, {});
+    if constexpr (Preemption::keeps_kv) {
+      if (!records_.end_saving(id)) {
+        policy_.discard(id);
+      }
+    }
+    return {};
+  }
+
+  /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and adds
+  /// them to `preempted`. False, and nothing is changed, when their blocks would not be enough.
+  [[nodiscard]] bool make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
+                               const token_run& prompt, salt tag, stream on,
+                               std::vector<request_id>& preempted) noexcept {
+    try {
+      auto candidates = records_.running();
+      std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
+      std::ranges::sort(candidates, [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
+      auto sequences = std::vector<sequence_id>{};
+      sequences.reserve(candidates.size());
+      for (const auto& candidate : candidates) {
+        sequences.push_back(candidate.sequence);
+      }
+      const auto chosen = cache_.fewest_to_release(sequences, num_missing, prompt, tag);
+      if (!chosen || chosen->empty()) {
+        return false;
+      }
+      preempted.reserve(preempted.size() + chosen->size());
+      for (const auto i : *chosen) {
+        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended it meanwhile
+          preempted.push_back(candidates[i].id);
+        }
+      }
+      return true;
+    } catch (const std::bad_alloc&) {
+    }
+    return false;
+  }
+
+  /// How many leading tokens of a resumed request need no computing.
+  [[nodiscard]] std::int64_t restore([[maybe_unused]] const preemption_candidate& request, std::int64_t num_cached,
+                                     [[maybe_unused]] stream on) noexcept {
+    if constexpr (Preemption::keeps_kv) {
+      return policy_.restore(cache_, request, num_cached, on);
+    } else {
+      return num_cached;
+    }
+  }
+
+  /// To be called when a request has ended.
+  void discard([[maybe_unused]] request_id id) noexcept {
+    if constexpr (Preemption::keeps_kv) {
+      policy_.discard(id);
+    }
+  }
+
+ private:
+  Cache& cache_;
+  request_records<Mutex>& records_;
+  sequence_releases<Cache, Mutex>& releases_;
+  [[no_unique_address]] Preemption policy_;
+};
+
+}  // namespace pagedkv

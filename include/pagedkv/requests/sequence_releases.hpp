@@ -1,0 +1,71 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/requests/deferred_releases.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+
+#include <cstddef>
+#include <thread>
+
+namespace pagedkv {
+
+namespace detail {
+
+/// Calls `operation()`, and again while another thread is inside the sequence, a bounded number of times: that thread
+/// may be stopped there.
+template <class Locking, class Operation>
+[[nodiscard]] auto retry_while_busy(Operation&& operation) noexcept {
+  constexpr auto max_attempts = 16;
+  auto done = operation();
+  for (auto attempts = 1; !Locking::waits_for_sequence && !done && done.error().code == error_code::sequence_busy &&
+                          attempts < max_attempts;
+       ++attempts) {
+    std::this_thread::yield();
+    done = operation();
+  }
+  return done;
+}
+
+}  // namespace detail
+
+/// Releases sequences, later if need be. Takes memory only when made, and only where the cache may answer
+/// `sequence_busy`.
+template <class Cache, class Mutex>
+class sequence_releases {
+ public:
+  explicit sequence_releases(Cache& cache)
+      : cache_(cache),
+        deferred_(waits_for_sequence ? 0 : static_cast<std::size_t>(cache.config().max_sequences)) {}
+
+  /// Only the caller knows that the sequence is still there, so that only an operation on it can be in the way.
+  void release(sequence_id id, const release_hint& hint) noexcept {
+    const auto released =
+        detail::retry_while_busy<typename Cache::locking_type>([&] { return cache_.release(id, hint); });
+    if (!waits_for_sequence && !released && released.error().code == error_code::sequence_busy) {
+      deferred_.push({id, hint});
+    }
+  }
+
+  /// Tries each deferred release once more. Returns whether there were any.
+  bool release_deferred() noexcept {
+    auto any = false;
+    if constexpr (!waits_for_sequence) {
+      for (auto left = deferred_.size(); left > 0; --left) {
+        if (const auto next = deferred_.pop()) {
+          release(next->sequence, next->hint);
+          any = true;
+        }
+      }
+    }
+    return any;
+  }
+
+ private:
+  static constexpr bool waits_for_sequence = Cache::locking_type::waits_for_sequence;
+
+  Cache& cache_;
+  deferred_releases<Mutex> deferred_;
+};
+
+}  // namespace pagedkv
