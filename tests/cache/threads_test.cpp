@@ -4,8 +4,10 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <array>
 #include <atomic>
 #include <random>
+#include <span>
 #include <thread>
 
 using namespace pagedkv;
@@ -29,10 +31,13 @@ template <class Cache>
   };
   for (auto round = 0; round < rounds; ++round) {
     const auto prompt = text(static_cast<token>(random() % 3), random() % 30);
+    const auto key = std::array{prefix_key{static_cast<std::int64_t>(prompt.size() / 2), {random() % 2, 0}}};
+    const auto keys = std::span{key}.first(prompt.empty() ? 0 : random() % 2);
+    const auto options = sequence_options{.publish = random() % 8 != 0, .first_chunk = random() % 4 == 0 ? 3 : 100};
     switch (random() % 10) {
       case 0:
       case 1:
-        if (const auto made = cache.create_sequence(prompt)) {
+        if (const auto made = cache.create_sequence({prompt, keys}, options)) {
           mine.push_back(made->id);
         } else if (made.error().code != error_code::capacity_exhausted &&
                    made.error().code != error_code::limit_reached) {
@@ -40,12 +45,12 @@ template <class Cache>
         }
         break;
       case 2:
-        if (cache.find_prefix(prompt) > std::ssize(prompt)) {
+        if (cache.find_prefix({prompt, keys}) > std::ssize(prompt)) {
           return "a prefix longer than the prompt";
         }
         break;
       case 3:
-        if (const auto pinned = cache.pin(prompt)) {
+        if (const auto pinned = cache.pin({prompt, keys})) {
           pins.push_back(pinned->id);
         }
         break;
@@ -80,7 +85,18 @@ template <class Cache>
       return "describe: " + before.error().message();
     }
     auto expected = before->num_tokens;
-    switch (random() % 6) {
+    switch (random() % 8) {
+      case 6:
+        static_cast<void>(cache.reserve_slots(id, 3));  // may not fit
+        break;
+      case 7: {
+        auto slots = std::array<slot, 30>{};
+        auto failures = std::array<batch_failure, 1>{};
+        const auto entry = batch_entry{.id = id, .run = prompt, .num_computed_tokens = expected};
+        const auto done = cache.append_batch({&entry, 1}, {slots, failures, {}});
+        expected += done && done->num_failures == 0 ? std::ssize(prompt) : 0;
+        break;
+      }
       case 0:
         if (cache.append(id, 7)) {
           ++expected;

@@ -630,7 +630,8 @@ model_text cache_model::draw_prompt(const operation& next) const {
   const auto sources = past_.size() + live_.size();
   if (next.a % 2 == 0 && sources != 0) {
     const auto from = next.a / 2 % sources;
-    text = from < past_.size() ? past_[from] : model_text{live_[from - past_.size()].tokens, live_[from - past_.size()].keys};
+    text = from < past_.size() ? past_[from]
+                               : model_text{live_[from - past_.size()].tokens, live_[from - past_.size()].keys};
     tokens.resize(std::min(size, tokens.size()));
     std::erase_if(keys, [&](const auto& key) { return key.position >= std::ssize(tokens); });
   } else {
@@ -754,9 +755,8 @@ bool cache_model::must_copy(const model_sequence& s, bool grows) const {
   }
   const auto block = s.blocks[static_cast<std::size_t>(s.size()) / block_size()];
   return (s.reuses_slots && fences_.contains(block)) || published_.contains(block) ||
-         std::ranges::any_of(live_, [&](const auto& other) {
-           return &other != &s && std::ranges::count(other.blocks, block) != 0;
-         });
+         std::ranges::any_of(
+             live_, [&](const auto& other) { return &other != &s && std::ranges::count(other.blocks, block) != 0; });
 }
 
 std::int64_t cache_model::grown_blocks(const model_sequence& s, const model_growth& growth) const {

@@ -7,8 +7,8 @@
 
 namespace pagedkv::detail {
 
-/// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the other has tokens that are
-/// not computed: their K/V would be written into shared blocks.
+/// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the
+/// other has tokens that are not computed: their K/V would be written into shared blocks.
 template <class State>
 [[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {

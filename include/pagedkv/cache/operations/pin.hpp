@@ -14,7 +14,8 @@ template <class State>
   if (!pinned.blocks.try_reserve(max_blocks)) {
     return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(run.tokens.size())};
   }
-  auto leased = lease_prefix(state, pinned.blocks, state.index.root(tag), run, max_blocks, [](std::size_t num_hits) { return num_hits; });
+  const auto no_more = [](std::size_t num_hits) { return num_hits; };
+  auto leased = lease_prefix(state, pinned.blocks, state.index.root(tag), run, max_blocks, no_more);
   reference_leased(state, pinned.blocks, pinned.blocks.size());
   state.note_peak();
   return leased;
