@@ -28,6 +28,14 @@ class DeviceCache(unittest.TestCase):
         self.assertEqual(done.stdout, "48 of 64 tokens were cached; the key of token 40 is 40\n")
 
 
+class EngineStep(unittest.TestCase):
+    def test_answers_are_those_without_a_cache(self):
+        done = subprocess.run([EXAMPLES / "engine_step"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        expected = "7 of 7 answers are right; 352 tokens were found in the cache, 6 requests were preempted\n"
+        self.assertEqual(done.stdout, expected)
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)
