@@ -97,7 +97,7 @@ class basic_kv_cache {
   /// the eviction policy learns are the whole prompt's. Linear in the prompt. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
   /// (`max_sequences`), `invalid_argument`, `out_of_memory`.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
-                                                  const sequence_options& options = {}) noexcept {
+                                                  const sequence_options& options = default_sequence_options) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto made = detail::make_record(state_.sequences, "number of sequences",
                                     [&](sequence& s) { return detail::create_sequence(state_, s, prompt, options); });

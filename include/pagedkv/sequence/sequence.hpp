@@ -50,6 +50,8 @@ struct sequence_options {
   std::optional<block_retention> answer = {};  // the range from the end of the prompt on
 };
 
+inline constexpr auto default_sequence_options = sequence_options{};  // no call needs to make them
+
 /// Facts about a session when one of its requests ends. A wrong hint costs little.
 struct release_hint {
   bool session_ended = false;        // no request will continue the sequence, or any part of it
