@@ -15,8 +15,12 @@ namespace pagedkv {
 /// `found(id)` on each, under a lease of `leases`, and returns their number. Hashes that the run has are not checked: a
 /// wrong one loses a hit.
 ///
+/// Cost: for each block found, a hash of its tokens, a bucket of the table, and a comparison of its tokens and keys.
 /// Hashes do not depend on the blocks found, so they are computed ahead of the comparisons, and the cache lines that
 /// these will read are prefetched. After a miss, at most `look_ahead` tokens, or one block, were hashed in vain.
+///
+/// `found` gets each block under a lease, which it ends or turns into a reference. The search itself keeps no lease and
+/// locks nothing.
 template <class Index, class Leases, class Found>
 std::size_t match_chain(const Index& index, chain_link before, const token_run& run, std::size_t block_size,
                         std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {

@@ -8,20 +8,20 @@
 
 namespace pagedkv::detail {
 
-/// The block with the end of a sequence, which is not full. Blocks behind it are reserved.
+/// The block with the end of a sequence, which is not full. Later blocks of the table are reserved.
 template <class State>
 [[nodiscard]] block_id last_block(const State& state, const sequence& s) noexcept {
   return s.blocks[static_cast<std::size_t>(s.num_tokens) / state.block_size()];
 }
 
-/// Whether the last block can be appended to in place: one sequence holds it, no prefix hit can find it, and no open
-/// step reads the slots that would be written.
+/// The decision of copy on write: an append fills the last block without a copy if one sequence holds the block, no
+/// prefix hit can find it, and no open step reads the slots that would be written.
 template <class State>
 [[nodiscard]] bool appends_in_place(const State& state, const sequence& s, block_id last) noexcept {
   return state.pool.writable(last) && !(s.reuses_slots && state.pool.fenced(last));
 }
 
-/// Finds how much of the last block, or of the first reserved one, can be appended to in place.
+/// Caches the part of the last block, or of the first reserved one, that appends may fill without a copy.
 template <class State>
 void find_room(State& state, sequence& s) noexcept {
   const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
@@ -34,7 +34,7 @@ void find_room(State& state, sequence& s) noexcept {
   }
 }
 
-/// Puts a copy of the last block in its place: K/V through `copy(from, to)`, tokens here. `fresh` is in use once.
+/// Replaces the last block by a copy: K/V through `copy(from, to)`, tokens here. `fresh` is in use once.
 template <class State, class Copy>
 [[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, Copy&& copy) noexcept {
   const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
