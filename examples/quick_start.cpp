@@ -14,7 +14,8 @@ int main() {
     auto slots = std::vector<pagedkv::slot>(prompt.size() - static_cast<std::size_t>(first));
     cache.slot_mapping(request.sequence, first, slots).value();
     const auto keys = std::vector<float>(slots.size() * 2 * 64, 0.5f);  // [token][head][dim], as a model computes them
-    cache.write(0, slots, {keys.data(), 2 * 64, 64}, {keys.data(), 2 * 64, 64}).value();
+    const auto rows = pagedkv::contiguous_rows(keys, 2, 64);
+    cache.write(0, slots, rows, rows).value();
     cache.commit(request.sequence, 100).value();
     std::printf("%d of 100 tokens were cached\n", static_cast<int>(first));
     requests.finish(request.id).value();

@@ -120,8 +120,8 @@ class workload {
       for (auto block = 0; block < plan_.view.num_blocks; ++block) {
         std::iota(reinterpret_cast<std::int64_t*>(slots.data()),
                   reinterpret_cast<std::int64_t*>(slots.data() + slots.size()), std::int64_t{block} * block_size);
-        host::append<Element>(plan_.view, layer, slots, {rows.data(), stride, head_dim},
-                              {rows.data(), stride, head_dim})
+        host::append<Element>(plan_.view, layer, slots, {rows.data(), stride, head_dim, block_size},
+                              {rows.data(), stride, head_dim, block_size})
             .value();
       }
     }

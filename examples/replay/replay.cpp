@@ -84,7 +84,8 @@ template <class Rows>
 [[nodiscard]] auto view_of(Rows& rows) {
   constexpr auto stride = static_cast<std::int64_t>(row_dim);
   return token_rows<std::remove_pointer_t<decltype(rows.front().data())>>{rows.empty() ? nullptr : rows.front().data(),
-                                                                          stride, stride};
+                                                                          stride, stride,
+                                                                          static_cast<std::int64_t>(rows.size())};
 }
 
 /// One thread's part: requests taken in order from the queue that all workers share.

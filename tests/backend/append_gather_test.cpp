@@ -199,21 +199,23 @@ TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anythi
   }
 }
 
-TEST_CASE("more slots than rows are refused where rows say how many there are", "[backend]") {
+TEST_CASE("more slots than rows are refused", "[backend]") {
   auto storage = in_nhd_layer_major<float32>{small_config(4)};
   const auto before = storage.bytes();
   auto rows = strided_rows{2, 3, 20};
+  auto enough = strided_rows{3, 3, 20};
   const auto slots = std::array{slot{0}, slot{1}, skip_slot};
-  auto input = rows.input();
-  auto output = rows.output();
-  input.num_tokens = output.num_tokens = 2;
+  const auto input = rows.input();
+  const auto output = rows.output();
   auto backend = host_backend{};
   const auto& view = storage.view();
-  const auto appended = backend.append<float32>(view, 0, slots, rows.input(), input, stream);
+  const auto appended = backend.append<float32>(view, 0, slots, enough.input(), input, stream);
   REQUIRE_FALSE(appended);
   CHECK(appended.error().message() == "invalid argument: number of slots, more than rows, is 3, limit 2");
-  CHECK_FALSE(backend.append<float32>(view, 0, slots, input, rows.input(), stream));
+  CHECK_FALSE(backend.append<float32>(view, 0, slots, input, enough.input(), stream));
   CHECK_FALSE(backend.gather<float32>(view, 0, slots, output, output, stream));
+  const auto uncounted = token_rows<const float>{input.data, input.token_stride, input.head_stride};
+  CHECK_FALSE(backend.append<float32>(view, 0, slots, uncounted, uncounted, stream));
   CHECK(storage.bytes() == before);
   CHECK(backend.append<float32>(view, 0, std::span{slots}.first(2), input, input, stream));
 }

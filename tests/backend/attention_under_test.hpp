@@ -75,7 +75,8 @@ class attention_under_test {
   void write(std::size_t row, std::int64_t token, const std::vector<float>& key, const std::vector<float>& value) {
     const auto slots = std::vector{slot_of(row, token)};
     const auto dim = shape_.head_dim;
-    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim}, {value.data(), 0, dim}).value();
+    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim, 1}, {value.data(), 0, dim, 1})
+        .value();
   }
 
   /// Rows of queries are further apart than they are long, like slices of a packed projection.
@@ -177,8 +178,8 @@ class attention_under_test {
     auto values = keys;
     std::ranges::generate(keys, [&] { return number(random); });
     std::ranges::generate(values, [&] { return number(random); });
-    host::append<element_type>(storage_.view(), layer, slots, {keys.data(), heads * dim, dim},
-                               {values.data(), heads * dim, dim})
+    host::append<element_type>(storage_.view(), layer, slots, {keys.data(), heads * dim, dim, length},
+                               {values.data(), heads * dim, dim, length})
         .value();
   }
 

@@ -48,7 +48,10 @@ TEMPLATE_TEST_CASE("a debug build asserts that a sequence holds the written bloc
   auto cache = TestType{small_cache(8)};
   const auto numbers = std::array<float, 2>{};
   const auto writes = [&](slot s) {
-    return [&, s] { static_cast<void>(cache.write(0, std::array{s}, {numbers.data(), 2, 2}, {numbers.data(), 2, 2})); };
+    return [&, s] {
+      const auto rows = contiguous_rows(numbers, 1, 2);
+      static_cast<void>(cache.write(0, std::array{s}, rows, rows));
+    };
   };
   const auto id = cache.create_sequence(text(0, 6)).value().id;
   auto slots = std::array<slot, 6>{};

@@ -69,12 +69,13 @@ TEST_CASE("prompts of one step share what is committed before it is computed", "
     for (auto j = static_cast<std::size_t>(computed[i]); j < prompts[i].size(); ++j) {
       rows.insert(rows.end(), 2, static_cast<float>(prompts[i][j]));
     }
-    REQUIRE(cache.write(0, slots_of(i, computed[i]), {rows.data(), 2, 2}, {rows.data(), 2, 2}));
+    const auto written = contiguous_rows(rows, 1, 2);
+    REQUIRE(cache.write(0, slots_of(i, computed[i]), written, written));
   }
   for (auto i = std::size_t{0}; i < prompts.size(); ++i) {
     auto keys = std::vector<float>(2 * prompts[i].size());
     auto values = keys;
-    REQUIRE(cache.read(0, slots_of(i, 0), {keys.data(), 2, 2}, {values.data(), 2, 2}));
+    REQUIRE(cache.read(0, slots_of(i, 0), contiguous_rows(keys, 1, 2), contiguous_rows(values, 1, 2)));
     for (auto j = std::size_t{0}; j < prompts[i].size(); ++j) {
       CHECK(keys[2 * j] == static_cast<float>(prompts[i][j]));
       CHECK(values[2 * j] == static_cast<float>(prompts[i][j]));

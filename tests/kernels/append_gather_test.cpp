@@ -245,34 +245,35 @@ struct element_and_rows {
   using rows = Rows;
 };
 
-TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gathered as any", "[append]",
-                   (element_and_rows<float32, float16>), (element_and_rows<float32, bfloat16>),
-                   (element_and_rows<float16, float16>), (element_and_rows<float16, bfloat16>),
-                   (element_and_rows<bfloat16, float16>), (element_and_rows<bfloat16, bfloat16>),
-                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>)) {
-  using element = typename TestType::element;
-  using rows = typename TestType::rows;
-  auto target = require_target<hip_target<0>>();
+/// Appends rows to one storage and gathers them again, on one target.
+template <class Target, class Element, class Rows>
+void append_and_gather_rows() {
+  if (const auto why = Target::why_absent(); !why.empty()) {
+    WARN(Target::name << " is absent: " << why);
+    return;
+  }
+  INFO(Target::name);
+  auto target = Target();
   auto random = std::mt19937(5);
-  for (const auto head_dim : {64, 80, 36, 7}) {
+  for (const auto head_dim : {64, 80, 36, 7, 520}) {
     const auto config = make_config(16, 4, 1, 3, head_dim);
     const auto slots = random_slots(config, 40, random);
-    auto keys = rows_of<rows>(40, 3, head_dim, 0);
-    auto values = rows_of<rows>(40, 3, head_dim, 0);
+    auto keys = rows_of<Rows>(40, 3, head_dim, 0);
+    auto values = rows_of<Rows>(40, 3, head_dim, 0);
     keys.fill(40, 3, random, 3.0F);
     values.fill(40, 3, random, 3.0F);
-    auto expected = random_bytes(static_cast<std::size_t>(plan<element, hnd_by_layer>(config).bytes), random);
-    auto on = arrays<hip_target<0>, element, hnd_by_layer, rows>(target, config, expected, slots, keys, values);
-    const typename rows::storage* const key_data = on.keys.data();
-    const typename rows::storage* const value_data = on.values.data();
-    REQUIRE(hip::append<element, rows>(on.view, 0, on.slots(), keys.view(key_data), values.view(value_data),
-                                       target.stream()));
+    auto expected = random_bytes(static_cast<std::size_t>(plan<Element, hnd_by_layer>(config).bytes), random);
+    auto on = arrays<Target, Element, hnd_by_layer, Rows>(target, config, expected, slots, keys, values);
+    const typename Rows::storage* const key_data = on.keys.data();
+    const typename Rows::storage* const value_data = on.values.data();
+    REQUIRE(target.backend.template append<Element, Rows>(on.view, 0, on.slots(), keys.view(key_data),
+                                                          values.view(value_data), target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
-    const auto reference = reference_storage<element, hnd_by_layer>{config, expected.data()};
+    const auto reference = reference_storage<Element, hnd_by_layer>{config, expected.data()};
     reference_append(reference, 0, slots, keys, values);
     CHECK(on.storage.values() == expected);
-    REQUIRE(hip::gather<element, rows>(on.view, 0, on.slots(), keys.view(on.keys.data()), values.view(on.values.data()),
-                                       target.stream()));
+    REQUIRE(target.backend.template gather<Element, Rows>(on.view, 0, on.slots(), keys.view(on.keys.data()),
+                                                          values.view(on.values.data()), target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
     reference_gather(reference, 0, slots, keys, values);
     CHECK(same_bits(on.keys.values(), keys.numbers));
@@ -280,20 +281,34 @@ TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gath
   }
 }
 
-TEST_CASE("Equal elements are appended and gathered bit for bit, signalling NaN included", "[append]") {
-  auto target = require_target<hip_target<0>>();
+TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gathered as any", "[append]",
+                   (element_and_rows<float32, float16>), (element_and_rows<float32, bfloat16>),
+                   (element_and_rows<float16, float16>), (element_and_rows<float16, bfloat16>),
+                   (element_and_rows<bfloat16, float16>), (element_and_rows<bfloat16, bfloat16>),
+                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>)) {
+  using element = typename TestType::element;
+  using rows = typename TestType::rows;
+  append_and_gather_rows<host_target, element, rows>();
+  append_and_gather_rows<hip_target<0>, element, rows>();
+  append_and_gather_rows<hip_target<1>, element, rows>();
+}
+
+TEMPLATE_TEST_CASE("Equal elements are appended and gathered bit for bit, signalling NaN included", "[append]",
+                   host_target, hip_target<0>, hip_target<1>) {
+  auto target = require_target<TestType>();
   const auto config = make_config(16, 4096, 1, 1, 1);
   auto keys = rows_of<float16>(65536, 1, 1, 0);
   std::iota(keys.numbers.begin(), keys.numbers.end(), std::uint16_t{0});
   auto slots = std::vector<slot>(65536);
   std::generate(slots.begin(), slots.end(), [next = std::int64_t{0}]() mutable { return slot{next++}; });
   const auto bytes = std::vector<std::byte>(static_cast<std::size_t>(plan<float16, nhd_by_layer>(config).bytes));
-  auto on = arrays<hip_target<0>, float16, nhd_by_layer, float16>(target, config, bytes, slots, keys, keys);
+  auto on = arrays<TestType, float16, nhd_by_layer, float16>(target, config, bytes, slots, keys, keys);
   const std::uint16_t* const data = on.keys.data();
-  REQUIRE(hip::append<float16, float16>(on.view, 0, on.slots(), keys.view(data), keys.view(data), target.stream()));
-  const auto out = target_array<std::uint16_t, hip_target<0>>(target, std::vector<std::uint16_t>(65536));
-  REQUIRE(hip::gather<float16, float16>(on.view, 0, on.slots(), keys.view(out.data()), keys.view(on.values.data()),
-                                        target.stream()));
+  REQUIRE(target.backend.template append<float16, float16>(on.view, 0, on.slots(), keys.view(data), keys.view(data),
+                                                           target.stream()));
+  const auto out = target_array<std::uint16_t, TestType>(target, std::vector<std::uint16_t>(65536));
+  REQUIRE(target.backend.template gather<float16, float16>(on.view, 0, on.slots(), keys.view(out.data()),
+                                                           keys.view(on.values.data()), target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
   CHECK(out.values() == keys.numbers);
   CHECK(on.values.values() == keys.numbers);

@@ -59,7 +59,8 @@ struct rows_of {
   using storage = typename Element::storage;
 
   rows_of(std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
-      : head_dim(dim),
+      : num_tokens(tokens),
+        head_dim(dim),
         head_stride(dim + gap),
         token_stride(heads * (dim + gap) + gap),
         numbers(static_cast<std::size_t>(tokens * token_stride), canary()) {}
@@ -88,9 +89,10 @@ struct rows_of {
 
   template <class Pointer>
   [[nodiscard]] token_rows<std::remove_pointer_t<Pointer>> view(Pointer data) const {
-    return {data, token_stride, head_stride};
+    return {data, token_stride, head_stride, num_tokens};
   }
 
+  std::int64_t num_tokens;
   std::int64_t head_dim;
   std::int64_t head_stride;
   std::int64_t token_stride;

@@ -105,3 +105,47 @@ TEST_CASE("numbers around every half, and between, encode alike in a row and alo
   }
   check();
 }
+
+namespace {
+
+/// Converts once as a row and once number by number; returns whether all bits are equal.
+template <class To, class From>
+[[nodiscard]] bool recoded_as_numbers(const std::vector<typename From::storage>& from, float from_scale) {
+  auto decoded = std::vector<float>(from.size());
+  std::transform(from.begin(), from.end(), decoded.begin(), [&](auto x) { return From::decode(x, from_scale); });
+  auto to = std::vector<typename To::storage>(from.size());
+  const auto scale = recode_row<To, From>(from, from_scale, to);
+  auto expected = to;
+  std::transform(decoded.begin(), decoded.end(), expected.begin(), [&](float x) { return To::encode(x, scale); });
+  const auto expected_scale = To::scaled ? To::scale_for(absmax(decoded)) : 1.0f;
+  return same_bits(to, expected) && bits_of(scale) == bits_of(expected_scale);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("rows of 16 bits are converted like their numbers, in rows of any length", "[row]", float16,
+                   bfloat16) {
+  auto all = std::vector<std::uint16_t>(65536);
+  std::generate(all.begin(), all.end(), [next = std::uint16_t{0}]() mutable { return next++; });
+  CHECK(recoded_as_numbers<float32, TestType>(all, 1));
+  // A row that holds every number holds NaN, for which int8 has no scale: those have rows of their own.
+  using other = std::conditional_t<std::is_same_v<TestType, float16>, bfloat16, float16>;
+  CHECK(recoded_as_numbers<other, TestType>(all, 1));
+  auto copied = std::vector<std::uint16_t>(all.size());
+  CHECK(recode_row<TestType, TestType>(all, 1, copied) == 1);
+  CHECK(copied == all);
+
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  auto random = std::mt19937(seed);
+  auto moderate = std::normal_distribution<float>(0, 10);
+  for (const auto size : {0, 1, 15, 64, 255, 256, 257, 511, 512, 520, 1000}) {
+    auto row = std::vector<std::uint16_t>(static_cast<std::size_t>(size));
+    std::generate(row.begin(), row.end(), [&] { return TestType::encode(moderate(random), 1); });
+    CHECK(recoded_as_numbers<int8, TestType>(row, 1));
+    CHECK(recoded_as_numbers<other, TestType>(row, 1));
+    auto bytes = std::vector<std::int8_t>(row.size());
+    const auto scale = recode_row<int8, TestType>(row, 1, bytes);
+    CHECK(recoded_as_numbers<TestType, int8>(bytes, scale));
+  }
+}

@@ -18,16 +18,18 @@ namespace {
 /// Keys and values of a run of tokens, `[token][head][dim]` without gaps.
 struct rows {
   rows(std::int64_t tokens, const cache_config& config)
-      : head_dim(config.head_dim),
+      : num_tokens(tokens),
+        head_dim(config.head_dim),
         width(std::int64_t{config.num_kv_heads} * config.head_dim),
         keys(static_cast<std::size_t>(tokens * width)),
         values(keys.size()) {}
 
   template <class Number>
   [[nodiscard]] token_rows<Number> view(std::vector<float>& numbers) const {
-    return {numbers.data(), width, head_dim};
+    return {numbers.data(), width, head_dim, num_tokens};
   }
 
+  std::int64_t num_tokens;
   std::int64_t head_dim;
   std::int64_t width;
   std::vector<float> keys;

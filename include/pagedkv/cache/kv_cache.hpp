@@ -23,6 +23,8 @@
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/storage/block_storage.hpp>
@@ -371,19 +373,26 @@ class basic_kv_cache {
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
-  /// Slots of blocks that nothing holds are not to be written, which debug builds assert where the backend reads slots
-  /// on the host.
-  [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
-                                   token_rows<const float> values, stream on = {}) noexcept {
+  /// `Rows` says how the rows are stored: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled,
+  /// are copied bit for bit. Slots of blocks that nothing holds are not to be written, which debug builds assert where
+  /// the backend reads slots on the host.
+  template <element Rows = float32>
+  [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
+                                   const token_rows<const typename Rows::storage>& keys,
+                                   const token_rows<const typename Rows::storage>& values, stream on = {}) noexcept {
+    static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
     assert(detail::may_write<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
-    return backend_.template append<element_type>(storage_.view(), layer, slots, keys, values, on);
+    return backend_.template append<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
   }
 
-  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`; rows of negative slots are
-  /// left.
-  [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
-                                  token_rows<float> values, stream on = {}) noexcept {
-    return backend_.template gather<element_type>(storage_.view(), layer, slots, keys, values, on);
+  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
+  /// rows of negative slots are left.
+  template <element Rows = float32>
+  [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<typename Rows::storage>& keys,
+                                  const token_rows<typename Rows::storage>& values, stream on = {}) noexcept {
+    static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
+    return backend_.template gather<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
   }
 
   /// For kernels. Valid as long as the cache.

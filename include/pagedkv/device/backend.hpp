@@ -34,16 +34,18 @@ class hip_backend {
     return on_device([&] { return hip::to_result(runtime::synchronize_stream(in), "the wait for a stream"); });
   }
 
-  template <element Element>
+  template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                    token_rows<const float> keys, token_rows<const float> values, stream in) noexcept {
-    return on_device([&] { return hip::append<Element, float32>(view, layer, slots, keys, values, in); });
+                                    const token_rows<const typename Input::storage>& keys,
+                                    const token_rows<const typename Input::storage>& values, stream in) noexcept {
+    return on_device([&] { return hip::append<Element, Input>(view, layer, slots, keys, values, in); });
   }
 
-  template <element Element>
+  template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                    token_rows<float> keys, token_rows<float> values, stream in) noexcept {
-    return on_device([&] { return hip::gather<Element, float32>(view, layer, slots, keys, values, in); });
+                                    const token_rows<typename Output::storage>& keys,
+                                    const token_rows<typename Output::storage>& values, stream in) noexcept {
+    return on_device([&] { return hip::gather<Element, Output>(view, layer, slots, keys, values, in); });
   }
 
   /// See `hip::attend`.

@@ -6,12 +6,14 @@
 
 namespace pagedkv::host {
 
-/// Encodes token i of `keys` and `values` into `slots[i]` of one layer. A negative slot skips its token; of equal slots
-/// the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything
-/// is written.
-template <element Element>
+/// Encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot skips its
+/// token; of equal slots the last wins. Errors: `invalid_argument` for a layer or slot outside the storage, or too few
+/// rows, before anything is written.
+template <element Element, element Input = float32>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                  token_rows<const float> keys, token_rows<const float> values) noexcept {
+                                  const token_rows<const typename Input::storage>& keys,
+                                  const token_rows<const typename Input::storage>& values) noexcept {
+  static_assert(!Input::scaled, "rows carry no scales");
   using storage = typename Element::storage;
   if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
     return checked;
@@ -22,9 +24,9 @@ template <element Element>
       const auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
       const auto* const value = values.data + i * values.token_stride + head * values.head_stride;
       const auto key_scale =
-          encode_row<Element>({key, dim}, {view.template key<storage>(layer, block, offset, head), dim});
+          recode_row<Element, Input>({key, dim}, 1, {view.template key<storage>(layer, block, offset, head), dim});
       const auto value_scale =
-          encode_row<Element>({value, dim}, {view.template value<storage>(layer, block, offset, head), dim});
+          recode_row<Element, Input>({value, dim}, 1, {view.template value<storage>(layer, block, offset, head), dim});
       if constexpr (Element::scaled) {
         *view.key_scale(layer, block, offset, head) = key_scale;
         *view.value_scale(layer, block, offset, head) = value_scale;

@@ -24,16 +24,18 @@ struct host_backend {
 
   [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
 
-  template <element Element>
+  template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                    token_rows<const float> keys, token_rows<const float> values, stream) noexcept {
-    return host::append<Element>(view, layer, slots, keys, values);
+                                    const token_rows<const typename Input::storage>& keys,
+                                    const token_rows<const typename Input::storage>& values, stream) noexcept {
+    return host::append<Element, Input>(view, layer, slots, keys, values);
   }
 
-  template <element Element>
+  template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                    token_rows<float> keys, token_rows<float> values, stream) noexcept {
-    return host::gather<Element>(view, layer, slots, keys, values);
+                                    const token_rows<typename Output::storage>& keys,
+                                    const token_rows<typename Output::storage>& values, stream) noexcept {
+    return host::gather<Element, Output>(view, layer, slots, keys, values);
   }
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,

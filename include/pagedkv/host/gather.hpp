@@ -6,11 +6,14 @@
 
 namespace pagedkv::host {
 
-/// Decodes `slots[i]` of one layer into token i of `keys` and `values`. A negative slot leaves its token as it is.
-/// Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything is written.
-template <element Element>
+/// Decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot leaves its
+/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything
+/// is written.
+template <element Element, element Output = float32>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                  token_rows<float> keys, token_rows<float> values) noexcept {
+                                  const token_rows<typename Output::storage>& keys,
+                                  const token_rows<typename Output::storage>& values) noexcept {
+  static_assert(!Output::scaled, "rows carry no scales");
   using storage = typename Element::storage;
   if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
     return checked;
@@ -26,8 +29,9 @@ template <element Element>
         key_scale = *view.key_scale(layer, block, offset, head);
         value_scale = *view.value_scale(layer, block, offset, head);
       }
-      decode_row<Element>({view.template key<storage>(layer, block, offset, head), dim}, key_scale, {key, dim});
-      decode_row<Element>({view.template value<storage>(layer, block, offset, head), dim}, value_scale, {value, dim});
+      recode_row<Output, Element>({view.template key<storage>(layer, block, offset, head), dim}, key_scale, {key, dim});
+      recode_row<Output, Element>({view.template value<storage>(layer, block, offset, head), dim}, value_scale,
+                                  {value, dim});
     }
   });
   return {};

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <span>
 #include <type_traits>
 
 namespace pagedkv {
@@ -73,13 +73,29 @@ struct block_storage_view {
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
 /// Keys or values of consecutive tokens in the caller's memory: `[token][head][dim]`, with strides in numbers; the
-/// numbers of one head are contiguous. A call for more than `num_tokens` tokens is refused.
+/// numbers of one head are contiguous. `Number` is the storage type of an unscaled element. Rows go in and out of a
+/// cache for at most `num_tokens` tokens.
 template <class Number>
 struct token_rows {
   Number* data = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
-  std::int64_t num_tokens = std::numeric_limits<std::int64_t>::max();
+  std::int64_t num_tokens = 0;
+
+  constexpr operator token_rows<const Number>() const noexcept
+    requires(!std::is_const_v<Number>)
+  {
+    return {data, token_stride, head_stride, num_tokens};
+  }
 };
+
+/// The rows in an array `[token][head][dim]` without gaps, as many as it holds.
+template <class Numbers>
+[[nodiscard]] auto contiguous_rows(Numbers& numbers, std::int32_t num_kv_heads, std::int32_t head_dim) noexcept {
+  const auto all = std::span(numbers);
+  const auto token_stride = std::int64_t{num_kv_heads} * head_dim;
+  return token_rows<typename decltype(all)::element_type>{all.data(), token_stride, head_dim,
+                                                          static_cast<std::int64_t>(all.size()) / token_stride};
+}
 
 }  // namespace pagedkv

@@ -4,6 +4,9 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <concepts>
@@ -56,19 +59,28 @@ template <backend B>
   requires requires { requires B::reads_on_host; }
 inline constexpr bool reads_on_host<B> = true;
 
-/// A backend that writes and reads rows of storage whose element is `E`.
+/// A backend that writes and reads rows of storage whose element is `E`. Rows are stored as an unscaled element, `R`.
 ///
-/// | requirement                                              | meaning                                             |
-/// |----------------------------------------------------------|-----------------------------------------------------|
-/// | `b.template append<E>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
-/// | `b.template gather<E>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
+/// | requirement                                                 | meaning                                             |
+/// |-------------------------------------------------------------|-----------------------------------------------------|
+/// | `b.template append<E, R>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
+/// | `b.template gather<E, R>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
+template <class B, class Element, class Rows>
+concept moves_rows =
+    requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+             const token_rows<const typename Rows::storage>& input, const token_rows<typename Rows::storage>& output,
+             typename B::stream stream) {
+      {
+        b.template append<Element, Rows>(view, layer, slots, input, input, stream)
+      } noexcept -> std::same_as<result<void>>;
+      {
+        b.template gather<Element, Rows>(view, layer, slots, output, output, stream)
+      } noexcept -> std::same_as<result<void>>;
+    };
+
 template <class B, class Element>
 concept backend_for =
-    backend<B> && requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                           token_rows<const float> input, token_rows<float> output, typename B::stream stream) {
-      { b.template append<Element>(view, layer, slots, input, input, stream) } noexcept -> std::same_as<result<void>>;
-      { b.template gather<Element>(view, layer, slots, output, output, stream) } noexcept -> std::same_as<result<void>>;
-    };
+    backend<B> && moves_rows<B, Element, float32> && moves_rows<B, Element, float16> && moves_rows<B, Element, bfloat16>;
 
 /// A backend that computes attention where the blocks are. `Input` and `Output`, unscaled elements, say how queries and
 /// outputs are stored; batch, options and rows outlive the operation.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/parts/wide_vectors.hpp>
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -113,21 +116,26 @@ struct row_loops {
   return __builtin_bit_cast(float, absmax_bits(row.data(), row.size()));
 }
 
+/// Encodes numbers whose scale is known. Sizes must be equal.
+template <element E>
+void encode_numbers(std::span<const float> row, float scale, std::span<typename E::storage> stored) noexcept {
+  assert(row.size() == stored.size());
+#if defined(PAGEDKV_WIDE_VECTORS)
+  if (row_loops<E>::converts && has_wide_vectors) {
+    return row_loops<E>::encode_wide(row.data(), scale, stored.data(), row.size());
+  }
+#endif
+  row_loops<E>::encode(row.data(), scale, stored.data(), row.size());
+}
+
 /// Encodes the numbers of one token and head, and returns their scale (1 for unscaled elements). Sizes must be equal.
 template <element E>
 float encode_row(std::span<const float> row, std::span<typename E::storage> stored) noexcept {
-  assert(row.size() == stored.size());
   auto scale = 1.0f;
   if constexpr (E::scaled) {
     scale = E::scale_for(absmax(row));
   }
-#if defined(PAGEDKV_WIDE_VECTORS)
-  if (row_loops<E>::converts && has_wide_vectors) {
-    row_loops<E>::encode_wide(row.data(), scale, stored.data(), row.size());
-    return scale;
-  }
-#endif
-  row_loops<E>::encode(row.data(), scale, stored.data(), row.size());
+  encode_numbers<E>(row, scale, stored);
   return scale;
 }
 
@@ -141,6 +149,51 @@ void decode_row(std::span<const typename E::storage> stored, float scale, std::s
   }
 #endif
   row_loops<E>::decode(stored.data(), scale, row.data(), stored.size());
+}
+
+/// The general case of `recode_row`: by way of float32, in pieces that stay in the cache.
+template <element To, element From>
+float recode_in_pieces(std::span<const typename From::storage> from, float from_scale,
+                       std::span<typename To::storage> to) noexcept {
+  constexpr auto most = std::size_t{256};
+  float numbers[most];
+  const auto decode = [&](std::size_t first) {
+    const auto piece = std::span{numbers}.first(std::min(most, from.size() - first));
+    decode_row<From>(from.subspan(first, piece.size()), from_scale, piece);
+    return piece;
+  };
+  auto scale = 1.0f;
+  if constexpr (To::scaled) {
+    auto largest = std::int32_t{0};
+    for (auto first = std::size_t{0}; first < from.size(); first += most) {
+      largest = std::max(largest, __builtin_bit_cast(std::int32_t, absmax(decode(first))));
+    }
+    scale = To::scale_for(__builtin_bit_cast(float, largest));
+  }
+  for (auto first = std::size_t{0}; first < from.size(); first += most) {
+    const auto piece = decode(first);
+    encode_numbers<To>(piece, scale, to.subspan(first, piece.size()));
+  }
+  return scale;
+}
+
+/// Converts the numbers of one token and head from `From`, with this scale, to `To`, and returns their new scale (1 for
+/// unscaled elements). Equal unscaled elements keep every bit, NaN payloads included. Sizes must be equal.
+template <element To, element From>
+float recode_row(std::span<const typename From::storage> from, float from_scale,
+                 std::span<typename To::storage> to) noexcept {
+  assert(from.size() == to.size());
+  if constexpr (std::is_same_v<To, From> && !To::scaled) {
+    copy_run(from, to);
+    return 1;
+  } else if constexpr (std::is_same_v<From, float32>) {
+    return encode_row<To>(from, to);
+  } else if constexpr (std::is_same_v<To, float32>) {
+    decode_row<From>(from, from_scale, to);
+    return 1;
+  } else {
+    return recode_in_pieces<To, From>(from, from_scale, to);
+  }
 }
 
 }  // namespace pagedkv
