@@ -37,11 +37,12 @@ struct own_events : no_events {};
 
 /// Stores unscaled elements only.
 struct unscaled_backend : host_backend {
-  template <element Element>
+  template <element Element, element Rows>
     requires(!Element::scaled)
   result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                      token_rows<const float> keys, token_rows<const float> values, stream on) noexcept {
-    return host_backend::append<Element>(view, layer, slots, keys, values, on);
+                      const token_rows<const typename Rows::storage>& keys,
+                      const token_rows<const typename Rows::storage>& values, stream on) noexcept {
+    return host_backend::append<Element, Rows>(view, layer, slots, keys, values, on);
   }
 };
 

@@ -23,6 +23,7 @@
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
@@ -34,6 +35,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -86,11 +88,26 @@ class basic_kv_cache {
   /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_kv_cache(const cache_config& config, allocator_type memory = allocator_type{},
                           backend_type backend = backend_type{}, events_type events = events_type{})
-      : storage_(block_storage<element_type, layout_type, allocator_type>::create(config, std::move(memory)).value()),
-        backend_(std::move(backend)),
-        state_(config, std::move(events)) {}
+      : basic_kv_cache(storage_type::create(config, std::move(memory)).value(), config, std::move(backend),
+                       std::move(events)) {}
   basic_kv_cache(const cache_config& config, events_type events)
       : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
+
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move.
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
+                                                                      allocator_type memory = allocator_type{},
+                                                                      backend_type backend = backend_type{},
+                                                                      events_type events = events_type{}) noexcept {
+    auto storage = storage_type::create(config, std::move(memory));
+    if (!storage) {
+      return storage.error();
+    }
+    const auto construct = [&]() -> result<std::unique_ptr<basic_kv_cache>> {
+      return std::unique_ptr<basic_kv_cache>(
+          new basic_kv_cache(std::move(*storage), config, std::move(backend), std::move(events)));
+    };
+    return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+  }
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
@@ -461,6 +478,11 @@ class basic_kv_cache {
   }
 
  private:
+  using storage_type = block_storage<element_type, layout_type, allocator_type>;
+
+  basic_kv_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
+      : storage_(std::move(storage)), backend_(std::move(backend)), state_(config, std::move(events)) {}
+
   using state_type = cache_state<locking_type, eviction_type, hash_type, events_type>;
 
   /// Calls `body(record)` inside the sequence's mutex.
@@ -497,7 +519,7 @@ class basic_kv_cache {
   }
 
   [[no_unique_address]] typename locking_type::cache_mutex mutex_;
-  block_storage<element_type, layout_type, allocator_type> storage_;
+  storage_type storage_;
   [[no_unique_address]] backend_type backend_;
   state_type state_;
 };

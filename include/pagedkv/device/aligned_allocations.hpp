@@ -1,10 +1,10 @@
 #pragma once
 
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <vector>
 
 namespace pagedkv::hip {
@@ -52,12 +52,12 @@ class aligned_allocations {
   };
 
   [[nodiscard]] bool reserve_one() noexcept {
-    try {
-      moved_.reserve(moved_.size() + 1);
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
+    return detail::with_memory(
+        [&] {
+          moved_.reserve(moved_.size() + 1);
+          return true;
+        },
+        false);
   }
 
   std::vector<moved> moved_;

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/device/status.hpp>
 #include <pagedkv/kernels/transfer/move_blocks.hpp>
 #include <pagedkv/storage/block_pairs.hpp>
 
-#include <new>
 
 namespace pagedkv::hip {
 
@@ -18,15 +18,15 @@ namespace pagedkv::hip {
   if (const auto checked = check_pairs(view, pairs); !checked) {
     return checked;
   }
-  try {
+  const auto move = [&]() -> result<void> {
     auto order = move_order{pairs};
     if (const auto twice = order.ambiguous_destination()) {
       return error{error_code::invalid_argument, "destination block of two moves", *twice};
     }
     return to_result(kernels::move_blocks(view, order, stream), "launch of move_blocks");
-  } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "moves", static_cast<std::int64_t>(pairs.size())};
-  }
+  };
+  const auto num_moves = static_cast<std::int64_t>(pairs.size());
+  return detail::with_memory(move, error{error_code::out_of_memory, "moves", num_moves});
 }
 
 }  // namespace pagedkv::hip

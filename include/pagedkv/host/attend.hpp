@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/host/attention/check.hpp>
 #include <pagedkv/host/attention/kernels.hpp>
 #include <pagedkv/host/backend.hpp>
@@ -63,7 +64,7 @@ struct release_numbers {
 
 /// Runs a checked operation.
 [[nodiscard]] inline result<void> run(const attention_call& call, kernels code, workers threads) noexcept {
-  try {
+  const auto attend = [&]() -> result<void> {
     const auto num_threads = std::max(1, threads.size());
     const auto plan = make_plan(call, num_threads);
     const auto scratch = allocate(plan.scratch * num_threads);
@@ -80,9 +81,9 @@ struct release_numbers {
       });
     }
     return {};
-  } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "attention over rows", static_cast<std::int64_t>(call.batch.num_rows())};
-  }
+  };
+  const auto num_rows = static_cast<std::int64_t>(call.batch.num_rows());
+  return detail::with_memory(attend, error{error_code::out_of_memory, "attention over rows", num_rows});
 }
 
 }  // namespace attention

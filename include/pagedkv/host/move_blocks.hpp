@@ -1,11 +1,11 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/host/copy_blocks.hpp>
 #include <pagedkv/storage/move_order.hpp>
 
 #include <algorithm>
-#include <new>
 
 namespace pagedkv::host {
 
@@ -25,16 +25,16 @@ inline void swap_block(const block_storage_view& view, block_pair pair) noexcept
   if (const auto checked = check_pairs(view, pairs); !checked) {
     return checked;
   }
-  try {
+  const auto move = [&]() -> result<void> {
     auto order = move_order{pairs};
     if (const auto twice = order.ambiguous_destination()) {
       return error{error_code::invalid_argument, "destination block of two moves", *twice};
     }
     order.run([&](block_pair pair) { copy_block(view, pair); }, [&](block_pair pair) { swap_block(view, pair); });
     return {};
-  } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "moves", static_cast<std::int64_t>(pairs.size())};
-  }
+  };
+  const auto num_moves = static_cast<std::int64_t>(pairs.size());
+  return detail::with_memory(move, error{error_code::out_of_memory, "moves", num_moves});
 }
 
 }  // namespace pagedkv::host

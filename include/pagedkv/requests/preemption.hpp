@@ -3,6 +3,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/records.hpp>
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -55,7 +55,7 @@ class request_preemption {
   [[nodiscard]] bool make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
                                const token_run& prompt, salt tag, stream on,
                                std::vector<request_id>& preempted) noexcept {
-    try {
+    const auto preempt_fewest = [&] {
       auto candidates = records_.running();
       std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
       std::ranges::sort(candidates, [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
@@ -75,9 +75,8 @@ class request_preemption {
         }
       }
       return true;
-    } catch (const std::bad_alloc&) {
-    }
-    return false;
+    };
+    return detail::with_memory(preempt_fewest, false);
   }
 
   /// How many leading tokens of a resumed request need no computing.

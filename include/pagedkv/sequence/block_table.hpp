@@ -1,11 +1,11 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -36,16 +36,14 @@ class block_table {
   /// Reserves memory for `size` entries in all, so that growth to that size does not allocate. False when memory is
   /// exhausted.
   [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
-    try {
-      if (size > blocks_.capacity()) {
-        blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
-      }
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    } catch (const std::length_error&) {
-      return false;
-    }
+    return detail::with_memory(
+        [&] {
+          if (size > blocks_.capacity()) {
+            blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
+          }
+          return true;
+        },
+        false);
   }
 
   /// Appends entries, which the caller fills in. Requires reserved memory.

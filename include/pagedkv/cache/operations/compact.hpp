@@ -2,12 +2,12 @@
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -16,21 +16,20 @@ namespace pagedkv::detail {
 /// Where compaction would move blocks. No sources are destinations.
 template <class State>
 [[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state) noexcept {
-  try {
+  const auto plan = [&]() -> result<std::vector<block_pair>> {
     auto moves = std::vector<block_pair>{};
     plan_moves(state.pool, [&](block_id from, block_id to) {
       moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
     });
     return moves;
-  } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks};
-  }
+  };
+  return with_memory(plan, error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks});
 }
 
 /// The id of every block after the moves.
 template <class State>
 [[nodiscard]] result<std::vector<block_id>> new_names(const State& state, std::span<const block_pair> moves) noexcept {
-  try {
+  const auto rename = [&]() -> result<std::vector<block_id>> {
     auto names = std::vector<block_id>(static_cast<std::size_t>(state.config.num_blocks));
     for (std::size_t i = 0; i < names.size(); ++i) {
       names[i] = to_block(i);
@@ -39,9 +38,8 @@ template <class State>
       names[to_index(block_id{from})] = block_id{to};
     }
     return names;
-  } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks};
-  }
+  };
+  return with_memory(rename, error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks});
 }
 
 /// Renames moved blocks wherever they are named: linear in the pool and in all block tables.

@@ -3,11 +3,11 @@
 #include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -153,27 +153,25 @@ template <class State>
 template <class State>
 [[nodiscard]] result<release_gain> gain_of_releasing(State& state, std::span<const sequence_id> ids,
                                                      const token_run& prompt, salt tag) noexcept {
-  try {
+  const auto add_up = [&]() -> result<release_gain> {
     auto sum = release_gain{};
     for (const auto& block : blocks_gained(state, ids, prompt, tag).gained) {
       ++(block.fenced ? sum.with_steps : sum.at_once);
     }
     return sum;
-  } catch (const std::bad_alloc&) {
-    return no_memory_for_gain(ids.size());
-  }
+  };
+  return with_memory(add_up, no_memory_for_gain(ids.size()));
 }
 
 template <class State>
 [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(State& state, std::span<const sequence_id> ids,
                                                                  std::int64_t num_blocks, const token_run& prompt,
                                                                  salt tag) noexcept {
-  try {
+  const auto choose = [&]() -> result<std::vector<std::size_t>> {
     const auto released = blocks_gained(state, ids, prompt, tag);
     return useful_among(released, fewest_in_order(released, ids.size(), num_blocks));
-  } catch (const std::bad_alloc&) {
-    return no_memory_for_gain(ids.size());
-  }
+  };
+  return with_memory(choose, no_memory_for_gain(ids.size()));
 }
 
 }  // namespace pagedkv::detail
