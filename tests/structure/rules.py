@@ -4,6 +4,7 @@ import re
 
 # The parts that each part may include besides the standard library and itself.
 ALLOWED = {
+    "c": set(),
     "core": set(),
     "fwd.hpp": {"core"},
     "detail": {"core"},
@@ -37,6 +38,9 @@ RUNTIME_NAME = re.compile(
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
 ROLES = "Element|Locking|Eviction|Allocator|Backend|Layout|Hash|Events|Preemption"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
+# Cut short at the first brace; the name of a structure follows the second.
+C_DECLARATION = re.compile(r"enum|typedef [\w ]+ pagedkv_\w+|pagedkv_\w+|[\w *]+[ *]pagedkv_\w+\(.*\)")
+C_HEADER = re.compile(r"std(def|int)\.h")
 # Libraries whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
 FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|immintrin\.h|sys/mman\.h)")
 
@@ -141,7 +145,8 @@ def foreign_include_violations(root):
         if part_of(name) in MAY_SEE_DEVICE:
             continue
         for line, operand in includes(path.read_text()):
-            if not operand.startswith("<pagedkv/") and not FOREIGN_HEADER.fullmatch(operand.strip("<>")):
+            expected = C_HEADER if part_of(name) == "c" else FOREIGN_HEADER
+            if not operand.startswith("<pagedkv/") and not expected.fullmatch(operand.strip("<>")):
                 found.append(f"{name}:{line}: {operand} brings names that are not ours")
     return found
 
@@ -180,7 +185,11 @@ def foreign_name_violations(root):
             match = re.match(r"\s*#\s*define\s+(\w+)", line)
             if match and not match.group(1).startswith("PAGEDKV_"):
                 found.append(f"{name}:{number}: defines {match.group(1)}")
-        found += [f"{name}: `{declaration}` is global" for declaration in global_declarations(text)]
+        if part_of(name) == "c":
+            text = re.sub(r'extern "C" \{|\}(?=\s*#endif)', "", text)
+        for declaration in global_declarations(text):
+            if part_of(name) != "c" or not C_DECLARATION.fullmatch(declaration):
+                found.append(f"{name}: `{declaration}` is global")
     return found
 
 

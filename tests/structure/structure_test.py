@@ -77,6 +77,15 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.unbuilt_violations)
         self.expect(rules.prose_violations)
 
+    def test_names_in_c_begin_with_the_librarys(self):
+        good = 'extern "C" {\nenum { PAGEDKV_A };\ntypedef struct pagedkv_b { int c; } pagedkv_b;\nint pagedkv_d(void);\n}\n#endif\n'
+        self.write("include/pagedkv/c/good.h", "#include <stdint.h>\n" + good)
+        self.expect(rules.foreign_name_violations)
+        self.expect(rules.foreign_include_violations)
+        self.write("include/pagedkv/c/bad.h", "#include <stdio.h>\n" + good.replace("pagedkv_d", "d"))
+        self.expect(rules.foreign_name_violations, "c/bad.h: `int d(void)` is global")
+        self.expect(rules.foreign_include_violations, "c/bad.h:1: <stdio.h>")
+
     def test_upward_include(self):
         self.write("include/pagedkv/core/bad.hpp", "\n#  include  <pagedkv/policy/element/concept.hpp>  // up\n")
         self.expect(rules.include_violations, "core/bad.hpp:2: core must not include policy")

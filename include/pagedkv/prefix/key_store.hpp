@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -34,13 +35,12 @@ class key_store {
 
   /// False when memory is exhausted; then nothing is changed.
   [[nodiscard]] bool assign(block_id block, std::span<const prefix_key> keys) noexcept {
-    try {
+    const auto store = [&] {
       auto list = std::make_unique<const std::vector<prefix_key>>(keys.begin(), keys.end());
       ensure_lists()[to_index(block)] = std::move(list);
       return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
+    };
+    return detail::with_memory(store, false);
   }
 
   void clear(block_id block) noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -26,16 +27,13 @@ namespace pagedkv::detail {
 
 /// Room for keys, so that adding them does not allocate. False when memory is exhausted.
 [[nodiscard]] inline bool reserve_keys(sequence& s, std::span<const prefix_key> keys) noexcept {
-  try {
+  const auto reserve = [&] {
     if (const auto size = s.keys.size() + keys.size(); size > s.keys.capacity()) {
       s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
     }
     return true;
-  } catch (const std::bad_alloc&) {
-    return false;
-  } catch (const std::length_error&) {
-    return false;
-  }
+  };
+  return with_memory(reserve, false);
 }
 
 /// Keeps the hashes that a caller told of blocks which are full now, until they are published.
