@@ -11,8 +11,9 @@ import unittest
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 CONSUMER = pathlib.Path(__file__).parent / "consumer"
+ENGINE = pathlib.Path(__file__).parent / "engine"
 OUTPUT = "4 blocks are free\n"
-CMAKE_FILES = {f"share/cmake/pagedkv/{name}" for name in ("pagedkvConfig.cmake", "pagedkvConfigVersion.cmake", "targets.cmake")}
+CMAKE_FILES = {f"share/cmake/pagedkv/{name}" for name in ("FindxxHash.cmake", "kernels.cmake", "pagedkvConfig.cmake", "pagedkvConfigVersion.cmake")}
 
 
 def run(*command, **environment):
@@ -29,7 +30,7 @@ def run(*command, **environment):
 
 
 def headers_below(folder):
-    return {path.relative_to(folder).as_posix() for kind in ("*.hpp", "*.inl", "*.hip") for path in folder.rglob(kind)}
+    return {path.relative_to(folder).as_posix() for kind in ("*.h", "*.hpp", "*.inl", "*.hip", "*.cpp") for path in folder.rglob(kind)}
 
 
 class Packaging(unittest.TestCase):
@@ -104,6 +105,36 @@ class Packaging(unittest.TestCase):
         sources = headers_below(SOURCE_ROOT / "include") | headers_below(SOURCE_ROOT / "kernels")
         self.assertEqual(files, {f"include/third_party/{name}" for name in sources} | CMAKE_FILES)
         self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
+
+    def install_engine(self, *options):
+        """An engine's library, which exports a target that is built on pagedkv's."""
+        build, prefix = self.folder / "engine", self.folder / "engine_prefix"
+        run("cmake", "-S", ENGINE, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}", *options)
+        run("cmake", "--build", build)
+        run("cmake", "--install", build)
+        return prefix
+
+    def install_with_cmake(self):
+        build, prefix = self.folder / "pagedkv", self.folder / "prefix"
+        run("cmake", "-S", SOURCE_ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}")
+        run("cmake", "--install", build)
+        return prefix
+
+    def test_an_engine_with_the_sources_exports_its_library(self):
+        prefix = self.install_engine(f"-DPAGEDKV_SOURCE={SOURCE_ROOT}")
+        self.build_and_run_with_cmake("-DUSE_ENGINE=ON", f"-DCMAKE_PREFIX_PATH={prefix}")
+
+    def test_an_engine_with_an_installed_copy_exports_its_library(self):
+        installed = self.install_with_cmake()
+        prefix = self.install_engine(f"-DCMAKE_PREFIX_PATH={installed}")
+        self.build_and_run_with_cmake("-DUSE_ENGINE=ON", f"-DCMAKE_PREFIX_PATH={prefix};{installed}")
+
+    def test_cmake_names_what_is_missing(self):
+        installed = self.install_with_cmake()
+        for where in (f"-DCMAKE_PREFIX_PATH={installed}", f"-DPAGEDKV_SOURCE={SOURCE_ROOT}"):
+            with self.subTest(where), self.assertRaisesRegex(AssertionError, "xxHash(.|\n)*install libxxhash-dev"):
+                build = tempfile.mkdtemp(dir=self.folder)
+                run("cmake", "-S", self.consumer, "-B", build, where, "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include", PKG_CONFIG_LIBDIR=str(self.folder))
 
     def test_cmake_compiles_kernels_for_cuda(self):
         nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")

@@ -1,21 +1,6 @@
-# Defines pagedkv::pagedkv, the headers in PAGEDKV_INCLUDE_DIRS and what they need; and, in a project that enables CUDA or
-# HIP as a language, pagedkv::kernels, a library of the kernels of every element of the library, for host compilers to
-# link with.
+# Defines pagedkv::kernels in a project that enables CUDA or HIP as a language: a library of the kernels of every element of
+# the library, for host compilers to link with. Needs pagedkv::pagedkv and PAGEDKV_INCLUDE_DIRS.
 include_guard(GLOBAL)
-
-find_package(Threads REQUIRED)
-find_package(xxHash CONFIG QUIET)
-if(NOT TARGET xxHash::xxhash)
-  find_package(PkgConfig REQUIRED)
-  pkg_check_modules(pagedkv_xxhash REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
-  add_library(xxHash::xxhash ALIAS PkgConfig::pagedkv_xxhash)
-endif()
-
-add_library(pagedkv INTERFACE)
-add_library(pagedkv::pagedkv ALIAS pagedkv)
-target_compile_features(pagedkv INTERFACE cxx_std_20)
-target_include_directories(pagedkv SYSTEM INTERFACE ${PAGEDKV_INCLUDE_DIRS})
-target_link_libraries(pagedkv INTERFACE xxHash::xxhash Threads::Threads)
 
 get_property(pagedkv_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
 foreach(language CUDA HIP)
@@ -28,7 +13,7 @@ foreach(language CUDA HIP)
   add_library(pagedkv_kernels STATIC EXCLUDE_FROM_ALL ${pagedkv_sources})
   add_library(pagedkv::kernels ALIAS pagedkv_kernels)
   target_compile_options(pagedkv_kernels PRIVATE -std=c++20)  # CMake 3.25 knows no feature of C++20 for CUDA 13
-  target_link_libraries(pagedkv_kernels PUBLIC pagedkv)
+  target_link_libraries(pagedkv_kernels PUBLIC pagedkv::pagedkv)
   if(language STREQUAL "CUDA")
     find_package(CUDAToolkit REQUIRED)
     target_compile_definitions(pagedkv_kernels INTERFACE PAGEDKV_NVIDIA)
