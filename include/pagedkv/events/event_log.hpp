@@ -121,7 +121,10 @@ class basic_event_log {
 };
 
 /// Logs everything.
-using event_log = basic_event_log<>;
+class event_log : public basic_event_log<> {
+ public:
+  using basic_event_log::basic_event_log;
+};
 
 static_assert(events<event_log>);
 
