@@ -227,20 +227,38 @@ TEST_CASE("a stream of all kinds tells of sequences, steps, copies and refusals"
   CHECK(seen[1].kind == event_kind::admitted);
 }
 
-TEST_CASE("a request tracker reports preemptions through its cache's stream", "[events]") {
-  auto watched = watched_cache<event_kinds{event_kind::preempted}>{small};
+TEST_CASE("a request tracker reports starts, preemptions and ends through its cache's stream", "[events]") {
+  auto watched = watched_cache<event_kinds{event_kind::started, event_kind::preempted, event_kind::ended}>{small};
   auto tracker = request_tracker{watched.cache};
+  const auto is = [](const cache_event& event, event_kind kind, request_id request, sequence_id sequence) {
+    return event.kind == kind && event.request == static_cast<std::uint64_t>(request) && event.sequence == sequence;
+  };
   const auto prompt = std::array<token, 6>{1, 2, 3, 4, 5, 6};
   const auto low = tracker.submit(prompt).value();
   auto options = request_options{};
   options.sequence.priority = 90;
   options.may_preempt = true;
-  REQUIRE(tracker.submit(prompt, options).has_value());
-  const auto preempted = watched.drain();
-  REQUIRE(preempted.size() == 1);
-  CHECK(preempted[0].kind == event_kind::preempted);
-  CHECK(preempted[0].request == static_cast<std::uint64_t>(low.id));
-  CHECK(preempted[0].sequence == low.sequence);
+  const auto high = tracker.submit(prompt, options).value();
+  auto seen = watched.drain();
+  REQUIRE(seen.size() == 3);
+  CHECK(is(seen[0], event_kind::started, low.id, low.sequence));
+  CHECK(is(seen[1], event_kind::preempted, low.id, low.sequence));
+  CHECK(is(seen[2], event_kind::started, high.id, high.sequence));
+
+  REQUIRE(watched.cache.commit(high.sequence, 6).has_value());
+  const auto forked = tracker.fork(high.id).value();
+  REQUIRE(tracker.finish(high.id).has_value());
+  REQUIRE(tracker.cancel(forked.id).has_value());
+  const auto resumed = tracker.resume(low.id, prompt).value();
+  REQUIRE(tracker.fail(low.id, {}).has_value());
+  CHECK_FALSE(tracker.finish(low.id).has_value());
+  seen = watched.drain();
+  REQUIRE(seen.size() == 5);
+  CHECK(is(seen[0], event_kind::started, forked.id, forked.sequence));
+  CHECK(is(seen[1], event_kind::ended, high.id, sequence_id{}));
+  CHECK(is(seen[2], event_kind::ended, forked.id, sequence_id{}));
+  CHECK(is(seen[3], event_kind::started, low.id, resumed.sequence));
+  CHECK(is(seen[4], event_kind::ended, low.id, sequence_id{}));
 }
 
 /// A router that knows only events: contents are cached while more of them were stored than evicted.

@@ -67,6 +67,9 @@ TEST_CASE("a log writes one line for each event, with the fields that its kind s
         lines{"refused blocks=9 available=8"});
   CHECK(line_of({.kind = event_kind::step_begun, .step = step_id{2}}) == lines{"step_begun step=2"});
   CHECK(line_of({.kind = event_kind::step_retired, .step = step_id{2}}) == lines{"step_retired step=2"});
+  CHECK(line_of({.kind = event_kind::started, .sequence = sequence_id{5}, .request = 8}) ==
+        lines{"started request=8 sequence=5"});
+  CHECK(line_of({.kind = event_kind::ended, .request = 8}) == lines{"ended request=8"});
   CHECK(line_of({.kind = event_kind::preempted, .sequence = sequence_id{5}, .request = 8}) ==
         lines{"preempted request=8 sequence=5"});
 }

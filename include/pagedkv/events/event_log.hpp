@@ -43,6 +43,10 @@ class event_line {
         break;
       case event_kind::step_begun: begin("step_begun").id("step", event.step); break;
       case event_kind::step_retired: begin("step_retired").id("step", event.step); break;
+      case event_kind::started:
+        begin("started").count("request", event.request).id("sequence", event.sequence);
+        break;
+      case event_kind::ended: begin("ended").count("request", event.request); break;
       case event_kind::preempted:
         begin("preempted").count("request", event.request).id("sequence", event.sequence);
         break;

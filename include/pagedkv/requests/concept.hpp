@@ -23,7 +23,7 @@ namespace pagedkv {
 /// |------------------------------------------------|------------------------------------------------------------------|
 /// | `C::stream`                                    | on which bytes are copied; a default one exists                  |
 /// | `C::locking_type`                              | models `locking`; the tracker is for as many threads             |
-/// | `C::events_type`, `c.events()`                 | models `events`; is told of preemptions                          |
+/// | `C::events_type`, `c.events()`                 | models `events`; gets starts, preemptions and ends of requests   |
 /// | `c.config().max_sequences`                     | sequences alive at once                                          |
 /// | `c.time()`                                     | for records; never goes back                                     |
 /// | `c.create_sequence(tokens, options)`           | all or nothing                                                   |

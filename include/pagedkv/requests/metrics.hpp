@@ -17,8 +17,8 @@ namespace detail {
   constexpr auto open = metric_family{gauge, "requests", "", "Requests that have not ended, by state."};
   constexpr auto ended = metric_family{counter, "ended", "requests", "Requests that have ended, by outcome."};
   return std::array{
-      rows::row<&all::submitted>({counter, "submitted", "requests", "Requests that were admitted."}),
-      rows::row<&all::refused>({counter, "refused", "requests", "Requests that were not admitted."}),
+      rows::row<&all::submitted>({counter, "submitted", "requests", "Requests that were admitted, forks included."}),
+      rows::row<&all::refused>({counter, "refused", "requests", "Requests that were not admitted, forks included."}),
       rows::row<&all::running>(open, {"state", "running"}),
       rows::row<&all::preempted>(open, {"state", "preempted"}),
       rows::row<&all::finished>(ended, {"outcome", "finished"}),

@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/admission.hpp>
@@ -92,8 +93,9 @@ class request_tracker {
     }
     request.sequence = admitted->id;
     request.submitted = cache_.time();
-    return {submission{records_.open(**place, request), admitted->id, admitted->num_cached_tokens},
-            std::move(preempted)};
+    const auto id = records_.open(**place, request);
+    report_start(id, admitted->id);
+    return {submission{id, admitted->id, admitted->num_cached_tokens}, std::move(preempted)};
   }
 
   /// Restarts a preempted request on all its tokens so far. Errors: those of `submit`; `not_preempted`,
@@ -115,6 +117,7 @@ class request_tracker {
       releases_.release(admitted->id, {});
       return {resumed.error(), std::move(preempted)};
     }
+    report_start(id, admitted->id);
     return {submission{id, admitted->id, num_computed}, std::move(preempted)};
   }
 
@@ -169,7 +172,9 @@ class request_tracker {
     request.arrival = (*place)->record.arrival;
     request.sequence = *forked;
     request.submitted = cache_.time();
-    return request_fork{records_.open(**place, request), *forked};
+    const auto made = records_.open(**place, request);
+    report_start(made, *forked);
+    return request_fork{made, *forked};
   }
 
   /// The end of a running or preempted request. The hint is passed on to the eviction policy. Errors:
@@ -200,6 +205,13 @@ class request_tracker {
   [[nodiscard]] tracker_statistics statistics() noexcept { return records_.statistics(); }
 
  private:
+  void report_start([[maybe_unused]] request_id id, [[maybe_unused]] sequence_id sequence) noexcept {
+    if constexpr (reports<typename Cache::events_type, event_kind::started>) {
+      cache_.events().emit(
+          {.kind = event_kind::started, .sequence = sequence, .request = static_cast<std::uint64_t>(id)});
+    }
+  }
+
   using locking_type = typename Cache::locking_type;
   static constexpr bool one_thread =
       !locking_type::family::concurrent && std::is_same_v<typename locking_type::cache_mutex, no_mutex>;
@@ -247,6 +259,9 @@ class request_tracker {
     const auto held = records_.end(id, how, cache_.time(), failure);
     if (!held) {
       return held.error();
+    }
+    if constexpr (reports<typename Cache::events_type, event_kind::ended>) {
+      cache_.events().emit({.kind = event_kind::ended, .request = static_cast<std::uint64_t>(id)});
     }
     if (*held) {
       releases_.release(**held, hint);

@@ -24,7 +24,9 @@ enum class event_kind : std::uint8_t {
   refused,       // an operation needs more blocks than are available: num_blocks, num_available
   step_begun,    // step
   step_retired,  // step
+  started,       // a request was submitted, forked or resumed: request, sequence
   preempted,     // a request gave its blocks to another: request, sequence
+  ended,         // a request finished, was cancelled or failed: request
 };
 
 /// A set of kinds.
@@ -52,10 +54,10 @@ struct event_kinds {
 /// Enough to follow which prefixes are cached.
 inline constexpr auto prefix_event_kinds = event_kinds{event_kind::stored, event_kind::evicted, event_kind::reset};
 
-inline constexpr auto all_event_kinds =
-    event_kinds{event_kind::stored,  event_kind::evicted,    event_kind::reset,        event_kind::admitted,
-                event_kind::hit,     event_kind::forked,     event_kind::released,     event_kind::copied,
-                event_kind::refused, event_kind::step_begun, event_kind::step_retired, event_kind::preempted};
+inline constexpr auto all_event_kinds = event_kinds{
+    event_kind::stored,       event_kind::evicted,  event_kind::reset,     event_kind::admitted, event_kind::hit,
+    event_kind::forked,       event_kind::released, event_kind::copied,    event_kind::refused,  event_kind::step_begun,
+    event_kind::step_retired, event_kind::started,  event_kind::preempted, event_kind::ended};
 
 /// One change, with the fields that its kind sets. docs/events.md defines the hash.
 struct cache_event {
