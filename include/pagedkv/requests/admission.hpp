@@ -32,11 +32,11 @@ struct room_wanted {
   return part;
 }
 
-/// Repeats an operation that takes blocks of the cache, and whose first attempt was `done`, until it succeeds or there is
-/// no way to make room for it: free and evictable blocks first, then sequences whose release was deferred, then
-/// preemption, if the request may preempt. Requests that are preempted are added to `preempted`.
+/// Repeats an operation that takes blocks of the cache, and whose first attempt was `done`, until it succeeds or there
+/// is no way to make room: free and evictable blocks first, then sequences whose release was deferred, then preemption,
+/// if the request may preempt. Adds preempted requests to `preempted`.
 ///
-/// Where room comes only when a step retires, no other request is preempted meanwhile.
+/// If a step's retirement will make room, no other request is preempted.
 template <class Result, class Cache, class Preemption, class Mutex, class Operation>
 [[nodiscard]] Result with_room(Result done, const room_wanted<typename Cache::stream>& wanted,
                                std::vector<request_id>& preempted, sequence_releases<Cache, Mutex>& releases,

@@ -10,8 +10,8 @@
 
 namespace pagedkv {
 
-/// Sequences that are still to be released, because another thread was inside of them: a queue, so that each has its turn
-/// however long another stays busy. Takes memory only when made.
+/// Sequences whose release was deferred because another thread was inside them. A queue, so that a sequence that stays
+/// busy does not delay the others. Only the constructor allocates.
 template <class Mutex>
 class deferred_releases {
  public:

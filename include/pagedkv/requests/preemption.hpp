@@ -79,7 +79,7 @@ class request_preemption {
     return detail::with_memory(preempt_fewest, false);
   }
 
-  /// How many leading tokens of a resumed request need no computing.
+  /// Number of leading tokens of a resumed request whose K/V is in the cache.
   [[nodiscard]] std::int64_t restore([[maybe_unused]] const preemption_candidate& request, std::int64_t num_cached,
                                      [[maybe_unused]] stream on) noexcept {
     if constexpr (Preemption::keeps_kv) {
@@ -89,7 +89,7 @@ class request_preemption {
     }
   }
 
-  /// To be called when a request has ended.
+  /// Call it when a request has ended.
   void discard([[maybe_unused]] request_id id) noexcept {
     if constexpr (Preemption::keeps_kv) {
       policy_.discard(id);

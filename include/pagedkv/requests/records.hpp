@@ -16,8 +16,8 @@
 
 namespace pagedkv {
 
-/// The records of a tracker's requests, behind one mutex. No member calls anything outside while it holds the mutex,
-/// and none but `running` takes memory then.
+/// The records of a tracker's requests, behind one mutex. While a member holds the mutex, it calls no other component,
+/// and only `running` allocates.
 template <class Mutex>
 class request_records {
  public:
@@ -91,7 +91,7 @@ class request_records {
     return info;
   }
 
-  /// Running to preempted: the sequence of the candidate is the caller's to release. `saving`: the request can be resumed
+  /// Changes running to preempted: the caller releases the candidate's sequence. `saving`: the request can be resumed
   /// only after `end_saving`.
   [[nodiscard]] result<preemption_candidate> preempt(request_id id, bool saving) noexcept {
     auto taken = preemption_candidate{};
@@ -137,7 +137,7 @@ class request_records {
     return busy ? saving(id) : resumed;
   }
 
-  /// Running or preempted to an end. The sequence, if the request held one, is the caller's to release.
+  /// Changes running or preempted to an ended state. The caller releases the request's sequence, if there is one.
   [[nodiscard]] result<std::optional<sequence_id>> end(request_id id, request_state how, timestamp now,
                                                        const std::optional<error>& failure) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -201,7 +201,7 @@ class request_records {
   [[nodiscard]] static error saving(request_id id) noexcept {
     return {error_code::sequence_busy, "id of a request whose K/V is being saved", static_cast<std::int64_t>(id)};
   }
-  /// Why an operation refuses a request in this state.
+  /// The reason why an operation refuses a request in this state.
   [[nodiscard]] static error error_of(request_id id, request_state state) noexcept {
     const auto value = static_cast<std::int64_t>(id);
     switch (state) {

@@ -30,19 +30,19 @@ namespace pagedkv {
 /// cancel, fail and preempt comes first.
 ///
 /// Preemption: a preempted request loses its blocks until it is resumed. When the pool is full and a request may
-/// preempt, running requests that rank below it are preempted, lowest first, as few as it takes and only such as make
-/// room; if all of them would not be enough, none is. Where open steps use their blocks, the operation is refused all
-/// the same, and `error::step` says with which step the room comes; asked again before, it preempts nobody else. Each
-/// operation returns whom it preempted.
+/// preempt, running requests that rank below it are preempted: the lowest first, as few as possible, and only requests
+/// whose blocks make room. If all of them do not suffice, none is preempted. If open steps use their blocks, the
+/// operation is refused, and `error::step` is the step whose retirement provides the room; a repetition before that
+/// preempts no other request. Each operation returns the requests that it preempted.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
-/// thread. It is held while a record is found and changed, for `submit`, `resume` and `append` that preempt also while
-/// all records are read, and never while the cache or the preemption policy is called. So a thread that is stopped
-/// inside the cache stops no other; one that is stopped while it holds the mutex stops all that use this tracker, also
-/// under `lock_free`. Where the cache answers `sequence_busy` to a release, a later operation of the tracker releases
-/// that sequence.
+/// thread. The tracker holds it while it finds and changes a record and, in a `submit`, `resume` or `append` that
+/// preempts, while it reads all records; never while it calls the cache or the preemption policy. So a thread that is
+/// stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops all users of this
+/// tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the
+/// tracker repeats it.
 ///
-/// `Cache` outlives the tracker. Streams are those on which operations copy bytes, if they have to.
+/// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
 class request_tracker {
   static_assert(cache_for_requests<Cache>,

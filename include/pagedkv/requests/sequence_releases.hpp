@@ -12,8 +12,8 @@ namespace pagedkv {
 
 namespace detail {
 
-/// Calls `operation()`, and again while another thread is inside the sequence, a bounded number of times: that thread
-/// may be stopped there.
+/// Calls `operation()`, and repeats it while another thread is inside the sequence: a bounded number of times, because
+/// that thread may be stopped.
 template <class Locking, class Operation>
 [[nodiscard]] auto retry_while_busy(Operation&& operation) noexcept {
   constexpr auto max_attempts = 16;
@@ -29,7 +29,7 @@ template <class Locking, class Operation>
 
 }  // namespace detail
 
-/// Releases sequences, later if need be. Takes memory only when made, and only where the cache may answer
+/// Releases sequences, deferred if necessary. Only the constructor allocates, and only if the cache may return
 /// `sequence_busy`.
 template <class Cache, class Mutex>
 class sequence_releases {
@@ -38,7 +38,7 @@ class sequence_releases {
       : cache_(cache),
         deferred_(waits_for_sequence ? 0 : static_cast<std::size_t>(cache.config().max_sequences)) {}
 
-  /// Only the caller knows that the sequence is still there, so that only an operation on it can be in the way.
+  /// Only the caller knows the sequence, so the release fails only while another operation is inside it.
   void release(sequence_id id, const release_hint& hint) noexcept {
     const auto released =
         detail::retry_while_busy<typename Cache::locking_type>([&] { return cache_.release(id, hint); });
@@ -47,7 +47,7 @@ class sequence_releases {
     }
   }
 
-  /// Tries each deferred release once more. Returns whether there were any.
+  /// Repeats each deferred release. Returns whether there were any.
   bool release_deferred() noexcept {
     auto any = false;
     if constexpr (!waits_for_sequence) {

@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// How many requests a tracker follows, and how long it keeps the records of ended ones. It holds memory for
-/// `max_open + max_ended` records at most. A plain value: `validate` says whether a tracker can be built.
+/// The number of requests that a tracker follows, and how long it keeps the records of ended ones. It allocates at most
+/// `max_open + max_ended` records. A plain value: `validate` checks it.
 struct tracker_config {
   std::int32_t max_open = 0;                             // running and preempted; 0: twice the cache's `max_sequences`
   std::int32_t max_ended = 1024;                         // records; the oldest go first

@@ -7,8 +7,8 @@
 
 namespace pagedkv {
 
-/// Preempts requests of lower priority, and of the same priority those that arrived later. Their tokens are computed
-/// again on resumption, as far as they are not still in the prefix cache.
+/// Preempts requests of lower priority and, with equal priority, those that arrived later. On resumption, their tokens
+/// are computed again unless they are still in the prefix cache.
 struct recompute {
   static constexpr bool enabled = true;
   static constexpr bool keeps_kv = false;
