@@ -168,7 +168,7 @@ class basic_kv_cache {
   /// what is published stays so when its writer gives way. Copies that the cache itself enqueues, on write in
   /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead
   /// of an event that its stream waits for. Errors: `invalid_argument` beyond the length, or before what was
-  /// committed.
+  /// committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
@@ -187,7 +187,7 @@ class basic_kv_cache {
                                 });
   }
 
-  /// A second sequence on the same blocks. The first must be committed to its end.
+  /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
   [[nodiscard]] result<sequence_id> fork(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& from) -> result<sequence_id> {
@@ -204,7 +204,8 @@ class basic_kv_cache {
     });
   }
 
-  /// Keeps the first `num_tokens`. Whole blocks past the end are released; what is published stays published.
+  /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
+  /// published ones stay published. A prompt that is cut ends there.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return detail::truncate(state_, s, num_tokens); });
