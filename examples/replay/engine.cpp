@@ -1,13 +1,14 @@
-#include "engine.hpp"
-
-#include "engine_of.hpp"
+#include "engine_parts.hpp"
 
 namespace pagedkv::replay {
 
 std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config, const event_log& log) {
-  return with_policy(all_lockings{}, chosen.locking, [&]<class Locking>(std::type_identity<Locking>) {
-    return make_engine_with<Locking>(chosen, config, log);
-  });
+  for (const auto make : {make_engine_in<0>, make_engine_in<1>, make_engine_in<2>, make_engine_in<3>}) {
+    if (auto made = make(chosen, config, log)) {
+      return made;
+    }
+  }
+  return nullptr;  // the command line offers the policies of the parts only
 }
 
 }  // namespace pagedkv::replay

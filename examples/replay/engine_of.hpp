@@ -1,11 +1,16 @@
 #pragma once
 
 #include "../support/chosen_eviction.hpp"
+#include "../support/policy_parts.hpp"
 #include "engine.hpp"
+#include "engine_parts.hpp"
 #include "options.hpp"
 #include "policies.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+
+#include <algorithm>
+#include <cstddef>
 
 namespace pagedkv::replay {
 
@@ -78,7 +83,6 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
   });
 }
 
-/// Instantiated in a file for each locking policy, to be compiled side by side.
 template <locking Locking>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
   check_threads<Locking>(chosen);
@@ -87,13 +91,16 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
   });
 }
 
-extern template std::unique_ptr<engine> make_engine_with<single_thread>(const options&, const cache_config&,
-                                                                        const event_log&);
-extern template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&,
-                                                                  const event_log&);
-extern template std::unique_ptr<engine> make_engine_with<sharded_mutex>(const options&, const cache_config&,
-                                                                        const event_log&);
-extern template std::unique_ptr<engine> make_engine_with<lock_free>(const options&, const cache_config&,
-                                                                    const event_log&);
+/// The engine, or null where the chosen locking policy is in another part.
+template <std::size_t Part>
+std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config, const event_log& log) {
+  constexpr auto lockings = support::part_of<Part, num_engine_parts>(all_lockings{});
+  if (const auto names = names_of(lockings); std::ranges::find(names, chosen.locking) == names.end()) {
+    return nullptr;
+  }
+  return with_policy(lockings, chosen.locking, [&]<class Locking>(std::type_identity<Locking>) {
+    return make_engine_with<Locking>(chosen, config, log);
+  });
+}
 
 }  // namespace pagedkv::replay

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../../examples/support/policy_parts.hpp"
 #include "cache_under_test.hpp"
 #include "policy_matrix.hpp"
 
@@ -43,20 +44,11 @@ void add_matrix_of(std::vector<cache_kind>& kinds) {
       });
 }
 
-template <std::size_t Part, std::size_t Number, class First, class... Rest>
-void add_matrix_part(std::vector<cache_kind>& kinds, policy_list<First, Rest...>) {
-  if constexpr (Number % num_matrix_parts == Part) {
-    add_matrix_of<First>(kinds);
-  }
-  if constexpr (sizeof...(Rest) != 0) {
-    add_matrix_part<Part, Number + 1>(kinds, policy_list<Rest...>{});
-  }
-}
-
 template <std::size_t Part>
 [[nodiscard]] std::vector<cache_kind> make_matrix_part() {
   auto kinds = std::vector<cache_kind>{};
-  add_matrix_part<Part, 0>(kinds, all_elements{});
+  for_each_policy(support::part_of<Part, num_matrix_parts>(all_elements{}),
+                  [&]<class Element>(std::type_identity<Element>) { add_matrix_of<Element>(kinds); });
   return kinds;
 }
 

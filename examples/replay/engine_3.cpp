@@ -1,0 +1,8 @@
+#include "engine_of.hpp"
+
+template <>
+std::unique_ptr<pagedkv::replay::engine> pagedkv::replay::make_engine_in<3>(const options& chosen,
+                                                                            const cache_config& config,
+                                                                            const event_log& log) {
+  return make_engine_of_part<3>(chosen, config, log);
+}

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "engine.hpp"
+
+#include <cstddef>
+
+namespace pagedkv::replay {
+
+/// Engines are compiled in parts, side by side, each with some of the locking policies: part `i` in engine_<i>.cpp.
+inline constexpr auto num_engine_parts = std::size_t{4};
+
+/// See `make_engine`; null where the chosen locking policy is in another part.
+template <std::size_t Part>
+std::unique_ptr<engine> make_engine_in(const options& chosen, const cache_config& config, const event_log& log);
+
+template <>
+std::unique_ptr<engine> make_engine_in<0>(const options&, const cache_config&, const event_log&);
+template <>
+std::unique_ptr<engine> make_engine_in<1>(const options&, const cache_config&, const event_log&);
+template <>
+std::unique_ptr<engine> make_engine_in<2>(const options&, const cache_config&, const event_log&);
+template <>
+std::unique_ptr<engine> make_engine_in<3>(const options&, const cache_config&, const event_log&);
+
+}  // namespace pagedkv::replay

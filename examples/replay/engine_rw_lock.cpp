@@ -1,7 +1,0 @@
-#include "engine_of.hpp"
-
-namespace pagedkv::replay {
-
-template std::unique_ptr<engine> make_engine_with<rw_lock>(const options&, const cache_config&, const event_log&);
-
-}  // namespace pagedkv::replay
