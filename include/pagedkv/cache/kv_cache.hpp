@@ -73,16 +73,7 @@ class basic_kv_cache {
   /// Whether priorities and retention in `sequence_options` have an effect.
   static constexpr bool uses_priority = pagedkv::uses_priority<eviction_type>;
 
-  static_assert(
-      std::is_same_v<typename policies::changes, policy_list<Changes...>>,
-      "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: write "
-      "kv_cache<Policies...>, which takes them in any order");
-  static_assert(backend_for<backend_type, element_type>,
-                "this backend cannot append and gather rows of this element: choose another of the two");
-  static_assert(
-      on_host<allocator_type> || !reads_on_host<backend_type>,
-      "this backend works on the host, and this allocator's memory is out of the host's reach: use "
-      "`hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend");
+  static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
 
   /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when
   /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.

@@ -10,6 +10,8 @@
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 
+#include <type_traits>
+
 namespace pagedkv {
 
 /// The decisions of a cache's policies.
@@ -26,6 +28,24 @@ struct cache_with;
 template <class Defaults, class... Changes>
 struct cache_with<Defaults, policy_list<Changes...>> {
   using type = basic_kv_cache<Defaults, Changes...>;
+};
+
+/// Fails to compile, with a sentence, where the policies of a cache do not work together. A type of its own, so that a
+/// failure leaves the cache complete: compilers report nothing else.
+template <class Defaults, class... Changes>
+struct cache_check {
+  using policies = policy_set<cache_axes, Defaults, Changes...>;
+  using backend_type = typename policies::template on<backend_axis>;
+
+  static_assert(std::is_same_v<typename policies::changes, policy_list<Changes...>>,
+                "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: "
+                "write kv_cache<Policies...>, which takes them in any order");
+  static_assert(backend_for<backend_type, typename policies::template on<element_axis>>,
+                "this backend cannot append and gather rows of this element: choose another of the two");
+  static_assert(
+      on_host<typename policies::template on<allocator_axis>> || !reads_on_host<backend_type>,
+      "this backend works on the host, and this allocator's memory is out of the host's reach: use "
+      "`hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend");
 };
 
 }  // namespace detail
