@@ -76,6 +76,13 @@ std::vector<stopped_operation> operations() {
          ignore(tracker.preempt(known.id));
          ignore(tracker.resume(known.id, text(5, 0)));
        }},
+      {"fork",
+       [](cache_under_test&, tracker_under_test& tracker, const submission& known) {
+         if (const auto forked = tracker.fork(known.id)) {
+           ignore(tracker.append(forked->id, text(2, 60)));
+           ignore(tracker.finish(forked->id));
+         }
+       }},
       {"finish",
        [](cache_under_test&, tracker_under_test& tracker, const submission& known) {
          ignore(tracker.finish(known.id));

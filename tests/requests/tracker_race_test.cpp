@@ -31,7 +31,7 @@ class contest {
     std::ranges::shuffle(order, random);
     start_.arrive_and_wait();
     for (const auto i : order) {
-      num_ended_[i] += attempt(ids_[i], random() % 5);
+      num_ended_[i] += attempt(ids_[i], random() % 6);
     }
   }
 
@@ -39,7 +39,9 @@ class contest {
   void submit_more(std::vector<std::vector<token>> prompts) {
     start_.arrive_and_wait();
     for (const auto& prompt : prompts) {
-      if (const auto submitted = under_test_.tracker.submit(prompt, with_priority(60, true))) {
+      const auto submitted = under_test_.tracker.submit(prompt, with_priority(60, true));
+      num_preempted_ += std::ssize(submitted.preempted());
+      if (submitted) {
         num_unexpected_ += !under_test_.tracker.finish(submitted->id);
       } else {
         num_unexpected_ += submitted.error().code != error_code::capacity_exhausted;
@@ -49,6 +51,8 @@ class contest {
 
   [[nodiscard]] int num_ended(std::size_t request) const { return num_ended_[request]; }
   [[nodiscard]] int num_unexpected() const { return num_unexpected_; }
+  /// Preemptions that operations returned.
+  [[nodiscard]] std::int64_t num_preempted() const { return num_preempted_; }
   [[nodiscard]] request_id id(std::size_t request) const { return ids_[request]; }
 
   static constexpr auto num_attackers = 3;
@@ -62,11 +66,29 @@ class contest {
       case 0: done = tracker.finish(id); break;
       case 1: done = tracker.cancel(id); break;
       case 2: done = tracker.fail(id, some_failure); break;
-      case 3: note(tracker.preempt(id)); return false;
+      case 3:
+        done = tracker.preempt(id);
+        num_preempted_ += done.has_value();
+        note(done);
+        return false;
+      case 4: try_fork(id); return false;
       default: note(tracker.append(id, std::vector<token>(3, 1))); return false;
     }
     note(done);
     return done.has_value();
+  }
+
+  void try_fork(request_id id) {
+    auto& tracker = under_test_.tracker;
+    const auto forked = tracker.fork(id);
+    if (!forked) {
+      note(forked.error());
+      return;
+    }
+    const auto appended = tracker.append(forked->id, std::vector<token>(2, 1));
+    note(appended);
+    num_preempted_ += std::ssize(appended.preempted());
+    num_unexpected_ += !tracker.finish(forked->id);  // running or preempted: no other thread knows it
   }
 
   void note(const result<void>& done) {
@@ -74,7 +96,8 @@ class contest {
     if (!done) {
       const auto code = done.error().code;
       num_unexpected_ +=
-          code != already_ended && code != preempted && code != capacity_exhausted && code != sequence_busy;
+          code != already_ended && code != preempted && code != capacity_exhausted && code != sequence_busy &&
+          code != invalid_argument;  // a fork of a request whose last tokens are not committed
     }
   }
 
@@ -82,6 +105,7 @@ class contest {
   std::vector<request_id> ids_;
   std::vector<std::atomic<int>> num_ended_;
   std::atomic<int> num_unexpected_{0};
+  std::atomic<std::int64_t> num_preempted_{0};
   std::latch start_{num_attackers + 1};
 };
 
@@ -90,6 +114,7 @@ TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread 
   auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto under_test = tracked_cache<TestType>{64, {.max_ended = 1000}};
+  auto num_preempted = std::int64_t{0};
   for (auto round = 0; round < 40; ++round) {
     auto ids = std::vector<request_id>{};
     for (std::size_t i = 0; i < num_requests; ++i) {
@@ -109,6 +134,7 @@ TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread 
     }
 
     CHECK(held.num_unexpected() == 0);
+    num_preempted += held.num_preempted();
     for (std::size_t i = 0; i < num_requests; ++i) {
       const auto state = under_test.state(held.id(i));
       const bool over = state != request_state::running && state != request_state::preempted;
@@ -122,6 +148,7 @@ TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread 
   CHECK(counted.running + counted.preempted == 0);
   CHECK(counted.finished + counted.cancelled + counted.failed == counted.submitted);
   CHECK(counted.kept_records <= 1000);
+  CHECK(counted.preemptions == num_preempted);  // each was returned to one caller
 }
 
 }  // namespace
