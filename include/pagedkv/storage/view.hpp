@@ -82,9 +82,9 @@ struct token_rows {
   std::int64_t head_stride = 0;
   std::int64_t num_tokens = 0;
 
-  constexpr operator token_rows<const Number>() const noexcept
-    requires(!std::is_const_v<Number>)
-  {
+  template <class Constant>
+    requires(!std::is_const_v<Number> && std::is_same_v<Constant, const Number>)
+  constexpr operator token_rows<Constant>() const noexcept {
     return {data, token_stride, head_stride, num_tokens};
   }
 };

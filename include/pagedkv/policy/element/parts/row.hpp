@@ -152,6 +152,12 @@ void decode_row(std::span<const typename E::storage> stored, float scale, std::s
 }
 
 /// The general case of `recode_row`: by way of float32, in pieces that stay in the cache.
+/// Of two magnitudes. A NaN is larger than any number.
+[[nodiscard]] inline float larger_magnitude(float a, float b) noexcept {
+  const auto bits = std::max(__builtin_bit_cast(std::int32_t, a), __builtin_bit_cast(std::int32_t, b));
+  return __builtin_bit_cast(float, bits);
+}
+
 template <element To, element From>
 float recode_in_pieces(std::span<const typename From::storage> from, float from_scale,
                        std::span<typename To::storage> to) noexcept {
@@ -164,11 +170,11 @@ float recode_in_pieces(std::span<const typename From::storage> from, float from_
   };
   auto scale = 1.0f;
   if constexpr (To::scaled) {
-    auto largest = std::int32_t{0};
+    auto largest = 0.0f;
     for (auto first = std::size_t{0}; first < from.size(); first += most) {
-      largest = std::max(largest, __builtin_bit_cast(std::int32_t, absmax(decode(first))));
+      largest = larger_magnitude(largest, absmax(decode(first)));
     }
-    scale = To::scale_for(__builtin_bit_cast(float, largest));
+    scale = To::scale_for(largest);
   }
   for (auto first = std::size_t{0}; first < from.size(); first += most) {
     const auto piece = decode(first);
