@@ -28,6 +28,7 @@ void look_up(benchmark::State& state) {
       texts.push_back(text(num_tokens, 1'000'000 * i));
       const auto id = cache->create_sequence(texts.back()).value().id;
       cache->commit(id, static_cast<std::int64_t>(num_tokens)).value();
+      texts.back().push_back(0);
     }
   }
   auto score = scoreboard{state, Shared ? "look up shared" : "look up own", Locking::name};

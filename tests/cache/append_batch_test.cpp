@@ -56,7 +56,7 @@ TEMPLATE_LIST_TEST_CASE("a batch appends, commits and maps slots for every seque
   CHECK(slots_of(cache, prefilled, 7) == std::vector{out.slots[0]});
   CHECK(slots_of(cache, decoding, 4) == std::vector(out.slots.begin() + 1, out.slots.begin() + 7));
   CHECK(cache.describe(prefilled)->num_computed_tokens == 7);
-  CHECK(cache.find_prefix(text(0, 8)) == 4);
+  CHECK(num_cached(cache, text(0, 8)) == 4);
   CHECK(cache.describe(idle)->num_tokens == 3);
 
   REQUIRE(done.num_new_blocks == 2);  // of the run; the single token had room

@@ -94,7 +94,7 @@ TEST_CASE("a compaction that fails in the backend changes nothing", "[cache][fau
   const auto before = look_at(cache, id);
   CHECK(cache.compact().error().code == error_code::backend_failure);
   CHECK(look_at(cache, id) == before);
-  CHECK(cache.find_prefix(text(0, 4)) == 4);
+  CHECK(num_cached(cache, text(0, 4)) == 4);
   check_sound(cache);
   release_all(cache, {id});
 }
@@ -114,15 +114,15 @@ TEST_CASE("a compaction that runs out of memory loses only the eviction policy's
     fail_allocation(0);
     const bool failed = allocation_count() >= allocations_before + n;
     check_sound(cache);
-    CHECK(cache.find_prefix(keep) == 4);
-    CHECK(cache.find_prefix(drop) == 4);
+    CHECK(num_cached(cache, keep) == 4);
+    CHECK(num_cached(cache, drop) == 4);
     CHECK((compacted || compacted.error().code == error_code::out_of_memory));
     refusals += !compacted;
 
     const auto all_but_one = cache.create_sequence(text(100, 28)).value().id;
-    CHECK((failed || cache.find_prefix(keep) == 4));
+    CHECK((failed || num_cached(cache, keep) == 4));
     const auto last = cache.create_sequence(text(200, 4)).value().id;
-    CHECK(cache.find_prefix(keep) + cache.find_prefix(drop) == 0);
+    CHECK(num_cached(cache, keep) + num_cached(cache, drop) == 0);
     release_all(cache, {all_but_one, last});
     if (!failed) {
       CHECK(compacted->size() == 2);

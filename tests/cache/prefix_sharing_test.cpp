@@ -27,15 +27,15 @@ TEST_CASE("only committed full blocks are shared, and only under their salt", "[
   auto cache = kv_cache<>{small_cache(16)};
   const auto mine = sequence_options{.salt = salt{1}};
   const auto id = cache.create_sequence(text(0, 11), mine).value().id;
-  CHECK(cache.find_prefix(text(0, 11), salt{1}) == 0);
+  CHECK(num_cached(cache, text(0, 11), salt{1}) == 0);
   REQUIRE(cache.commit(id, 7));
-  CHECK(cache.find_prefix(text(0, 11), salt{1}) == 4);
+  CHECK(num_cached(cache, text(0, 11), salt{1}) == 4);
   REQUIRE(cache.commit(id, 11));
-  CHECK(cache.find_prefix(text(0, 11), salt{1}) == 8);
-  CHECK(cache.find_prefix(text(0, 11), salt{2}) == 0);
-  CHECK(cache.find_prefix(text(0, 11)) == 0);
+  CHECK(num_cached(cache, text(0, 11), salt{1}) == 8);
+  CHECK(num_cached(cache, text(0, 11), salt{2}) == 0);
+  CHECK(num_cached(cache, text(0, 11)) == 0);
   release_all(cache, {id});
-  CHECK(cache.find_prefix(text(0, 11), salt{1}) == 8);
+  CHECK(num_cached(cache, text(0, 11), salt{1}) == 8);
   CHECK(cache.statistics().blocks.evictable == 2);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("a chain is eaten from its tail", "[cache][release]") {
   release_all(cache, {create_committed(cache, text(0, 16))});
   for (const auto left : {12, 8, 4, 0}) {
     const auto taker = cache.create_sequence(text(100, static_cast<std::size_t>(16 - left))).value().id;
-    CHECK(cache.find_prefix(text(0, 16)) == left);
+    CHECK(num_cached(cache, text(0, 16)) == left);
     release_all(cache, {taker});
   }
   CHECK(cache.statistics().evictions == 4);
@@ -140,11 +140,11 @@ TEST_CASE("pinned blocks are in use until unpinned, once", "[cache][pin]") {
   CHECK(cache.statistics().blocks.in_use == 2);
   CHECK_FALSE(cache.create_sequence(text(100, 9)));
   CHECK(cache.reset_prefix_cache().error().code == error_code::in_use);
-  CHECK(cache.find_prefix(text(0, 8)) == 8);
+  CHECK(num_cached(cache, text(0, 8)) == 8);
   REQUIRE(cache.unpin(pinned.id));
   CHECK(cache.unpin(pinned.id).error().code == error_code::unknown_sequence);
   CHECK(cache.reset_prefix_cache().value() == 2);
-  CHECK(cache.find_prefix(text(0, 8)) == 0);
+  CHECK(num_cached(cache, text(0, 8)) == 0);
   const auto nothing = cache.pin(text(0, 8));
   REQUIRE(nothing);
   CHECK(nothing->num_tokens == 0);
@@ -178,7 +178,7 @@ TEST_CASE("a block that returns to where its children look for it breaks nothing
   const auto again = cache.create_sequence(text(0, 4)).value().id;
   CHECK(table_of(cache, again)[0] == first);
   REQUIRE(cache.commit(again, 4));
-  CHECK(cache.find_prefix(text(0, 8)) == 8);
+  CHECK(num_cached(cache, text(0, 8)) == 8);
   check_sound(cache);
   release_all(cache, {filler, again, twin, id});
 }
@@ -191,9 +191,9 @@ TEST_CASE("blocks that two sequences publish after a shared one are one to what 
     REQUIRE(cache.commit(slow, first_commit));  // the newest contents of all: nothing continues them so far
     const auto quick = create_committed(cache, text(0, 16));
     REQUIRE(cache.commit(slow, 20));
-    CHECK(cache.find_prefix(text(0, 20)) == 20);
+    CHECK(num_cached(cache, text(0, 20)) == 20);
     release_all(cache, {quick, slow});
-    CHECK(cache.find_prefix(text(0, 20)) == 20);
+    CHECK(num_cached(cache, text(0, 20)) == 20);
     check_sound(cache);
   }
 }
@@ -209,8 +209,8 @@ TEST_CASE("of equal blocks one is evicted before any block that is the only one 
   REQUIRE(cache.commit(two, 8));
   release_all(cache, {one, two});
   const auto filler = cache.create_sequence(text(200, 8)).value().id;  // as many blocks as are there twice
-  CHECK(cache.find_prefix(text(0, 8)) == 8);
-  CHECK(cache.find_prefix(text(100, 8)) == 8);
+  CHECK(num_cached(cache, text(0, 8)) == 8);
+  CHECK(num_cached(cache, text(100, 8)) == 8);
   check_sound(cache);
   release_all(cache, {filler});
 }
@@ -220,7 +220,7 @@ TEST_CASE("retention that no time can tell holds for ever", "[cache][release]") 
   cache.advance_time(timestamp{1'000'000});
   const auto options = sequence_options{.retention = std::numeric_limits<std::int64_t>::max()};
   release_all(cache, {create_committed(cache, text(0, 8), options)});
-  CHECK(cache.find_prefix(text(0, 8)) == 8);
+  CHECK(num_cached(cache, text(0, 8)) == 8);
 }
 
 TEST_CASE("a window that moves keeps positions and gives blocks back", "[cache][drop_before]") {

@@ -366,7 +366,7 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(text(990)) == 990);
+  CHECK(cache.find_prefix(text(991)) == 990);
   cache.unpin(pinned.id).value();
   check_idle(cache);
 }
@@ -574,7 +574,7 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
     CHECK(cache.describe(id).value().num_tokens == 4);
     cache.commit(id, 4).value();
     auto expected = text(2);
-    expected.insert(expected.end(), {100, 101});
+    expected.insert(expected.end(), {100, 101, 0});
     CHECK(cache.find_prefix(expected) == 4);  // in the order in which they came
   } else {
     for (const auto& answer : {cache.append(id, token{101}), cache.append(id, text(9)), cache.commit(id, 2),

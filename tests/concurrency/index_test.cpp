@@ -196,8 +196,11 @@ class audited_index {
     if (pool_.allocate(block, index_, timestamp{0}, num_evicted)) {
       contents_[to_index(block[0])].write(tokens[0]);
       std::ranges::copy(tokens, index_.tokens(block[0]).begin());
-      index_.publish(block[0], root(), hash(tokens), leases{*this});
+      const auto twin = index_.publish(block[0], root(), hash(tokens), leases{*this});
       pool_.publish(block[0]);
+      if (twin != no_block) {
+        leases{*this}.end(twin);
+      }
     }
     return block[0];
   }

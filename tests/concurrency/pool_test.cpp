@@ -642,10 +642,10 @@ void lease_races_release(execution& e) {
     e.expect(cache.commit(made, 2).has_value(), "cannot commit");
     return made;
   };
-  const auto high = std::array<token, 2>{1, 2};
-  const auto low = std::array<token, 2>{3, 4};
-  const auto first = commit_one_block(high, 90);
-  const auto second = commit_one_block(low, 10);
+  const auto first = commit_one_block({1, 2}, 90);
+  const auto second = commit_one_block({3, 4}, 10);
+  const auto high = std::array<token, 3>{1, 2, 0};
+  const auto low = std::array<token, 3>{3, 4, 0};
   e.expect(cache.release(second).has_value(), "cannot release");
   e.spawn([&] { e.expect(cache.find_prefix(high) == 2, "what was in use or evictable is not found"); });
   e.spawn([&] { e.expect(cache.release(first).has_value(), "cannot release"); });

@@ -46,6 +46,13 @@ template <class Cache>
   return id;
 }
 
+/// How many of these tokens are cached, the last one included.
+template <class Cache>
+[[nodiscard]] std::int64_t num_cached(const Cache& cache, tokens of, salt tag = salt::none) {
+  of.push_back(token{0});
+  return cache.find_prefix(of, tag);
+}
+
 template <class Cache>
 void check_sound(Cache& cache) {
   CHECK(cache.check_invariants() == std::vector<std::string>{});

@@ -71,6 +71,8 @@ void cache_model::apply(const operation& next) {
         unpin(next.a % pins_.size());
       }
       break;
+    case action::unpin_all: unpin_all(); break;
+    case action::invalidate: invalidate(next); break;
     case action::find_prefix: find_prefix(next); break;
     case action::begin_step: begin_step(next); break;
     case action::retire_step: retire_step(next); break;
@@ -93,17 +95,19 @@ void cache_model::create(const operation& next) {
   const auto size = std::ssize(tokens);
   const auto options = draw_options(next);
   const auto prefixes = name_prefixes(text, options.salt);
-  const auto held_before = provably_cached(prefixes);
   const auto hashes = next.c % 3 == 0 ? hash(text, options.salt) : std::vector<std::uint64_t>{};
   const auto prompt = token_run{tokens, text.keys, hashes};
   const auto found = cache_.find_prefix(prompt, options.salt);
-  const auto num_hits =
-      tokens.empty() ? 0 : std::min({found, size - 1, options.max_cached_tokens}) / config_.block_size;
+  expect(found >= provably_cached(prefixes), "a prefix that a sequence in use holds was not found");
+  const auto num_hits = std::min(found, options.max_cached_tokens) / config_.block_size;
   const auto num_cached = num_hits * config_.block_size;
   const auto length = num_cached + std::min(size - num_cached, options.first_chunk);
   const auto num_fresh = blocks_for(length) - num_hits;
 
+  const auto forecast = cache_.would_fit(prompt, options);
   const auto made = cache_.create_sequence(prompt, options);
+  expect(forecast.has_value() == made.has_value(), "would_fit said other than create");
+  expect(made || forecast.error().message() == made.error().message(), "would_fit gave another error than create");
   if (live_.size() == static_cast<std::size_t>(config_.max_sequences)) {
     return expect_error(made, error_code::limit_reached, "create beyond max_sequences");
   }
@@ -124,6 +128,8 @@ void cache_model::create(const operation& next) {
   expect_equal(made->num_tokens, length, "tokens of a new sequence");
   expect_equal(made->num_blocks, blocks_for(length), "blocks told of a new sequence");
   expect_equal(made->num_new_blocks, num_fresh, "new blocks told of a new sequence");
+  expect_equal(forecast->num_cached_tokens, num_cached, "cached tokens of a forecast");
+  expect_equal(forecast->num_new_blocks, num_fresh, "new blocks of a forecast");
 
   auto s = model_sequence{};
   s.id = made->id;
@@ -143,7 +149,6 @@ void cache_model::create(const operation& next) {
       take_fresh(s.blocks[i]);
     }
   }
-  expect(found >= held_before, "a prefix that a sequence in use holds was not found");
   coverage_.keyed_hits += !text.keys.empty() && text.keys.front().position < num_cached;
   ++expected_.prompts;
   expected_.prompt_blocks += size / config_.block_size;
@@ -340,6 +345,9 @@ void cache_model::truncate(const operation& next) {
     std::erase_if(s->keys, [&](const auto& key) { return key.position >= keep; });
   }
   s->tokens.resize(static_cast<std::size_t>(keep));
+  if (static_cast<std::size_t>(keep) <= std::min(s->num_valid, max_table) * block_size()) {
+    s->num_valid = model_sequence::any_number;
+  }
   s->prefixes.resize(static_cast<std::size_t>(keep));
   for (auto* const count : {&s->num_computed, &s->num_written, &s->num_cached}) {
     *count = std::min(*count, keep);
@@ -371,7 +379,9 @@ void cache_model::release(std::size_t index, bool ended) {
 void cache_model::pin(const operation& next) {
   const auto text = draw_prompt(next);
   const auto tag = salts[next.c % salts.size()];
-  const auto found = cache_.find_prefix(text.run(), tag);
+  auto longer = text;
+  longer.tokens.push_back(0);
+  const auto found = cache_.find_prefix(longer.run(), tag);
   const auto pinned = cache_.pin(text.run(), tag);
   if (pins_.size() == static_cast<std::size_t>(config_.max_sequences)) {
     return expect_error(pinned, error_code::limit_reached, "pin beyond max_sequences");
@@ -380,7 +390,7 @@ void cache_model::pin(const operation& next) {
   expect_equal(pinned->num_tokens, found, "pinned tokens");
   auto prefixes = name_prefixes(text, tag);
   prefixes.resize(static_cast<std::size_t>(found));
-  pins_.push_back({pinned->id, std::move(prefixes)});
+  pins_.push_back({.id = pinned->id, .prefixes = std::move(prefixes)});
 }
 
 void cache_model::unpin(std::size_t index) {
@@ -391,19 +401,102 @@ void cache_model::unpin(std::size_t index) {
   dead_pins_.push_back(id);
 }
 
+void cache_model::unpin_all() {
+  expect_equal(cache_.unpin_all(), std::ssize(pins_), "pins that ended at once");
+  unpinned_in_flight_ |= !pins_.empty() && fence_of({}) != 0;
+  for (const auto& p : pins_) {
+    dead_pins_.push_back(p.id);
+  }
+  pins_.clear();
+}
+
+void cache_model::invalidate(const operation& next) {
+  auto text = draw_prompt(next);
+  const auto tag = salts[next.c % salts.size()];
+  const auto named = [&](std::uint64_t prefix) {
+    auto blocks = std::vector<block_id>{};
+    for (const auto& [block, name] : published_) {
+      if (name == prefix) {
+        blocks.push_back(block);
+      }
+    }
+    return blocks;
+  };
+  const auto forget = [&](std::uint64_t prefix) {
+    std::ranges::for_each(named(prefix), [&](block_id block) { hide(block); });
+    committed_.erase(prefix);
+  };
+  invalidated_ = true;
+  if (next.a / 8 % 3 == 0) {
+    const auto count = cache_.invalidate_prefix(text.run(), tag);
+    expect(count >= 0, "a negative number of blocks was invalidated");
+    const auto prefixes = name_prefixes(text, tag);
+    for (auto end = block_size(); end <= text.tokens.size(); end += block_size()) {
+      forget(prefixes[end - 1]);
+    }
+    text.tokens.push_back(0);
+    expect_equal(cache_.find_prefix(text.run(), tag), 0, "an invalidated prefix");
+  } else if (next.a / 8 % 3 == 1) {
+    expect(cache_.invalidate_salt(tag) >= 0, "a negative number of blocks was invalidated");
+    const auto all = committed_;
+    for (const auto& [prefix, of] : all) {
+      if (of == tag) {
+        forget(prefix);
+      }
+    }
+  } else {
+    auto chosen = std::vector<block_id>{};
+    for (auto i = std::uint32_t{0}; i < next.b % 4; ++i) {
+      chosen.push_back(block_id{static_cast<std::int32_t>((next.c + 7 * i) % static_cast<std::uint32_t>(config_.num_blocks))});
+    }
+    const auto count = cache_.invalidate_blocks(chosen);
+    expect_success(count, "invalidate blocks");
+    expect(*count <= std::ssize(chosen), "more blocks were invalidated than were chosen");
+    for (const auto block : chosen) {
+      const auto found = published_.find(block);
+      if (found != published_.end()) {
+        hide(block);
+        if (std::ranges::all_of(named(found->second), [&](block_id twin) { return hidden_.contains(twin); })) {
+          committed_.erase(found->second);
+        }
+      }
+    }
+    const auto outside = std::vector{block_id{config_.num_blocks}};
+    expect_error(cache_.invalidate_blocks(outside), error_code::invalid_argument, "invalidate outside the pool");
+    refused_ = false;
+  }
+}
+
+/// No look-up finds a block any more, nor what continues it.
+void cache_model::hide(block_id block) {
+  hidden_.insert(block);
+  for (auto& s : live_) {
+    const auto place = static_cast<std::size_t>(std::ranges::find(s.blocks, block) - s.blocks.begin());
+    s.num_valid = place < s.blocks.size() ? std::min(s.num_valid, place) : s.num_valid;
+  }
+  for (auto& p : pins_) {  // which does not say what blocks it keeps
+    const auto prefix = published_.at(block);
+    for (auto end = block_size(); end <= p.prefixes.size(); end += block_size()) {
+      if (p.prefixes[end - 1] == prefix) {
+        p.num_valid = std::min(p.num_valid, end - block_size());
+      }
+    }
+  }
+}
+
 void cache_model::find_prefix(const operation& next) {
   const auto text = draw_prompt(next);
   const auto& tokens = text.tokens;
   const auto tag = salts[next.c % salts.size()];
   const auto prefixes = name_prefixes(text, tag);
   const auto found = cache_.find_prefix(text.run(), tag);
-  expect(found >= 0 && found % config_.block_size == 0 && found <= static_cast<std::int64_t>(tokens.size()),
+  expect(found >= 0 && found % config_.block_size == 0 && found <= most_cached(tokens.size()),
          "a prefix that is not a number of blocks was found");
   expect(found >= provably_cached(prefixes), "a prefix that a sequence in use holds was not found");
   const auto known = [&](std::int64_t end) { return committed_.contains(prefixes[static_cast<std::size_t>(end) - 1]); };
   expect(found == 0 || known(found), "a prefix was found that nobody committed");
   const auto longer = found + config_.block_size;
-  if (!kind_.evicts && longer <= static_cast<std::int64_t>(tokens.size())) {
+  if (!kind_.evicts && !invalidated_ && longer <= most_cached(tokens.size())) {
     expect(!known(longer), "a committed prefix was lost though nothing is ever evicted");
   }
 }
@@ -475,6 +568,15 @@ void cache_model::compact(const operation& next) {
     }
   }
   published_ = std::move(published);
+  auto hidden = std::set<block_id>{};
+  for (const auto block : hidden_) {
+    if (names.contains(block)) {
+      hidden.insert(names[block]);
+    } else if (!destinations.contains(static_cast<std::int32_t>(block))) {
+      hidden.insert(block);
+    }
+  }
+  hidden_ = std::move(hidden);
   coverage_.moves += static_cast<std::int64_t>(moves->size());
   const auto again = cache_.compact();
   expect(again && again->empty(), "compaction left a free block below another");
@@ -494,7 +596,9 @@ void cache_model::reset() {
   expect_success(done, "reset");
   expect_equal(*done, seen_.blocks.evictable, "blocks forgotten by a reset");
   published_.clear();
+  hidden_.clear();
   committed_.clear();
+  invalidated_ = false;
 }
 
 void cache_model::advance_time(const operation& next) {
@@ -718,7 +822,12 @@ void cache_model::extend_names(model_sequence& s, std::span<const token> tokens)
   }
 }
 
-/// Tokens of whole blocks that some live sequence or pin keeps from eviction, from the first one on.
+/// How much of a prompt may come from the cache: whole blocks, and the last token is left to compute.
+std::int64_t cache_model::most_cached(std::size_t num_tokens) const {
+  return num_tokens == 0 ? 0 : static_cast<std::int64_t>((num_tokens - 1) / block_size() * block_size());
+}
+
+/// How much of it is certainly found: some live sequence or pin keeps it from eviction.
 std::int64_t cache_model::provably_cached(std::span<const std::uint64_t> prefixes) const {
   auto most = std::size_t{0};
   const auto agree = [&](std::span<const std::uint64_t> held) {
@@ -727,13 +836,15 @@ std::int64_t cache_model::provably_cached(std::span<const std::uint64_t> prefixe
   };
   for (const auto& s : live_) {
     if (s.num_dropped == 0) {
-      agree(std::span{s.prefixes}.first(static_cast<std::size_t>(s.options.publish ? s.num_computed : s.num_cached)));
+      const auto num_published = static_cast<std::size_t>(s.options.publish ? s.num_computed : s.num_cached);
+      const auto num_valid = std::min(s.num_valid, s.blocks.size()) * block_size();
+      agree(std::span{s.prefixes}.first(std::min(num_published, num_valid)));
     }
   }
   for (const auto& p : pins_) {
-    agree(p.prefixes);
+    agree(std::span{p.prefixes}.first(std::min(p.prefixes.size(), p.num_valid)));
   }
-  return static_cast<std::int64_t>(most * block_size());
+  return std::min(static_cast<std::int64_t>(most * block_size()), most_cached(prefixes.size()));
 }
 
 std::int64_t cache_model::blocks_for(std::int64_t num_tokens) const {
@@ -826,6 +937,7 @@ void cache_model::take_fresh(block_id block) {
   expect(!held_by_any(block), name + " was handed out while a sequence held it");
   expect(!fences_.contains(block), name + " was handed out while a step in flight may touch it");
   published_.erase(block);
+  hidden_.erase(block);
   ++fresh_taken_;
 }
 
@@ -850,6 +962,7 @@ void cache_model::expect_hit(block_id block, std::uint64_t prefix) {
   const auto held = published_.find(block);
   expect(held != published_.end() && held->second == prefix,
          "a hit returned block " + std::to_string(static_cast<int>(block)) + " with other contents");
+  expect(!hidden_.contains(block), "a hit returned a block that was invalidated");
   coverage_.revivals_checked += !held_by_any(block);
 }
 
@@ -861,7 +974,7 @@ void cache_model::mark_committed(model_sequence& s, std::int64_t num_tokens) {
     }
     const auto prefix = s.prefixes[static_cast<std::size_t>(end) - 1];
     published_[s.blocks[static_cast<std::size_t>(end / config_.block_size) - 1]] = prefix;
-    committed_.insert(prefix);
+    committed_[prefix] = s.options.salt;
   }
   s.num_computed = num_tokens;
 }

@@ -4,6 +4,7 @@
 #include "cache_under_test.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,11 +29,14 @@ struct model_sequence {
   std::int64_t num_cached = 0;
   std::int64_t num_reserved = 0;  // tokens that slots were reserved for, 0 for none
   std::size_t num_dropped = 0;  // blocks
+  std::size_t num_valid = any_number;  // blocks at the start that no invalidation has hidden
   std::set<std::uint64_t> steps;  // that it was named in
   bool reuses_slots = false;      // the rest of its last block has held other tokens
   std::vector<block_id> blocks;
   timestamp created{};
   timestamp last_access{};
+
+  static constexpr auto any_number = std::numeric_limits<std::size_t>::max();
 
   [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -54,6 +58,7 @@ struct model_growth {
 struct model_pin {
   pin_id id{};
   std::vector<std::uint64_t> prefixes;  // of the pinned blocks
+  std::size_t num_valid = model_sequence::any_number;  // tokens at the start that no invalidation has hidden
 };
 
 /// Events of a run, so that a test can check that it was not idle.
@@ -99,6 +104,9 @@ class cache_model {
   void release(std::size_t index, bool ended);
   void pin(const operation& next);
   void unpin(std::size_t index);
+  void unpin_all();
+  void invalidate(const operation& next);
+  void hide(block_id block);
   void find_prefix(const operation& next);
   void begin_step(const operation& next);
   void retire_step(const operation& next);
@@ -120,6 +128,7 @@ class cache_model {
   [[nodiscard]] std::vector<std::uint64_t> hash(const model_text& text, salt tag);
   [[nodiscard]] std::vector<std::uint64_t> hash_grown(const model_sequence& s, const model_text& more);
   [[nodiscard]] std::vector<std::uint64_t> name_prefixes(const model_text& text, salt tag) const;
+  [[nodiscard]] std::int64_t most_cached(std::size_t num_tokens) const;
   [[nodiscard]] std::int64_t provably_cached(std::span<const std::uint64_t> prefixes) const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t num_tokens) const;
   [[nodiscard]] std::int64_t available(const block_counts& counts) const;
@@ -144,6 +153,7 @@ class cache_model {
   void check_stored(const model_sequence& s);
   void check_slots_ahead(const model_sequence& s);
   void check_statistics(const cache_statistics& now);
+  void check_common_prefix(const model_sequence& a, const model_sequence& b);
   void check_batches(std::span<const model_sequence* const> rows);
 
   void expect(bool holds, const std::string& what) const;
@@ -168,7 +178,9 @@ class cache_model {
   std::vector<sequence_id> dead_;
   std::vector<pin_id> dead_pins_;
   std::map<block_id, std::uint64_t> published_;  // contents, also after release, until the block is handed out again
-  std::set<std::uint64_t> committed_;            // prefixes of whole blocks since the last reset
+  std::set<block_id> hidden_;                    // those of them that were invalidated
+  bool invalidated_ = false;                     // since the last reset
+  std::map<std::uint64_t, salt> committed_;      // prefixes of whole blocks since the last reset
   std::set<std::uint64_t> in_flight_;            // steps
   std::uint64_t last_step_ = 0;
   std::uint64_t last_of_everything_ = 0;  // the newest step that uses every block

@@ -1,6 +1,7 @@
 #include "cache_model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace pagedkv::test {
@@ -184,6 +185,11 @@ void cache_model::check_statistics(const cache_statistics& now) {
       std::ranges::count_if(fences_, [&](const auto& fence) { return !held.contains(fence.first); });
   expect(unpinned_in_flight_ || blocks.retiring <= num_waiting, "blocks are retiring that no open step may touch");
   expect(blocks.retiring >= num_waiting - pinned, "blocks are not retiring though an open step may touch them");
+  if (live_.size() >= 2) {
+    check_common_prefix(live_[num_checks_ % live_.size()], live_[(num_checks_ + 1) % live_.size()]);
+  }
+  expect_equal(cache_.num_free_blocks(), blocks.free, "free blocks");
+  expect_equal(cache_.num_available_blocks(), available(blocks), "available blocks");
   if (refused_) {
     expect(blocks == seen_.blocks, "an operation that failed changed the states of blocks");
   }
@@ -204,6 +210,17 @@ void cache_model::check_statistics(const cache_statistics& now) {
   expect_equal(now.evictions, expected_.evictions, "evictions");
   expect_equal(now.copies, expected_.copies, "copies on write");
   expect_equal(now.refusals, expected_.refusals, "refusals");
+}
+
+void cache_model::check_common_prefix(const model_sequence& a, const model_sequence& b) {
+  const auto common = cache_.common_prefix(std::array{a.id, b.id});
+  expect_success(common, "common prefix");
+  const auto full = static_cast<std::size_t>(std::min(a.size(), b.size()) / config_.block_size);
+  auto wanted = std::size_t{0};
+  while (wanted < full && a.blocks[wanted] == b.blocks[wanted] && a.blocks[wanted] != no_block) {
+    ++wanted;
+  }
+  expect_equal(*common, static_cast<std::int64_t>(wanted), "common prefix");
 }
 
 void cache_model::check_batches(std::span<const model_sequence* const> wanted) {

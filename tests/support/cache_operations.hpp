@@ -21,6 +21,8 @@ enum class action : std::uint8_t {
   release,
   pin,
   unpin,
+  unpin_all,
+  invalidate,
   find_prefix,
   begin_step,
   retire_step,

@@ -32,24 +32,32 @@ class cache_under_test {
   virtual result<void> release(sequence_id id, bool ended) = 0;
   virtual result<pinning> pin(const token_run& run, salt tag) = 0;
   virtual result<void> unpin(pin_id id) = 0;
-  virtual std::int64_t find_prefix(const token_run& run, salt tag) = 0;
+  virtual std::int64_t unpin_all() = 0;
+  virtual std::int64_t invalidate_prefix(const token_run& run, salt tag) = 0;
+  virtual std::int64_t invalidate_salt(salt tag) = 0;
+  virtual result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) = 0;
+  virtual std::int64_t find_prefix(const token_run& run, salt tag) const = 0;
+  virtual result<prompt_fit> would_fit(const token_run& prompt, const sequence_options& options) const = 0;
+  virtual std::int64_t num_free_blocks() const = 0;
+  virtual std::int64_t num_available_blocks() const = 0;
   virtual result<step_id> begin_step() = 0;
   virtual result<step_id> begin_step(std::span<const sequence_id> ids) = 0;
   virtual result<void> retire_step(step_id step) = 0;
   virtual void advance_time(timestamp now) = 0;
-  virtual result<sequence_info> describe(sequence_id id) = 0;
-  virtual result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) = 0;
-  virtual result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) = 0;
-  virtual result<void> update(padded_batch& batch, std::span<const sequence_id> ids) = 0;
-  virtual result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) = 0;
+  virtual result<sequence_info> describe(sequence_id id) const = 0;
+  virtual result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) const = 0;
+  virtual result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) const = 0;
+  virtual result<std::int64_t> common_prefix(std::span<const sequence_id> ids) const = 0;
+  virtual result<void> update(padded_batch& batch, std::span<const sequence_id> ids) const = 0;
+  virtual result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) const = 0;
   virtual result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                              token_rows<const float> values) = 0;
   virtual result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
                             token_rows<float> values) = 0;
   virtual result<std::vector<block_pair>> compact() = 0;
   virtual result<std::int64_t> reset_prefix_cache() = 0;
-  virtual cache_statistics statistics() = 0;
-  virtual std::vector<std::string> check_invariants() = 0;
+  virtual cache_statistics statistics() const = 0;
+  virtual std::vector<std::string> check_invariants() const = 0;
 };
 
 /// The properties of a combination of policies that tests need.
@@ -89,22 +97,40 @@ class adapted_cache final : public cache_under_test {
   result<void> release(sequence_id id, bool ended) override { return cache_.release(id, {.session_ended = ended}); }
   result<pinning> pin(const token_run& run, salt tag) override { return cache_.pin(run, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
-  std::int64_t find_prefix(const token_run& run, salt tag) override { return cache_.find_prefix(run, tag); }
+  std::int64_t unpin_all() override { return cache_.unpin_all(); }
+  std::int64_t invalidate_prefix(const token_run& run, salt tag) override {
+    return cache_.invalidate_prefix(run, tag);
+  }
+  std::int64_t invalidate_salt(salt tag) override { return cache_.invalidate_salt(tag); }
+  result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) override {
+    return cache_.invalidate_blocks(blocks);
+  }
+  std::int64_t find_prefix(const token_run& run, salt tag) const override {
+    return cache_.find_prefix(run, tag);
+  }
+  result<prompt_fit> would_fit(const token_run& prompt, const sequence_options& options) const override {
+    return cache_.would_fit(prompt, options);
+  }
+  std::int64_t num_free_blocks() const override { return cache_.num_free_blocks(); }
+  std::int64_t num_available_blocks() const override { return cache_.num_available_blocks(); }
   result<step_id> begin_step() override { return cache_.begin_step(); }
   result<step_id> begin_step(std::span<const sequence_id> ids) override { return cache_.begin_step(ids); }
   result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
   void advance_time(timestamp now) override { cache_.advance_time(now); }
-  result<sequence_info> describe(sequence_id id) override { return cache_.describe(id); }
-  result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) override {
+  result<sequence_info> describe(sequence_id id) const override { return cache_.describe(id); }
+  result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) const override {
     return cache_.slot_mapping(id, first_token, slots);
   }
-  result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) override {
+  result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks) const override {
     return cache_.block_table(id, blocks);
   }
-  result<void> update(padded_batch& batch, std::span<const sequence_id> ids) override {
+  result<std::int64_t> common_prefix(std::span<const sequence_id> ids) const override {
+    return cache_.common_prefix(ids);
+  }
+  result<void> update(padded_batch& batch, std::span<const sequence_id> ids) const override {
     return cache_.update(batch, ids);
   }
-  result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) override {
+  result<void> update(compressed_batch& batch, std::span<const sequence_id> ids) const override {
     return cache_.update(batch, ids);
   }
   result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
@@ -117,8 +143,8 @@ class adapted_cache final : public cache_under_test {
   }
   result<std::vector<block_pair>> compact() override { return cache_.compact(); }
   result<std::int64_t> reset_prefix_cache() override { return cache_.reset_prefix_cache(); }
-  cache_statistics statistics() override { return cache_.statistics(); }
-  std::vector<std::string> check_invariants() override { return cache_.check_invariants(); }
+  cache_statistics statistics() const override { return cache_.statistics(); }
+  std::vector<std::string> check_invariants() const override { return cache_.check_invariants(); }
 
  private:
   Cache cache_;

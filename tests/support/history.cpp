@@ -165,7 +165,7 @@ bool cache_by_the_book::look_up(const operation& o) const {
       return false;
     }
   }
-  return may_miss_the_rest(o, num_found, o.tokens.size() / block_size_);
+  return may_miss_the_rest(o, num_found, o.tokens.empty() ? 0 : (o.tokens.size() - 1) / block_size_);
 }
 
 namespace {

@@ -77,7 +77,9 @@ class recorded_thread {
   void wind_up() {
     while (!sequences_.empty() && failure_.empty()) {
       commit(sequences_.back());
-      look_up(sequences_.back().tokens);
+      auto longer = sequences_.back().tokens;
+      longer.push_back(0);
+      look_up(std::move(longer));
       release(sequences_.back());
     }
   }

@@ -72,10 +72,10 @@ struct cache_state {
   /// The error of a refusal. Blocks that other threads made available since do not count. `error::step` is the step
   /// whose retirement provides the missing blocks: retiring ones except shared ones, and the block that is rewritten,
   /// which needs no copy once its step has retired.
-  [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
+  [[nodiscard]] error refusal(std::size_t num_needed, std::int64_t num_available,
+                              const own_blocks& own) const noexcept {
     const auto needed = static_cast<std::int64_t>(num_needed);
     const auto available = std::min(num_available, needed - 1);
-    note_refusal(needed, available);
     const auto coming = pool.step_that_frees(needed - available, own);
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", needed, available};
     refused.step = coming.step;
@@ -85,11 +85,22 @@ struct cache_state {
     return refused;
   }
 
-  /// More blocks than the pool has, whatever is released.
-  [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
+  /// The same for an operation that is refused: counted and reported.
+  [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
     const auto needed = static_cast<std::int64_t>(num_needed);
-    note_refusal(needed, config.num_blocks);
-    return {error_code::never_fits, "number of blocks needed", needed, config.num_blocks};
+    note_refusal(needed, std::min(num_available, needed - 1));
+    return refusal(num_needed, num_available, own);
+  }
+
+  /// More blocks than the pool has, whatever is released.
+  [[nodiscard]] error exceeds_pool(std::size_t num_needed) const noexcept {
+    return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
+            config.num_blocks};
+  }
+  /// The same for an operation that is refused: counted and reported.
+  [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
+    note_refusal(static_cast<std::int64_t>(num_needed), config.num_blocks);
+    return exceeds_pool(num_needed);
   }
 
   /// The prefix index for the pool, which reports what is evicted: after the last hit on it, and before its id has
@@ -105,13 +116,19 @@ struct cache_state {
     void detach(block_id block) noexcept { state.index.detach(block); }
     void attach(block_id block) noexcept { state.index.attach(block); }
     void erase(block_id block) noexcept {
-      if constexpr (reports<Events, event_kind::evicted>) {
-        state.events.emit({.kind = event_kind::evicted, .block = block, .hash = state.index.link(block).hash});
+      if (!state.index.withdrawn(block)) {
+        state.report_eviction(block);
       }
       state.index.erase(block);
     }
   };
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
+
+  void report_eviction([[maybe_unused]] block_id block) noexcept {
+    if constexpr (reports<Events, event_kind::evicted>) {
+      events.emit({.kind = event_kind::evicted, .block = block, .hash = index.link(block).hash});
+    }
+  }
 
   /// Where threads share the counts, only at creation and before releases, so that appending need not sum them up.
   void note_peak() noexcept {

@@ -5,6 +5,7 @@
 #include <pagedkv/cache/operations/append_batch.hpp>
 #include <pagedkv/cache/operations/check_invariants.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
+#include <pagedkv/cache/operations/common_prefix.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
 #include <pagedkv/cache/operations/drop_before.hpp>
@@ -12,11 +13,13 @@
 #include <pagedkv/cache/operations/fork.hpp>
 #include <pagedkv/cache/operations/gain_of_releasing.hpp>
 #include <pagedkv/cache/operations/hash_blocks.hpp>
+#include <pagedkv/cache/operations/invalidate.hpp>
 #include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/release.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
+#include <pagedkv/cache/operations/would_fit.hpp>
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
@@ -236,9 +239,54 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) { detail::unpin(state_, p); });
   }
+  /// Ends every pin; returns how many. Ids of pins are stale afterwards, those of pins that are made meanwhile excepted.
+  std::int64_t unpin_all() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::unpin_all(state_);
+  }
 
-  /// Length, in tokens, of the longest cached prefix. Takes no references.
-  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt tag = salt::none) noexcept {
+  /// Invalidates the longest cached prefix of these tokens, or the first block of every chain with a salt, or chosen
+  /// blocks; returns how many blocks. No look-up that begins afterwards finds them, or what continues them; a commit
+  /// caches anew. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
+  /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
+  /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a block
+  /// outside the pool; then nothing is invalidated.
+  std::int64_t invalidate_prefix(const token_run& run, salt tag = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::invalidate_prefix(state_, run, tag);
+  }
+  std::int64_t invalidate_salt(salt tag) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::invalidate_salt(state_, tag);
+  }
+  [[nodiscard]] result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::invalidate_blocks(state_, blocks);
+  }
+
+  /// Blocks that an allocation takes without evicting any, and those that it can have: free ones, and evictable ones
+  /// under a policy that evicts. Constant time in the pool. While other threads are at work, a count is not less than the
+  /// true one at some moment of the call; blocks on which a look-up has a lease count as evictable.
+  [[nodiscard]] std::int64_t num_free_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.num_free();
+  }
+  [[nodiscard]] std::int64_t num_available_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.num_available();
+  }
+
+  /// Whether `create_sequence` with these arguments would succeed now, or its error. Takes no references and counts no
+  /// refusal. Linear in the prompt. Errors: those of `create_sequence`; `out_of_memory` also for the list of hits.
+  [[nodiscard]] result<prompt_fit> would_fit(const token_run& prompt,
+                                             const sequence_options& options = {}) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::would_fit(state_, prompt, options);
+  }
+
+  /// Length, in tokens, of the longest cached prefix that `create_sequence` would share: at most all but the last token,
+  /// in whole blocks. Takes no references. Linear in the prompt.
+  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt tag = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::find_prefix(state_, run, tag);
   }
@@ -255,7 +303,7 @@ class basic_kv_cache {
   /// O(n log n) in their blocks.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        const token_run& prompt = {},
-                                                       salt tag = salt::none) noexcept {
+                                                       salt tag = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::gain_of_releasing(state_, ids, prompt, tag);
   }
@@ -265,7 +313,7 @@ class basic_kv_cache {
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
                                                                    const token_run& prompt = {},
-                                                                   salt tag = salt::none) noexcept {
+                                                                   salt tag = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::fewest_to_release(state_, ids, num_blocks, prompt, tag);
   }
@@ -314,12 +362,12 @@ class basic_kv_cache {
            !state_.now.compare_exchange_weak(seen, value, std::memory_order_relaxed, std::memory_order_relaxed)) {
     }
   }
-  [[nodiscard]] timestamp time() noexcept {
+  [[nodiscard]] timestamp time() const noexcept {
     const auto guard = shared_guard{mutex_};
     return state_.time();
   }
 
-  [[nodiscard]] result<sequence_info> describe(sequence_id id) noexcept {
+  [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<sequence_info> {
       return sequence_info{s.num_tokens,
@@ -336,7 +384,8 @@ class basic_kv_cache {
 
   /// Fills `slots` for the tokens from `first_token` on, reserved ones included. Errors: `invalid_argument` outside of
   /// them.
-  [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) noexcept {
+  [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token,
+                                          std::span<slot> slots) const noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) { return detail::slot_mapping(state_, s, first_token, slots); });
   }
@@ -345,7 +394,7 @@ class basic_kv_cache {
   /// the one of its first token on, others none. Errors: `invalid_argument` when `blocks` is too short, or beyond the
   /// table.
   [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks,
-                                                std::size_t first_block = 0) noexcept {
+                                                std::size_t first_block = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const sequence& s) -> result<std::size_t> {
       if (first_block > s.blocks.size()) {
@@ -362,10 +411,17 @@ class basic_kv_cache {
     });
   }
 
+  /// How many full blocks all of these sequences share at the start of their tables, for cascade attention. O(common
+  /// blocks times sequences). Errors: `unknown_sequence`, `sequence_busy`.
+  [[nodiscard]] result<std::int64_t> common_prefix(std::span<const sequence_id> ids) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::common_prefix(state_, ids);
+  }
+
   /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row
   /// each. Errors: see there.
   template <class Batch>
-  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) noexcept {
+  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
     const auto visit_row = [&](std::size_t i, auto&& use) {
       return visit(ids[i], [&](const sequence& s) -> result<void> {
@@ -448,14 +504,14 @@ class basic_kv_cache {
   }
 
   /// Linear in the number of sequences, none of which it disturbs: see `cache_statistics`.
-  [[nodiscard]] cache_statistics statistics() noexcept {
+  [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto taken = detail::take_statistics(state_);
     taken.contention += detail::contention_in(mutex_);
     return taken;
   }
 
-  [[nodiscard]] memory_profile memory() noexcept {
+  [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto profile = detail::profile_metadata(state_);
     profile.payload = storage_.bytes();
@@ -464,7 +520,7 @@ class basic_kv_cache {
 
   /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables,
   /// and under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
-  [[nodiscard]] std::vector<std::string> check_invariants() {
+  [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();
   }
@@ -480,6 +536,10 @@ class basic_kv_cache {
   /// Calls `body(record)` inside the sequence's mutex.
   template <class Body>
   [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, sequence&> {
+    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
+  }
+  template <class Body>
+  [[nodiscard]] auto visit(sequence_id id, Body&& body) const noexcept -> std::invoke_result_t<Body, const sequence&> {
     return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
   }
 
@@ -510,7 +570,7 @@ class basic_kv_cache {
     return outcome;
   }
 
-  [[no_unique_address]] typename locking_type::cache_mutex mutex_;
+  [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;
   storage_type storage_;
   [[no_unique_address]] backend_type backend_;
   state_type state_;

@@ -18,6 +18,12 @@ struct admission {
   std::int64_t num_new_blocks = 0;  // the last ones of the table; the others are prefix hits
 };
 
+/// Result of `would_fit` for a prompt that fits.
+struct prompt_fit {
+  std::int64_t num_cached_tokens = 0;
+  std::int64_t num_new_blocks = 0;
+};
+
 /// Result of `pin`. The pinned prefix has `num_tokens`, a multiple of the block size; 0 if nothing was cached.
 struct pinning {
   pin_id id{};

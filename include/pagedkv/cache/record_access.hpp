@@ -47,13 +47,19 @@ template <class Map, class Body>
   return std::forward<Body>(body)(*place);
 }
 
+/// A map's record, constant where the map is.
+template <class Map>
+using record_of = std::conditional_t<std::is_const_v<Map>, const decltype(Map::place::record), decltype(Map::place::record)>;
+
 /// Calls `body(record)` alone in the record.
 template <class Map, class Body>
 [[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
-    -> std::invoke_result_t<Body, decltype(Map::place::record)&> {
+    -> std::invoke_result_t<Body, record_of<Map>&> {
   return enter_record(map, id, [&](typename Map::place& inside) {
-    auto outcome = std::forward<Body>(body)(inside.record);
-    map.note_usage(inside);
+    auto outcome = std::forward<Body>(body)(static_cast<record_of<Map>&>(inside.record));
+    if constexpr (!std::is_const_v<Map>) {
+      map.note_usage(inside);
+    }
     map.leave(inside, id);
     return outcome;
   });

@@ -155,7 +155,7 @@ class record_map {
   }
 
   /// The place that an id names, open or not; null for an id that never was.
-  [[nodiscard]] place* find(std::uint64_t id) noexcept {
+  [[nodiscard]] place* find(std::uint64_t id) const noexcept {
     const auto index = id & 0xffff'ffff;
     if (index >= static_cast<std::uint64_t>(capacity_)) {
       return nullptr;
@@ -201,6 +201,7 @@ class record_map {
     }
   }
 
+  [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }
 
   /// Of all places, open or not.

@@ -13,6 +13,7 @@
 #include <pagedkv/pool/twin_list.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -53,8 +54,11 @@ class block_pool {
     return counts;
   }
 
+  /// With other threads at work not less than at some moment of the call; the same goes for `num_available`.
+  [[nodiscard]] std::int64_t num_free() const noexcept { return free_.size(); }
+
   /// Blocks that an allocation could have now, beside these published ones: free, or evictable under a policy that
-  /// evicts. Not less than at some moment of the call.
+  /// evicts.
   [[nodiscard]] std::int64_t num_available(std::span<const block_id> beside = {}) const noexcept {
     auto num_free = std::int64_t{0};
     auto num_beside = std::int64_t{0};
@@ -94,6 +98,7 @@ class block_pool {
     if (!may_supply(blocks.size())) {
       return false;
     }
+    const auto num_invalidations = invalidations_ended_.load(std::memory_order_acquire);
     auto num_taken = std::size_t{0};
     auto num_free = std::size_t{0};
     for (auto attempts = 1;; ++attempts) {
@@ -113,7 +118,7 @@ class block_pool {
     }
     const auto victims = blocks.subspan(num_free, num_taken - num_free);
     if (num_taken < blocks.size()) {
-      std::ranges::for_each(victims, [&](block_id block) { restore_victim(block, chains); });
+      std::ranges::for_each(victims, [&](block_id block) { restore_victim(block, chains, num_invalidations); });
       std::ranges::for_each(blocks.first(num_free), [&](block_id block) { free_.push(block); });
       return false;
     }
@@ -140,13 +145,13 @@ class block_pool {
   /// Takes a lease on a published block: it cannot be evicted until `end_lease`, which has no other effect, or
   /// `reference_leased`, which turns the lease into a reference. False if `can_lease` is false, or with `max_leases` on
   /// it.
-  [[nodiscard]] bool lease(block_id block) noexcept {
+  [[nodiscard]] bool lease(block_id block) const noexcept {
     const auto leased = [](block_state seen) {
       return only_if(leasable(seen) && seen.leases() < block_state::max_leases, seen.leased());
     };
     return words_.change(block, leased).has_value();
   }
-  void end_lease(block_id block) noexcept {
+  void end_lease(block_id block) const noexcept {
     words_.change(block, [](block_state seen) {
       assert(seen.leases() > 0 && "a lease ends once");
       return only_if(seen.leases() > 0, seen.unleased());
@@ -167,19 +172,26 @@ class block_pool {
   }
 
   /// Removes a reference. After the last one, the block is evictable if it is published, otherwise free, as soon as the
-  /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing.
-  void release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
+  /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing. True
+  /// when the block is withdrawn and this was its last reference: the caller then calls `free_withdrawn`.
+  bool release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
     auto after = block_state{};
     auto gained = false;
     const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
       after = seen.unreferenced().with_step(retirement_.steps().later(seen.step(), fence));
+      if (after.count() == 0 && after.leases() > 0) {
+        after = after.with_claimed(false);  // a look-up still reads it: it waits for its eviction instead
+      }
       tally_.foresee_evictable(gained, seen.count() > 0 && after.evictable());
       return only_if(seen.count() > 0, after);
     };
     if (!words_.change(block, let_go)) {
       tally_.foresee_evictable(gained, false);
-      return;
+      return false;
+    }
+    if (after.count() == 0 && after.claimed()) {
+      return true;
     }
     if (after.word() == 0) {
       free_.push(block);
@@ -188,8 +200,39 @@ class block_pool {
     } else if (after.step() != 0) {
       watch(block, after.step());
     }
+    return false;
   }
   void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of({})); }
+
+  /// Puts a published block, to which the caller has a reference, out of the reach of hits: it is freed with its last
+  /// reference. False when another thread has done so. The caller takes it out of the prefix index.
+  [[nodiscard]] bool withdraw(block_id block) noexcept {
+    const auto withdrawn = [](block_state seen) {
+      assert(seen.count() > 0 && seen.published() && "only a published block in use can be withdrawn");
+      return only_if(!seen.claimed(), seen.with_claimed(true));
+    };
+    return words_.change(block, withdrawn).has_value();
+  }
+  /// Frees a withdrawn block without references, as soon as the steps up to its fence have retired. `chains` forgets it.
+  template <class Chains>
+  void free_withdrawn(block_id block, Chains& chains) noexcept {
+    chains.detach(block);
+    chains.erase(block);
+    order_.erase(block);
+    const auto step = state(block).step();
+    if (step == 0) {
+      set_free(block);
+    } else {
+      tally_.add_retiring(1);
+      words_.set(block, block_state{}.with_step(step));
+      watch(block, step);
+    }
+  }
+
+  /// Stand around the withdrawals of one invalidation. An allocation that fails meanwhile, and gives back victims that
+  /// the invalidation may have missed in its hands, frees them instead.
+  void begin_invalidation() noexcept { invalidations_begun_.fetch_add(1, std::memory_order_acq_rel); }
+  void end_invalidation() noexcept { invalidations_ended_.fetch_add(1, std::memory_order_acq_rel); }
 
   /// Fences a block for open steps that may read slots which its holder gives up. The fence is not 0.
   void fence(block_id block, std::uint32_t fence) noexcept {
@@ -222,12 +265,7 @@ class block_pool {
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains) == eviction_answer::taken) {
-        chains.erase(block);
-        order_.erase(block);
-        set_free(block);
-        ++num_forgotten;
-      }
+      num_forgotten += forget(block, chains);
     }
     return num_forgotten;
   }
@@ -334,7 +372,8 @@ class block_pool {
   void end_wait(block_id block) noexcept {
     auto gained = false;
     const auto before = words_.change(block, [&](block_state seen) {
-      const auto ends = seen.step() != 0 && retirement_.steps().passed(seen.step());
+      const auto taken_away = seen.count() == 0 && seen.claimed();
+      const auto ends = seen.step() != 0 && !taken_away && retirement_.steps().passed(seen.step());
       tally_.foresee_evictable(gained, ends && seen.count() == 0 && seen.published());
       return only_if(ends, seen.with_step(0));
     });
@@ -362,12 +401,28 @@ class block_pool {
     return eviction_answer::taken;
   }
 
+  /// Frees a block if it is evictable.
   template <class Chains>
-  void restore_victim(block_id block, Chains& chains) noexcept {
+  bool forget(block_id block, Chains& chains) noexcept {
+    const auto claimed = claim(block, chains) == eviction_answer::taken;
+    if (claimed) {
+      chains.erase(block);
+      order_.erase(block);
+      set_free(block);
+    }
+    return claimed;
+  }
+
+  /// Gives back a victim that was claimed when so many invalidations had ended.
+  template <class Chains>
+  void restore_victim(block_id block, Chains& chains, std::uint64_t num_invalidations) noexcept {
     chains.attach(block);
     tally_.add_evictable();
     words_.set(block, state(block).with_claimed(false));
     order_.insert(block, block_release{}, [&] { return state(block).listed(); });
+    if (invalidations_begun_.fetch_add(0, std::memory_order_acq_rel) != num_invalidations) {
+      forget(block, chains);
+    }
   }
 
   /// The callable that `victim` gets. Records why an offered block was not taken.
@@ -447,12 +502,14 @@ class block_pool {
   }
 
   std::int32_t num_blocks_;
-  block_words<Locking> words_;
+  mutable block_words<Locking> words_;  // queries take and end leases
   free_list_for<Locking> free_;
   eviction_order<typename Locking::family, Eviction> order_;
   twin_list<Locking::template atomic> twins_;
   block_tally<Locking> tally_;
   block_retirement<Locking> retirement_;
+  typename Locking::template atomic<std::uint64_t> invalidations_begun_{0};
+  typename Locking::template atomic<std::uint64_t> invalidations_ended_{0};
 };
 
 }  // namespace pagedkv

@@ -9,13 +9,14 @@ namespace pagedkv {
 ///
 /// A *lease* keeps a published block from eviction, like a reference, but does not change the block's state:
 ///
-/// | state     | count | published | claimed | step                                     |
-/// |-----------|-------|-----------|---------|------------------------------------------|
-/// | free      | 0     | no        | no      | 0                                        |
-/// | in use    | ≥ 1   | either    | no      | the latest of an earlier holder, if open |
-/// | evictable | 0     | yes       | no      | 0                                        |
-/// | claimed   | 0     | yes       | yes     | 0: evictable, and an evictor is taking it |
-/// | retiring  | 0     | either    | no      | the step that it waits for               |
+/// | state     | count | published | claimed | step                                         |
+/// |-----------|-------|-----------|---------|----------------------------------------------|
+/// | free      | 0     | no        | no      | 0                                            |
+/// | in use    | ≥ 1   | either    | no      | the latest of an earlier holder, if open     |
+/// | withdrawn | ≥ 1   | yes       | yes     | the same: in use, and out of reach of hits   |
+/// | evictable | 0     | yes       | no      | 0                                            |
+/// | claimed   | 0     | yes       | yes     | either: one thread is taking it away         |
+/// | retiring  | 0     | either    | no      | the step that it waits for                   |
 class block_state {
  public:
   static constexpr std::uint32_t max_count = (std::uint32_t{1} << 20) - 1;

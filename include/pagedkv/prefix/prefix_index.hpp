@@ -48,7 +48,7 @@ class prefix_index {
 
   [[nodiscard]] chain_link link(block_id block) const noexcept {
     const auto& here = node_of(block);
-    return {here.hash, here.identity.load(std::memory_order_relaxed), block};
+    return {here.hash, identity_of(here), block};
   }
 
   /// Of one block, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
@@ -98,8 +98,8 @@ class prefix_index {
   void clear_keys(block_id block) noexcept { keys_.clear(block); }
 
   /// Enters a full block with its `contents`. The caller has a reference to it and marks it published afterwards.
-  /// Returns its twin, a published block of equal contents; `no_block` means that the contents are new, so that nothing
-  /// can have been published after them.
+  /// Returns its twin, a published block of equal contents, under a lease, which the caller ends after it has asked
+  /// `was_withdrawn`; `no_block` means that the contents are new, so that nothing can have been published after them.
   template <class Leases>
   block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Leases&& leases) noexcept {
     const auto twin = find(before, hash, contents(block), leases);
@@ -107,8 +107,7 @@ class prefix_index {
       publish_first(block, before, hash);
       return no_block;
     }
-    enter(block, before, hash, node_of(twin).identity.load(std::memory_order_relaxed));
-    leases.end(twin);
+    enter(block, before, hash, identity_of(node_of(twin)));
     return twin;
   }
 
@@ -122,9 +121,9 @@ class prefix_index {
   template <class Stays>
   [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
     const auto& here = node_of(block);
-    const auto identity = here.identity.load(std::memory_order_relaxed);
+    const auto identity = identity_of(here);
     const auto is_twin = [&](block_id other) {
-      return other != block && node_of(other).identity.load(std::memory_order_relaxed) == identity && stays(other);
+      return other != block && identity_of(node_of(other)) == identity && stays(other);
     };
     return table_.find(here.hash, is_twin) != no_block;
   }
@@ -142,10 +141,36 @@ class prefix_index {
   }
   [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
 
+  /// Hides a published block from all look-ups that begin afterwards; everything else about it stays until `erase`.
+  /// False when it was hidden before.
+  bool withdraw(block_id block) noexcept {
+    auto& here = node_of(block);
+    const bool first = (here.identity.fetch_or(withdrawn_bit, std::memory_order_acq_rel) & withdrawn_bit) == 0;
+    if (first) {
+      table_.erase(here.hash, block);
+    }
+    return first;
+  }
+  [[nodiscard]] bool withdrawn(block_id block) const noexcept {
+    return (node_of(block).identity.load(std::memory_order_relaxed) & withdrawn_bit) != 0;
+  }
+  /// The same, ordered with withdrawals: either this sees one, or its thread sees what the caller did before.
+  [[nodiscard]] bool was_withdrawn(block_id block) noexcept {
+    return (node_of(block).identity.fetch_or(0, std::memory_order_acq_rel) & withdrawn_bit) != 0;
+  }
+
+  /// Whether a published block, on which the caller has a lease, is the first of a chain with this salt.
+  [[nodiscard]] bool begins_chain(block_id block, salt tag) const noexcept {
+    const auto& here = node_of(block);
+    return here.parent == no_block && here.before == static_cast<std::uint64_t>(tag);
+  }
+
   /// Erases a detached published block. Blocks that continue it stay but cannot be found until equal contents return.
   void erase(block_id block) noexcept {
     auto& here = node_of(block);
-    table_.erase(here.hash, block);
+    if (!withdrawn(block)) {
+      table_.erase(here.hash, block);
+    }
     keys_.clear(block);
     here.identity.store(0, std::memory_order_relaxed);
   }
@@ -176,7 +201,7 @@ class prefix_index {
     target.parent = source.parent;
     target.identity.store(source.identity.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
     target.children.fetch_add(source.children.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-    if (published) {
+    if (published && !withdrawn(to)) {
       table_.erase(target.hash, from);
       table_.insert(target.hash, to);
     }
@@ -246,6 +271,12 @@ class prefix_index {
     atomic<std::uint32_t> children{0};  // published blocks whose parent had this id
   };
 
+  // Beside the identity of a block that is withdrawn. Identities are counted, so they never come that far.
+  static constexpr auto withdrawn_bit = std::uint64_t{1} << 63;
+
+  [[nodiscard]] static std::uint64_t identity_of(const node& at) noexcept {
+    return at.identity.load(std::memory_order_relaxed) & ~withdrawn_bit;
+  }
   [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
   [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
 

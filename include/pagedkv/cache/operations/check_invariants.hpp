@@ -104,7 +104,7 @@ class invariant_check {
     const auto name = static_cast<std::int64_t>(block);
     expect(state.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
-    expect(!state.claimed(), "a block is left claimed by an evictor", name);
+    expect(!state.claimed() || state.count() > 0, "a block is left claimed by an evictor", name);
     expect(state.leases() == 0, "a lease on a block has not ended", name);
     expect(times_free_[to_index(block)] == (state.word() == 0 ? 1U : 0U),
            "a free block is not in the free list once, or another is there", name);
@@ -116,7 +116,9 @@ class invariant_check {
       ++(state.published() ? counted.evictable : counted.free);
     }
     if (state.published()) {
-      expect(state_.index.reaches(block), "a published block is missing from the prefix index", name);
+      const auto withdrawn = state_.index.withdrawn(block);
+      expect(withdrawn || !state.claimed(), "a withdrawn block can still be found", name);
+      expect(state_.index.reaches(block) != withdrawn, "a published block is missing from the prefix index", name);
       expect(state_.index.contents_agree(block), "a published block's tokens have changed", name);
     }
     expect(state_.index.num_children(block) == children_[to_index(block)], "a block's count of children is wrong",

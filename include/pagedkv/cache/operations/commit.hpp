@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/operations/parts/withdraw.hpp>
 
 #include <algorithm>
 #include <array>
@@ -29,17 +30,22 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
                          .keys = contents.keys,
                          .tag = s.options.salt});
     }
+    const auto leases = leases_of(state);
     auto twin = no_block;
     if (newest) {
       state.index.publish_first(block, s.tail, hash);
     } else {
-      twin = state.index.publish(block, s.tail, hash, leases_of(state));
+      twin = state.index.publish(block, s.tail, hash, leases);
     }
     newest = twin == no_block;
     state.pool.publish(block);
     if (twin != no_block) {
       state.pool.note_twin(block);
       state.pool.note_twin(twin);
+      if (State::locking_type::family::concurrent && state.index.was_withdrawn(twin)) {
+        withdraw(state, block);  // an invalidation of these contents has overtaken this commit
+      }
+      leases.end(twin);
     }
   }
   s.tail = state.index.link(block);

@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
@@ -78,18 +79,13 @@ template <class State>
     return error{error_code::out_of_memory, "number of tokens in the block table",
                  std::max(num_prompt, options.expected_tokens)};
   }
-  const auto max_cached = std::min(std::max(num_prompt, std::int64_t{1}) - 1, options.max_cached_tokens);
-  const auto length = [&](std::size_t num_hits) {  // after the first chunk
-    const auto num_cached = static_cast<std::int64_t>(num_hits * state.block_size());
-    return num_cached + std::min(num_prompt - num_cached, options.first_chunk);
-  };
+  const auto plan = prompt_plan{num_prompt, state.config.block_size, options.max_cached_tokens, options.first_chunk};
   const auto root = state.index.root(options.salt);
-  const auto max_hits = static_cast<std::size_t>(max_cached) / state.block_size();
   const auto total = [&](std::size_t num_hits) {
-    const auto num_tokens = length(num_hits);
+    const auto num_tokens = plan.length(num_hits);
     return num_tokens == num_prompt ? num_blocks : state.blocks_for(num_tokens);
   };
-  if (auto leased = lease_prefix(state, s.blocks, root, prompt, max_hits, total); !leased) {
+  if (auto leased = lease_prefix(state, s.blocks, root, prompt, plan.max_hits(), total); !leased) {
     return leased;
   }
   const auto num_hits = s.blocks.size();
@@ -101,7 +97,7 @@ template <class State>
   }
   reference_leased(state, s.blocks, num_hits);
 
-  s.num_tokens = length(num_hits);
+  s.num_tokens = plan.length(num_hits);
   fill_blocks(state, s.blocks, num_hits, tokens.first(static_cast<std::size_t>(s.num_tokens)));
   s.keys.insert(s.keys.end(), prompt.keys.begin(), prompt.keys.end());
   s.options = options;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/operations/find_prefix.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/with_memory.hpp>
@@ -29,7 +29,7 @@ struct block_reference {
 /// Adds the references of a sequence; nothing when it is gone or busy. Takes memory only outside of the sequence, so that
 /// other threads find it busy for no longer than a copy takes.
 template <class State>
-void add_references(State& state, sequence_id id, std::size_t order, std::vector<block_reference>& references) {
+void add_references(const State& state, sequence_id id, std::size_t order, std::vector<block_reference>& references) {
   auto num_missing = std::size_t{0};
   do {
     references.reserve(std::max(references.size() + num_missing, num_missing == 0 ? 0 : 2 * references.capacity()));
@@ -46,22 +46,6 @@ void add_references(State& state, sequence_id id, std::size_t order, std::vector
     };
     static_cast<void>(visit_record(state.sequences, static_cast<std::uint64_t>(id), copy));
   } while (num_missing != 0);
-}
-
-/// Blocks that a sequence of this prompt would share, ascending. As in `create_sequence`, the last token is left to
-/// compute.
-template <class State>
-[[nodiscard]] std::vector<block_id> find_shared(State& state, const token_run& prompt, salt tag) {
-  const auto max_shared = prompt.tokens.empty() ? 0 : (prompt.tokens.size() - 1) / state.block_size();
-  auto shared = std::vector<block_id>{};
-  shared.reserve(max_shared);
-  const auto leases = leases_of(state);
-  match_chain(state.index, state.index.root(tag), prompt, state.block_size(), max_shared, leases, [&](block_id block) {
-    shared.push_back(block);
-    leases.end(block);
-  });
-  std::ranges::sort(shared);
-  return shared;
 }
 
 /// A block that releasing sequences gains: its references, a range of `released_blocks::references`.
@@ -81,7 +65,7 @@ struct released_blocks {
 /// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them. May throw
 /// `std::bad_alloc`.
 template <class State>
-[[nodiscard]] released_blocks blocks_gained(State& state, std::span<const sequence_id> ids,
+[[nodiscard]] released_blocks blocks_gained(const State& state, std::span<const sequence_id> ids,
                                             const token_run& prompt, salt tag) {
   auto released = released_blocks{};
   auto& references = released.references;
@@ -94,7 +78,9 @@ template <class State>
   };
   references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
-  const auto shared = find_shared(state, prompt, tag);
+  const auto plan = prompt_plan{std::ssize(prompt.tokens), state.config.block_size};
+  auto shared = find_shared(state, prompt, tag, plan.max_hits());
+  std::ranges::sort(shared);
   for (std::size_t next = 0; next < references.size();) {
     const auto block = references[next].block;
     auto run = gained_block{next, next, 0, state.pool.fenced(block)};
@@ -151,7 +137,7 @@ template <class State>
 }
 
 template <class State>
-[[nodiscard]] result<release_gain> gain_of_releasing(State& state, std::span<const sequence_id> ids,
+[[nodiscard]] result<release_gain> gain_of_releasing(const State& state, std::span<const sequence_id> ids,
                                                      const token_run& prompt, salt tag) noexcept {
   const auto add_up = [&]() -> result<release_gain> {
     auto sum = release_gain{};
@@ -164,7 +150,7 @@ template <class State>
 }
 
 template <class State>
-[[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(State& state, std::span<const sequence_id> ids,
+[[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(const State& state, std::span<const sequence_id> ids,
                                                                  std::int64_t num_blocks, const token_run& prompt,
                                                                  salt tag) noexcept {
   const auto choose = [&]() -> result<std::vector<std::size_t>> {

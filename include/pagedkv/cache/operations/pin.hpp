@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +26,17 @@ template <class State>
 void unpin(State& state, pinned_prefix& pinned) noexcept {
   release_blocks(state, pinned.blocks, 0, pinned.blocks.size(), block_release{}, step_set{});
   pinned.blocks.clear();
+}
+
+/// Ends every pin that is open when the call comes to it; returns how many.
+template <class State>
+std::int64_t unpin_all(State& state) noexcept {
+  auto count = std::int64_t{0};
+  state.pins.for_each([&](auto& open) {
+    const auto ended = end_record(state.pins, state.pins.id_of(open), [&](pinned_prefix& p) { unpin(state, p); });
+    count += ended.has_value() ? 1 : 0;
+  });
+  return count;
 }
 
 }  // namespace pagedkv::detail

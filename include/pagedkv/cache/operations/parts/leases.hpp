@@ -14,7 +14,7 @@ namespace pagedkv::detail {
 /// Leases on published blocks for look-ups among threads: a lease keeps its block from eviction until it ends.
 template <class State>
 struct counted_leases {
-  State& state;
+  const State& state;
 
   [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.lease(block); }
   void end(block_id block) const noexcept { state.pool.end_lease(block); }
@@ -30,7 +30,7 @@ struct free_leases {
 };
 
 template <class State>
-[[nodiscard]] auto leases_of(State& state) noexcept {
+[[nodiscard]] auto leases_of(const State& state) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
     return counted_leases<State>{state};
   } else {
@@ -47,6 +47,17 @@ void end_leases(State& state, const block_table& blocks, std::size_t count) noex
     } else {
       release_block(state, blocks[i - 1], i - 1, block_release{}, 0);
     }
+  }
+}
+
+/// Makes a reference of the lease on a block that a look-up found.
+template <class State>
+void reference_found(State& state, block_id block) noexcept {
+  if constexpr (State::locking_type::family::concurrent) {
+    state.pool.reference_leased(block);
+  } else {
+    [[maybe_unused]] const auto referenced = state.pool.reference_published(block);
+    assert(referenced);
   }
 }
 
@@ -84,10 +95,7 @@ template <class State, class Total>
     return refused;
   }
   if constexpr (!State::locking_type::family::concurrent) {
-    for (const auto block : blocks.all()) {
-      [[maybe_unused]] const auto referenced = state.pool.reference_published(block);
-      assert(referenced);
-    }
+    std::ranges::for_each(blocks.all(), [&](block_id block) { reference_found(state, block); });
   }
   return {};
 }

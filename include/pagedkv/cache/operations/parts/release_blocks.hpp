@@ -76,7 +76,10 @@ void release_block(State& state, block_id block, std::size_t index, block_releas
   how.hash = state.index.link(block).hash;
   how.parent = state.index.parent(block);
   how.depth = static_cast<std::uint32_t>(index);
-  state.pool.release(block, how, fence);
+  if (state.pool.release(block, how, fence)) [[unlikely]] {
+    auto chains = state.chains();
+    state.pool.free_withdrawn(block, chains);
+  }
 }
 
 /// Gives back one reference to each of the entries [first, last) of a table that these steps use, deepest first.

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <pagedkv/cache/operations/parts/release_blocks.hpp>
+
+namespace pagedkv::detail {
+
+/// Sees to it that no look-up that begins afterwards finds a published block, to which the caller has a reference. The
+/// block is freed with its last reference.
+template <class State>
+void withdraw(State& state, block_id block) noexcept {
+  if (state.pool.withdraw(block) && state.index.withdraw(block)) {
+    state.report_eviction(block);
+  }
+}
+
+}  // namespace pagedkv::detail
