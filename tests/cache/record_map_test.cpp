@@ -17,22 +17,22 @@ namespace {
 using map = record_map<int, single_thread>;
 
 [[nodiscard]] std::uint64_t add(map& records, int value) {
-  auto* const place = records.reserve("number of records").value();
-  place->record = value;
-  records.open(*place);
-  return map::id_of(*place);
+  auto* const cell = records.reserve("number of records").value();
+  cell->record = value;
+  records.open(*cell);
+  return map::id_of(*cell);
 }
 
 [[nodiscard]] bool holds(map& records, std::uint64_t id) {
-  auto* const place = records.find(id);
-  return place != nullptr && map::is_open(*place, id);
+  auto* const cell = records.find(id);
+  return cell != nullptr && map::is_open(*cell, id);
 }
 
 void remove(map& records, std::uint64_t id) {
-  auto* const place = records.find(id);
-  REQUIRE(place != nullptr);
-  records.close(*place);
-  records.abandon(*place);
+  auto* const cell = records.find(id);
+  REQUIRE(cell != nullptr);
+  records.close(*cell);
+  records.abandon(*cell);
 }
 
 }  // namespace
@@ -91,22 +91,22 @@ TEST_CASE("under lock_free a second thread at a record gets an error", "[record_
   using lock_free_map = record_map<int, lock_free>;
   using entry = lock_free_map::entry;
   auto records = lock_free_map{1};
-  auto& place = *records.reserve("number of records").value();
-  records.open(place);
-  const auto id = lock_free_map::id_of(place);
-  CHECK(records.enter(place, id) == entry::inside);
-  CHECK(lock_free_map::is_open(place, id));
-  CHECK(lock_free_map::id_of(place) == id);
-  CHECK(records.enter(place, id) == entry::busy);
-  CHECK(records.enter(place, id + (std::uint64_t{1} << 33)) == entry::stale);
-  CHECK(records.enter(place, id | std::uint64_t{1} << 63) == entry::stale);
-  records.leave(place, id);
-  CHECK(records.enter(place, id) == entry::inside);
-  records.leave_closed(place);
-  CHECK(records.enter(place, id) == entry::stale);
-  records.open(place);
-  CHECK(lock_free_map::id_of(place) != id);
-  CHECK(records.enter(place, lock_free_map::id_of(place)) == entry::inside);
+  auto& cell = *records.reserve("number of records").value();
+  records.open(cell);
+  const auto id = lock_free_map::id_of(cell);
+  CHECK(records.enter(cell, id) == entry::inside);
+  CHECK(lock_free_map::is_open(cell, id));
+  CHECK(lock_free_map::id_of(cell) == id);
+  CHECK(records.enter(cell, id) == entry::busy);
+  CHECK(records.enter(cell, id + (std::uint64_t{1} << 33)) == entry::stale);
+  CHECK(records.enter(cell, id | std::uint64_t{1} << 63) == entry::stale);
+  records.leave(cell, id);
+  CHECK(records.enter(cell, id) == entry::inside);
+  records.leave_closed(cell);
+  CHECK(records.enter(cell, id) == entry::stale);
+  records.open(cell);
+  CHECK(lock_free_map::id_of(cell) != id);
+  CHECK(records.enter(cell, lock_free_map::id_of(cell)) == entry::inside);
 }
 
 TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
@@ -119,7 +119,7 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   CHECK(records.reserve("number of records").error().message() == "limit reached: number of records is 130, limit 130");
   CHECK(records.size() == capacity);
   auto seen = std::set<int>{};
-  records.for_each([&](const auto& place) { seen.insert(place.record); });
+  records.for_each([&](const auto& cell) { seen.insert(cell.record); });
   CHECK(seen.size() == static_cast<std::size_t>(capacity));
   remove(records, ids[70]);
   const auto again = add(records, 1000);
@@ -130,11 +130,11 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
 
 TEST_CASE("an entry that was reserved and abandoned was never open", "[record_map]") {
   auto records = map{1};
-  auto* const place = records.reserve("number of records").value();
-  records.for_each([](const auto&) { FAIL("visits a place that is not open"); });
-  records.abandon(*place);
+  auto* const cell = records.reserve("number of records").value();
+  records.for_each([](const auto&) { FAIL("visits a cell that is not open"); });
+  records.abandon(*cell);
   CHECK(records.size() == 0);
-  CHECK(records.reserve("number of records").value() == place);
+  CHECK(records.reserve("number of records").value() == cell);
 }
 
 TEST_CASE("an entry for which there is no memory is refused as such, and vacant again", "[record_map]") {

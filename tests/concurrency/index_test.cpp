@@ -360,54 +360,54 @@ struct number {
   scheduled_data<int> value;
 };
 
-/// One thread ends a record and starts another, which takes its place; the other uses the id of the first.
+/// One thread ends a record and starts another, which takes its cell; the other uses the id of the first.
 template <template <class> class Atomic>
 void stale_id_races_reuse(execution& e) {
   auto map = record_map<number, stepwise_lock_free<Atomic>>{1};
   using entry = typename decltype(map)::entry;
   const auto start = [&](int value) {
-    auto& place = *map.reserve("number of records").value();
-    place.record.value.write(value);
-    map.open(place);
-    return map.id_of(place);
+    auto& cell = *map.reserve("number of records").value();
+    cell.record.value.write(value);
+    map.open(cell);
+    return map.id_of(cell);
   };
   const auto first = start(1);
   e.spawn([&] {
-    auto& place = *map.find(first);
-    if (map.enter(place, first) == entry::inside) {
-      map.leave_closed(place);
-      map.abandon(place);
+    auto& cell = *map.find(first);
+    if (map.enter(cell, first) == entry::inside) {
+      map.leave_closed(cell);
+      map.abandon(cell);
       const auto second = start(2);
       e.expect(second != first, "an id names two records");
-      e.expect(map.enter(place, second) == entry::inside, "a record is busy that only one thread knows");
-      map.leave(place, second);
+      e.expect(map.enter(cell, second) == entry::inside, "a record is busy that only one thread knows");
+      map.leave(cell, second);
     }
   });
   e.spawn([&] {
-    auto& place = *map.find(first);
-    if (map.enter(place, first) == entry::inside) {
-      e.expect(place.record.value.read() == 1, "a stale id leads to another record");
-      map.leave(place, first);
+    auto& cell = *map.find(first);
+    if (map.enter(cell, first) == entry::inside) {
+      e.expect(cell.record.value.read() == 1, "a stale id leads to another record");
+      map.leave(cell, first);
     }
   });
   e.run();
 }
 
-/// Both threads need the first chunk of places.
+/// Both threads need the first chunk of cells.
 template <template <class> class Atomic>
 void first_records_race(execution& e) {
   auto map = record_map<number, stepwise_lock_free<Atomic>>{2};
-  auto places = std::array<typename decltype(map)::place*, 2>{};
+  auto cells = std::array<typename decltype(map)::cell*, 2>{};
   for (auto thread = std::size_t{0}; thread < 2; ++thread) {
     e.spawn([&, thread] {
-      places[thread] = map.reserve("number of records").value();
-      map.open(*places[thread]);
+      cells[thread] = map.reserve("number of records").value();
+      map.open(*cells[thread]);
     });
   }
   e.run();
   auto num_open = 0;
   map.for_each([&](const auto&) { ++num_open; });
-  e.expect(places[0] != places[1] && num_open == 2, "a record is lost");
+  e.expect(cells[0] != cells[1] && num_open == 2, "a record is lost");
 }
 
 /// A generation is even or odd, and that is all.

@@ -139,7 +139,7 @@ TEMPLATE_LIST_TEST_CASE("records of ended requests are kept up to a count", "[re
     CHECK((found || found.error().code == error_code::unknown_request));
   }
 
-  // The places of forgotten records are taken again; their old ids stay unknown.
+  // The cells of forgotten records are taken again; their old ids stay unknown.
   const auto running = under_test.running(1);
   for (const auto stale : {ids[0], ids[1]}) {
     CHECK(stale != running);

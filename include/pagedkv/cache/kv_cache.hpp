@@ -49,10 +49,10 @@ namespace pagedkv {
 
 /// The paged key/value cache.
 ///
-/// Operations return a value or an error and leave everything as it was when they fail; only the constructor throws.
-/// Two at once on one sequence: under the locks the second waits; under a lock-free policy it is told `sequence_busy`.
-/// A locking policy other than `single_thread` lets every operation be called from any thread; only `compact` and
-/// `check_invariants` want to be alone, which they see to themselves except under lock-free policies.
+/// Operations return a value or an error; a failed operation changes nothing. Only the constructor throws. Of two
+/// concurrent operations on one sequence, the second waits under the locks, and gets `sequence_busy` under a lock-free
+/// policy. With a locking policy other than `single_thread`, every operation may be called from any thread; only
+/// `compact` and `check_invariants` run alone, which they ensure themselves except under lock-free policies.
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
 ///
@@ -78,8 +78,8 @@ class basic_kv_cache {
 
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
 
-  /// Takes all block storage and all metadata but block tables. Throws `exception` on an invalid configuration or when
-  /// the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
+  /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
+  /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_kv_cache(const cache_config& config, allocator_type memory = allocator_type{},
                           backend_type backend = backend_type{}, events_type events = events_type{})
       : basic_kv_cache(storage_type::create(config, std::move(memory)).value(), config, std::move(backend),
@@ -105,10 +105,11 @@ class basic_kv_cache {
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
-  /// Starts a sequence with a prompt, which may be empty. All of it is allocated, or of what is not cached only
-  /// `sequence_options::first_chunk`, or nothing; at least the last token is left to compute. Hits, statistics and what
-  /// the eviction policy learns are the whole prompt's. Linear in the prompt. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
-  /// (`max_sequences`), `invalid_argument`, `out_of_memory`.
+  /// Starts a sequence with a prompt, which may be empty. Allocates blocks for all of the prompt, or for
+  /// `sequence_options::first_chunk` of its uncached tokens; all or nothing. At least the last token is left to
+  /// compute. Hits, statistics and the eviction policy's hints are those of the whole prompt. Linear in the prompt.
+  /// Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached` (`max_sequences`), `invalid_argument`,
+  /// `out_of_memory`.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -125,8 +126,8 @@ class basic_kv_cache {
     return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};
   }
 
-  /// Extends a sequence. Takes a block only when one starts, and copies the last block first, on `on`, when others can
-  /// see it (see `commit`). Four stores when neither is the case. Errors: `capacity_exhausted` (not now), `never_fits`,
+  /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
+  /// can see it (see `commit`). Otherwise four stores. Errors: `capacity_exhausted` (not now), `never_fits`,
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -147,9 +148,9 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return extend(s, run, 0, on); });
   }
 
-  /// Takes blocks for `num_ahead` tokens behind the last one, whose slots may then be asked for and written; tokens
-  /// appended later take them. Truncation gives them back. Where the last block is partial, a fork ends the claim to
-  /// slots in it: reserve again. Errors: those of `append`.
+  /// Takes blocks for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later appends use
+  /// them. Truncation releases them. If the last block is partial, a fork ends the reservation of slots in it: reserve
+  /// again. Errors: those of `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
@@ -168,10 +169,10 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
   }
 
-  /// Commits, appends and maps slots for a batch, in the order of its entries and under one lock; the first get
-  /// blocks first. An entry that fails changes nothing, but for its commit when only the append behind that fails; the
-  /// others go on. Copies on write run on `on`. The errors of an entry are those of `commit` and `append`. Errors of the
-  /// call, which then changes nothing: `invalid_argument` when `out` has too little room for slots or failures.
+  /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
+  /// changes nothing, except that its commit stays if only its append fails; the other entries are executed. Copies on
+  /// write run on `on`. Errors of an entry are those of `commit` and `append`. Errors of the call, which then changes
+  /// nothing: `invalid_argument` when `out` is too small for slots or failures.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -205,7 +206,7 @@ class basic_kv_cache {
     return visit(id, [&](sequence& s) { return detail::truncate(state_, s, num_tokens); });
   }
 
-  /// Releases blocks wholly before token `num_tokens`, which must be committed. Positions stay valid.
+  /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
@@ -239,7 +240,7 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) { detail::unpin(state_, p); });
   }
-  /// Ends every pin; returns how many. Ids of pins are stale afterwards, those of pins that are made meanwhile excepted.
+  /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile.
   std::int64_t unpin_all() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin_all(state_);
@@ -298,9 +299,9 @@ class basic_kv_cache {
     return detail::hash_blocks(state_.index, prompt, tag, state_.block_size(), hashes);
   }
 
-  /// How many blocks more an allocation could have if these sequences were released, beside those that a sequence
-  /// created from `prompt` would share: what preempting them would gain. Leaves out sequences that are gone or busy.
-  /// O(n log n) in their blocks.
+  /// Number of additional blocks for an allocation if these sequences were released, beside those that a sequence
+  /// created from `prompt` would share: the gain of preempting them. Ignores sequences that are gone or busy. O(n log
+  /// n) in their blocks.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        const token_run& prompt = {},
                                                        salt tag = salt::none) const noexcept {
@@ -318,8 +319,8 @@ class basic_kv_cache {
     return detail::fewest_to_release(state_, ids, num_blocks, prompt, tag);
   }
 
-  /// Opens a step that uses these sequences: blocks that they let go of, until it retires, are handed out again only
-  /// when it and all steps before it have. Blocks that no open step uses are available as soon as they are released.
+  /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when
+  /// it and all steps before it have retired. Blocks that no open step uses are available as soon as they are released.
   /// Call it before the step's appends, so that a block that a copy on write replaces waits for the copy, too. Linear
   /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
@@ -337,7 +338,7 @@ class basic_kv_cache {
     }
     return begun(step);
   }
-  /// Opens a step that may use any block in use, also by sequences and pins that are still to come.
+  /// Opens a step that may use any block in use, also by later sequences and pins.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return begun(state_.pool.begin_step(step_use::everything));
@@ -353,7 +354,7 @@ class basic_kv_cache {
     return retired;
   }
 
-  /// Tells the time, by which sequences are dated and retention ends. Never goes back.
+  /// Sets the time that dates sequences and ends retention. Never goes back.
   void advance_time(timestamp now) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto value = static_cast<std::int64_t>(now);
@@ -390,9 +391,9 @@ class basic_kv_cache {
     return visit(id, [&](const sequence& s) { return detail::slot_mapping(state_, s, first_token, slots); });
   }
 
-  /// Copies the block table from the entry at `first_block` on, and returns its size. An append changes entries from
-  /// the one of its first token on, others none. Errors: `invalid_argument` when `blocks` is too short, or beyond the
-  /// table.
+  /// Copies the block table from the entry at `first_block` on, and returns the table's size. An append changes only
+  /// entries from that of its first token on. Errors: `invalid_argument` when `blocks` is too short, or `first_block`
+  /// is beyond the table.
   [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks,
                                                 std::size_t first_block = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -411,15 +412,15 @@ class basic_kv_cache {
     });
   }
 
-  /// How many full blocks all of these sequences share at the start of their tables, for cascade attention. O(common
-  /// blocks times sequences). Errors: `unknown_sequence`, `sequence_busy`.
+  /// Number of full blocks that all of these sequences share at the start of their tables, for cascade attention.
+  /// O(common blocks times sequences). Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::int64_t> common_prefix(std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::common_prefix(state_, ids);
   }
 
-  /// Brings a `padded_batch` or `compressed_batch`, used with this cache only, up to date with these sequences, one row
-  /// each. Errors: see there.
+  /// Updates a `padded_batch` or `compressed_batch`, used with this cache only, with one row for each of these
+  /// sequences. Errors: see there.
   template <class Batch>
   [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -438,9 +439,9 @@ class basic_kv_cache {
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
-  /// `Rows` says how the rows are stored: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled,
-  /// are copied bit for bit. Slots of blocks that nothing holds are not to be written, which debug builds assert where
-  /// the backend reads slots on the host.
+  /// `Rows` is the element of the rows: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled, are
+  /// copied bit for bit. Writing slots of blocks that are not in use is misuse, which debug builds assert if the
+  /// backend reads slots on the host.
   template <element Rows = float32>
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
@@ -451,7 +452,7 @@ class basic_kv_cache {
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
-  /// rows of negative slots are left.
+  /// rows of negative slots stay unchanged.
   template <element Rows = float32>
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Rows::storage>& keys,
@@ -503,7 +504,7 @@ class basic_kv_cache {
     return num_forgotten;
   }
 
-  /// Linear in the number of sequences, none of which it disturbs: see `cache_statistics`.
+  /// Linear in the number of sequences; delays no operation: see `cache_statistics`.
   [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto taken = detail::take_statistics(state_);
@@ -518,8 +519,8 @@ class basic_kv_cache {
     return profile;
   }
 
-  /// A sentence for each invariant that is broken; empty when all is well. For tests: linear in pool and block tables,
-  /// and under lock-free policies only meaningful while no other thread is at work. May throw `std::bad_alloc`.
+  /// A sentence for each broken invariant; empty when all hold. For tests: linear in pool and block tables. Under
+  /// lock-free policies, meaningful only while no other thread is at work. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();

@@ -11,18 +11,18 @@ namespace pagedkv::detail {
 
 /// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what`: see `reserve`.
 template <class Map, class Fill>
-[[nodiscard]] result<typename Map::place*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
+[[nodiscard]] result<typename Map::cell*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
   auto reserved = map.reserve(what);
   if (!reserved) {
     return reserved;
   }
-  auto& place = **reserved;
-  if (const result<void> filled = fill(place.record); !filled) {
-    map.abandon(place);
+  auto& cell = **reserved;
+  if (const result<void> filled = fill(cell.record); !filled) {
+    map.abandon(cell);
     return filled.error();
   }
-  map.note_usage(place);
-  map.open(place);
+  map.note_usage(cell);
+  map.open(cell);
   return reserved;
 }
 
@@ -30,32 +30,33 @@ template <class Map, class Fill>
   return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
 }
 
-/// Calls `body(place)` alone in the open place of an id: waits for that, or says `sequence_busy`, as the locking policy
-/// wants. The body leaves the place.
+/// Calls `body(cell)` alone in the open cell of an id: waits for it, or returns `sequence_busy`, depending on the
+/// locking policy. The body leaves the cell.
 template <class Map, class Body>
 [[nodiscard]] auto enter_record(Map& map, std::uint64_t id, Body&& body) noexcept
-    -> std::invoke_result_t<Body, typename Map::place&> {
+    -> std::invoke_result_t<Body, typename Map::cell&> {
   using entry = typename Map::entry;
-  auto* place = map.find(id);
-  const auto entered = place != nullptr ? map.enter(*place, id) : entry::stale;
+  auto* cell = map.find(id);
+  const auto entered = cell != nullptr ? map.enter(*cell, id) : entry::stale;
   if (entered == entry::stale) {
     return unknown_record(id);
   }
   if (entered == entry::busy) {
     return error{error_code::sequence_busy, "sequence or pin id", static_cast<std::int64_t>(id)};
   }
-  return std::forward<Body>(body)(*place);
+  return std::forward<Body>(body)(*cell);
 }
 
 /// A map's record, constant where the map is.
 template <class Map>
-using record_of = std::conditional_t<std::is_const_v<Map>, const decltype(Map::place::record), decltype(Map::place::record)>;
+using record_of =
+    std::conditional_t<std::is_const_v<Map>, const decltype(Map::cell::record), decltype(Map::cell::record)>;
 
 /// Calls `body(record)` alone in the record.
 template <class Map, class Body>
 [[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, record_of<Map>&> {
-  return enter_record(map, id, [&](typename Map::place& inside) {
+  return enter_record(map, id, [&](typename Map::cell& inside) {
     auto outcome = std::forward<Body>(body)(static_cast<record_of<Map>&>(inside.record));
     if constexpr (!std::is_const_v<Map>) {
       map.note_usage(inside);
@@ -65,10 +66,10 @@ template <class Map, class Body>
   });
 }
 
-/// Empties a record by `empty(record)`, closes it, and lets its place be taken again.
+/// Empties a record by `empty(record)`, closes it, and makes its cell vacant.
 template <class Map, class Empty>
 [[nodiscard]] result<void> end_record(Map& map, std::uint64_t id, Empty&& empty) noexcept {
-  return enter_record(map, id, [&](typename Map::place& inside) -> result<void> {
+  return enter_record(map, id, [&](typename Map::cell& inside) -> result<void> {
     empty(inside.record);
     map.leave_closed(inside);
     map.abandon(inside);

@@ -15,28 +15,27 @@
 
 namespace pagedkv {
 
-/// A number below 2^31 for a new record map, most likely another one than any other map has: mixed from where the map
-/// lies and how many there were before, with the finaliser of splitmix64.
+/// A number below 2^31 for a new record map, most likely different from those of all other maps: the map's address and
+/// the number of earlier maps, mixed by the finaliser of splitmix64.
 [[nodiscard]] inline std::uint32_t draw_generation(const void* map) noexcept {
   static constinit auto num_maps = std::atomic<std::uint64_t>{0};
-  const auto place = std::uint64_t{reinterpret_cast<std::uintptr_t>(map)};
-  auto x = num_maps.fetch_add(1, std::memory_order_relaxed) * 0x9e3779b97f4a7c15 + place;
+  const auto address = std::uint64_t{reinterpret_cast<std::uintptr_t>(map)};
+  auto x = num_maps.fetch_add(1, std::memory_order_relaxed) * 0x9e3779b97f4a7c15 + address;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
   return static_cast<std::uint32_t>((x ^ x >> 31) >> 33);
 }
 
-/// Records with stable addresses behind ids that recognise their own end: an id holds a place and that place's
-/// generation, which is odd while the place is taken. Generations of a map begin at a number of its own, so that it
-/// recognises ids of other maps, too. Memory grows by chunks and is kept for reuse.
+/// Records with stable addresses and ids that become stale: an id holds a cell and the cell's generation, which is odd
+/// while the cell is taken. Generations of a map start at a number of its own, so that it also recognises ids of other
+/// maps. Memory grows by chunks and is kept for reuse.
 template <class Record, locking Locking>
 class record_map {
  public:
   using locking_type = Locking;
 
  private:
-  /// A copy of a record's usage for readers from outside: each number is right, together they may be of different
-  /// times.
+  /// A copy of a record's usage for readers outside: each number is right, but they may be of different times.
   class shared_usage {
    public:
     void write(const table_usage& now) noexcept {
@@ -57,12 +56,12 @@ class record_map {
   struct no_usage {};
   using noted_usage = std::conditional_t<Locking::family::concurrent, shared_usage, no_usage>;
 
-  // Neighbours may be used by different threads.
+  // Different threads may use neighbours.
   static constexpr auto alignment =
       Locking::family::concurrent ? 64 : std::max(alignof(Record), alignof(std::uint32_t));
 
  public:
-  struct alignas(alignment) place {
+  struct alignas(alignment) cell {
     [[no_unique_address]] typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
     std::uint32_t index = 0;
@@ -85,9 +84,9 @@ class record_map {
     }
   }
 
-  /// A vacant place for the caller alone, until it is opened or abandoned. Errors: `limit_reached` when all places are
-  /// taken, and `out_of_memory`; their subject is `what`, such as "number of sequences".
-  [[nodiscard]] result<place*> reserve(const char* what) noexcept {
+  /// Reserves a vacant cell for the caller alone, until it is opened or abandoned. Errors: `limit_reached` when all
+  /// cells are taken, and `out_of_memory`; their subject is `what`, such as "number of sequences".
+  [[nodiscard]] result<cell*> reserve(const char* what) noexcept {
     const auto vacant = vacant_.pop();
     if (vacant == no_block) {
       return error{error_code::limit_reached, what, capacity_, capacity_};
@@ -102,24 +101,25 @@ class record_map {
     return &reserved;
   }
 
-  void abandon(place& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
+  void abandon(cell& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
 
-  /// Makes a reserved place reachable, by `id_of`.
-  void open(place& reserved) noexcept {
+  /// Makes a reserved cell reachable, by `id_of`.
+  void open(cell& reserved) noexcept {
     const auto before = reserved.generation.load(std::memory_order_relaxed);
     reserved.generation.store(before == 0 ? first_generation_ : next(before), std::memory_order_release);
   }
 
-  /// Ends an open place; its ids are stale from now on. No other thread is inside.
-  void close(place& open) noexcept {
+  /// Ends an open cell: its ids are stale from now on. Requires that no other thread is inside.
+  void close(cell& open) noexcept {
     open.generation.store(next(open.generation.load(std::memory_order_relaxed)), std::memory_order_release);
   }
 
   enum class entry : std::uint8_t { inside, busy, stale };
 
-  /// Lets the caller into the open place of an id, alone until it leaves: waits, or says `busy`, as the locking policy
-  /// wants. Where nobody waits, the generation itself is marked, so that a stale id makes no later record busy.
-  [[nodiscard]] static entry enter(place& found, std::uint64_t id) noexcept {
+  /// Admits the caller to the open cell of an id, alone until it leaves. If the cell is taken, waits or returns `busy`,
+  /// depending on the locking policy. Without waiting, the generation itself is marked, so that a stale id makes no
+  /// later record busy.
+  [[nodiscard]] static entry enter(cell& found, std::uint64_t id) noexcept {
     if constexpr (Locking::waits_for_sequence) {
       found.mutex.lock();
       if (is_open(found, id)) {
@@ -139,23 +139,23 @@ class record_map {
       return seen == (generation_of(id) | busy) ? entry::busy : entry::stale;
     }
   }
-  static void leave(place& inside, std::uint64_t id) noexcept {
+  static void leave(cell& inside, std::uint64_t id) noexcept {
     if constexpr (Locking::waits_for_sequence) {
       inside.mutex.unlock();
     } else {
       inside.generation.store(generation_of(id), std::memory_order_release);
     }
   }
-  /// Ends the place and leaves it; `abandon` comes next.
-  void leave_closed(place& inside) noexcept {
+  /// Ends the cell and leaves it; call `abandon` next.
+  void leave_closed(cell& inside) noexcept {
     close(inside);
     if constexpr (Locking::waits_for_sequence) {
       inside.mutex.unlock();
     }
   }
 
-  /// The place that an id names, open or not; null for an id that never was.
-  [[nodiscard]] place* find(std::uint64_t id) const noexcept {
+  /// The cell that an id names, open or not; null for an id that never existed.
+  [[nodiscard]] cell* find(std::uint64_t id) const noexcept {
     const auto index = id & 0xffff'ffff;
     if (index >= static_cast<std::uint64_t>(capacity_)) {
       return nullptr;
@@ -163,29 +163,29 @@ class record_map {
     auto* chunk = chunks_[index / chunk_size].load(std::memory_order_acquire);
     return chunk == nullptr ? nullptr : &chunk[index % chunk_size];
   }
-  [[nodiscard]] static bool is_open(const place& found, std::uint64_t id) noexcept {
+  [[nodiscard]] static bool is_open(const cell& found, std::uint64_t id) noexcept {
     const auto generation = generation_of(id);
     return may_be_open(generation) && (found.generation.load(std::memory_order_acquire) & ~busy) == generation;
   }
 
-  [[nodiscard]] static std::uint64_t id_of(const place& open) noexcept {
+  [[nodiscard]] static std::uint64_t id_of(const cell& open) noexcept {
     return std::uint64_t{open.generation.load(std::memory_order_relaxed) & ~busy} << 32 | open.index;
   }
 
-  /// Calls `visit(place)` for every open place.
+  /// Calls `visit(cell)` for every open cell.
   template <class Visit>
   void for_each(Visit&& visit) const {
-    for_each_place([&](place& each) {
+    for_each_cell([&](cell& each) {
       if (each.generation.load(std::memory_order_acquire) % 2 == 1) {
         visit(each);
       }
     });
   }
 
-  /// Calls `visit(usage)` for every open place, without entering it: threads at work there are not disturbed.
+  /// Calls `visit(usage)` for every open cell, without entering it: threads inside are not delayed.
   template <class Visit>
   void for_each_usage(Visit&& visit) const {
-    for_each([&](const place& open) {
+    for_each([&](const cell& open) {
       if constexpr (Locking::family::concurrent) {
         visit(open.usage.read());
       } else {
@@ -195,7 +195,7 @@ class record_map {
   }
 
   /// Publishes a record's usage to other threads. Call it inside the record, after changing it.
-  static void note_usage([[maybe_unused]] place& inside) noexcept {
+  static void note_usage([[maybe_unused]] cell& inside) noexcept {
     if constexpr (Locking::family::concurrent && requires { inside.record.usage(); }) {
       inside.usage.write(inside.record.usage());
     }
@@ -204,28 +204,28 @@ class record_map {
   [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }
 
-  /// Of all places, open or not.
+  /// Of all cells, open or not.
   [[nodiscard]] contention_counts contention() const noexcept {
     auto sum = detail::contention_in(vacant_);
-    if constexpr (requires(const place& each) { each.mutex.contention(); }) {
-      for_each_place([&](const place& each) { sum += each.mutex.contention(); });
+    if constexpr (requires(const cell& each) { each.mutex.contention(); }) {
+      for_each_cell([&](const cell& each) { sum += each.mutex.contention(); });
     }
     return sum;
   }
 
-  /// Memory held, without what the records hold in turn.
+  /// Bytes of the cells, without memory that the records own.
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     auto bytes = vacant_.metadata_bytes() + num_chunks_ * sizeof(chunk_pointer);
     for (std::size_t i = 0; i < num_chunks_; ++i) {
-      bytes += chunks_[i].load(std::memory_order_acquire) == nullptr ? 0 : chunk_size * sizeof(place);
+      bytes += chunks_[i].load(std::memory_order_acquire) == nullptr ? 0 : chunk_size * sizeof(cell);
     }
     return bytes;
   }
 
  private:
   static constexpr auto chunk_size = std::size_t{64};
-  static constexpr auto busy = std::uint32_t{1} << 31;  // beside a generation, while somebody is inside
-  using chunk_pointer = typename Locking::template atomic<place*>;
+  static constexpr auto busy = std::uint32_t{1} << 31;  // beside a generation, while a thread is inside
+  using chunk_pointer = typename Locking::template atomic<cell*>;
 
   [[nodiscard]] static std::uint32_t generation_of(std::uint64_t id) noexcept {
     return static_cast<std::uint32_t>(id >> 32);
@@ -233,7 +233,7 @@ class record_map {
   [[nodiscard]] static bool may_be_open(std::uint32_t generation) noexcept {
     return generation % 2 == 1 && (generation & busy) == 0;
   }
-  /// Never 0, which is the generation of a place that was never open.
+  /// Never 0, which is the generation of a cell that was never open.
   [[nodiscard]] static std::uint32_t next(std::uint32_t generation) noexcept {
     const auto after = (generation + 1) & ~busy;
     return after == 0 ? 2 : after;
@@ -241,7 +241,7 @@ class record_map {
 
   /// Open or not.
   template <class Visit>
-  void for_each_place(Visit&& visit) const {
+  void for_each_cell(Visit&& visit) const {
     for (std::size_t i = 0; i < num_chunks_; ++i) {
       if (auto* chunk = chunks_[i].load(std::memory_order_acquire)) {
         std::for_each(chunk, chunk + chunk_size, visit);
@@ -249,10 +249,10 @@ class record_map {
     }
   }
 
-  [[nodiscard]] place* ensure_chunk(std::size_t index) noexcept {
+  [[nodiscard]] cell* ensure_chunk(std::size_t index) noexcept {
     auto* chunk = chunks_[index].load(std::memory_order_acquire);
     if (chunk == nullptr) {
-      auto* fresh = new (std::nothrow) place[chunk_size];
+      auto* fresh = new (std::nothrow) cell[chunk_size];
       if (fresh == nullptr ||
           chunks_[index].compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
         return fresh;

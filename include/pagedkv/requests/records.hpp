@@ -21,7 +21,7 @@ namespace pagedkv {
 template <class Mutex>
 class request_records {
  public:
-  using place = typename record_map<request_info, single_thread>::place;
+  using cell = typename record_map<request_info, single_thread>::cell;
 
   /// `valid`: with the default of `max_open` filled in.
   explicit request_records(const tracker_config& valid)
@@ -31,7 +31,7 @@ class request_records {
 
   /// A record for a request that is about to start, with its arrival. `open` or `abandon` comes next. Errors:
   /// `limit_reached` with `max_open` requests that run, are preempted or about to start.
-  [[nodiscard]] result<place*> reserve() noexcept {
+  [[nodiscard]] result<cell*> reserve() noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_open = statistics_.running + statistics_.preempted + num_reserved_;
     if (num_open >= config_.max_open) {
@@ -47,13 +47,13 @@ class request_records {
     }
     return reserved;
   }
-  void abandon(place& reserved) noexcept {
+  void abandon(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
     --num_reserved_;
     ++statistics_.refused;
     records_.abandon(reserved);
   }
-  [[nodiscard]] request_id open(place& reserved, const request_info& request) noexcept {
+  [[nodiscard]] request_id open(cell& reserved, const request_info& request) noexcept {
     const auto guard = exclusive_guard{mutex_};
     --num_reserved_;
     reserved.record = request;
@@ -183,7 +183,7 @@ class request_records {
   /// Calls `visit(id, request)` for every running request. No other thread is at work, or the caller holds the mutex.
   template <class Visit>
   void for_each_running(Visit&& visit) {
-    records_.for_each([&](const place& open) {
+    records_.for_each([&](const cell& open) {
       if (open.record.state == request_state::running) {
         visit(static_cast<request_id>(records_.id_of(open)), open.record);
       }

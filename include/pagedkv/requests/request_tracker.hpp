@@ -78,22 +78,22 @@ class request_tracker {
   /// blocks and (if allowed) preemption; `limit_reached` (`tracker_config::max_open`).
   [[nodiscard]] tracker_result<submission> submit(const token_run& prompt, const request_options& options = {},
                                                   stream on = {}) noexcept {
-    const auto place = records_.reserve();  // before another is preempted
-    if (!place) {
-      return place.error();
+    const auto cell = records_.reserve();  // before another is preempted
+    if (!cell) {
+      return cell.error();
     }
     auto request = request_info{};
     request.options = options;
-    request.arrival = (*place)->record.arrival;
+    request.arrival = (*cell)->record.arrival;
     auto preempted = std::vector<request_id>{};
     const auto admitted = admit({{}, request, prompt, on}, preempted);
     if (!admitted) {
-      records_.abandon(**place);
+      records_.abandon(**cell);
       return {admitted.error(), std::move(preempted)};
     }
     request.sequence = admitted->id;
     request.submitted = cache_.time();
-    const auto id = records_.open(**place, request);
+    const auto id = records_.open(**cell, request);
     report_start(id, admitted->id);
     return {submission{id, admitted->id, admitted->num_cached_tokens}, std::move(preempted)};
   }
@@ -158,21 +158,21 @@ class request_tracker {
     if (!running) {
       return running.error();
     }
-    const auto place = records_.reserve();
-    if (!place) {
-      return place.error();
+    const auto cell = records_.reserve();
+    if (!cell) {
+      return cell.error();
     }
     const auto forked = patiently([&] { return cache_.fork(running->sequence); });
     if (!forked) {
-      records_.abandon(**place);
+      records_.abandon(**cell);
       return explained(id, forked.error());
     }
     auto request = request_info{};
     request.options = running->options;
-    request.arrival = (*place)->record.arrival;
+    request.arrival = (*cell)->record.arrival;
     request.sequence = *forked;
     request.submitted = cache_.time();
-    const auto made = records_.open(**place, request);
+    const auto made = records_.open(**cell, request);
     report_start(made, *forked);
     return request_fork{made, *forked};
   }

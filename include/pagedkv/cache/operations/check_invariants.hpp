@@ -18,8 +18,8 @@ class invariant_check {
       : state_(state), references_(num_blocks()), children_(num_blocks()), times_free_(num_blocks()) {}
 
   [[nodiscard]] std::vector<std::string> run() {
-    state_.sequences.for_each([&](const auto& place) { check_sequence(place.record); });
-    state_.pins.for_each([&](const auto& place) { count_references(place.record.blocks); });
+    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record); });
+    state_.pins.for_each([&](const auto& cell) { count_references(cell.record.blocks); });
     count_children();
     count_free();
     auto counted = block_counts{};

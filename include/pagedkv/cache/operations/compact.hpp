@@ -59,14 +59,14 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
       }
     }
   };
-  state.sequences.for_each([&](auto& place) {
-    auto& s = place.record;
+  state.sequences.for_each([&](auto& cell) {
+    auto& s = cell.record;
     rename_table(s.blocks);
     s.tail.block = new_id(s.tail.block);
     s.window_start.block = new_id(s.window_start.block);
     find_room(state, s);
   });
-  state.pins.for_each([&](auto& place) { rename_table(place.record.blocks); });
+  state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });
 }
 
 }  // namespace pagedkv::detail
