@@ -11,8 +11,11 @@ namespace pagedkv::kernels {
 template <class Shape, class Matrix>
 class own_tiles {
  public:
-  // Tiles in flight while one is processed. Two tiles of the longest rows need more registers than there are.
-  static constexpr int depth = Shape::row_bytes <= 4 * Matrix::lanes ? 1 : 0;
+  // Registers of a lane for one tile, and for its sums of the output.
+  static constexpr int tile_words = 2 * attention_tile * Shape::row_bytes / (4 * Matrix::lanes);
+  static constexpr int output_sums = Matrix::columns * Shape::row_bytes / (Shape::number_bytes * Matrix::lanes);
+  // Tiles in flight while one is processed. Beside many sums, registers do not suffice for two tiles.
+  static constexpr int depth = tile_words + output_sums <= 64 ? 1 : 0;
   static constexpr int wave_bytes = 0;  // of shared memory
 
   PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
