@@ -279,7 +279,7 @@ class router {
   [[nodiscard]] std::int64_t find_prefix(std::span<const token> tokens, salt tag) const {
     auto hash = hash_of_salt(small.hash_seed, tag);
     auto num_tokens = std::size_t{0};
-    for (; num_tokens + 2 <= tokens.size(); num_tokens += 2) {
+    for (; num_tokens + 2 < tokens.size(); num_tokens += 2) {  // one token is left to compute
       hash = hash_of_block(hash, tokens.subspan(num_tokens, 2));
       if (!cached_.contains(hash)) {
         break;

@@ -84,7 +84,7 @@ namespace detail {
 template <class Policy, class... Axes>
 struct role_check {
   static_assert(defined<Policy>,
-                "this policy is declared but not defined here: include its header, pagedkv/policy/<axis>/<name>.hpp");
+                "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, pagedkv/events/ or pagedkv/device/");
 };
 template <defined Policy, class... Axes>
 struct role_check<Policy, Axes...> {

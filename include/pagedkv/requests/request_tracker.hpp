@@ -85,6 +85,7 @@ class request_tracker {
     auto request = request_info{};
     request.options = options;
     request.arrival = (*cell)->record.arrival;
+    request.submitted = cache_.time();
     auto preempted = std::vector<request_id>{};
     const auto admitted = admit({{}, request, prompt, on}, preempted);
     if (!admitted) {
@@ -92,7 +93,6 @@ class request_tracker {
       return {admitted.error(), std::move(preempted)};
     }
     request.sequence = admitted->id;
-    request.submitted = cache_.time();
     const auto id = records_.open(**cell, request);
     report_start(id, admitted->id);
     return {submission{id, admitted->id, admitted->num_cached_tokens}, std::move(preempted)};

@@ -34,7 +34,7 @@ inline status get_device(int* device) { return hipGetDevice(device); }
 inline status set_device(int device) { return hipSetDevice(device); }
 /// By the name of a target, such as gfx942:sramecc+.
 inline matrix_instructions matrices_of(std::string_view target) {
-  for (const auto* cdna : {"gfx90a", "gfx94", "gfx95"}) {
+  for (const auto* cdna : {"gfx90a", "gfx942", "gfx950"}) {
     if (target.starts_with(cdna)) {
       return matrix_instructions::mfma;
     }

@@ -25,7 +25,7 @@ enum class event_kind : std::uint8_t {
   step_begun,    // step
   step_retired,  // step
   started,       // a request was submitted, forked or resumed: request, sequence
-  preempted,     // a request gave its blocks to another: request, sequence
+  preempted,     // a running request lost its blocks: request, sequence
   ended,         // a request finished, was cancelled or failed: request
 };
 
