@@ -103,8 +103,15 @@ class Packaging(unittest.TestCase):
         first.rename(prefix)  # an installed copy may be moved
         files = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
         sources = headers_below(SOURCE_ROOT / "include") | headers_below(SOURCE_ROOT / "kernels")
-        self.assertEqual(files, {f"include/third_party/{name}" for name in sources} | CMAKE_FILES)
+        headers = {f"include/third_party/{name}" for name in sources}
+        self.assertEqual(files, headers | CMAKE_FILES | {"share/pkgconfig/pagedkv.pc"})
         self.build_and_run_with_cmake(f"-DCMAKE_PREFIX_PATH={prefix}")
+        prefix.rename(first)  # but for pkg-config's file
+        path = str(first / "share" / "pkgconfig")
+        flags = shlex.split(run("pkg-config", "--cflags", "--libs", "pagedkv", PKG_CONFIG_PATH=path))
+        program = self.folder / "by_hand"
+        run(*COMPILER, CONSUMER / "main.cpp", "-o", program, *flags)
+        self.assertEqual(run(program), OUTPUT)
 
     def install_engine(self, *options):
         """An engine's library, which exports a target that is built on pagedkv's."""

@@ -28,7 +28,18 @@ struct preemption_candidate {
 /// | `P::keeps_kv`         | whether the policy keeps the K/V of preempted requests: see `preemption_for`        |
 /// | `P::name`             | for tables and options, e.g. "recompute"                                            |
 ///
-/// A minimal model: `recompute`.
+/// A minimal model:
+///
+///     struct own_preemption {
+///       static constexpr bool enabled = true;
+///       static constexpr bool keeps_kv = false;
+///       static constexpr std::string_view name = "latest first";
+///       bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const noexcept {
+///         return a.arrival > b.arrival;
+///       }
+///     };
+///
+/// It is no axis of the cache, but the second parameter of `request_tracker`.
 template <class P>
 concept preemption_policy = requires {
   { P::enabled } -> std::convertible_to<bool>;

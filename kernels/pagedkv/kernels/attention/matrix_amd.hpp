@@ -10,6 +10,7 @@
   #include <pagedkv/kernels/platform.hpp>
 
   #include <type_traits>
+  #include <vector>
 
 namespace pagedkv::kernels {
 
@@ -141,13 +142,28 @@ struct wmma_unit {
 template <class Shape, class Matrix, int Stages>
 using tiles_ahead = own_tiles<Shape, Matrix>;
 
-/// The wave size of the current device.
-[[nodiscard]] inline int current_wave_size() {
-  auto device = 0;
+[[nodiscard]] inline std::vector<int> find_wave_sizes() {
+  auto count = 0;
+  if (runtime::get_device_count(&count) != runtime::success) {
+    return {};
+  }
+  auto sizes = std::vector<int>(static_cast<std::size_t>(count), 64);
   auto properties = runtime::device_properties{};
-  const auto known = runtime::get_device(&device) == runtime::success &&
-                     runtime::get_device_properties(&properties, device) == runtime::success;
-  return known ? properties.wave_size : 64;
+  for (auto device = 0; device < count; ++device) {
+    if (runtime::get_device_properties(&properties, device) == runtime::success) {
+      sizes[static_cast<std::size_t>(device)] = properties.wave_size;
+    }
+  }
+  return sizes;
+}
+
+/// The wave size of the current device. The runtime is asked once for all devices, because it takes long to answer.
+[[nodiscard]] inline int current_wave_size() {
+  static const auto sizes = find_wave_sizes();
+  auto device = 0;
+  const auto known = runtime::get_device(&device) == runtime::success;
+  const auto index = static_cast<std::size_t>(device);
+  return known && index < sizes.size() ? sizes[index] : 64;
 }
 
 /// Calls `use(number of matrices side by side, matrix)` for tasks with this many columns.
