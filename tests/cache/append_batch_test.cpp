@@ -144,3 +144,51 @@ TEST_CASE("a batch with too little room for its outcome changes nothing", "[cach
   CHECK(cache.append_batch(entries, {out.slots, out.failures, {}})->num_new_blocks == 1);
   release_all(cache, {id});
 }
+
+TEMPLATE_LIST_TEST_CASE("a batch keeps the key of a single token, and refuses one that lies elsewhere", "[cache][batch]",
+                        lockings) {
+  auto cache = cache_of<TestType>{small_cache(16)};
+  const auto id = cache.create_sequence(text(0, 3)).value().id;
+  const auto other = cache.create_sequence(text(50, 2)).value().id;
+  const auto key = prefix_key{3, {7, 7}};
+  const auto misplaced = prefix_key{-5, {1, 1}};
+  const auto next = text(3, 1);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 2>{{
+      {.id = id, .run = {next, std::span{&key, 1}}},
+      {.id = other, .run = {next, std::span{&misplaced, 1}}},
+  }};
+  const auto done = cache.append_batch(entries, out.view()).value();
+  CHECK(done.num_failures == 1);
+  REQUIRE(cache.commit(id, 4));
+  CHECK(cache.find_prefix(text(0, 5)) == 0);
+  CHECK(cache.find_prefix({text(0, 5), std::span{&key, 1}}) == 4);
+  release_all(cache, {id, other});
+}
+
+TEST_CASE("slots ahead whose sum wraps are refused", "[cache][batch]") {
+  auto cache = cache_of<single_thread>{small_cache(16)};
+  const auto id = cache.create_sequence(text(0, 3)).value().id;
+  const auto entries = std::vector(32, batch_entry{.id = id, .num_ahead = std::int64_t{1} << 59});
+  auto failures = std::vector<batch_failure>(32);
+  CHECK(cache.append_batch(entries, {.failures = failures}).error().code == error_code::invalid_argument);
+  release_all(cache, {id});
+}
+
+TEMPLATE_LIST_TEST_CASE("a fork does not write slots ahead that a step in flight may use", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 3));
+  REQUIRE(cache.reserve_slots(id, 1));
+  auto ahead = std::array<slot, 1>{};
+  REQUIRE(cache.slot_mapping(id, 3, ahead));
+  const auto step = cache.begin_step(std::span{&id, 1}).value();
+  const auto forked = cache.fork(id).value();
+  REQUIRE(cache.release(id));
+  REQUIRE(cache.append(forked, text(9, 1)));
+  auto now = std::array<slot, 1>{};
+  REQUIRE(cache.slot_mapping(forked, 3, now));
+  CHECK(now != ahead);
+  REQUIRE(cache.retire_step(step));
+  check_sound(cache);
+  release_all(cache, {forked});
+}

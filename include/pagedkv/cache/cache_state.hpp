@@ -45,6 +45,10 @@ struct cache_state {
   [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {
     return (static_cast<std::size_t>(num_tokens) + block_size() - 1) / block_size();
   }
+  /// Length of a block table for all tokens that a sequence may have; not more than the pool.
+  [[nodiscard]] std::size_t blocks_expected(const sequence_options& options) const noexcept {
+    return std::min(blocks_for(options.expected_tokens), static_cast<std::size_t>(config.num_blocks));
+  }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
   /// The link that a sequence's block at `position` continues or would continue. All blocks before it are published.

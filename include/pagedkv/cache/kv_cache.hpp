@@ -113,13 +113,17 @@ class basic_kv_cache {
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto made = detail::make_record(state_.sequences, "number of sequences",
-                                    [&](sequence& s) { return detail::create_sequence(state_, s, prompt, options); });
+    auto* admitted = static_cast<const sequence*>(nullptr);
+    const auto made = detail::make_record(state_.sequences, "number of sequences", [&](sequence& s) {
+      admitted = &s;
+      return detail::create_sequence(state_, s, prompt, options);
+    });
     if (!made) {
       return made.error();
     }
-    const auto id = static_cast<sequence_id>(state_.sequences.id_of(**made));
-    const auto& s = (*made)->record;
+    // No other thread knows the id yet.
+    const auto id = static_cast<sequence_id>(*made);
+    const auto& s = *admitted;
     detail::report_admission(state_, id, s);
     const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
     const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
@@ -191,7 +195,7 @@ class basic_kv_cache {
       if (!made) {
         return made.error();
       }
-      const auto forked = static_cast<sequence_id>(state_.sequences.id_of(**made));
+      const auto forked = static_cast<sequence_id>(*made);
       if constexpr (reports<events_type, event_kind::forked>) {
         state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
       }
@@ -227,18 +231,22 @@ class basic_kv_cache {
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
   [[nodiscard]] result<pinning> pin(const token_run& run, salt tag = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto made = detail::make_record(state_.pins, "number of pins",
-                                          [&](pinned_prefix& p) { return detail::pin(state_, p, run, tag); });
+    auto num_blocks = std::size_t{0};
+    const auto made = detail::make_record(state_.pins, "number of pins", [&](pinned_prefix& p) {
+      auto pinned = detail::pin(state_, p, run, tag);
+      num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
+      return pinned;
+    });
     if (!made) {
       return made.error();
     }
-    return pinning{static_cast<pin_id>(state_.pins.id_of(**made)),
-                   static_cast<std::int64_t>((*made)->record.blocks.size() * state_.block_size())};
+    return pinning{static_cast<pin_id>(*made), static_cast<std::int64_t>(num_blocks * state_.block_size())};
   }
 
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id), [&](pinned_prefix& p) { detail::unpin(state_, p); });
+    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id),
+                              [&](pinned_prefix& p) { detail::unpin(state_, p); });
   }
   /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile.
   std::int64_t unpin_all() noexcept {
@@ -247,8 +255,9 @@ class basic_kv_cache {
   }
 
   /// Invalidates the longest cached prefix of these tokens, or the first block of every chain with a salt, or chosen
-  /// blocks; returns how many blocks. No look-up that begins afterwards finds them, or what continues them; a commit
-  /// caches anew. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
+  /// blocks; returns how many blocks. No look-up that begins afterwards finds them, nor blocks that continue them
+  /// and no equal block; a commit caches anew. Prefixes are found by the hashes of their tokens, also where a caller
+  /// gave others. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
   /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
   /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a block
   /// outside the pool; then nothing is invalidated.
@@ -376,7 +385,7 @@ class basic_kv_cache {
                            s.num_prompt_tokens,
                            s.num_cached_tokens,
                            static_cast<std::int64_t>(s.blocks.size()),
-                           std::max(s.num_tokens, s.num_reserved),
+                           detail::num_slots(state_, s),
                            s.created,
                            s.last_access,
                            s.options};

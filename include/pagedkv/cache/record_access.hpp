@@ -9,12 +9,13 @@
 
 namespace pagedkv::detail {
 
-/// Fills a vacant record by `fill(record)` and makes it reachable, or leaves it vacant. `what`: see `reserve`.
+/// Fills a vacant record by `fill(record)`, makes it reachable and returns its id, or leaves it vacant. `what`: see
+/// `reserve`.
 template <class Map, class Fill>
-[[nodiscard]] result<typename Map::cell*> make_record(Map& map, const char* what, Fill&& fill) noexcept {
+[[nodiscard]] result<std::uint64_t> make_record(Map& map, const char* what, Fill&& fill) noexcept {
   auto reserved = map.reserve(what);
   if (!reserved) {
-    return reserved;
+    return reserved.error();
   }
   auto& cell = **reserved;
   if (const result<void> filled = fill(cell.record); !filled) {
@@ -22,8 +23,7 @@ template <class Map, class Fill>
     return filled.error();
   }
   map.note_usage(cell);
-  map.open(cell);
-  return reserved;
+  return map.open(cell);
 }
 
 [[nodiscard]] inline error unknown_record(std::uint64_t id) noexcept {

@@ -103,10 +103,12 @@ class record_map {
 
   void abandon(cell& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
 
-  /// Makes a reserved cell reachable, by `id_of`.
-  void open(cell& reserved) noexcept {
+  /// Makes a reserved cell reachable, and returns its id. Another thread may end it at once.
+  std::uint64_t open(cell& reserved) noexcept {
     const auto before = reserved.generation.load(std::memory_order_relaxed);
-    reserved.generation.store(before == 0 ? first_generation_ : next(before), std::memory_order_release);
+    const auto generation = before == 0 ? first_generation_ : next(before);
+    reserved.generation.store(generation, std::memory_order_release);
+    return std::uint64_t{generation} << 32 | reserved.index;
   }
 
   /// Ends an open cell: its ids are stale from now on. Requires that no other thread is inside.

@@ -67,7 +67,7 @@ class request_tracker {
   request_tracker(const request_tracker&) = delete;
   request_tracker& operator=(const request_tracker&) = delete;
 
-  /// Cancels what is still running.
+  /// Releases the sequences of running requests, without an event that they ended.
   ~request_tracker() {
     releases_.release_deferred();
     records_.for_each_running(

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace pagedkv {
@@ -61,8 +62,12 @@ namespace detail {
 
 [[nodiscard]] inline result<std::size_t> check_room(std::span<const batch_entry> entries,
                                                     const batch_buffers& out) noexcept {
+  constexpr auto most_ahead = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   auto num_slots = std::size_t{0};
   for (const auto& entry : entries) {
+    if (entry.num_ahead > most_ahead) {  // before the sum can wrap
+      return error{error_code::invalid_argument, "number of slots ahead in a batch", entry.num_ahead, most_ahead};
+    }
     num_slots += num_slots_of(entry);
   }
   if (out.slots.size() < num_slots) {
@@ -100,12 +105,12 @@ template <class State, class Change, class Added>
   return changed;
 }
 
-/// Whether an entry is one token behind the last, in a block where that is a store, and its commit fills no block.
+/// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit fills no block.
 template <class State>
 [[nodiscard]] bool only_stores(const State& state, const sequence& s, const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;
   const auto published_next = static_cast<std::int64_t>((s.num_published_blocks + 1) * state.block_size());
-  return entry.run.tokens.size() == 1 && s.has_room() && entry.num_ahead == 0 &&
+  return entry.run.tokens.size() == 1 && entry.run.keys.empty() && s.has_room() && entry.num_ahead == 0 &&
          (num_computed == batch_entry::no_commit ||
           (s.num_computed_tokens <= num_computed && num_computed <= s.num_tokens &&
            (num_computed < published_next || !s.options.publish)));

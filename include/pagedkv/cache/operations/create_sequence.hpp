@@ -74,7 +74,7 @@ template <class State>
   if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
     return state.never_fits(num_blocks);
   }
-  if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_for(options.expected_tokens))) ||
+  if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_expected(options))) ||
       !reserve_keys(s, prompt.keys)) {
     return error{error_code::out_of_memory, "number of tokens in the block table",
                  std::max(num_prompt, options.expected_tokens)};

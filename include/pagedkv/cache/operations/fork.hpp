@@ -16,7 +16,7 @@ template <class State>
                  from.num_tokens - from.num_computed_tokens};
   }
   const auto num_blocks = state.blocks_for(from.num_tokens);
-  const auto num_reserved = std::max(num_blocks, state.blocks_for(from.options.expected_tokens));
+  const auto num_reserved = std::max(num_blocks, state.blocks_expected(from.options));
   to.keys.clear();
   if (!to.blocks.try_reserve(num_reserved) || !reserve_keys(to, from.keys)) {
     return error{error_code::out_of_memory, "number of blocks to fork", static_cast<std::int64_t>(num_reserved)};
@@ -41,6 +41,13 @@ template <class State>
   to.num_hashed_blocks = from.num_hashed_blocks;
   to.steps = {};
   to.reuses_slots = from.reuses_slots;
+  if (from.num_reserved > from.num_tokens && static_cast<std::size_t>(from.num_tokens) % state.block_size() != 0) {
+    // Slots ahead in the shared block, which an open step of the other sequence may use.
+    to.reuses_slots = true;
+    if (const auto fence = state.pool.fence_of(from.steps); fence != 0) {
+      state.pool.fence(to.blocks.back(), fence);
+    }
+  }
   to.options = from.options;
   to.has_ranges = from.has_ranges;
   to.num_prompt_tokens = from.num_prompt_tokens;

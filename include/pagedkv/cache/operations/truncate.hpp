@@ -8,8 +8,8 @@
 
 namespace pagedkv::detail {
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. A prompt that is cut,
-/// or that is still to be appended, ends there.
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. A prompt that is cut
+/// ends there.
 /// Errors: `invalid_argument` outside [start of the first block still held, length].
 template <class State>
 [[nodiscard]] result<void> truncate(State& state, sequence& s, std::int64_t num_tokens) noexcept {
