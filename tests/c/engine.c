@@ -21,7 +21,7 @@ int main(void) {
   pagedkv_sequence first, second, forked, unknown = 12345;
   pagedkv_step step;
   pagedkv_statistics statistics = {sizeof statistics, 0, 0, 0, 0, 0, 0, 0};
-  pagedkv_storage storage = {sizeof storage, NULL, 0, 0, 0, 0, 0};
+  pagedkv_storage storage = {.struct_size = sizeof storage};
   int32_t tokens[num_tokens];
   int32_t blocks[4];
   int64_t slots[num_tokens];

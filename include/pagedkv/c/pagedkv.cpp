@@ -116,8 +116,12 @@ int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache) {
   if (!made) {
     return fail(made.error());
   }
-  *cache = new (std::nothrow) pagedkv_cache{std::move(*made)};
-  return *cache != nullptr ? int{PAGEDKV_OK} : fail({error_code::out_of_memory, "caches", 1});
+  auto* const created = new (std::nothrow) pagedkv_cache{std::move(*made)};
+  if (created == nullptr) {
+    return fail({error_code::out_of_memory, "caches", 1});
+  }
+  *cache = created;
+  return PAGEDKV_OK;
 }
 
 void pagedkv_destroy(pagedkv_cache* cache) { delete cache; }
@@ -183,7 +187,8 @@ int pagedkv_retire_step(pagedkv_cache* cache, pagedkv_step step) {
 void pagedkv_get_storage(pagedkv_cache* cache, pagedkv_storage* storage) {
   const auto& view = cache->cache->view();
   fill(storage, {0, view.base, view.block_stride, view.layer_stride, view.value_offset, view.token_stride,
-                 view.head_stride});
+                 view.head_stride, view.key_scale_offset, view.value_scale_offset, view.scale_token_stride,
+                 view.scale_head_stride});
 }
 
 void pagedkv_get_statistics(pagedkv_cache* cache, pagedkv_statistics* statistics) {

@@ -9,7 +9,8 @@
  * pagedkv_last_message() says more. A function may be called from any thread if the locking policy allows it.
  *
  * ABI: ids, codes and the order of fields do not change. Later versions append codes, functions, and fields to the
- * structures that begin with struct_size, which the caller sets to what sizeof was when it was compiled. */
+ * structures that functions fill: struct_size, which the caller sets to what sizeof was when it was compiled, tells how
+ * much to fill. pagedkv_config stays as it is: more settings would come with a function of their own. */
 #pragma once
 
 #include <stddef.h>
@@ -52,7 +53,9 @@ typedef struct pagedkv_config {
 
 /* Block storage as kernels address it: layer L of block B is at base + L * layer_stride + B * block_stride. The key of one
  * token and head is head_dim neighbouring elements, (token in block) * token_stride + head * head_stride elements further;
- * its value lies value_offset bytes after it. Strides of layer and block are in bytes. */
+ * its value lies value_offset bytes after it. Strides of layer and block are in bytes. int8 has float scales: that of a key
+ * lies key_scale_offset bytes after the start of the block's layer and (token) * scale_token_stride + head *
+ * scale_head_stride floats further, that of a value likewise; elsewhere the offsets are 0. */
 typedef struct pagedkv_storage {
   size_t struct_size;
   void* base;
@@ -61,6 +64,10 @@ typedef struct pagedkv_storage {
   int64_t value_offset;
   int64_t token_stride;
   int64_t head_stride;
+  int64_t key_scale_offset;
+  int64_t value_scale_offset;
+  int64_t scale_token_stride;
+  int64_t scale_head_stride;
 } pagedkv_storage;
 
 typedef struct pagedkv_statistics {
