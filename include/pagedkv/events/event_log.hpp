@@ -13,7 +13,7 @@ namespace pagedkv {
 
 namespace detail {
 
-/// One line of text: a word and the fields that an event sets, such as `evicted block=7 hash=00c0ffee00c0ffee`.
+/// One line of text: a word and the fields that an event sets, such as `evicted block=7 hash=c0ffee00c0ffee`.
 class event_line {
  public:
   explicit event_line(const cache_event& event) noexcept {

@@ -18,7 +18,7 @@ namespace pagedkv {
 /// How much event queues hold.
 struct event_queue_sizes {
   std::int32_t capacity = 1024;     // events of one thread
-  std::int32_t num_producers = 32;  // threads
+  std::int32_t num_producers = 32;  // threads of the process that use any cache at the same time
   std::int32_t max_keys = 4;        // of one block; an event with more is dropped
 };
 

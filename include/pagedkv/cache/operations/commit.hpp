@@ -10,8 +10,8 @@
 
 namespace pagedkv::detail {
 
-/// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: nobody
-/// has published anything after the block before it.
+/// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: the
+/// block before it has no published successor.
 template <class State>
 void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) noexcept {
   const auto block = s.blocks[s.num_published_blocks];

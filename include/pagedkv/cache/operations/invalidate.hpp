@@ -10,7 +10,7 @@
 
 namespace pagedkv::detail {
 
-/// Stands around the withdrawals of one operation.
+/// Marks the time in which one operation withdraws blocks.
 template <class Pool>
 class [[nodiscard]] invalidation {
  public:
