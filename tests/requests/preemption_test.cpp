@@ -348,6 +348,26 @@ TEMPLATE_LIST_TEST_CASE("a preemption policy decides who is preempted", "[reques
   CHECK(submitted.preempted() == std::vector{first, second});
 }
 
+struct latest_first {
+  static constexpr bool enabled = true;
+  static constexpr bool keeps_kv = false;
+  static constexpr std::string_view name = "latest_first";
+
+  [[nodiscard]] bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const noexcept {
+    return a.submitted > b.submitted;
+  }
+};
+
+TEMPLATE_LIST_TEST_CASE("a preemption policy sees when the new request was submitted", "[requests]", caches) {
+  auto pool = tracked_cache<TestType, latest_first>{4};
+  pool.cache.advance_time(timestamp{100});
+  const auto earlier = pool.running(4, with_priority(10));
+  pool.cache.advance_time(timestamp{200});
+  const auto refused = pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(90, true));
+  CHECK(code_of(refused) == error_code::capacity_exhausted);
+  CHECK(pool.tracker.describe(earlier)->state == request_state::running);
+}
+
 TEMPLATE_LIST_TEST_CASE("without a preemption policy, a full pool refuses", "[requests]", all_caches) {
   auto pool = tracked_cache<TestType, no_preemption>{4};
   const auto low = pool.running(4, with_priority(10));
