@@ -153,8 +153,8 @@ class basic_kv_cache {
   }
 
   /// Takes blocks for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later appends use
-  /// them. Truncation releases them. If the last block is partial, a fork ends the reservation of slots in it: reserve
-  /// again. Errors: those of `append`.
+  /// them. Truncation releases them. After a fork within a block, `slot_mapping` refuses slots ahead until they are
+  /// reserved again, or the other sequence has gone. Errors: those of `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
@@ -385,7 +385,7 @@ class basic_kv_cache {
                            s.num_prompt_tokens,
                            s.num_cached_tokens,
                            static_cast<std::int64_t>(s.blocks.size()),
-                           detail::num_slots(state_, s),
+                           std::max(s.num_tokens, s.num_reserved),
                            s.created,
                            s.last_access,
                            s.options};

@@ -43,7 +43,7 @@ struct sequence_info {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_blocks = 0;  // positions in the block table, dropped ones included
-  std::int64_t num_slots = 0;   // of the tokens, and those reserved ahead
+  std::int64_t num_slots = 0;   // of the tokens and those reserved ahead, see `reserve_slots`
   timestamp created{};
   timestamp last_access{};  // of the last creation, append or commit
   sequence_options options;
