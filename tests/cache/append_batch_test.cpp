@@ -174,21 +174,3 @@ TEST_CASE("slots ahead whose sum wraps are refused", "[cache][batch]") {
   CHECK(cache.append_batch(entries, {.failures = failures}).error().code == error_code::invalid_argument);
   release_all(cache, {id});
 }
-
-TEMPLATE_LIST_TEST_CASE("a fork does not write slots ahead that a step in flight may use", "[cache][batch]", lockings) {
-  auto cache = cache_of<TestType>{small_cache(8)};
-  const auto id = create_committed(cache, text(0, 3));
-  REQUIRE(cache.reserve_slots(id, 1));
-  auto ahead = std::array<slot, 1>{};
-  REQUIRE(cache.slot_mapping(id, 3, ahead));
-  const auto step = cache.begin_step(std::span{&id, 1}).value();
-  const auto forked = cache.fork(id).value();
-  REQUIRE(cache.release(id));
-  REQUIRE(cache.append(forked, text(9, 1)));
-  auto now = std::array<slot, 1>{};
-  REQUIRE(cache.slot_mapping(forked, 3, now));
-  CHECK(now != ahead);
-  REQUIRE(cache.retire_step(step));
-  check_sound(cache);
-  release_all(cache, {forked});
-}

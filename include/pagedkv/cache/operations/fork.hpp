@@ -41,13 +41,6 @@ template <class State>
   to.num_hashed_blocks = from.num_hashed_blocks;
   to.steps = {};
   to.reuses_slots = from.reuses_slots;
-  if (from.num_reserved > from.num_tokens && static_cast<std::size_t>(from.num_tokens) % state.block_size() != 0) {
-    // Slots ahead in the shared block, which an open step of the other sequence may use.
-    to.reuses_slots = true;
-    if (const auto fence = state.pool.fence_of(from.steps); fence != 0) {
-      state.pool.fence(to.blocks.back(), fence);
-    }
-  }
   to.options = from.options;
   to.has_ranges = from.has_ranges;
   to.num_prompt_tokens = from.num_prompt_tokens;
