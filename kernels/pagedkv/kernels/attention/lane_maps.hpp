@@ -96,34 +96,42 @@ struct matrix_wave32 {
   }
 };
 
+/// Members that all products of 16 x 16 x 16 share: 16 neighbouring lanes have a column each. Meanings as above.
+template <class Unit>
+struct matrix_16_columns {
+  using unit = Unit;
+  static constexpr int columns = 16;
+  static constexpr int value_parts = 16;
+  static constexpr int score_columns = 1;
+
+  [[nodiscard]] static PAGEDKV_DEVICE int key_row(int lane, int /*i*/) { return lane % 16; }
+  [[nodiscard]] static PAGEDKV_DEVICE int key_part(int lane) { return lane / 16; }
+  [[nodiscard]] static PAGEDKV_DEVICE int query_column(int lane) { return lane % 16; }
+  [[nodiscard]] static PAGEDKV_DEVICE int value_part(int lane) { return lane % 16; }
+  [[nodiscard]] static PAGEDKV_DEVICE int score_column(int lane, int /*i*/) { return lane % 16; }
+  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_product(int dim) { return dim; }
+  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_sum(int /*dim*/, int i, int /*c*/) { return i; }
+
+  [[nodiscard]] static PAGEDKV_DEVICE float column_value(float of_query, int /*lane*/, int /*i*/) { return of_query; }
+};
+
 /// v_mfma_f32_16x16x16 of CDNA: 64 lanes, 16 columns. Members as above.
 template <class Unit>
-struct matrix_wave64 {
-  using unit = Unit;
+struct matrix_wave64 : matrix_16_columns<Unit> {
   static constexpr int lanes = 64;
-  static constexpr int columns = 16;
   static constexpr int largest_dim = 256;
   static constexpr int key_rows = 1;
   static constexpr int key_parts = 4;
   static constexpr int key_words = 2;
   static constexpr int value_rows = 4;
-  static constexpr int value_parts = 16;
   static constexpr int value_dims = 1;
   static constexpr int score_rows = 4;
-  static constexpr int score_columns = 1;
   static constexpr int output_parts = 4;
-  static constexpr int sums = score_rows * score_columns;
+  static constexpr int sums = score_rows;
 
-  [[nodiscard]] static PAGEDKV_DEVICE int key_row(int lane, int /*i*/) { return lane % 16; }
-  [[nodiscard]] static PAGEDKV_DEVICE int key_part(int lane) { return lane / 16; }
-  [[nodiscard]] static PAGEDKV_DEVICE int query_column(int lane) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int value_row(int lane, int i) { return lane / 16 * 4 + i; }
-  [[nodiscard]] static PAGEDKV_DEVICE int value_part(int lane) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int score_row(int lane, int i) { return lane / 16 * 4 + i; }
-  [[nodiscard]] static PAGEDKV_DEVICE int score_column(int lane, int /*i*/) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int output_part(int lane, int i) { return lane / 16 * 4 + i; }
-  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_product(int dim) { return dim; }
-  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_sum(int /*dim*/, int i, int /*c*/) { return i; }
 
   template <class Combine>
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_rows(float value, Combine combine) {
@@ -137,8 +145,6 @@ struct matrix_wave64 {
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_parts(float value, Combine combine) {
     return reduce_rows(value, combine);
   }
-
-  [[nodiscard]] static PAGEDKV_DEVICE float column_value(float of_query, int /*lane*/, int /*i*/) { return of_query; }
 
   template <class Number>
   static PAGEDKV_DEVICE void multiply_keys(float (&into)[sums], const lane_word (&keys)[key_rows][key_words],
@@ -156,7 +162,8 @@ struct matrix_wave64 {
   }
 
   template <class Number>
-  static PAGEDKV_DEVICE void multiply_values(float (&into)[sums], const lane_word (&values)[value_dims][value_rows / 2],
+  static PAGEDKV_DEVICE void multiply_values(float (&into)[sums],
+                                             const lane_word (&values)[value_dims][value_rows / 2],
                                              const weights& by) {
     Unit::template multiply_16x16<Number>(into, {values[0][0], values[0][1]}, {by.pairs[0], by.pairs[1]});
   }
@@ -165,32 +172,21 @@ struct matrix_wave64 {
 /// wmma_f32_16x16x16 of RDNA: 32 lanes, 16 columns. Members as above. `Unit::sum_row(lane, i)` is the row of a lane's
 /// i-th sum, and so the token of its i-th probability.
 template <class Unit>
-struct matrix_wave32_wide {
-  using unit = Unit;
+struct matrix_wave32_wide : matrix_16_columns<Unit> {
   static constexpr int lanes = 32;
-  static constexpr int columns = 16;
   static constexpr int largest_dim = 128;
   static constexpr int key_rows = 1;
   static constexpr int key_parts = 2;
   static constexpr int key_words = 4;
   static constexpr int value_rows = 8;
-  static constexpr int value_parts = 16;
   static constexpr int value_dims = 1;
   static constexpr int score_rows = 8;
-  static constexpr int score_columns = 1;
   static constexpr int output_parts = 8;
-  static constexpr int sums = score_rows * score_columns;
+  static constexpr int sums = score_rows;
 
-  [[nodiscard]] static PAGEDKV_DEVICE int key_row(int lane, int /*i*/) { return lane % 16; }
-  [[nodiscard]] static PAGEDKV_DEVICE int key_part(int lane) { return lane / 16; }
-  [[nodiscard]] static PAGEDKV_DEVICE int query_column(int lane) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int value_row(int lane, int i) { return Unit::sum_row(lane, i); }
-  [[nodiscard]] static PAGEDKV_DEVICE int value_part(int lane) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int score_row(int lane, int i) { return Unit::sum_row(lane, i); }
-  [[nodiscard]] static PAGEDKV_DEVICE int score_column(int lane, int /*i*/) { return lane % 16; }
   [[nodiscard]] static PAGEDKV_DEVICE int output_part(int lane, int i) { return Unit::sum_row(lane, i); }
-  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_product(int dim) { return dim; }
-  [[nodiscard]] static constexpr PAGEDKV_DEVICE int output_sum(int /*dim*/, int i, int /*c*/) { return i; }
 
   template <class Combine>
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_rows(float value, Combine combine) {
@@ -201,8 +197,6 @@ struct matrix_wave32_wide {
   [[nodiscard]] static PAGEDKV_DEVICE float reduce_parts(float value, Combine combine) {
     return reduce_rows(value, combine);
   }
-
-  [[nodiscard]] static PAGEDKV_DEVICE float column_value(float of_query, int /*lane*/, int /*i*/) { return of_query; }
 
   template <class Number>
   static PAGEDKV_DEVICE void multiply_keys(float (&into)[sums], const lane_word (&keys)[key_rows][key_words],
@@ -221,7 +215,8 @@ struct matrix_wave32_wide {
   }
 
   template <class Number>
-  static PAGEDKV_DEVICE void multiply_values(float (&into)[sums], const lane_word (&values)[value_dims][value_rows / 2],
+  static PAGEDKV_DEVICE void multiply_values(float (&into)[sums],
+                                             const lane_word (&values)[value_dims][value_rows / 2],
                                              const weights& by) {
     Unit::template multiply_16x16_halves<Number>(into, values[0], by.pairs);
   }
