@@ -40,7 +40,8 @@ def count_tap(output):
 
 
 def count_program(folder, entry):
-    report = folder / "tests" / f"{entry['name'].split(':')[-1].strip()}_report.xml"
+    # Meson puts the project and the suite before a name: `pagedkv:unit / pool`.
+    report = folder / "tests" / f"{entry['name'].split('/')[-1].strip()}_report.xml"
     if report.exists():
         passed, failed, skipped = count_catch2(report)
     else:

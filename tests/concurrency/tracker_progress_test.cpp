@@ -9,11 +9,9 @@
 #include <catch2/generators/catch_generators_adapters.hpp>
 #include <catch2/generators/catch_generators_random.hpp>
 
-#include <atomic>
 #include <functional>
 #include <numeric>
 #include <span>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -142,47 +140,6 @@ TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the t
     CHECK(found.complete);
     CHECK((ends || found.schedules > 4));
   }
-}
-
-/// While other threads compute the gain of preempting a request, its only owner appends.
-TEST_CASE("a request's only owner is hardly ever busy because others search for victims", "[progress]") {
-  auto config = small();
-  config.block_size = 16;
-  config.num_blocks = 64;
-  auto cache = kv_cache<float32, lock_free, clock_sweep>{config};
-  auto tracker = request_tracker{cache};
-  auto done = std::atomic{false};
-  auto num_busy = 0;
-  auto num_appends = 0;
-  const auto own = tracker.submit(text(500, 0), ranked(20)).value();
-  {
-    const auto other = std::jthread{[&] {
-      while (!done) {
-        // Outranks the owner, but would gain too little: no request is preempted.
-        static_cast<void>(tracker.submit(text(64 * 16, 40), ranked(90)));
-      }
-    }};
-    const auto filler = tracker.submit(text(200, 1'000), ranked(99)).value();
-    for (; num_appends < 50'000; ++num_appends) {
-      const auto is_busy = [&] {
-        const auto appended = tracker.append(own.id, text(1, num_appends));
-        return !appended && appended.error().code == error_code::sequence_busy;
-      };
-      // The other thread may lose its processor inside the sequence; a wait of any length counts once.
-      if (is_busy()) {
-        ++num_busy;
-        while (is_busy()) {
-          std::this_thread::yield();
-        }
-      }
-      if (num_appends % 16 == 15) {
-        static_cast<void>(cache.truncate(own.sequence, 500));
-      }
-    }
-    done = true;
-    static_cast<void>(tracker.finish(filler.id));
-  }
-  CHECK(num_busy <= num_appends / 1'000);
 }
 
 }  // namespace

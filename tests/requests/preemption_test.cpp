@@ -291,6 +291,27 @@ TEMPLATE_LIST_TEST_CASE("requests that share blocks are preempted together where
   pool.check_invariants();
 }
 
+// Under lock_free an operation on a busy sequence is refused, so a search for victims must not keep one busy while it waits
+// for memory.
+TEST_CASE("a search for requests to preempt finds each request free whenever it takes memory", "[requests]") {
+  auto pool = tracked_cache<kv_cache<lock_free, clock_sweep>>{8};
+  const auto held = std::array{pool.sequence(pool.running(4, with_priority(20))),
+                               pool.sequence(pool.running(4, with_priority(30)))};
+  auto num_free = 0;
+  auto num_busy = 0;
+  before_allocations([&] {
+    for (const auto id : held) {
+      ++(pool.cache.describe(id) ? num_free : num_busy);
+    }
+  });
+  const auto prompt = pool.fresh_tokens(8 * block_size);
+  const auto submitted = pool.tracker.submit(prompt, with_priority(25, true));  // would gain too little: none is preempted
+  before_allocations({});
+  CHECK(submitted.has_error());
+  CHECK(num_free > 0);
+  CHECK(num_busy == 0);
+}
+
 TEMPLATE_LIST_TEST_CASE("an append that preempts no request takes no memory", "[requests]", caches) {
   auto pool = tracked_cache<TestType>{8};
   auto options = with_priority(50, true);

@@ -27,7 +27,7 @@ class ClosingLine(unittest.TestCase):
 
     def add(self, name, result="OK", output="", report=None):
         with open(self.build / "meson-logs" / "testlog.json", "a") as log:
-            json.dump({"name": name, "result": result, "returncode": 0 if result == "OK" else 1, "stdout": output}, log)
+            json.dump({"name": f"pagedkv:unit / {name}", "result": result, "returncode": 0 if result == "OK" else 1, "stdout": output}, log)
             log.write("\n")
         if report is not None:
             (self.build / "tests" / f"{name}_report.xml").write_text(report)

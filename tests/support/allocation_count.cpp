@@ -3,11 +3,14 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace {
 
 auto count = std::atomic<long>{0};
 auto fail_at = std::atomic<long>{0};
+thread_local auto hook = std::function<void()>{};
+thread_local auto in_hook = false;
 
 }  // namespace
 
@@ -15,7 +18,13 @@ long pagedkv::test::allocation_count() noexcept { return count.load(); }
 
 void pagedkv::test::fail_allocation(long n) noexcept { fail_at.store(n == 0 ? 0 : count.load() + n); }
 
+void pagedkv::test::before_allocations(std::function<void()> called) { hook = std::move(called); }
+
 void* operator new(std::size_t bytes) {
+  if (hook && !std::exchange(in_hook, true)) {
+    hook();
+    in_hook = false;
+  }
   if (count.fetch_add(1) + 1 == fail_at.load()) {
     throw std::bad_alloc{};
   }
