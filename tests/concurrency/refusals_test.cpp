@@ -45,8 +45,8 @@ void cache_prompt(Cache& cache, token first, token second, std::uint8_t priority
   auto options = sequence_options{};
   options.priority = priority;
   const auto id = cache.create_sequence(std::array{first, second}, options).value().id;
-  REQUIRE(cache.commit(id, 2));
-  REQUIRE(cache.release(id));
+  cache.commit(id, 2).value();  // threads call this, and Catch2's assertions are for one
+  cache.release(id).value();
 }
 
 TEMPLATE_LIST_TEST_CASE("a prompt is not refused because others hold its prefix for a moment", "[refusals]", caches) {
