@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <array>
@@ -9,6 +10,10 @@
 namespace pagedkv {
 
 /// The sizes of a cache. A plain value: `validate` says whether it can be built.
+///
+/// Without `groups`, all layers attend to all tokens and have K and V of one size. Groups replace the three sizes of
+/// layers. Hits are then multiples of `block_size`, and `plan_memory` decides how many tokens a block of each group
+/// holds.
 struct cache_config {
   std::int32_t block_size = 16;       // tokens in a block
   std::int32_t num_blocks = 0;        // blocks in the pool
@@ -17,10 +22,12 @@ struct cache_config {
   std::int32_t head_dim = 64;         // numbers in one key or value of one head
   std::int32_t max_sequences = 4096;  // sequences alive at once
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
+  group_list groups = {};             // kinds of layers; empty: one of full attention
 };
 
-/// Errors: `invalid_argument` names the first field that is not positive; `size_overflow` when K and V of one layer of
-/// one block are more numbers than an int32 indexes. Slots need no check: the product of two int32 fits an int64.
+/// Errors: those of the groups; `invalid_argument` names the first field that is not positive; `size_overflow` when K
+/// and V of one layer of one block are more numbers than an int32 indexes. Slots need no check: the product of two int32
+/// fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
     const char* subject;
@@ -45,7 +52,7 @@ struct cache_config {
   if (numbers > limit) {
     return error{error_code::size_overflow, "cache_config.block_size * num_kv_heads * head_dim * 2", numbers, limit};
   }
-  return {};
+  return validate(config.groups);
 }
 
 }  // namespace pagedkv

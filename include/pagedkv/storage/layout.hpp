@@ -27,9 +27,14 @@ struct storage_plan {
   std::int64_t bytes = 0;
 };
 
-/// Lays out block storage. Errors: `size_overflow` when a product exceeds 63 bits.
+/// Lays out block storage of one kind of layers. Errors: `invalid_argument` for a configuration with groups;
+/// `size_overflow` when a product exceeds 63 bits.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element) noexcept {
+  if (!config.groups.empty()) {
+    return error{error_code::invalid_argument, "number of cache_config.groups in storage without groups",
+                 static_cast<std::int64_t>(config.groups.size()), 0};
+  }
   auto plan = storage_plan{};
   auto& view = plan.view;
   view.num_blocks = config.num_blocks;
