@@ -25,16 +25,15 @@ class loaded_object {
       : handle_(dlopen((std::string{PAGEDKV_OBJECTS} + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)) {
     INFO((handle_ == nullptr ? dlerror() : ""));
     REQUIRE(handle_ != nullptr);
+    entry_ = static_cast<const object_entry*>(dlsym(handle_, "entry"));
+    REQUIRE(entry_ != nullptr);
   }
 
-  [[nodiscard]] const object_entry& entry() const {
-    const auto* const found = static_cast<const object_entry*>(dlsym(handle_, "entry"));
-    REQUIRE(found != nullptr);
-    return *found;
-  }
+  [[nodiscard]] const object_entry& entry() const { return *entry_; }
 
  private:
   void* handle_;  // stays loaded: threads may end later
+  const object_entry* entry_ = nullptr;
 };
 
 struct two_objects {
