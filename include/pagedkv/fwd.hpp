@@ -70,6 +70,7 @@ struct host_backend;
 class hip_backend;
 namespace hip {
 class device_allocator;
+class mapping_allocator;
 class pinned_allocator;
 class pool_allocator;
 }  // namespace hip

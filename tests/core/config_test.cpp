@@ -60,6 +60,22 @@ TEST_CASE("every field has to be positive, and the error names the first that is
   CHECK(validate(cache_config{}).error().subject == std::string{"cache_config.num_blocks"});
 }
 
+TEST_CASE("a pool may grow to max_blocks, which is num_blocks unless given", "[config]") {
+  auto config = usable();
+  config.num_blocks = 10;
+  CHECK(config.capacity() == 10);
+  config.max_blocks = 11;
+  CHECK(validate(config));
+  CHECK(config.capacity() == 11);
+  for (const auto value : {9, 1, -1}) {
+    config.max_blocks = value;
+    const auto valid = validate(config);
+    REQUIRE_FALSE(valid);
+    CHECK(valid.error().subject == std::string{"cache_config.max_blocks"});
+    CHECK(valid.error().limit == 10);
+  }
+}
+
 TEST_CASE("K and V of one layer of one block are at most what an int32 indexes", "[config]") {
   auto config = usable();
   config.block_size = 1 << 15;

@@ -8,6 +8,7 @@
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/event.hpp>
+#include <pagedkv/device/mapping_allocator.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -73,6 +74,48 @@ TEST_CASE("Every call that the runtime refuses becomes an error with the call an
     CHECK_THROWS_WITH(hip::event(), Catch::Matchers::ContainsSubstring("the creation of an event"));
   }
   CHECK(storage.values() == bytes);
+}
+
+TEST_CASE("Mapping that fails at any call maps nothing", "[hip]") {
+  auto allocator = hip::mapping_allocator();
+  const auto granule = allocator.granule();
+  auto* const start = allocator.reserve(4 * granule, 256);
+  REQUIRE(start != nullptr);
+  const auto used_before = executor::memory().used();
+  auto num_calls = std::int64_t{0};
+  for (auto mapped = false; !mapped; ++num_calls) {
+    const auto failing = failing_runtime(num_calls, runtime::error_out_of_memory);
+    mapped = allocator.map(start, 4 * granule);
+    CHECK(executor::memory().used() - used_before == (mapped ? 4 * granule : 0));
+  }
+  CHECK(num_calls == 6);
+  CHECK(executor::memory().contains(start, 4 * granule));
+  CHECK_FALSE(executor::memory().release(start));
+  allocator.unmap(start, granule);
+  CHECK_FALSE(executor::memory().contains(start, 1));
+  CHECK(executor::memory().contains(start + granule, 3 * granule));
+  allocator.deallocate(start, 4 * granule);
+  CHECK(executor::memory().used() == used_before);
+}
+
+TEST_CASE("The executor's virtual memory is as strict as a device's", "[hip]") {
+  const auto granule = executor::mapping_granule;
+  auto* start = static_cast<void*>(nullptr);
+  REQUIRE(runtime::reserve_addresses(&start, 4 * granule) == runtime::success);
+  auto* const bytes = static_cast<std::byte*>(start);
+  CHECK(runtime::map_memory(bytes + 4 * granule, granule, 0) == runtime::error_invalid_value);
+  CHECK(runtime::map_memory(bytes, granule / 2, 0) == runtime::error_invalid_value);
+  REQUIRE(runtime::map_memory(bytes, 2 * granule, 0) == runtime::success);
+  CHECK(runtime::map_memory(bytes + granule, granule, 0) == runtime::error_invalid_value);
+  CHECK_FALSE(executor::memory().contains(bytes, 1));
+  CHECK(runtime::allow_access(bytes, 3 * granule, 0) == runtime::error_invalid_value);
+  REQUIRE(runtime::allow_access(bytes, 2 * granule, 0) == runtime::success);
+  CHECK(executor::memory().contains(bytes, 2 * granule));
+  CHECK(runtime::unmap_memory(bytes, granule) == runtime::error_invalid_value);
+  CHECK(runtime::release_addresses(bytes, 4 * granule) == runtime::error_invalid_value);
+  CHECK(runtime::unmap_memory(bytes, 2 * granule) == runtime::success);
+  CHECK(runtime::unmap_memory(bytes, 2 * granule) == runtime::error_invalid_value);
+  CHECK(runtime::release_addresses(bytes, 4 * granule) == runtime::success);
 }
 
 TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks by one launch", "[hip]") {

@@ -5,6 +5,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
+#include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/device/memory_ledger.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/pool_allocator.hpp>
@@ -29,7 +30,7 @@ Allocator make_allocator(const hip_target<0>& target) {
 }
 
 TEMPLATE_TEST_CASE("Allocations are aligned as asked, distinct, and reachable by the device", "[hip]",
-                   hip::device_allocator, hip::pinned_allocator, hip::pool_allocator) {
+                   hip::device_allocator, hip::mapping_allocator, hip::pinned_allocator, hip::pool_allocator) {
   const auto target = require_target<hip_target<0>>();
   auto allocator = make_allocator<TestType>(target);
   auto all = std::vector<std::pair<std::byte*, std::size_t>>();
@@ -56,13 +57,54 @@ TEMPLATE_TEST_CASE("Allocations are aligned as asked, distinct, and reachable by
 }
 
 TEMPLATE_TEST_CASE("An allocator that has nothing left answers null", "[hip]", hip::device_allocator,
-                   hip::pinned_allocator, hip::pool_allocator) {
+                   hip::mapping_allocator, hip::pinned_allocator, hip::pool_allocator) {
   const auto target = require_target<hip_target<0>>();
   auto allocator = make_allocator<TestType>(target);
   const auto too_much = std::size_t{1} << 50;
   CHECK(allocator.allocate(too_much, 256) == nullptr);
   CHECK(allocator.allocate(too_much, 4096) == nullptr);
   CHECK(allocator.allocate(~std::size_t{0} - 100, 4096) == nullptr);
+}
+
+TEST_CASE("Device memory comes and goes behind addresses that stay", "[hip]") {
+  const auto target = require_target<hip_target<0>>();
+  auto free_before = std::size_t{0};
+  auto free_now = std::size_t{0};
+  auto total = std::size_t{0};
+  REQUIRE(runtime::get_memory_info(&free_before, &total) == runtime::success);
+  {
+    auto allocator = hip::mapping_allocator();
+    const auto granule = allocator.granule();
+    auto* const start = allocator.reserve(6 * granule, 256);
+    REQUIRE(start != nullptr);
+    const auto fill = [&](std::byte* from, std::size_t granules, int value) {
+      return runtime::fill_async(from, value, granules * granule, target.stream()) == runtime::success;
+    };
+    const auto holds = [&](const std::byte* from, std::size_t granules, int value) {
+      auto bytes = std::vector<std::byte>(granules * granule);
+      target.download(bytes.data(), from, bytes.size());
+      return std::ranges::all_of(bytes, [&](std::byte b) { return b == static_cast<std::byte>(value); });
+    };
+    for (auto round = 0; round < 3; ++round) {
+      REQUIRE(allocator.map(start, 2 * granule));
+      REQUIRE(allocator.map(start + 2 * granule, granule));
+      REQUIRE(fill(start, 3, 1 + round));
+      CHECK(holds(start, 3, 1 + round));
+      allocator.unmap(start + granule, 2 * granule);
+      REQUIRE(allocator.map(start + granule, 5 * granule));
+      REQUIRE(fill(start + granule, 5, 2 + round));
+      CHECK(holds(start, 1, 1 + round));
+      CHECK(holds(start + granule, 5, 2 + round));
+      REQUIRE(runtime::get_memory_info(&free_now, &total) == runtime::success);
+      CHECK(free_before - free_now >= 6 * granule);
+      allocator.unmap(start, 6 * granule);
+    }
+    REQUIRE(allocator.map(start + 3 * granule, granule));
+    auto moved = std::move(allocator);
+    moved.deallocate(start, 6 * granule);
+  }
+  REQUIRE(runtime::get_memory_info(&free_now, &total) == runtime::success);
+  CHECK(free_now == free_before);
 }
 
 TEST_CASE("A thousand caches made and released leave the memory accounts as they were", "[hip]") {

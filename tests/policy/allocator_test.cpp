@@ -160,6 +160,52 @@ TEST_CASE("huge pages give all of their address space back", "[allocator]") {
 }
 #endif
 
+using resizable_allocators = policy_list<reserving_allocator>;
+
+TEMPLATE_LIST_TEST_CASE("memory comes and goes behind addresses that stay", "[allocator]", resizable_allocators) {
+  auto memory = TestType{};
+  const auto granule = memory.granule();
+  auto* const start = memory.reserve(8 * granule, 256);
+  REQUIRE(start != nullptr);
+  CHECK(reinterpret_cast<std::uintptr_t>(start) % 4096 == 0);
+  for (auto round = 0; round < 3; ++round) {
+    REQUIRE(memory.map(start, 2 * granule));
+    REQUIRE(memory.map(start + 2 * granule, granule));
+    std::memset(start, 0x5a, 3 * granule);
+    memory.unmap(start + granule, 2 * granule);
+    REQUIRE(memory.map(start + granule, 7 * granule));
+    CHECK(std::all_of(start, start + granule, [](std::byte b) { return b == std::byte{0x5a}; }));
+    std::memset(start + granule, 0x3c, 7 * granule);
+    memory.unmap(start, 8 * granule);
+  }
+  REQUIRE(memory.map(start + 4 * granule, granule));
+  memory.deallocate(start, 8 * granule);
+}
+
+#if defined(__linux__)
+TEST_CASE("memory that was unmapped is the system's again", "[allocator]") {
+  const auto resident_pages = [] {
+    auto pages = std::int64_t{0};
+    std::ifstream{"/proc/self/statm"} >> pages >> pages;
+    return pages;
+  };
+  constexpr auto bytes = std::size_t{64} << 20;
+  const auto pages = static_cast<std::int64_t>(bytes) / ::sysconf(_SC_PAGESIZE);
+  auto memory = reserving_allocator{};
+  auto* const start = memory.reserve(bytes, 256);
+  REQUIRE(start != nullptr);
+  REQUIRE(memory.map(start, bytes));
+  const auto before = resident_pages();
+  std::memset(start, 1, bytes);
+  CHECK(resident_pages() - before > pages / 2);
+  memory.unmap(start, bytes);
+  CHECK(resident_pages() - before < pages / 2);
+  REQUIRE(memory.map(start, bytes));
+  CHECK(start[bytes / 2] == std::byte{0});
+  memory.deallocate(start, bytes);
+}
+#endif
+
 TEST_CASE("a failing allocator fails once, at the call it was told", "[allocator]") {
   auto log = allocation_log{.fail_at = 2};
   auto memory = failing_allocator<>{log};

@@ -18,6 +18,7 @@ struct engine {
 }  // namespace
 
 #include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/pool_allocator.hpp>
 #include <pagedkv/events/event_queues.hpp>
@@ -41,7 +42,8 @@ constexpr bool are_defined = (... && (sizeof(Types) > 0));
 static_assert(are_defined<error, exception, result<int>, cache_config, sequence_options, sequence_info, release_hint,
                           admission, cache_statistics, memory_profile, cache_event, block_storage_view, padded_batch,
                           compressed_batch, default_policies>);
-static_assert(are_defined<hip_backend, hip::device_allocator, hip::pinned_allocator, hip::pool_allocator>);
+static_assert(are_defined<hip_backend, hip::device_allocator, hip::mapping_allocator, hip::pinned_allocator,
+                          hip::pool_allocator>);
 static_assert(are_defined<float32, float16, bfloat16, int8, single_thread, rw_lock, sharded_mutex, lock_free>);
 static_assert(are_defined<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority,
                           hit_density>);

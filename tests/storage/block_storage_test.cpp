@@ -2,17 +2,21 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <string>
 #include <type_traits>
 
@@ -29,6 +33,55 @@ using logged_storage = storage_of<int8, failing_allocator<>>;
 static_assert(!std::is_copy_constructible_v<logged_storage> && !std::is_copy_assignable_v<logged_storage>);
 static_assert(std::is_nothrow_move_constructible_v<logged_storage> &&
               std::is_nothrow_move_assignable_v<logged_storage>);
+
+/// Which granules of one reservation have memory, and how many maps may still succeed. Outlives its allocators.
+struct mapping_log {
+  static constexpr auto granule = std::size_t{4096};
+
+  std::map<std::size_t, bool> mapped;  // by the number of the granule
+  std::byte* start = nullptr;
+  std::int64_t maps_left = std::numeric_limits<std::int64_t>::max();
+  bool misused = false;  // a granule was mapped twice, or unmapped without memory
+
+  void mark(const std::byte* pointer, std::size_t bytes, bool maps) {
+    const auto offset = static_cast<std::size_t>(pointer - start);
+    misused |= offset % granule != 0 || bytes % granule != 0 || bytes == 0;
+    for (auto i = offset / granule; i < (offset + bytes) / granule; ++i) {
+      misused |= mapped[i] == maps;
+      mapped[i] = maps;
+    }
+  }
+  [[nodiscard]] std::int64_t bytes() const {
+    auto num = std::int64_t{0};
+    for (const auto& [index, has_memory] : mapped) {
+      num += has_memory;
+    }
+    return num * std::int64_t{granule};
+  }
+};
+
+class logged_mappings : public host_allocator {
+ public:
+  explicit logged_mappings(mapping_log& log) : log_(&log) {}
+
+  [[nodiscard]] std::size_t granule() const noexcept { return mapping_log::granule; }
+  [[nodiscard]] std::byte* reserve(std::size_t bytes, std::size_t alignment) noexcept {
+    return log_->start = allocate(bytes, alignment);
+  }
+  [[nodiscard]] bool map(std::byte* pointer, std::size_t bytes) noexcept {
+    if (log_->maps_left-- <= 0) {
+      return false;
+    }
+    log_->mark(pointer, bytes, true);
+    return true;
+  }
+  void unmap(std::byte* pointer, std::size_t bytes) noexcept { log_->mark(pointer, bytes, false); }
+
+ private:
+  mapping_log* log_;
+};
+
+static_assert(resizable_allocator<logged_mappings>);
 
 cache_config usable() {
   auto config = cache_config{};
@@ -121,4 +174,105 @@ TEST_CASE("a bad configuration is refused before anything is allocated", "[block
   REQUIRE_FALSE(overflow);
   CHECK(overflow.error().code == error_code::size_overflow);
   CHECK(log.calls == 0);
+}
+
+TEMPLATE_TEST_CASE("storage has memory behind the blocks of its size, wherever their layers lie", "[block_storage]",
+                   nhd_layer_major, nhd_block_major) {
+  auto log = mapping_log{};
+  auto config = usable();
+  config.num_blocks = 2;
+  config.max_blocks = 40;
+  using storage_type = block_storage<int8, TestType, logged_mappings>;
+  auto storage = storage_type::create(config, logged_mappings{log}).value();
+  const auto view = storage.view();
+  CHECK(view.num_blocks == 40);
+  const auto has_memory = [&](std::int32_t block) {
+    auto all = true;
+    for (auto layer = 0; layer < view.num_layers; ++layer) {
+      const auto* const start = view.block(layer, block);
+      for (const auto* byte : {start, start + view.layer_bytes() - 1}) {
+        all = all && log.mapped[static_cast<std::size_t>(byte - view.base) / mapping_log::granule];
+      }
+    }
+    return all;
+  };
+  for (const auto num_blocks : {1, 40, 39, 7, 7, 8, 1, 25, 2}) {
+    CAPTURE(num_blocks);
+    REQUIRE(storage.resize(num_blocks));
+    CHECK(storage.view().base == view.base);
+    for (auto block = 0; block < num_blocks; ++block) {
+      CHECK(has_memory(block));
+    }
+    CHECK(log.bytes() == storage.bytes());
+    const auto exact = num_blocks * view.num_layers * view.layer_bytes();
+    const auto regions = TestType::storage == storage_order::layer_major ? view.num_layers : 1;
+    CHECK(storage.bytes() >= exact);
+    CHECK(storage.bytes() < exact + regions * static_cast<std::int64_t>(mapping_log::granule));
+  }
+  CHECK_FALSE(log.misused);
+}
+
+TEST_CASE("storage that cannot grow stays as it was", "[block_storage]") {
+  auto log = mapping_log{};
+  auto config = usable();
+  config.max_blocks = 40;
+  using storage_type = block_storage<int8, nhd_layer_major, logged_mappings>;
+  auto storage = storage_type::create(config, logged_mappings{log}).value();
+  const auto before = log.mapped;
+  for (auto maps = 0; maps < config.num_layers; ++maps) {
+    log.maps_left = maps;
+    const auto refused = storage.resize(40);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == error_code::out_of_memory);
+    CHECK(refused.error().value == storage.bytes_for(40) - storage.bytes());
+    CHECK(storage.bytes() == storage.bytes_for(9));
+    CHECK(log.bytes() == storage.bytes());
+  }
+  log.maps_left = 0;
+  auto none = mapping_log{};
+  none.maps_left = 2;
+  const auto refused = storage_type::create(config, logged_mappings{none});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::out_of_memory);
+  CHECK(none.bytes() == 0);
+  CHECK_FALSE(log.misused);
+}
+
+TEST_CASE("contents stay while storage grows and shrinks behind them", "[block_storage]") {
+  auto config = usable();
+  config.max_blocks = 2000;
+  auto storage = block_storage<float32, nhd_layer_major, reserving_allocator>::create(config).value();
+  const auto view = storage.view();
+  const auto fill = [&](std::int32_t block) {
+    for (auto layer = 0; layer < view.num_layers; ++layer) {
+      std::memset(view.block(layer, block), 1 + layer + block % 100, static_cast<std::size_t>(view.layer_bytes()));
+    }
+  };
+  const auto holds = [&](std::int32_t block) {
+    auto all = true;
+    for (auto layer = 0; layer < view.num_layers; ++layer) {
+      all = all && *view.block(layer, block) == std::byte(1 + layer + block % 100) &&
+            view.block(layer, block)[view.layer_bytes() - 1] == std::byte(1 + layer + block % 100);
+    }
+    return all;
+  };
+  fill(8);
+  for (const auto num_blocks : {2000, 9, 777, 20}) {
+    REQUIRE(storage.resize(num_blocks));
+    fill(num_blocks - 1 == 8 ? 7 : num_blocks - 1);
+    CHECK(holds(8));
+  }
+}
+
+TEST_CASE("an allocator whose memory stays provides the capacity at once", "[block_storage]") {
+  auto log = allocation_log{};
+  auto config = usable();
+  config.max_blocks = 20;
+  auto storage = logged_storage::create(config, failing_allocator<>{log}).value();
+  CHECK(log.live_bytes == storage.bytes());
+  CHECK(storage.bytes() == storage.bytes_for(20));
+  REQUIRE(storage.resize(20));
+  REQUIRE(storage.resize(1));
+  CHECK(log.calls == 1);
+  CHECK(log.live_bytes == storage.bytes());
 }

@@ -149,6 +149,23 @@ TEST_CASE("strides follow the order of layers and blocks", "[layout]") {
   CHECK(by_block.layer_bytes() == layer_bytes);
 }
 
+TEST_CASE("regions that grow start at granules of memory", "[layout]") {
+  auto config = config_of(16, 10, 4, 8, 64);
+  const auto layer_bytes = std::int64_t{2 * 16 * 8 * 64 * 2};
+  config.max_blocks = 11;
+  const auto granule = std::int64_t{1} << 20;
+  const auto by_layer = plan_storage<nhd_layer_major>(config, {2, 0}, granule).value();
+  CHECK(by_layer.view.num_blocks == 11);
+  CHECK(by_layer.view.layer_stride == granule);
+  CHECK(by_layer.view.block_stride == layer_bytes);
+  CHECK(by_layer.bytes == 4 * granule);
+
+  const auto by_block = plan_storage<nhd_block_major>(config, {2, 0}, granule).value();
+  CHECK(by_block.view.block_stride == 4 * layer_bytes);
+  CHECK(by_block.view.layer_stride == layer_bytes);
+  CHECK(by_block.bytes == 2 * granule);
+}
+
 TEMPLATE_LIST_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", all_layouts) {
   // 4 layers of 40,000 blocks of 64 KiB: 10 GB, of which only addresses are used.
   auto plan = plan_storage<TestType>(config_of(16, 40'000, 4, 8, 128), {2, 0}).value();

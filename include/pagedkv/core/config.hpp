@@ -16,18 +16,22 @@ namespace pagedkv {
 /// holds.
 struct cache_config {
   std::int32_t block_size = 16;       // tokens in a block
-  std::int32_t num_blocks = 0;        // blocks in the pool
+  std::int32_t num_blocks = 0;        // blocks in the pool, at first
+  std::int32_t max_blocks = 0;        // blocks that the pool may grow to; 0 for `num_blocks`
   std::int32_t num_layers = 1;        // layers of the model
   std::int32_t num_kv_heads = 1;      // key/value heads in a layer
   std::int32_t head_dim = 64;         // numbers in one key or value of one head
   std::int32_t max_sequences = 4096;  // sequences alive at once
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
   group_list groups = {};             // kinds of layers; empty: one of full attention
+
+  /// Blocks that there are addresses and metadata for.
+  [[nodiscard]] constexpr std::int32_t capacity() const noexcept { return max_blocks == 0 ? num_blocks : max_blocks; }
 };
 
-/// Errors: those of the groups; `invalid_argument` names the first field that is not positive; `size_overflow` when K
-/// and V of one layer of one block are more numbers than an int32 indexes. Slots need no check: the product of two int32
-/// fits an int64.
+/// Errors: those of the groups; `invalid_argument` names the first field that is not positive, or `max_blocks` below
+/// `num_blocks`; `size_overflow` when K and V of one layer of one block are more numbers than an int32 indexes. Slots need
+/// no check: the product of two int32 fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
     const char* subject;
@@ -42,6 +46,9 @@ struct cache_config {
     if (value <= 0) {
       return error{error_code::invalid_argument, subject, value, 1};
     }
+  }
+  if (config.max_blocks != 0 && config.max_blocks < config.num_blocks) {
+    return error{error_code::invalid_argument, "cache_config.max_blocks", config.max_blocks, config.num_blocks};
   }
   constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   const auto rows = std::int64_t{config.block_size} * config.num_kv_heads;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -41,7 +42,7 @@ class memory_map {
     const auto lock = std::unique_lock(mutex_);
     auto* const start = static_cast<std::byte*>(pointer);
     const auto found = ranges_.find(start);
-    if (found == ranges_.end()) {
+    if (found == ranges_.end() || reservation_of(start) != reservations_.end()) {
       return false;
     }
     const auto bytes = found->second;
@@ -56,7 +57,86 @@ class memory_map {
     return true;
   }
 
-  /// Whether all of [pointer, pointer + bytes) lies in one allocation.
+  /// Addresses without memory. Null when there are none.
+  [[nodiscard]] void* reserve(std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    void* const start = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+      return nullptr;
+    }
+    reservations_.emplace(static_cast<std::byte*>(start), bytes);
+    return start;
+  }
+
+  /// False unless this is a whole reservation in which nothing is mapped.
+  [[nodiscard]] bool release_reservation(void* pointer, std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    const auto found = reservations_.find(static_cast<std::byte*>(pointer));
+    if (found == reservations_.end() || found->second != bytes || maps_within(found->first, bytes)) {
+      return false;
+    }
+    ::munmap(pointer, bytes);
+    reservations_.erase(found);
+    return true;
+  }
+
+  enum class mapping { done, refused, device_full };
+
+  /// One piece of memory behind reserved addresses that have none. Kernels may touch it after `allow`.
+  [[nodiscard]] mapping map(void* pointer, std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    auto* const start = static_cast<std::byte*>(pointer);
+    if (!reserved(start, bytes) || maps_within(start, bytes)) {
+      return mapping::refused;
+    }
+    if (bytes > capacity - used_) {
+      return mapping::device_full;
+    }
+    pieces_.emplace(start, bytes);
+    used_ += bytes;
+    return mapping::done;
+  }
+
+  /// False unless these are whole pieces without a gap.
+  [[nodiscard]] bool allow(void* pointer, std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    auto* const start = static_cast<std::byte*>(pointer);
+    if (!whole_pieces(start, bytes) || ::mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0) {
+      return false;
+    }
+    forget_range(start, bytes);
+    auto first = static_cast<const std::byte*>(start);
+    auto last = first + bytes;
+    if (const auto after = ranges_.find(last); after != ranges_.end()) {
+      last += after->second;
+      ranges_.erase(after);
+    }
+    if (auto before = ranges_.lower_bound(first); before != ranges_.begin()) {
+      --before;
+      if (before->first + before->second == first) {
+        first = before->first;
+      }
+    }
+    ranges_[first] = static_cast<std::size_t>(last - first);
+    return true;
+  }
+
+  /// Takes the memory of whole pieces away. False if it is anything else.
+  [[nodiscard]] bool unmap(void* pointer, std::size_t bytes) noexcept {
+    const auto lock = std::unique_lock(mutex_);
+    auto* const start = static_cast<std::byte*>(pointer);
+    if (!whole_pieces(start, bytes)) {
+      return false;
+    }
+    pieces_.erase(pieces_.lower_bound(start), pieces_.lower_bound(start + bytes));
+    forget_range(start, bytes);
+    used_ -= bytes;
+    generation_.fetch_add(1, std::memory_order_release);
+    ::mmap(start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return true;
+  }
+
+  /// Whether all of [pointer, pointer + bytes) lies in one allocation, or in mapped memory without a gap.
   [[nodiscard]] bool contains(const void* pointer, std::size_t bytes) const noexcept {
     const auto* const start = static_cast<const std::byte*>(pointer);
     auto& recent = recently_hit();
@@ -132,6 +212,53 @@ class memory_map {
     return start;
   }
 
+  [[nodiscard]] std::map<const std::byte*, std::size_t>::const_iterator reservation_of(
+      const std::byte* pointer) const noexcept {
+    auto found = reservations_.upper_bound(pointer);
+    if (found == reservations_.begin() || !range{std::prev(found)->first, std::prev(found)->second}.covers(pointer, 1)) {
+      return reservations_.end();
+    }
+    return --found;
+  }
+
+  [[nodiscard]] bool reserved(const std::byte* pointer, std::size_t bytes) const noexcept {
+    const auto found = reservation_of(pointer);
+    return found != reservations_.end() && range{found->first, found->second}.covers(pointer, bytes);
+  }
+
+  [[nodiscard]] bool maps_within(const std::byte* pointer, std::size_t bytes) const noexcept {
+    const auto after = pieces_.lower_bound(pointer + bytes);
+    return after != pieces_.begin() && std::prev(after)->first + std::prev(after)->second > pointer;
+  }
+
+  [[nodiscard]] bool whole_pieces(const std::byte* pointer, std::size_t bytes) const noexcept {
+    auto next = pointer;
+    for (auto piece = pieces_.lower_bound(pointer);
+         piece != pieces_.end() && piece->first == next && next < pointer + bytes; ++piece) {
+      next += piece->second;
+    }
+    return bytes != 0 && next == pointer + bytes;
+  }
+
+  /// Makes mapped memory unknown to `contains`, where it is known.
+  void forget_range(const std::byte* pointer, std::size_t bytes) noexcept {
+    auto after = ranges_.upper_bound(pointer);
+    if (after == ranges_.begin()) {
+      return;
+    }
+    const auto [first, size] = *--after;
+    if (!range{first, size}.covers(pointer, bytes)) {
+      return;
+    }
+    ranges_.erase(after);
+    if (first != pointer) {
+      ranges_.emplace(first, static_cast<std::size_t>(pointer - first));
+    }
+    if (first + size != pointer + bytes) {
+      ranges_.emplace(pointer + bytes, static_cast<std::size_t>(first + size - pointer) - bytes);
+    }
+  }
+
   [[nodiscard]] range find(const std::byte* pointer) const noexcept {
     const auto lock = std::shared_lock(mutex_);
     auto after = ranges_.upper_bound(pointer);
@@ -144,6 +271,8 @@ class memory_map {
 
   mutable std::shared_mutex mutex_;
   std::map<const std::byte*, std::size_t> ranges_;
+  std::map<const std::byte*, std::size_t> reservations_;
+  std::map<const std::byte*, std::size_t> pieces_;  // mapped memory; parts that may be touched are also in `ranges_`
   std::size_t used_ = 0;
   std::atomic<std::uint64_t> generation_ = 1;
 };

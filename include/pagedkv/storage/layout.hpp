@@ -27,17 +27,19 @@ struct storage_plan {
   std::int64_t bytes = 0;
 };
 
-/// Lays out block storage of one kind of layers. Errors: `invalid_argument` for a configuration with groups;
-/// `size_overflow` when a product exceeds 63 bits.
+/// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the number
+/// of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors: `invalid_argument`
+/// for a configuration with groups; `size_overflow` when a product exceeds 63 bits.
 template <memory_layout Layout>
-[[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element) noexcept {
+[[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element,
+                                                std::int64_t granule = 1) noexcept {
   if (!config.groups.empty()) {
     return error{error_code::invalid_argument, "number of cache_config.groups in storage without groups",
                  static_cast<std::int64_t>(config.groups.size()), 0};
   }
   auto plan = storage_plan{};
   auto& view = plan.view;
-  view.num_blocks = config.num_blocks;
+  view.num_blocks = config.capacity();
   view.num_layers = config.num_layers;
   view.block_size = config.block_size;
   view.num_kv_heads = config.num_kv_heads;
@@ -49,9 +51,13 @@ template <memory_layout Layout>
   const auto scales = size.multiply(rows, element.scale_bytes);
   const auto scale_start = size.round_up(size.multiply(payload, 2), alignof(float));
   const auto layer_bytes = size.round_up(size.add(scale_start, size.multiply(scales, 2)), block_alignment);
-  plan.bytes = size.multiply(size.multiply(layer_bytes, config.num_layers), config.num_blocks);
+  const bool layer_first = Layout::storage == storage_order::layer_major;
+  const auto num_regions = layer_first ? config.num_layers : 1;
+  const auto block_bytes = layer_first ? layer_bytes : size.multiply(layer_bytes, config.num_layers);
+  const auto region_bytes = size.round_up(size.multiply(block_bytes, view.num_blocks), granule);
+  plan.bytes = size.multiply(region_bytes, num_regions);
   if (size.overflowed()) {
-    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", config.num_blocks};
+    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", view.num_blocks};
   }
 
   view.value_offset = payload;
@@ -62,9 +68,8 @@ template <memory_layout Layout>
   view.scale_head_stride = token_first ? 1 : config.block_size;
   view.token_stride = view.scale_token_stride * config.head_dim;
   view.head_stride = view.scale_head_stride * config.head_dim;
-  const bool layer_first = Layout::storage == storage_order::layer_major;
-  view.block_stride = layer_first ? layer_bytes : layer_bytes * config.num_layers;
-  view.layer_stride = layer_first ? layer_bytes * config.num_blocks : layer_bytes;
+  view.block_stride = block_bytes;
+  view.layer_stride = layer_first ? region_bytes : layer_bytes;
   return plan;
 }
 

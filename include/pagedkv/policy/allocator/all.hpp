@@ -2,11 +2,12 @@
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 namespace pagedkv {
 
 /// Every allocator of ordinary host memory, once: for programs whose users choose one, and for what runs over all of them.
-using all_host_allocators = policy_list<host_allocator, huge_page_allocator>;
+using all_host_allocators = policy_list<host_allocator, huge_page_allocator, reserving_allocator>;
 
 }  // namespace pagedkv

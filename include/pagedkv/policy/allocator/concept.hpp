@@ -27,6 +27,32 @@ concept allocator = std::move_constructible<A> && requires(A a, std::size_t byte
   { a.deallocate(pointer, bytes) } noexcept;
 };
 
+/// An allocator of memory that comes and goes behind addresses that stay. Blocks keep their addresses while a cache grows
+/// and shrinks. Ranges below start and end at multiples of the granule from the start of their reservation.
+///
+/// | requirement                    | meaning                                                                                |
+/// |--------------------------------|----------------------------------------------------------------------------------------|
+/// | `a.granule()`                  | bytes that are mapped together; a power of two                                         |
+/// | `a.reserve(bytes, alignment)`  | addresses without memory, or null; `deallocate` gives them back with all that is mapped |
+/// | `a.map(pointer, bytes)`        | puts memory behind a range that has none; false when exhausted, and then maps nothing  |
+/// | `a.unmap(pointer, bytes)`      | gives back the memory behind a mapped range, which nothing accesses any more           |
+///
+/// A minimal model:
+///
+///     struct own_reserving_allocator : own_allocator {
+///       std::size_t granule() const noexcept { return 4096; }
+///       std::byte* reserve(std::size_t bytes, std::size_t alignment) noexcept { return allocate(bytes, alignment); }
+///       bool map(std::byte*, std::size_t) noexcept { return true; }
+///       void unmap(std::byte*, std::size_t) noexcept {}
+///     };
+template <class A>
+concept resizable_allocator = allocator<A> && requires(A a, const A& constant, std::size_t bytes, std::byte* pointer) {
+  { constant.granule() } noexcept -> std::same_as<std::size_t>;
+  { a.reserve(bytes, bytes) } noexcept -> std::same_as<std::byte*>;
+  { a.map(pointer, bytes) } noexcept -> std::same_as<bool>;
+  { a.unmap(pointer, bytes) } noexcept;
+};
+
 /// Whether the host may read and write the memory. An allocator of memory that only a device reaches says by a member
 /// `on_host` that is false that it may not.
 template <allocator A>
