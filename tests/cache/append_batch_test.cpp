@@ -174,3 +174,35 @@ TEST_CASE("slots ahead whose sum wraps are refused", "[cache][batch]") {
   CHECK(cache.append_batch(entries, {.failures = failures}).error().code == error_code::invalid_argument);
   release_all(cache, {id});
 }
+
+TEMPLATE_LIST_TEST_CASE("a fork does not write slots ahead that a step in flight may use", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 3));
+  REQUIRE(cache.reserve_slots(id, 1));
+  auto ahead = std::array<slot, 1>{};
+  REQUIRE(cache.slot_mapping(id, 3, ahead));
+  const auto step = cache.begin_step(std::span{&id, 1}).value();
+  const auto forked = cache.fork(id).value();
+  const auto later = cache.fork(forked).value();
+  REQUIRE(cache.release(id));
+  REQUIRE(cache.append(forked, token{9}));
+  CHECK(slots_of(cache, forked, 3) != std::vector{ahead[0]});
+  REQUIRE(cache.append(later, token{9}));
+  CHECK(slots_of(cache, later, 3) != std::vector{ahead[0]});
+  REQUIRE(cache.retire_step(step));
+  check_sound(cache);
+  release_all(cache, {forked, later});
+}
+
+TEST_CASE("a fork appends in place once the step that may use slots ahead has retired", "[cache][batch]") {
+  auto cache = cache_of<single_thread>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 3));
+  REQUIRE(cache.reserve_slots(id, 1));
+  const auto step = cache.begin_step(std::span{&id, 1}).value();
+  const auto forked = cache.fork(id).value();
+  REQUIRE(cache.release(id));
+  REQUIRE(cache.retire_step(step));
+  REQUIRE(cache.append(forked, token{9}));
+  CHECK(cache.statistics().copies == 0);
+  release_all(cache, {forked});
+}

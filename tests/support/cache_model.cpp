@@ -315,6 +315,7 @@ void cache_model::fork(const operation& next) {
   expect_success(forked, "fork");
   auto to = *from;
   to.id = *forked;
+  to.reuses_slots = from->reuses_slots || from->num_reserved > from->size();
   to.num_reserved = 0;
   to.blocks.resize(static_cast<std::size_t>(blocks_for(to.size())));
   to.created = to.last_access = now_;

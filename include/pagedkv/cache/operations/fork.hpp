@@ -40,7 +40,8 @@ template <class State>
   to.num_reserved = 0;
   to.num_hashed_blocks = from.num_hashed_blocks;
   to.steps = {};
-  to.reuses_slots = from.reuses_slots;
+  // An open step of the other sequence may write its slots ahead in the shared block; its release fences the block.
+  to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
   to.options = from.options;
   to.has_ranges = from.has_ranges;
   to.num_prompt_tokens = from.num_prompt_tokens;
