@@ -26,7 +26,8 @@ class engine {
   virtual void advance_time(timestamp now) = 0;
   [[nodiscard]] virtual result<submission> submit(std::span<const token> tokens) = 0;
   virtual result<void> append(request_id id, token next) = 0;
-  virtual result<void> finish(request_id id) = 0;
+  /// `num_answer_tokens`: as the trace states them, where the request did not append them; else 0.
+  virtual result<void> finish(request_id id, std::uint32_t num_answer_tokens) = 0;
   virtual result<void> fail(request_id id, const error& reason) = 0;
 
   virtual result<void> commit(sequence_id id, std::int64_t num_tokens) = 0;

@@ -22,7 +22,12 @@ class engine_of final : public engine {
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens); }
   result<void> append(request_id id, token next) override { return tracker_.append(id, next); }
-  result<void> finish(request_id id) override { return tracker_.finish(id); }
+  result<void> finish(request_id id, std::uint32_t num_answer_tokens) override {
+    support::stated_answer = num_answer_tokens;
+    const auto finished = tracker_.finish(id);
+    support::stated_answer = 0;
+    return finished;
+  }
   result<void> fail(request_id id, const error& reason) override { return tracker_.fail(id, reason); }
 
   result<void> commit(sequence_id id, std::int64_t num_tokens) override { return cache_.commit(id, num_tokens); }

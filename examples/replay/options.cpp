@@ -35,7 +35,7 @@ void complete(options& chosen, const std::optional<std::int32_t>& num_threads) {
 }  // namespace
 
 std::string options::trace_name() const {
-  return trace.empty() ? "generated conversations" : std::filesystem::path{trace}.filename().string();
+  return trace.empty() ? "generated requests" : std::filesystem::path{trace}.filename().string();
 }
 
 parsed_options parse_options(int argc, const char* const* argv) {
@@ -48,7 +48,7 @@ parsed_options parse_options(int argc, const char* const* argv) {
 
   app.add_option("--trace", chosen.trace,
                  "JSON lines with timestamp (ms), input_length, output_length and hash_ids; without it, a workload of "
-                 "conversations of several turns is generated")
+                 "conversations, shared documents and agents is generated")
       ->check(not_empty);
   app.add_option(
          "--blocks", chosen.blocks,

@@ -30,8 +30,8 @@ class permit {
     }
   }
 
-  void enter(request_id id) {
-    live_.enter(id);
+  void enter(const live_request& request) {
+    live_.enter(request);
     entered_ = true;
   }
 
@@ -134,7 +134,9 @@ class worker {
     }
   }
 
-  static void end(shared_state& shared, request_id id) { expect(shared, shared.served.finish(id), "finish"); }
+  static void end(shared_state& shared, const live_request& request) {
+    expect(shared, shared.served.finish(request.id, request.num_answer_tokens), "finish");
+  }
 
  private:
   static constexpr auto check_interval = std::size_t{1000};
@@ -173,7 +175,7 @@ class worker {
     prefill(request, *submitted, static_cast<std::int64_t>(tokens.size()));
     if (!shared_.chosen.decode || decode(*submitted, tokens.size(), request.num_output_tokens, index)) {
       note_sizes(submitted->sequence);
-      taken.enter(submitted->id);
+      taken.enter({submitted->id, shared_.chosen.decode ? 0 : request.num_output_tokens});
     }
   }
 

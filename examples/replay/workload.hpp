@@ -19,7 +19,8 @@ struct workload {
   std::size_t longest_prompt = 0;  // blocks
 };
 
-/// Reads the trace, or generates conversations of several turns. Throws `support::trace_error`.
+/// Reads the trace, or generates conversations, questions about shared documents and agents. Throws
+/// `support::trace_error`.
 [[nodiscard]] workload make_workload(const options& chosen);
 
 }  // namespace pagedkv::replay

@@ -60,6 +60,10 @@ class any_eviction_of final : public any_eviction {
   Eviction policy_;
 };
 
+/// Tokens of the answer that policies are told of blocks which this thread releases, unless it is 0: for sequences that
+/// end before their answer is appended.
+inline thread_local std::uint32_t stated_answer = 0;
+
 /// An eviction policy that is chosen when the program runs, as one policy type: a cache for each of them, times locking
 /// policies and elements, would take minutes to compile. A cache makes its policy from the number of blocks alone, so
 /// the choice is left in `factory` before the cache is constructed.
@@ -73,7 +77,11 @@ class chosen_eviction {
 
   explicit chosen_eviction(std::int32_t num_blocks) : policy_(factory(num_blocks)) {}
 
-  void insert(block_id block, const block_release& release) noexcept { policy_->insert(block, release); }
+  void insert(block_id block, const block_release& release) noexcept {
+    auto with_answer = release;
+    with_answer.num_output_tokens = stated_answer != 0 ? stated_answer : release.num_output_tokens;
+    policy_->insert(block, with_answer);
+  }
   void remove(block_id block) noexcept { policy_->remove(block); }
   void erase(block_id block) noexcept { policy_->erase(block); }
   void rename(block_id from, block_id to) noexcept { policy_->rename(from, to); }

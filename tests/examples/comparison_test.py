@@ -47,6 +47,15 @@ class Figures(TemporaryFolder):
                     self.assertGreater(points[0]["evictions"], 0)
                     self.assertEqual(points[0]["refused_requests"], 0)
 
+    def test_generated_workload_tells_policies_apart(self):
+        report = replay("--compare", "lru,slru,arc,hit_density", "--blocks", "1000,4000")
+        for column in range(2):
+            found = {policy: points[column]["hit_ratio"] for policy, points in report["policies"].items()}
+            self.assertGreater(found["hit_density"], found["lru"] + 0.03)
+            self.assertGreater(report["bound"][column]["hit_ratio"], max(found.values()) + 0.05)
+            ratios = sorted(found.values())
+            self.assertGreater(min(b - a for a, b in zip(ratios, ratios[1:])), 0.0005)
+
     def test_agrees_with_the_replay(self):
         compared = replay("--compare", "--limit", 1000, "--blocks", 1500)["policies"]
         for policy, (point,) in compared.items():
@@ -155,7 +164,7 @@ class Plot(TemporaryFolder):
     @needs_gnuplot
     def test_every_policy(self):
         svg, png = self.draw("--limit", 500)
-        self.check_svg(svg, choices("eviction"), "generated conversations")
+        self.check_svg(svg, choices("eviction"), "generated requests")
         head = png.read_bytes()[:24]
         self.assertEqual(head[:8], b"\x89PNG\r\n\x1a\n")
         self.assertGreaterEqual(struct.unpack(">II", head[16:24]), (960, 600))
