@@ -9,6 +9,7 @@
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/kernels/platform.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/allocator/caller_memory.hpp>
 
 #include <algorithm>
 #include <array>
@@ -36,22 +37,7 @@ constexpr auto max_chunk = std::int64_t{32};   // tokens of one sequence in a st
 constexpr auto max_blocks = std::size_t{16};   // of one sequence
 
 /// Own memory: the cache's blocks lie in a part of a large allocation of the engine's.
-class engine_memory {
- public:
-  explicit engine_memory(std::span<std::byte> part) : part_(part) {}
-
-  [[nodiscard]] std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept {
-    auto* start = static_cast<void*>(part_.data());
-    auto size = part_.size();
-    return static_cast<std::byte*>(std::align(alignment, bytes, start, size));
-  }
-  void deallocate(std::byte*, std::size_t) noexcept {}
-
- private:
-  std::span<std::byte> part_;
-};
-
-using cache_type = pagedkv::kv_cache<pagedkv::float32, engine_memory, pagedkv::hip_backend>;
+using cache_type = pagedkv::kv_cache<pagedkv::float32, pagedkv::caller_memory, pagedkv::hip_backend>;
 
 /// An array that host and device share.
 template <class T>
@@ -384,7 +370,7 @@ int main() {
   auto* const all_memory = device_memory.allocate(num_bytes, 4096);
   {
     const auto config = pagedkv::cache_config{.block_size = engine::block_size, .num_blocks = 24, .head_dim = 4};
-    auto cache = engine::cache_type(config, engine::engine_memory({all_memory, num_bytes}));
+    auto cache = engine::cache_type(config, pagedkv::caller_memory({all_memory, num_bytes}));
     auto served = engine::serving(cache);
     auto normal = pagedkv::request_options{};
     normal.may_preempt = true;

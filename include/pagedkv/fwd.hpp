@@ -66,7 +66,10 @@ class priority;
 class hit_density;
 
 struct host_allocator;
+class caller_memory;
+struct no_memory;
 struct host_backend;
+struct copy_list;
 class hip_backend;
 namespace hip {
 class device_allocator;

@@ -36,6 +36,13 @@ class EngineStep(unittest.TestCase):
         self.assertEqual(done.stdout, expected)
 
 
+class EngineTensors(unittest.TestCase):
+    def test_samples_read_their_own_keys(self):
+        done = subprocess.run([EXAMPLES / "engine_tensors"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "both samples are right, with 3 blocks in use and 1 copied\n")
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)

@@ -1,3 +1,4 @@
+#include "../support/cache_beside_arrays.hpp"
 #include "../support/cache_matrix.hpp"
 #include "../support/cache_model.hpp"
 #include "../support/full_numbers.hpp"
@@ -5,6 +6,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -88,6 +90,19 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   CHECK(sum.statistics.refusals > 0);
 }
 
+/// A cache without memory; numbers come back as they were written.
+template <class Locking, class Eviction>
+[[nodiscard]] cache_kind make_kind_beside_arrays() {
+  auto kind = cache_kind{};
+  kind.name = std::string(copy_list::name) + " " + std::string(Locking::name) + " " + std::string(Eviction::name);
+  kind.evicts = evicts<Eviction>;
+  kind.compiled_for = true;
+  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+    return std::make_unique<adapted_cache<cache_beside_arrays<Locking, Eviction>>>(config);
+  };
+  return kind;
+}
+
 }  // namespace
 
 TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model]") {
@@ -117,4 +132,16 @@ TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
       check_coverage(sum, kind);
     }
   });
+}
+
+TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cache][model]") {
+  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
+  for (const auto& kind :
+       {make_kind_beside_arrays<single_thread, lru>(), make_kind_beside_arrays<lock_free, clock_sweep>()}) {
+    auto sum = model_coverage{};
+    for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
+      add(sum, run_random(kind, 4, 2000 + seed, 300));
+    }
+    check_coverage(sum, kind);
+  }
 }

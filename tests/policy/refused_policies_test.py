@@ -14,6 +14,7 @@ PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
@@ -34,6 +35,12 @@ struct hash_and_layout : xxh3_hash, nhd_layer_major {};
 struct own_hash : xxh3_hash {};
 struct own_backend : host_backend {};
 struct own_events : no_events {};
+
+/// Copies blocks in an engine's own memory.
+struct own_copies : host_backend {
+  using default_allocator = no_memory;
+  static constexpr bool uses_storage = false;
+};
 
 /// Stores unscaled elements only.
 struct unscaled_backend : host_backend {
@@ -61,6 +68,7 @@ STRICT_ORDER = "use the eviction policy `clock_sweep` or `no_eviction` with lock
 TWO = "are given, and a cache has one: leave the other out"
 NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
 CANONICAL = "write kv_cache<Policies...>, which takes them in any order"
+NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
 # Choices that are compiled together, so that each is quick; no two of them have the same sentence.
@@ -76,26 +84,39 @@ REFUSED = (
         "kv_cache<own_hash, xxh3_hash>": "two hashes " + TWO,
         "kv_cache<own_events, no_events>": "two events policies " + TWO,
         "kv_cache<int8, no_policy>": NO_AXIS,
-        "kv_cache<declared_eviction>": "include its header, pagedkv/policy/<axis>/<name>.hpp",
+        "kv_cache<declared_eviction>": "include its header, below pagedkv/policy/<axis>/",
         "kv_cache<hash_and_layout>": "this type models the concepts of two axes, so its role is not clear: write one type for",
         "kv_cache<int8, unscaled_backend>": "this backend cannot append and gather rows of this element: choose another of",
         "kv_cache<hip::device_allocator>": HOST_ONLY,
         "basic_kv_cache<default_policies, lru>": CANONICAL,
+        "kv_cache<no_memory>": "`no_memory` does not provide: add the backend `copy_list`",
+        "kv_cache<own_copies, huge_page_allocator>": "this backend uses no memory of the cache's: leave the allocator out",
+        "kv_cache<own_copies, int8>": NO_ELEMENTS,
     },
     {
         "kv_cache<lock_free, fifo>": STRICT_ORDER,
         "kv_cache<int8, int8>": "two elements are given, and a cache stores one: leave the other out",
         "kv_cache<float>": NO_AXIS,
         "basic_kv_cache<default_policies, fifo, int8>": CANONICAL,
+        "kv_cache<hnd_block_major, own_copies>": NO_ELEMENTS,
     },
     {"kv_cache<almost_eviction>": NO_AXIS},
 )
+
+# Operations of a cache without memory that need some, each with its sentence.
+REFUSED_USES = {
+    "cache.view().base": "this cache has no memory: give kernels the engine's, with block tables and slots",
+    "cache.write(0, {}, {}, {}, list)": "this cache has no memory: write K/V to the engine's, at the slots",
+    "cache.read(0, {}, {}, {}, list)": "this cache has no memory: read K/V from the engine's, at the slots",
+    "cache.append(sequence_id{}, 1)": "with `copy_list`, an operation that may copy blocks needs a list",
+}
 
 # The last three are what sentences above name.
 ACCEPTED = (
     "kv_cache<>",
     "kv_cache<own_hash, hnd_block_major, own_events, own_backend, huge_page_allocator, sieve, rw_lock, int8>",
     "kv_cache<unscaled_backend, float32>",
+    "kv_cache<own_copies, no_memory>",
     "basic_kv_cache<default_policies, int8, fifo>",
     "kv_cache<lock_free, clock_sweep>",
     "kv_cache<no_eviction, lock_free>",
@@ -105,7 +126,16 @@ ACCEPTED = (
 
 def compile_caches(caches):
     """What the compiler says about a program that uses these caches; its exit status comes first."""
-    uses = "".join(f"bool use_{number}() {{ return run({cache}{{{{}}}}); }}\n" for number, cache in enumerate(caches))
+    return compile_program("".join(f"bool use_{i}() {{ return run({cache}{{{{}}}}); }}\n" for i, cache in enumerate(caches)))
+
+
+def compile_uses(uses):
+    """The same for a program with these uses of a cache without memory."""
+    body = "".join(f"  static_cast<void>({use});\n" for use in uses)
+    return compile_program(f"void use(kv_cache<copy_list>& cache, std::vector<block_pair>& list) {{\n{body}}}\n")
+
+
+def compile_program(uses):
     command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++"]
     command += [f"-I{SOURCE_ROOT / 'include'}", f"-I{SOURCE_ROOT / 'kernels'}", "-"]
     done = subprocess.run(command, input=PROGRAM + uses, capture_output=True, text=True)
@@ -116,16 +146,24 @@ class Policies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+            uses = workers.submit(compile_uses, REFUSED_USES)
             *cls.refused, cls.accepted = workers.map(compile_caches, (*REFUSED, ACCEPTED))
+            cls.refused_uses = uses.result()
 
     def test_each_wrong_choice_is_refused_with_one_sentence(self):
-        for choices, (status, text) in zip(REFUSED, self.refused):
-            errors = [line for line in text.splitlines() if "error: " in line]
-            self.assertNotEqual(status, 0)
-            for choice, sentence in choices.items():
-                with self.subTest(choice):
-                    self.assertEqual(sum(sentence in error for error in errors), 1, text)
-            self.assertEqual(len(errors), len(choices), "\n".join(errors))
+        for choices, outcome in zip(REFUSED, self.refused):
+            self.check_refused(choices, *outcome)
+
+    def test_each_use_of_missing_memory_is_refused_with_one_sentence(self):
+        self.check_refused(REFUSED_USES, *self.refused_uses)
+
+    def check_refused(self, choices, status, text):
+        errors = [line for line in text.splitlines() if "error: " in line]
+        self.assertNotEqual(status, 0)
+        for choice, sentence in choices.items():
+            with self.subTest(choice):
+                self.assertEqual(sum(sentence in error for error in errors), 1, text)
+        self.assertEqual(len(errors), len(choices), "\n".join(errors))
 
     def test_policies_are_accepted_in_any_order(self):
         status, text = self.accepted

@@ -169,8 +169,12 @@ class PlantedViolations(unittest.TestCase):
         )
 
     def test_model_without_its_concept_or_outside_the_list(self):
-        self.write("include/pagedkv/policy/hash/all.hpp", "using all_hashes = policy_list<good, bad>;\n")
+        self.write(
+            "include/pagedkv/policy/hash/all.hpp",
+            "/// But for `odd`, which hashes nothing.\nusing all_hashes = policy_list<good, bad>;\n",
+        )
         self.write("include/pagedkv/policy/hash/good.hpp", "static_assert(block_hash<good>);\n")
+        self.write("include/pagedkv/policy/hash/odd.hpp", "static_assert(block_hash<odd>);\n")
         self.write("include/pagedkv/policy/hash/bad.hpp", "struct bad {};\n")
         self.write("include/pagedkv/policy/hash/new.hpp", "static_assert(block_hash<new>);\n")
         self.expect(rules.policy_violations, "hash/bad.hpp: does not assert", "policy/hash/all.hpp does not list it")

@@ -76,6 +76,9 @@ class basic_kv_cache {
   /// Whether priorities and retention in `sequence_options` have an effect.
   static constexpr bool uses_priority = pagedkv::uses_priority<eviction_type>;
 
+  /// Whether the cache has memory for K/V, and with it `write`, `read` and `view`. Otherwise K/V is the engine's.
+  static constexpr bool has_memory = provides_memory<allocator_type>;
+
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
@@ -455,9 +458,12 @@ class basic_kv_cache {
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
                                    const token_rows<const typename Rows::storage>& values, stream on = {}) noexcept {
+    static_assert(has_memory, "this cache has no memory: write K/V to the engine's, at the slots");
     static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
     assert(detail::may_write<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
-    return backend_.template append<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+    if constexpr (has_memory) {
+      return backend_.template append<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+    }
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
@@ -466,12 +472,18 @@ class basic_kv_cache {
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Rows::storage>& keys,
                                   const token_rows<typename Rows::storage>& values, stream on = {}) noexcept {
+    static_assert(has_memory, "this cache has no memory: read K/V from the engine's, at the slots");
     static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
-    return backend_.template gather<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+    if constexpr (has_memory) {
+      return backend_.template gather<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+    }
   }
 
   /// For kernels. Valid as long as the cache.
-  [[nodiscard]] const block_storage_view& view() const noexcept { return storage_.view(); }
+  [[nodiscard]] const block_storage_view& view() const noexcept {
+    static_assert(has_memory, "this cache has no memory: give kernels the engine's, with block tables and slots");
+    return storage_.view();
+  }
   [[nodiscard]] backend_type& backend() noexcept { return backend_; }
   [[nodiscard]] events_type& events() noexcept { return state_.events; }
 

@@ -36,14 +36,25 @@ template <class Defaults, class... Changes>
 struct cache_check {
   using policies = policy_set<cache_axes, Defaults, Changes...>;
   using backend_type = typename policies::template on<backend_axis>;
+  using allocator_type = typename policies::template on<allocator_axis>;
+  template <class Axis>
+  static constexpr bool changed = !std::is_same_v<typename policies::template on<Axis>,
+                                                  typename policy_set<cache_axes, Defaults>::template on<Axis>>;
 
   static_assert(std::is_same_v<typename policies::changes, policy_list<Changes...>>,
                 "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: "
                 "write kv_cache<Policies...>, which takes them in any order");
-  static_assert(backend_for<backend_type, typename policies::template on<element_axis>>,
+  static_assert(provides_memory<allocator_type> || !uses_storage<backend_type>,
+                "this backend copies blocks in memory that `no_memory` does not provide: add the backend `copy_list`, "
+                "which lists the blocks to copy");
+  static_assert(!provides_memory<allocator_type> || uses_storage<backend_type>,
+                "this backend uses no memory of the cache's: leave the allocator out, or take a backend that copies");
+  static_assert(provides_memory<allocator_type> || (!changed<element_axis> && !changed<layout_axis>),
+                "a cache without memory stores no elements, in no layout: leave the element and the layout out");
+  static_assert(!uses_storage<backend_type> || backend_for<backend_type, typename policies::template on<element_axis>>,
                 "this backend cannot append and gather rows of this element: choose another of the two");
   static_assert(
-      on_host<typename policies::template on<allocator_axis>> || !reads_on_host<backend_type>,
+      on_host<allocator_type> || !reads_on_host<backend_type>,
       "this backend works on the host, and this allocator's memory is out of the host's reach: use "
       "`hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend");
 };

@@ -24,10 +24,14 @@ class block_storage {
   using layout_type = Layout;
   using allocator_type = Allocator;
 
-  /// Errors: those of `validate` and `plan_storage`; `out_of_memory` with the requested bytes.
+  /// Errors: those of `validate` and `plan_storage`; `out_of_memory` with the requested bytes. Without memory (see
+  /// `provides_memory`), an empty storage.
   [[nodiscard]] static result<block_storage> create(const cache_config& config, Allocator memory = Allocator{}) {
     if (const auto valid = validate(config); !valid) {
       return valid.error();
+    }
+    if constexpr (!provides_memory<Allocator>) {
+      return block_storage{std::move(memory), storage_plan{}, 1};
     }
     auto granule = std::int64_t{1};
     if constexpr (resizable) {

@@ -62,6 +62,15 @@ template <allocator A>
   requires requires { requires !A::on_host; }
 inline constexpr bool on_host<A> = false;
 
+/// Whether there is memory at all. An allocator that stands for none (see `no_memory`) says by a member
+/// `provides_memory` that is false that it is never called.
+template <allocator A>
+inline constexpr bool provides_memory = true;
+
+template <allocator A>
+  requires requires { requires !A::provides_memory; }
+inline constexpr bool provides_memory<A> = false;
+
 namespace detail {
 
 /// The allocator that one of the policies, a backend, wants to be used by default.

@@ -28,7 +28,9 @@ namespace pagedkv {
 ///
 /// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a
 /// member `reads_on_host` that is true. A backend whose storage must lie in memory of its own kind names an allocator of
-/// that memory as `B::default_allocator`: a cache uses it unless it is given another.
+/// that memory as `B::default_allocator`: a cache uses it unless it is given another. A backend that copies blocks outside
+/// of block storage, in the engine's tensors, says by a member `uses_storage` that is false that it leaves the view alone,
+/// and names `no_memory` as `B::default_allocator`.
 ///
 /// A minimal model:
 ///
@@ -58,6 +60,13 @@ inline constexpr bool reads_on_host = false;
 template <backend B>
   requires requires { requires B::reads_on_host; }
 inline constexpr bool reads_on_host<B> = true;
+
+template <backend B>
+inline constexpr bool uses_storage = true;
+
+template <backend B>
+  requires requires { requires !B::uses_storage; }
+inline constexpr bool uses_storage<B> = false;
 
 /// A backend that writes and reads rows of storage whose element is `E`. Rows are stored as an unscaled element, `R`.
 ///
