@@ -213,8 +213,8 @@ TEMPLATE_TEST_CASE("an evictable block is found behind many that are fenced or h
   CHECK(fenced.allocate(1).empty());
 }
 
-TEMPLATE_TEST_CASE("an evictable twin goes before all others, as long as it has one and no children", "[block_pool]", lru,
-                   fifo, clock_sweep) {
+TEMPLATE_TEST_CASE("an evictable twin goes before all others, as long as it has one and no children",
+                   "[block_pool]", lru, fifo, clock_sweep) {
   auto test = pool_under_test<TestType>{4};
   auto blocks = std::vector<block_id>();
   for (auto i = 0; i < 4; ++i) {
@@ -272,7 +272,8 @@ TEST_CASE("a twin is still known after compaction moves it", "[block_pool]") {
   });
   test.pool.note_twin(blocks[3]);
   test.pool.release(blocks[0], {});
-  test.pool.apply_moves(std::array{block_pair{static_cast<std::int32_t>(blocks[3]), static_cast<std::int32_t>(blocks[0])}});
+  const auto move = block_pair{static_cast<std::int32_t>(blocks[3]), static_cast<std::int32_t>(blocks[0])};
+  test.pool.apply_moves(std::array{move});
   test.index.with_twin = {blocks[0]};
   REQUIRE(test.allocate(1) == std::vector{blocks[3]});  // the free one
   CHECK(test.allocate(1) == std::vector{blocks[0]});

@@ -105,7 +105,8 @@ TEMPLATE_TEST_CASE("a root's salt is no identity of a block", "[prefix_index]", 
   CHECK(test.find(test.index.link(block_id{0}), {3, 3}) == no_block);
 }
 
-TEMPLATE_TEST_CASE("contents are new unless an equal block, their twin, is there", "[prefix_index]", xxh3_hash, constant_hash) {
+TEMPLATE_TEST_CASE("contents are new unless an equal block, their twin, is there", "[prefix_index]", xxh3_hash,
+                   constant_hash) {
   auto test = index_under_test<TestType>{4};
   const auto publish = [&](block_id block, const chain_link& before, std::array<token, 2> tokens) {
     std::ranges::copy(tokens, test.index.tokens(block).begin());

@@ -5,12 +5,9 @@
 #include <pagedkv/policy/locking/parts/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
-#include <pagedkv/pool/block_tally.hpp>
-#include <pagedkv/pool/block_words.hpp>
-#include <pagedkv/pool/eviction_order.hpp>
+#include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/free_lists.hpp>
-#include <pagedkv/pool/sharded_order.hpp>
-#include <pagedkv/pool/twin_list.hpp>
+#include <pagedkv/pool/victim_search.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -33,23 +30,22 @@ class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks)
       : num_blocks_(num_blocks),
-        words_(num_blocks),
+        states_(num_blocks),
         free_(num_blocks),
-        order_(num_blocks),
-        twins_(num_blocks),
+        victims_(num_blocks),
         retirement_(num_blocks) {}
 
   [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
-  [[nodiscard]] block_state state(block_id block) const noexcept { return words_[block]; }
+  [[nodiscard]] block_state state(block_id block) const noexcept { return states_.words[block]; }
   /// Exact unless other threads are at work. Otherwise, free and evictable blocks may be counted too high, never too
   /// low; no count is negative, and they add up.
   [[nodiscard]] block_counts counts() const noexcept {
     auto counts = block_counts{};
-    const auto num_evictable = tally_.num_evictable([&] { counts.free = free_.size(); });
+    const auto num_evictable = states_.tally.num_evictable([&] { counts.free = free_.size(); });
     counts.in_use = num_blocks_ - counts.free;
     counts.evictable = std::clamp(num_evictable, std::int64_t{0}, counts.in_use);
     counts.in_use -= counts.evictable;
-    counts.retiring = std::clamp(tally_.num_retiring(), std::int64_t{0}, counts.in_use);
+    counts.retiring = std::clamp(states_.tally.num_retiring(), std::int64_t{0}, counts.in_use);
     counts.in_use -= counts.retiring;
     return counts;
   }
@@ -62,7 +58,7 @@ class block_pool {
   [[nodiscard]] std::int64_t num_available(std::span<const block_id> beside = {}) const noexcept {
     auto num_free = std::int64_t{0};
     auto num_beside = std::int64_t{0};
-    const auto num_evictable = tally_.num_evictable([&] {
+    const auto num_evictable = states_.tally.num_evictable([&] {
       num_free = free_.size();
       num_beside = std::ranges::count_if(beside, [&](block_id block) { return state(block).evictable(); });
     });
@@ -107,7 +103,7 @@ class block_pool {
         std::swap(blocks[num_free++], blocks[num_taken++]);  // before the victims
       }
       while (num_taken < blocks.size() &&
-             (blocks[num_taken] = take_victim(chains, now, attempts == max_attempts)) != no_block) {
+             (blocks[num_taken] = victims_.claim_next(states_, chains, now, attempts == max_attempts)) != no_block) {
         ++num_taken;
       }
       const auto num_missing = static_cast<std::int64_t>(blocks.size() - num_taken);
@@ -123,19 +119,19 @@ class block_pool {
       return false;
     }
     std::ranges::for_each(victims, [&](block_id block) { chains.erase(block); });
-    std::ranges::for_each(blocks, [&](block_id block) { words_.set(block, block_state::fresh()); });
+    std::ranges::for_each(blocks, [&](block_id block) { states_.words.set(block, block_state::fresh()); });
     num_evicted += static_cast<std::int64_t>(victims.size());
     return true;
   }
 
   /// Whether a lease or a reference could be taken if no other thread interferes: the block is published, no thread
   /// evicts it, and its count is not full.
-  [[nodiscard]] bool can_lease(block_id block) const noexcept { return leasable(state(block)); }
+  [[nodiscard]] bool can_lease(block_id block) const noexcept { return state(block).leasable(); }
 
   /// Adds a reference to a published block; revives the block if it is evictable. False if `can_lease` is false.
   [[nodiscard]] bool reference_published(block_id block) noexcept {
-    const auto before = words_.change(
-        block, [](block_state seen) { return only_if(leasable(seen), seen.referenced()); });
+    const auto before = states_.words.change(
+        block, [](block_state seen) { return only_if(seen.leasable(), seen.referenced()); });
     if (before) {
       leave_order(block, *before);
     }
@@ -145,21 +141,11 @@ class block_pool {
   /// Takes a lease on a published block: it cannot be evicted until `end_lease`, which has no other effect, or
   /// `reference_leased`, which turns the lease into a reference. False if `can_lease` is false, or with `max_leases` on
   /// it.
-  [[nodiscard]] bool lease(block_id block) const noexcept {
-    const auto leased = [](block_state seen) {
-      return only_if(leasable(seen) && seen.leases() < block_state::max_leases, seen.leased());
-    };
-    return words_.change(block, leased).has_value();
-  }
-  void end_lease(block_id block) const noexcept {
-    words_.change(block, [](block_state seen) {
-      assert(seen.leases() > 0 && "a lease ends once");
-      return only_if(seen.leases() > 0, seen.unleased());
-    });
-  }
+  [[nodiscard]] bool lease(block_id block) const noexcept { return states_.words.lease(block); }
+  void end_lease(block_id block) const noexcept { states_.words.end_lease(block); }
   void reference_leased(block_id block) noexcept {
     const auto referenced = [](block_state seen) { return std::optional{seen.unleased().referenced()}; };
-    leave_order(block, *words_.change(block, referenced));
+    leave_order(block, *states_.words.change(block, referenced));
   }
 
   /// Adds a reference to a block on which the caller has one. False if the count is full.
@@ -168,12 +154,12 @@ class block_pool {
       assert(seen.count() > 0 && "only a block that is held can be shared");
       return only_if(seen.count() > 0 && seen.referable(), seen.referenced());
     };
-    return words_.change(block, shared).has_value();
+    return states_.words.change(block, shared).has_value();
   }
 
   /// Removes a reference. After the last one, the block is evictable if it is published, otherwise free, as soon as the
-  /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing. True
-  /// when the block is withdrawn and this was its last reference: the caller then calls `free_withdrawn`.
+  /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing.
+  /// True when the block is withdrawn and this was its last reference: the caller then calls `free_withdrawn`.
   bool release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
     auto after = block_state{};
     auto gained = false;
@@ -183,11 +169,11 @@ class block_pool {
       if (after.count() == 0 && after.leases() > 0) {
         after = after.with_claimed(false);  // a look-up still reads it: it waits for its eviction instead
       }
-      tally_.foresee_evictable(gained, seen.count() > 0 && after.evictable());
+      states_.tally.foresee_evictable(gained, seen.count() > 0 && after.evictable());
       return only_if(seen.count() > 0, after);
     };
-    if (!words_.change(block, let_go)) {
-      tally_.foresee_evictable(gained, false);
+    if (!states_.words.change(block, let_go)) {
+      states_.tally.foresee_evictable(gained, false);
       return false;
     }
     if (after.count() == 0 && after.claimed()) {
@@ -211,20 +197,21 @@ class block_pool {
       assert(seen.count() > 0 && seen.published() && "only a published block in use can be withdrawn");
       return only_if(!seen.claimed(), seen.with_claimed(true));
     };
-    return words_.change(block, withdrawn).has_value();
+    return states_.words.change(block, withdrawn).has_value();
   }
-  /// Frees a withdrawn block without references, as soon as the steps up to its fence have retired. `chains` forgets it.
+  /// Frees a withdrawn block without references, as soon as the steps up to its fence have retired, and erases it from
+  /// `chains`.
   template <class Chains>
   void free_withdrawn(block_id block, Chains& chains) noexcept {
     chains.detach(block);
     chains.erase(block);
-    order_.erase(block);
+    victims_.erase(block);
     const auto step = state(block).step();
     if (step == 0) {
       set_free(block);
     } else {
-      tally_.add_retiring(1);
-      words_.set(block, block_state{}.with_step(step));
+      states_.tally.add_retiring(1);
+      states_.words.set(block, block_state{}.with_step(step));
       watch(block, step);
     }
   }
@@ -236,10 +223,7 @@ class block_pool {
 
   /// Fences a block for open steps that may read slots which its holder gives up. The fence is not 0.
   void fence(block_id block, std::uint32_t fence) noexcept {
-    words_.change(block, [&](block_state seen) {
-      return std::optional{seen.with_step(retirement_.steps().later(seen.step(), fence))};
-    });
-    watch(block, fence);
+    retirement_.fence(block, fence, states_, put_free());
   }
   /// Whether an open step may read slots of earlier holders in a block.
   [[nodiscard]] bool fenced(block_id block) const noexcept {
@@ -253,12 +237,12 @@ class block_pool {
   }
 
   void publish(block_id block) noexcept {
-    words_.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
+    states_.words.change(block, [](block_state seen) { return std::optional{seen.with_published(true)}; });
   }
 
   /// Records that another published block has the same contents. Unless the policy's order forbids it, one of them is
   /// evicted before all other victims once it has no references.
-  void note_twin(block_id block) noexcept { twins_.note(block, state(block).listed()); }
+  void note_twin(block_id block) noexcept { victims_.note_twin(block, states_); }
 
   /// Frees every evictable block and erases it from `chains`; returns their number.
   template <class Chains>
@@ -272,7 +256,7 @@ class block_pool {
 
   [[nodiscard]] auto begin_step(step_use use = step_use::everything) noexcept { return retirement_.steps().begin(use); }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
-    return retirement_.retire(step, words_, [this](block_id block) { end_wait(block); });
+    return retirement_.retire(step, states_, put_free());
   }
 
   [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
@@ -282,7 +266,7 @@ class block_pool {
   /// The step with which this many retiring blocks are available: see `step_fence`. O(retiring + shared + pool / 64)
   /// while steps are open.
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const own_blocks& own = {}) const noexcept {
-    return retirement_.step_that_frees(num_blocks, words_, own, [](block_state seen) {
+    return retirement_.step_that_frees(num_blocks, states_, own, [](block_state seen) {
       return seen.retiring() && (evicts<Eviction> || !seen.published());
     });
   }
@@ -298,10 +282,9 @@ class block_pool {
     while (free_.pop() != no_block) {
     }
     for (const auto& [from, to] : moves) {
-      words_.set(block_id{to}, state(block_id{from}));
-      words_.set(block_id{from}, block_state{});
-      order_.rename(block_id{from}, block_id{to});
-      twins_.rename(block_id{from}, block_id{to});
+      states_.words.set(block_id{to}, state(block_id{from}));
+      states_.words.set(block_id{from}, block_state{});
+      victims_.rename(block_id{from}, block_id{to});
     }
     for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
@@ -312,13 +295,13 @@ class block_pool {
   }
 
   [[nodiscard]] contention_counts contention() const noexcept {
-    auto sum = words_.contention();
+    auto sum = states_.words.contention();
     sum += detail::contention_in(free_);
-    sum += detail::contention_in(order_);
+    sum += victims_.contention();
     return sum;
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return words_.metadata_bytes() + free_.metadata_bytes() + order_.metadata_bytes() + twins_.metadata_bytes() +
+    return states_.words.metadata_bytes() + free_.metadata_bytes() + victims_.metadata_bytes() +
            retirement_.metadata_bytes();
   }
 
@@ -329,32 +312,30 @@ class block_pool {
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
   void set_free(block_id block) noexcept {
-    words_.set(block, block_state{});
+    states_.words.set(block, block_state{});
     free_.push(block);
   }
 
   void watch(block_id block, std::uint32_t tag) noexcept {
-    retirement_.watch(block, tag, words_, [this](block_id waiting) { end_wait(waiting); });
+    retirement_.watch(block, tag, states_, put_free());
   }
 
   /// Call it after the last reference was removed, which left the block evictable or retiring.
   void enter_order(block_id block, block_state after, const block_release& how) noexcept {
     if (after.step() != 0) {
-      tally_.add_retiring(1);
+      states_.tally.add_retiring(1);
       watch(block, after.step());
     }
     if (after.published()) {
-      order_.insert(block, how, [&] { return state(block).listed(); });
-      twins_.release(block);
+      victims_.insert(block, how, states_);
     }
   }
 
   /// Call it after a reference was added to a block that was in this state.
   void leave_order(block_id block, block_state before) noexcept {
     if (before.count() == 0) {
-      before.step() == 0 ? tally_.remove_evictable() : tally_.add_retiring(-1);
-      order_.remove(block);
-      twins_.reference(block);
+      before.step() == 0 ? states_.tally.remove_evictable() : states_.tally.add_retiring(-1);
+      victims_.remove(block);
     }
   }
 
@@ -364,50 +345,17 @@ class block_pool {
     return (Locking::family::concurrent && num_blocks <= 1) || static_cast<std::int64_t>(num_blocks) <= num_available();
   }
 
-  [[nodiscard]] static bool leasable(block_state state) noexcept {
-    return state.published() && !state.claimed() && state.referable();
-  }
-
-  /// Removes a step that has passed from a block's word; without references, the block is then available.
-  void end_wait(block_id block) noexcept {
-    auto gained = false;
-    const auto before = words_.change(block, [&](block_state seen) {
-      const auto taken_away = seen.count() == 0 && seen.claimed();
-      const auto ends = seen.step() != 0 && !taken_away && retirement_.steps().passed(seen.step());
-      tally_.foresee_evictable(gained, ends && seen.count() == 0 && seen.published());
-      return only_if(ends, seen.with_step(0));
-    });
-    if (before && before->count() == 0) {
-      tally_.add_retiring(-1);
-      if (!before->published()) {
-        free_.push(block);
-      }
-    }
-  }
-
-  /// Changes evictable to claimed if there is no lease on the block: hits and other evictors can no longer take it.
-  template <class Chains>
-  [[nodiscard]] eviction_answer claim(block_id block, Chains& chains) noexcept {
-    auto fenced = false;
-    const auto before = words_.change(block, [&](block_state seen) {
-      fenced = seen.listed();
-      return only_if(seen.evictable() && seen.leases() == 0, seen.with_claimed(true));
-    });
-    if (!before) {
-      return fenced ? eviction_answer::fenced : eviction_answer::in_use;
-    }
-    tally_.remove_evictable();
-    chains.detach(block);
-    return eviction_answer::taken;
+  /// For blocks that are free by their word.
+  [[nodiscard]] auto put_free() noexcept {
+    return [this](block_id block) { free_.push(block); };
   }
 
   /// Frees a block if it is evictable.
   template <class Chains>
   bool forget(block_id block, Chains& chains) noexcept {
-    const auto claimed = claim(block, chains) == eviction_answer::taken;
+    const auto claimed = victims_.claim(block, states_, chains);
     if (claimed) {
       chains.erase(block);
-      order_.erase(block);
       set_free(block);
     }
     return claimed;
@@ -416,97 +364,16 @@ class block_pool {
   /// Gives back a victim that was claimed when so many invalidations had ended.
   template <class Chains>
   void restore_victim(block_id block, Chains& chains, std::uint64_t num_invalidations) noexcept {
-    chains.attach(block);
-    tally_.add_evictable();
-    words_.set(block, state(block).with_claimed(false));
-    order_.insert(block, block_release{}, [&] { return state(block).listed(); });
+    victims_.put_back(block, states_, chains);
     if (invalidations_begun_.fetch_add(0, std::memory_order_acq_rel) != num_invalidations) {
       forget(block, chains);
     }
   }
 
-  /// The callable that `victim` gets. Records why an offered block was not taken.
-  template <class Chains>
-  struct offer {
-    block_pool& pool;
-    Chains& chains;
-    bool passed_over = false;  // an offered block waits for a step or has children
-    bool leased = false;       // an offered block is under a lease
-
-    eviction_answer operator()(block_id block, evict_anyway_t) noexcept {
-      const auto answer = pool.claim(block, chains);
-      if (answer == eviction_answer::fenced) {
-        (pool.state(block).evictable() ? leased : passed_over) = true;
-      }
-      return answer;
-    }
-    eviction_answer operator()(block_id block) noexcept {
-      if (chains.has_children(block)) {
-        passed_over = true;
-        return eviction_answer::has_children;
-      }
-      return (*this)(block, evict_anyway);
-    }
-  };
-
-  /// An evictable leaf whose twin stays published: evicting it loses no hit.
-  template <class Chains>
-  [[nodiscard]] block_id take_twin(Chains& chains) noexcept {
-    using answer = typename twin_list<Locking::template atomic>::answer;
-    return twins_.search([&](block_id block) {
-      if (!state(block).listed()) {
-        return answer::dropped;
-      }
-      if (chains.has_children(block)) {
-        return answer::kept;
-      }
-      if (!lease(block)) {
-        return answer::dropped;
-      }
-      const auto has_twin = chains.has_twin(block, [&](block_id twin) { return !state(twin).claimed(); });
-      end_lease(block);
-      if (!has_twin) {
-        return answer::dropped;
-      }
-      if (claim(block, chains) != eviction_answer::taken) {
-        return answer::kept;
-      }
-      order_.erase(block);
-      return answer::taken;
-    });
-  }
-
-  template <class Chains>
-  [[nodiscard]] block_id take_victim(Chains& chains, timestamp now, bool at_last) noexcept {
-    if constexpr (twins_first<Eviction>) {
-      if (const auto twin = take_twin(chains); twin != no_block) {
-        return twin;
-      }
-    }
-    auto offered = offer<Chains>{*this, chains};
-    const auto block = order_.victim(offered, now);
-    const auto any = offered.passed_over && (!offered.leased || at_last) && tally_.num_evictable() > 0;
-    return block == no_block && any ? take_any(chains) : block;
-  }
-
-  /// For the rare case that every block offered by the policy is fenced by a step or has children.
-  template <class Chains>
-  [[nodiscard]] block_id take_any(Chains& chains) noexcept {
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
-      if (claim(block, chains) == eviction_answer::taken) {
-        order_.erase(block);
-        return block;
-      }
-    }
-    return no_block;
-  }
-
   std::int32_t num_blocks_;
-  mutable block_words<Locking> words_;  // queries take and end leases
+  mutable block_states<Locking> states_;  // queries take and end leases
   free_list_for<Locking> free_;
-  eviction_order<typename Locking::family, Eviction> order_;
-  twin_list<Locking::template atomic> twins_;
-  block_tally<Locking> tally_;
+  victim_search<Locking, Eviction> victims_;
   block_retirement<Locking> retirement_;
   typename Locking::template atomic<std::uint64_t> invalidations_begun_{0};
   typename Locking::template atomic<std::uint64_t> invalidations_ended_{0};

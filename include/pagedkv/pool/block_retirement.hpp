@@ -2,12 +2,13 @@
 
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/detail/block_bitmap.hpp>
-#include <pagedkv/pool/block_words.hpp>
+#include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace pagedkv {
@@ -19,42 +20,53 @@ struct own_blocks {
 };
 
 /// Steps, and the blocks whose words have a step: blocks that wait to be available, and blocks in use in which an open
-/// step may still read an earlier holder's tokens. `end_wait(block)` below removes the step from a word if it has
-/// passed.
+/// step may still read an earlier holder's tokens. `set_free(block)` below puts an
+/// unpublished block whose wait has ended into the free list.
 template <locking Locking>
 class block_retirement {
  public:
+  using states = block_states<Locking>;
+
   explicit block_retirement(std::int32_t num_blocks) : fenced_(num_blocks) {}
 
   [[nodiscard]] auto& steps() noexcept { return steps_; }
   [[nodiscard]] const auto& steps() const noexcept { return steps_; }
 
-  template <class EndWait>
-  [[nodiscard]] result<void> retire(step_id step, const block_words<Locking>& words, EndWait&& end_wait) noexcept {
+  template <class SetFree>
+  [[nodiscard]] result<void> retire(step_id step, states& all, SetFree&& set_free) noexcept {
     auto retired = steps_.retire(step);
     if (retired) {
-      fenced_.for_each([&](block_id block) { settle(block, words, end_wait); });
+      fenced_.for_each([&](block_id block) { settle(block, all, set_free); });
     }
     return retired;
   }
 
   /// Call it after a step has entered a block's word: makes the step's retirement find the block.
-  template <class EndWait>
-  void watch(block_id block, std::uint32_t step, const block_words<Locking>& words, EndWait&& end_wait) noexcept {
+  template <class SetFree>
+  void watch(block_id block, std::uint32_t step, states& all, SetFree&& set_free) noexcept {
     fenced_.insert(block);
     if (steps_.passed(step)) {  // retired since the steps were read: its sweep missed the block
-      settle(block, words, end_wait);
+      settle(block, all, set_free);
     }
+  }
+
+  /// Makes a block's reuse wait for a step, too.
+  template <class SetFree>
+  void fence(block_id block, std::uint32_t step, states& all, SetFree&& set_free) noexcept {
+    all.words.change(block, [&](block_state seen) {
+      return std::optional{seen.with_step(steps_.later(seen.step(), step))};
+    });
+    watch(block, step, all, set_free);
   }
 
   /// The step with which this many blocks end their wait: those for which `counts(state)` is true, and the rewritten
   /// one. See `step_fence`.
   template <class Counts>
-  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const block_words<Locking>& words,
-                                     const own_blocks& own, Counts&& counts) const noexcept {
+  [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const states& all, const own_blocks& own,
+                                     Counts&& counts) const noexcept {
     return steps_.step_that_frees(num_blocks, [&](auto&& visit) {
       const auto add = [&](block_id block, std::int64_t count) {
-        if (const auto seen = words[block]; counts(seen) || (block == own.rewritten && seen.step() != 0)) {
+        if (const auto seen = all.words[block]; counts(seen) || (block == own.rewritten && seen.step() != 0)) {
           visit(seen.step(), count);
         }
       };
@@ -69,12 +81,12 @@ class block_retirement {
 
  private:
   /// Ends the wait of a block whose steps have retired; while it waits, later sweeps visit the block.
-  template <class EndWait>
-  void settle(block_id block, const block_words<Locking>& words, EndWait& end_wait) noexcept {
-    end_wait(block);
-    while (words[block].step() == 0) {
+  template <class SetFree>
+  void settle(block_id block, states& all, SetFree& set_free) noexcept {
+    end_wait(block, all, set_free);
+    while (all.words[block].step() == 0) {
       fenced_.erase(block);
-      const auto seen = words[block];
+      const auto seen = all.words[block];
       if (seen.step() == 0) {
         break;
       }
@@ -82,7 +94,25 @@ class block_retirement {
       if (!steps_.passed(seen.step())) {
         break;
       }
-      end_wait(block);  // the sweep of its step may also have come between
+      end_wait(block, all, set_free);  // the sweep of its step may also have come between
+    }
+  }
+
+  /// Removes a step that has passed from a block's word; without references, the block is then available.
+  template <class SetFree>
+  void end_wait(block_id block, states& all, SetFree& set_free) noexcept {
+    auto gained = false;
+    const auto before = all.words.change(block, [&](block_state seen) {
+      const auto taken_away = seen.count() == 0 && seen.claimed();
+      const auto ends = seen.step() != 0 && !taken_away && steps_.passed(seen.step());
+      all.tally.foresee_evictable(gained, ends && seen.count() == 0 && seen.published());
+      return only_if(ends, seen.with_step(0));
+    });
+    if (before && before->count() == 0) {
+      all.tally.add_retiring(-1);
+      if (!before->published()) {
+        set_free(block);
+      }
     }
   }
 

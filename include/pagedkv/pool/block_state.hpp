@@ -42,6 +42,10 @@ class block_state {
   [[nodiscard]] constexpr bool listed() const noexcept { return count() == 0 && published() && !claimed(); }
   [[nodiscard]] constexpr std::uint32_t step() const noexcept { return static_cast<std::uint32_t>(word_ >> 32); }
 
+  /// Whether a lease or a reference can be taken without one: published, no thread takes it away, and the count is not
+  /// full.
+  [[nodiscard]] constexpr bool leasable() const noexcept { return published() && !claimed() && referable(); }
+
   /// Whether one more reference fits, even if every lease becomes one.
   [[nodiscard]] constexpr bool referable() const noexcept { return count() + leases() < max_count; }
 

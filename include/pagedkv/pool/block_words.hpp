@@ -5,6 +5,7 @@
 #include <pagedkv/pool/block_state.hpp>
 
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,6 +56,21 @@ class block_words {
       }
       metrics_.retried();
     }
+  }
+
+  /// Takes a lease on a published block: it cannot be evicted until `end_lease`. False if it is not leasable, or with
+  /// `max_leases` on it.
+  [[nodiscard]] bool lease(block_id block) noexcept {
+    const auto leased = [](block_state seen) {
+      return only_if(seen.leasable() && seen.leases() < block_state::max_leases, seen.leased());
+    };
+    return change(block, leased).has_value();
+  }
+  void end_lease(block_id block) noexcept {
+    change(block, [](block_state seen) {
+      assert(seen.leases() > 0 && "a lease ends once");
+      return only_if(seen.leases() > 0, seen.unleased());
+    });
   }
 
   [[nodiscard]] contention_counts contention() const noexcept { return metrics_.counts(); }

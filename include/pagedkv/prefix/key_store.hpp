@@ -15,9 +15,9 @@
 
 namespace pagedkv {
 
-/// The keys of every block, so that a prefix hit can be confirmed. Holds no memory until a block has a key; then 8 bytes
-/// per block, and the keys. Those of one block are read and written by its holders only; other members may be called
-/// from any thread with an atomic `Atomic`.
+/// The keys of every block, so that a prefix hit can be confirmed. Holds no memory until a block has a key; then 8
+/// bytes per block, and the keys. Only the holders of a block read and write its keys; with an atomic `Atomic`, any
+/// thread may call the other members.
 template <template <class> class Atomic>
 class key_store {
  public:
