@@ -180,3 +180,19 @@ TEST_CASE("a block that no range touches has the sequence's priority, for its ti
   CHECK(cache.find_prefix(text(50, 5)) == 4);
   release_all(cache, {needed});
 }
+
+TEST_CASE("tokens behind the prompt are an answer from creation on", "[cache][retention]") {
+  auto cache = kv_cache<priority>{small_cache(4)};
+  auto options = sequence_options{.priority = 60, .num_prompt_tokens = 4, .answer = block_retention{20, 0}};
+  const auto id = create_committed(cache, text(0, 8), options);
+  CHECK(cache.describe(id)->num_prompt_tokens == 4);
+  REQUIRE(cache.release(id));
+  const auto plain = create_committed(cache, text(50, 8), {.priority = 40});
+  REQUIRE(cache.release(plain));
+  const auto needed = cache.create_sequence(text(100, 4)).value().id;
+  CHECK(num_cached(cache, text(0, 8)) == 4);
+  CHECK(num_cached(cache, text(50, 8)) == 8);
+  release_all(cache, {needed});
+  options.num_prompt_tokens = -1;
+  CHECK(cache.create_sequence(text(0, 4), options).error().code == error_code::invalid_argument);
+}

@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 #include <random>
+#include <utility>
 
 namespace {
 
@@ -80,6 +81,29 @@ TEMPLATE_LIST_TEST_CASE("a tracker survives changes that the engine makes to a s
   under_test.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("the prompt of a request ends where it ended before a preemption", "[requests]", caches) {
+  auto under_test = tracked_cache<TestType>{16};
+  auto& cache = under_test.cache;
+  auto& tracker = under_test.tracker;
+  auto tokens = under_test.fresh_tokens(6);
+  const auto id = under_test.running_on(tokens);
+  REQUIRE(tracker.append(id, token{-1}));
+  tokens.push_back(-1);
+  REQUIRE(tracker.preempt(id));
+  const auto resumed = tracker.resume(id, tokens).value();
+  CHECK(cache.describe(resumed.sequence)->num_prompt_tokens == 6);
+  CHECK(cache.describe(resumed.sequence)->num_tokens == 7);
+  CHECK(std::as_const(tracker).describe(id)->options.sequence.num_prompt_tokens == 6);
+  CHECK(std::as_const(tracker).statistics().running == 1);
+  REQUIRE(cache.commit(resumed.sequence, 7));
+  const auto sample = tracker.fork(id).value();
+  REQUIRE(tracker.preempt(sample.id));
+  CHECK(cache.describe(tracker.resume(sample.id, tokens)->sequence)->num_prompt_tokens == 6);
+  REQUIRE(tracker.finish(sample.id));
+  REQUIRE(tracker.finish(id));
+  under_test.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("a preempted request holds nothing until it is resumed", "[requests]", caches) {
   auto under_test = tracked_cache<TestType>{16};
   auto& tracker = under_test.tracker;
@@ -97,6 +121,9 @@ TEMPLATE_LIST_TEST_CASE("a preempted request holds nothing until it is resumed",
   REQUIRE(resumed);
   CHECK(resumed->id == id);
   CHECK(resumed->num_cached_tokens == 3 * block_size);
+  CHECK(resumed->num_tokens == 3 * block_size + 1);
+  CHECK(resumed->num_blocks == 4);
+  CHECK(resumed->num_new_blocks == 1);
   CHECK(under_test.state(id) == request_state::running);
   CHECK(tracker.describe(id)->num_preemptions == 1);
 

@@ -137,7 +137,7 @@ void cache_model::create(const operation& next) {
   s.keys = text.keys;
   extend_names(s, std::span{tokens}.first(static_cast<std::size_t>(length)));
   s.rest.assign(tokens.begin() + static_cast<std::ptrdiff_t>(length), tokens.end());
-  s.num_prompt = size;
+  s.num_prompt = std::min(size, options.num_prompt_tokens);
   s.num_computed = s.num_written = s.num_cached = num_cached;
   s.created = s.last_access = now_;
   s.blocks = fetch_table(s.id);
@@ -764,6 +764,9 @@ sequence_options cache_model::draw_options(const operation& next) const {
     case 2: options.answer = block_retention{static_cast<std::uint8_t>(next.c / 8192 % 101), next.c % 3}; break;
     case 3: options.ranges[next.c % 4] = {next.c / 64 % 9, next.c / 64 % 9 + next.c / 512 % 9, {90, 5}}; break;
     default: break;
+  }
+  if (next.c % 7 == 0) {
+    options.num_prompt_tokens = static_cast<std::int64_t>(next.c / 16 % (2 * block_size() + 2));
   }
   if (next.c / 65536 % 3 == 0) {
     options.first_chunk = static_cast<std::int64_t>(next.c / 262144 % (2 * block_size() + 1));

@@ -127,7 +127,7 @@ class basic_kv_cache {
     // No other thread knows the id yet.
     const auto id = static_cast<sequence_id>(*made);
     const auto& s = *admitted;
-    detail::report_admission(state_, id, s);
+    detail::report_admission(state_, id, s, prompt.tokens);
     const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
     const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
     return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};

@@ -63,7 +63,7 @@ class request_records {
     return static_cast<request_id>(records_.id_of(reserved));
   }
 
-  [[nodiscard]] result<request_info> describe(request_id id) noexcept {
+  [[nodiscard]] result<request_info> describe(request_id id) const noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto* request = find(id);
     if (request == nullptr) {
@@ -164,7 +164,7 @@ class request_records {
     purge_before(now);
   }
 
-  [[nodiscard]] tracker_statistics statistics() noexcept {
+  [[nodiscard]] tracker_statistics statistics() const noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto taken = statistics_;
     taken.kept_records = static_cast<std::int64_t>(ended_.size());
@@ -211,7 +211,7 @@ class request_records {
     }
   }
 
-  [[nodiscard]] request_info* find(request_id id) noexcept {
+  [[nodiscard]] request_info* find(request_id id) const noexcept {
     auto* found = records_.find(static_cast<std::uint64_t>(id));
     return found != nullptr && records_.is_open(*found, static_cast<std::uint64_t>(id)) ? &found->record : nullptr;
   }
@@ -270,7 +270,7 @@ class request_records {
   }
 
   tracker_config config_;
-  [[no_unique_address]] Mutex mutex_;
+  [[no_unique_address]] mutable Mutex mutex_;
   record_map<request_info, single_thread> records_;  // under the mutex, as everything below
   ring<request_id> ended_;  // in the order of their end
   tracker_statistics statistics_;

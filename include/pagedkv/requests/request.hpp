@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
@@ -18,7 +19,8 @@ enum class request_state : std::uint8_t {
   failed,
 };
 
-/// Options of `submit`. A request's priority is that of its sequence.
+/// Options of `submit`. A request's priority is that of its sequence. `describe` tells the length of the prompt in
+/// `sequence.num_prompt_tokens`.
 struct request_options {
   sequence_options sequence;
   bool may_preempt = false;  // when the pool is full, running requests that rank below it are preempted
@@ -49,7 +51,19 @@ struct submission {
   request_id id{};
   sequence_id sequence{};
   std::int64_t num_cached_tokens = 0;
+  std::int64_t num_tokens = 0;  // of the sequence: the cached ones and the first chunk
+  std::int64_t num_blocks = 0;
+  std::int64_t num_new_blocks = 0;  // the last ones of the table; the others are prefix hits
 };
+
+[[nodiscard]] inline submission submission_of(request_id id, const admission& admitted) noexcept {
+  return {id,
+          admitted.id,
+          admitted.num_cached_tokens,
+          admitted.num_tokens,
+          admitted.num_blocks,
+          admitted.num_new_blocks};
+}
 
 /// Result of `fork`. K/V of all its tokens is in the cache.
 struct request_fork {

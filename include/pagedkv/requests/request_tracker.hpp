@@ -84,6 +84,8 @@ class request_tracker {
     }
     auto request = request_info{};
     request.options = options;
+    auto& end_of_prompt = request.options.sequence.num_prompt_tokens;  // also when it is resumed
+    end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(prompt.tokens.size()));
     request.arrival = (*cell)->record.arrival;
     request.submitted = cache_.time();
     auto preempted = std::vector<request_id>{};
@@ -95,10 +97,11 @@ class request_tracker {
     request.sequence = admitted->id;
     const auto id = records_.open(**cell, request);
     report_start(id, admitted->id);
-    return {submission{id, admitted->id, admitted->num_cached_tokens}, std::move(preempted)};
+    return {submission_of(id, *admitted), std::move(preempted)};
   }
 
-  /// Restarts a preempted request on all its tokens so far. Errors: those of `submit`; `not_preempted`,
+  /// Restarts a preempted request on all its tokens so far. Its prompt ends where it ended at submission; the other tokens
+  /// are its answer. Errors: those of `submit`; `not_preempted`,
   /// `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
     const auto waiting = records_.describe_resumable(id);
@@ -112,13 +115,14 @@ class request_tracker {
     }
     auto request = candidate_of(id, *waiting);
     request.sequence = admitted->id;
-    const auto num_computed = preemption_.restore(request, admitted->num_cached_tokens, on);
+    auto made = submission_of(id, *admitted);
+    made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, on);
     if (const auto resumed = records_.resume(id, admitted->id); !resumed) {
       releases_.release(admitted->id, {});
       return {resumed.error(), std::move(preempted)};
     }
     report_start(id, admitted->id);
-    return {submission{id, admitted->id, num_computed}, std::move(preempted)};
+    return {made, std::move(preempted)};
   }
 
   /// Appends tokens to a running request, preempting as `submit` does. Errors: those of the cache's `append`;
@@ -194,7 +198,7 @@ class request_tracker {
     return preemption_.preempt(id, on);
   }
 
-  [[nodiscard]] result<request_info> describe(request_id id) noexcept { return records_.describe(id); }
+  [[nodiscard]] result<request_info> describe(request_id id) const noexcept { return records_.describe(id); }
 
   /// Forgets records of ended requests that are too old by the cache's time. Also done whenever a request ends.
   void purge() noexcept {
@@ -202,7 +206,7 @@ class request_tracker {
     records_.purge(cache_.time());
   }
 
-  [[nodiscard]] tracker_statistics statistics() noexcept { return records_.statistics(); }
+  [[nodiscard]] tracker_statistics statistics() const noexcept { return records_.statistics(); }
 
  private:
   void report_start([[maybe_unused]] request_id id, [[maybe_unused]] sequence_id sequence) noexcept {

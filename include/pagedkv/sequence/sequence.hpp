@@ -43,6 +43,7 @@ struct sequence_options {
   bool publish = true;                        // false: commit enters nothing into the prefix cache
   std::int64_t first_chunk = no_limit;        // tokens behind the cached ones that creation appends; the caller appends
                                               // the rest of the prompt, chunk by chunk
+  std::int64_t num_prompt_tokens = no_limit;  // of the tokens at creation; later ones are an answer so far
 
   // A block has the highest priority of the ranges that it has tokens of, for the longest time where several give it;
   // without one, `priority` for `retention`.

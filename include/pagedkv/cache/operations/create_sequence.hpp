@@ -20,7 +20,8 @@ namespace pagedkv::detail {
 /// Whether every option but the ranges has a value that means something.
 [[nodiscard]] inline bool is_valid(const sequence_options& options) noexcept {
   return is_valid(block_retention{options.priority, options.retention}) && options.expected_return >= 0 &&
-         options.expected_tokens >= 0 && options.max_cached_tokens >= 0 && options.first_chunk >= 0;
+         options.expected_tokens >= 0 && options.max_cached_tokens >= 0 && options.first_chunk >= 0 &&
+         options.num_prompt_tokens >= 0;
 }
 
 [[nodiscard]] inline bool has_valid_ranges(const sequence_options& options) noexcept {
@@ -36,7 +37,7 @@ namespace pagedkv::detail {
     return {error_code::invalid_argument, "sequence_options.priority", options.priority, 100};
   }
   if (const auto least = std::min({options.retention, options.expected_return, options.expected_tokens,
-                                   options.max_cached_tokens, options.first_chunk});
+                                   options.max_cached_tokens, options.first_chunk, options.num_prompt_tokens});
       least < 0) {
     return {error_code::invalid_argument, "sequence_options: a time, or a number of tokens,", least};
   }
@@ -102,7 +103,7 @@ template <class State>
   s.keys.insert(s.keys.end(), prompt.keys.begin(), prompt.keys.end());
   s.options = options;
   s.has_ranges = ranged;
-  s.num_prompt_tokens = num_prompt;
+  s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
   s.num_branch_blocks = num_hits;
   s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(num_hits * state.block_size());
   s.num_published_blocks = num_hits;
@@ -127,7 +128,7 @@ template <class State>
 /// Reports a sequence that `create_sequence` has made.
 template <class State>
 void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_id id,
-                      [[maybe_unused]] const sequence& s) noexcept {
+                      [[maybe_unused]] const sequence& s, [[maybe_unused]] std::span<const token> prompt) noexcept {
   using stream = typename State::events_type;
   if constexpr (reports<stream, event_kind::hit>) {
     if (s.num_cached_tokens != 0) {
@@ -144,7 +145,7 @@ void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_i
     state.events.emit({.kind = event_kind::admitted,
                        .tag = s.options.salt,
                        .sequence = id,
-                       .num_tokens = s.num_prompt_tokens,
+                       .num_tokens = static_cast<std::int64_t>(prompt.size()),
                        .num_blocks = static_cast<std::int64_t>(s.blocks.size())});
   }
 }
