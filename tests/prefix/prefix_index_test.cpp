@@ -105,6 +105,39 @@ TEMPLATE_TEST_CASE("a root's salt is no identity of a block", "[prefix_index]", 
   CHECK(test.find(test.index.link(block_id{0}), {3, 3}) == no_block);
 }
 
+TEST_CASE("nodes that are not blocks are found like those that are", "[prefix_index]") {
+  struct free_leases {
+    [[nodiscard]] bool take(node_id) const noexcept { return true; }
+    void end(node_id) const noexcept {}
+  };
+  auto index = prefix_index<single_thread, byte_hash, node_id>{3, block_size, 99};
+  const auto tokens = std::array<token, 5>{5, 6, 7, 8, 9};
+  auto before = index.root(salt{1});
+  for (auto i = std::size_t{0}; i < 2; ++i) {
+    const auto here = to_node(i + 1);
+    std::ranges::copy(token_run{tokens}.block(i, block_size).tokens, index.tokens(here).begin());
+    index.publish_first(here, before, index.hash(before.hash, index.tokens(here)));
+    before = index.link(here);
+  }
+  CHECK(before.node == to_node(2));
+
+  const auto find = [&](salt tag) {
+    auto found = std::vector<node_id>{};
+    match_chain(index, index.root(tag), tokens, block_size, 2, free_leases{}, [&](node_id node) {
+      found.push_back(node);
+    });
+    return found;
+  };
+  CHECK(find(salt{1}) == std::vector{to_node(1), to_node(2)});
+  CHECK(find(salt{2}).empty());
+  CHECK(index.has_children(to_node(1)));
+
+  index.detach(to_node(2));
+  index.erase(to_node(2));
+  CHECK(find(salt{1}) == std::vector{to_node(1)});
+  CHECK_FALSE(index.has_children(to_node(1)));
+}
+
 TEMPLATE_TEST_CASE("contents are new unless an equal block, their twin, is there", "[prefix_index]", xxh3_hash,
                    constant_hash) {
   auto test = index_under_test<TestType>{4};
@@ -255,7 +288,7 @@ void look_up_many(int num_lookups, unsigned seed) {
         }
       } else {
         found = to_block(random() % num_blocks);
-        if (found == before.block) {
+        if (found == before.node) {
           break;
         }
         if (contents.erase(found) != 0) {

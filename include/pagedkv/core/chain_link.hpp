@@ -6,13 +6,18 @@
 
 namespace pagedkv {
 
-/// The end of a chain of blocks: the published block that the next one continues, or the root of a salt.
-struct chain_link {
+/// The end of a chain of nodes: the published node that the next one continues, or the root of a salt. `Node` is the
+/// type of the index's ids: see `prefix_index`.
+template <class Node>
+struct node_link {
   std::uint64_t hash = 0;      // chained
   std::uint64_t identity = 0;  // of the contents from the root to here; of a root: its salt
-  block_id block = no_block;   // `no_block` for a root
+  Node node = Node{-1};        // -1 for a root
 
-  friend bool operator==(const chain_link&, const chain_link&) = default;
+  friend bool operator==(const node_link&, const node_link&) = default;
 };
+
+/// Where every node is a block.
+using chain_link = node_link<block_id>;
 
 }  // namespace pagedkv

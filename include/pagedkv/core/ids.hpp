@@ -11,6 +11,10 @@ using token = std::int32_t;
 /// Names one block in every layer. Kernels read it as int32.
 enum class block_id : std::int32_t {};
 
+/// Names one node of a prefix index whose nodes are not blocks. The K/V of its tokens may be in blocks of several
+/// groups, or in none.
+enum class node_id : std::int32_t {};
+
 /// `block_id * block_size + offset`. Kernels read it as int64; a negative slot in a slot mapping means "skip".
 enum class slot : std::int64_t {};
 
@@ -32,6 +36,7 @@ enum class salt : std::uint64_t { none = 0 };
 enum class timestamp : std::int64_t {};
 
 inline constexpr auto no_block = block_id{-1};
+inline constexpr auto no_node = node_id{-1};
 inline constexpr auto skip_slot = slot{-1};
 
 static_assert(sizeof(block_id) == 4 && sizeof(slot) == 8, "kernels read these as int32 and int64");
@@ -39,6 +44,10 @@ static_assert(sizeof(block_id) == 4 && sizeof(slot) == 8, "kernels read these as
 [[nodiscard]] constexpr std::size_t to_index(block_id block) noexcept { return static_cast<std::size_t>(block); }
 
 [[nodiscard]] constexpr block_id to_block(std::size_t index) noexcept { return static_cast<block_id>(index); }
+
+[[nodiscard]] constexpr std::size_t to_index(node_id node) noexcept { return static_cast<std::size_t>(node); }
+
+[[nodiscard]] constexpr node_id to_node(std::size_t index) noexcept { return static_cast<node_id>(index); }
 
 /// A salt for a tenant that uses an adapter; distinct pairs give distinct salts, and (0, 0) is `salt::none`.
 [[nodiscard]] constexpr salt make_salt(std::uint32_t tenant, std::uint32_t adapter) noexcept {

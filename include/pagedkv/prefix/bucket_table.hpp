@@ -10,26 +10,26 @@
 
 namespace pagedkv {
 
-/// Maps hashes to block ids. Several ids may have the same hash; each id is in the table at most once. Open addressing
-/// over buckets of one cache line. A full bucket passes entries on, by a stride that depends on the hash, and counts
-/// them, so that erasing leaves no tombstones (the idea of Facebook's F14). About 8 bytes for each of `num_blocks` ids;
-/// nothing allocates after construction.
+/// Maps hashes to the ids of nodes. Several ids may have the same hash; each id is in the table at most once. Open
+/// addressing over buckets of one cache line. A full bucket passes entries on, by a stride that depends on the hash, and
+/// counts them, so that erasing leaves no tombstones (the idea of Facebook's F14). About 8 bytes for each of `num_nodes`
+/// ids; nothing allocates after construction.
 ///
 /// Buckets have 15 entries, 8 of them used on average. An entry that was passed on stays there when its home has space
 /// again, so full buckets accumulate; at this load, a look-up then reads 1.04 buckets.
 ///
 /// With an atomic `Atomic`, every member may be called from any thread and none waits. An id may be erased, or have
-/// another hash, after it is found: the caller takes a lease on the block and then compares.
-template <template <class> class Atomic>
+/// another hash, after it is found: the caller takes a lease on the node and then compares.
+template <template <class> class Atomic, class Node = block_id>
 class bucket_table {
  public:
-  explicit bucket_table(std::int32_t num_blocks)
-      : id_mask_((std::uint32_t{1} << std::bit_width(static_cast<std::uint32_t>(num_blocks))) - 1),
-        num_buckets_(prime_from(static_cast<std::uint32_t>(num_blocks) / 8 + 1)),
+  explicit bucket_table(std::int32_t num_nodes)
+      : id_mask_((std::uint32_t{1} << std::bit_width(static_cast<std::uint32_t>(num_nodes))) - 1),
+        num_buckets_(prime_from(static_cast<std::uint32_t>(num_nodes) / 8 + 1)),
         buckets_(std::make_unique<bucket[]>(num_buckets_)) {}
 
-  void insert(std::uint64_t hash, block_id block) noexcept {
-    const auto entry = make_entry(hash, block);
+  void insert(std::uint64_t hash, Node node) noexcept {
+    const auto entry = make_entry(hash, node);
     for (;;) {
       auto at = home(hash);
       for (std::size_t passed = 0; passed < num_buckets_; ++passed, at = next(at, hash)) {
@@ -44,8 +44,8 @@ class bucket_table {
   }
 
   /// Requires that the id is in the table under this hash.
-  void erase(std::uint64_t hash, block_id block) noexcept {
-    const auto sought = make_entry(hash, block);
+  void erase(std::uint64_t hash, Node node) noexcept {
+    const auto sought = make_entry(hash, node);
     auto at = home(hash);
     for (std::size_t passed = 0;; ++passed, at = next(at, hash)) {
       if (try_take(buckets_[at], first_slot(hash), sought)) {
@@ -55,9 +55,9 @@ class bucket_table {
     }
   }
 
-  /// Calls `accept(id)` on ids that may carry this hash until one returns true; returns that id, or `no_block`.
+  /// Calls `accept(id)` on ids that may carry this hash until one returns true; returns that id, or -1.
   template <class Accept>
-  [[nodiscard]] block_id find(std::uint64_t hash, Accept&& accept) const {
+  [[nodiscard]] Node find(std::uint64_t hash, Accept&& accept) const {
     auto at = home(hash);
     for (std::size_t visited = 0; visited < num_buckets_; ++visited, at = next(at, hash)) {
       const auto& here = buckets_[at];
@@ -65,8 +65,8 @@ class bucket_table {
       for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
         const auto seen = here.entries[slot].load(std::memory_order_acquire);
         if (((seen ^ tag_source(hash)) & ~id_mask_) == 0 && seen != empty) {
-          if (const auto block = block_of(seen); accept(block)) {
-            return block;
+          if (const auto node = node_of(seen); accept(node)) {
+            return node;
           }
         }
       }
@@ -74,7 +74,7 @@ class bucket_table {
         break;
       }
     }
-    return no_block;
+    return Node{-1};
   }
 
   void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&buckets_[home(hash)]); }
@@ -110,11 +110,11 @@ class bucket_table {
   [[nodiscard]] static std::uint32_t tag_source(std::uint64_t hash) noexcept {
     return static_cast<std::uint32_t>(hash >> 32);
   }
-  [[nodiscard]] std::uint32_t make_entry(std::uint64_t hash, block_id block) const noexcept {
-    return (tag_source(hash) & ~id_mask_) | (static_cast<std::uint32_t>(block) + 1);
+  [[nodiscard]] std::uint32_t make_entry(std::uint64_t hash, Node node) const noexcept {
+    return (tag_source(hash) & ~id_mask_) | (static_cast<std::uint32_t>(node) + 1);
   }
-  [[nodiscard]] block_id block_of(std::uint32_t entry) const noexcept {
-    return static_cast<block_id>((entry & id_mask_) - 1);
+  [[nodiscard]] Node node_of(std::uint32_t entry) const noexcept {
+    return static_cast<Node>((entry & id_mask_) - 1);
   }
   [[nodiscard]] std::size_t home(std::uint64_t hash) const noexcept {
     return static_cast<std::size_t>((hash & 0xffff'ffff) * num_buckets_ >> 32);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <pagedkv/core/chain_link.hpp>
-#include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 
 #include <algorithm>
@@ -11,24 +9,24 @@
 
 namespace pagedkv {
 
-/// Follows a chain of published blocks as long as tokens and keys agree, for at most `max_blocks` full blocks. Calls
+/// Follows a chain of published nodes as long as tokens and keys agree, for at most `max_blocks` full blocks. Calls
 /// `found(id)` on each, under a lease of `leases`, and returns their number. Hashes that the run has are not checked: a
 /// wrong one loses a hit.
 ///
-/// Cost: for each block found, a hash of its tokens, a bucket of the table, and a comparison of its tokens and keys.
-/// Hashes do not depend on the blocks found, so they are computed ahead of the comparisons, and the cache lines that
+/// Cost: for each node found, a hash of its tokens, a bucket of the table, and a comparison of its tokens and keys.
+/// Hashes do not depend on the nodes found, so they are computed ahead of the comparisons, and the cache lines that
 /// these will read are prefetched. After a miss, at most `look_ahead` tokens, or one block, were hashed in vain.
 ///
-/// `found` gets each block under a lease, which it ends or turns into a reference. The search itself keeps no lease and
+/// `found` gets each node under a lease, which it ends or turns into a reference. The search itself keeps no lease and
 /// locks nothing.
 template <class Index, class Leases, class Found>
-std::size_t match_chain(const Index& index, chain_link before, const token_run& run, std::size_t block_size,
-                        std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
+std::size_t match_chain(const Index& index, typename Index::link_type before, const token_run& run,
+                        std::size_t block_size, std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
   constexpr auto max_group = std::size_t{16};
   constexpr auto look_ahead = std::size_t{1024};
   const auto group = std::clamp(look_ahead / block_size, std::size_t{1}, max_group);
   auto hashes = std::array<std::uint64_t, max_group>{};
-  auto candidates = std::array<block_id, max_group>{};
+  auto candidates = std::array<typename Index::node_type, max_group>{};
   auto last_hash = before.hash;
   for (auto first = std::size_t{0}; first < max_blocks; first += group) {
     const auto size = std::min(group, max_blocks - first);
@@ -39,15 +37,15 @@ std::size_t match_chain(const Index& index, chain_link before, const token_run& 
       index.prefetch_bucket(last_hash);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      candidates[i] = index.prefetch_block(hashes[i]);
+      candidates[i] = index.prefetch_node(hashes[i]);
     }
     for (std::size_t i = 0; i < size; ++i) {
-      const auto block = index.find_near(candidates[i], before, hashes[i], run.block(first + i, block_size), leases);
-      if (block == no_block) {
+      const auto node = index.find_near(candidates[i], before, hashes[i], run.block(first + i, block_size), leases);
+      if (node == Index::none) {
         return first + i;
       }
-      before = index.link(block);
-      found(block);
+      before = index.link(node);
+      found(node);
     }
   }
   return max_blocks;

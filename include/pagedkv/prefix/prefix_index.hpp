@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,39 +20,46 @@
 
 namespace pagedkv {
 
-/// Finds the published block that continues a chain with given tokens and keys.
+/// Finds the published node that continues a chain with given tokens and keys.
 ///
-/// Exactness: published contents have an *identity*, a number never used twice. Blocks with equal tokens and keys after
-/// equal identities share one identity; all other contents get a new one. A block matches only if its tokens, its keys
+/// Exactness: published contents have an *identity*, a number never used twice. Nodes with equal tokens and keys after
+/// equal identities share one identity; all other contents get a new one. A node matches only if its tokens, its keys
 /// and the identity before it are equal to the requested ones; by induction, the whole chain is equal. Hashes only
 /// select candidates. (Under a concurrent family, two threads that publish equal contents at once may get two
 /// identities: a lost hit, never a wrong one.)
 ///
-/// Thread safety: only the sequence that allocated a block writes its tokens, keys and links, before the block is
+/// Thread safety: only the sequence that allocated a node writes its tokens, keys and links, before the node is
 /// published. Others read them only under a reference or a lease: `leases.take(id)` takes one, or refuses, and
 /// `leases.end(id)` ends it.
-template <locking Locking, block_hash Hash>
+///
+/// `Node` says what a node is. `block_id`: a block, which has one node at a time. `node_id`: nodes have numbers of
+/// their own, and the caller records which blocks, if any, hold a node's K/V. The index does the same in both cases.
+template <locking Locking, block_hash Hash, class Node = block_id>
 class prefix_index {
  public:
-  prefix_index(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t seed)
-      : tokens_(num_blocks, block_size),
-        keys_(num_blocks),
-        table_(num_blocks),
-        num_blocks_(static_cast<std::size_t>(num_blocks)),
-        nodes_(std::make_unique<node[]>(num_blocks_)),
+  using node_type = Node;
+  using link_type = node_link<Node>;
+  static constexpr auto none = Node{-1};
+
+  prefix_index(std::int32_t num_nodes, std::int32_t block_size, std::uint64_t seed)
+      : tokens_(num_nodes, block_size),
+        keys_(num_nodes),
+        table_(num_nodes),
+        num_nodes_(static_cast<std::size_t>(num_nodes)),
+        records_(std::make_unique<record[]>(num_nodes_)),
         seed_(seed) {}
 
-  [[nodiscard]] chain_link root(salt tag) const noexcept {
+  [[nodiscard]] link_type root(salt tag) const noexcept {
     const auto words = std::to_array({upper(static_cast<std::uint64_t>(tag)), lower(static_cast<std::uint64_t>(tag))});
-    return {Hash::hash(seed_, words), static_cast<std::uint64_t>(tag), no_block};
+    return {Hash::hash(seed_, words), static_cast<std::uint64_t>(tag), none};
   }
 
-  [[nodiscard]] chain_link link(block_id block) const noexcept {
-    const auto& here = node_of(block);
-    return {here.hash, identity_of(here), block};
+  [[nodiscard]] link_type link(Node node) const noexcept {
+    const auto& here = at(node);
+    return {here.hash, identity_of(here), node};
   }
 
-  /// Of one block, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
+  /// Of one node, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
   /// in two halves, the upper one first.
   [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, const block_contents& contents) noexcept {
     for (const auto& [position, value] : contents.keys) {
@@ -63,139 +71,139 @@ class prefix_index {
     return Hash::hash(previous, contents.tokens);
   }
 
-  /// The block with these contents right after `before`, under a lease; or `no_block`. `hash` is theirs, chained.
+  /// The node with these contents right after `before`, under a lease; or `none`. `hash` is theirs, chained.
   template <class Leases>
-  [[nodiscard]] block_id find(const chain_link& before, std::uint64_t hash, const block_contents& contents,
+  [[nodiscard]] Node find(const link_type& before, std::uint64_t hash, const block_contents& contents,
                               Leases&& leases) const noexcept {
-    return table_.find(hash, [&](block_id block) { return is_match(block, before, hash, contents, leases); });
+    return table_.find(hash, [&](Node node) { return is_match(node, before, hash, contents, leases); });
   }
 
   /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
   /// `find`, but it tries the second part's result first.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
-  [[nodiscard]] block_id prefetch_block(std::uint64_t hash) const noexcept {
-    return table_.find(hash, [&](block_id block) {
-      __builtin_prefetch(&node_of(block));
-      __builtin_prefetch(tokens_.block(block).data());
+  [[nodiscard]] Node prefetch_node(std::uint64_t hash) const noexcept {
+    return table_.find(hash, [&](Node node) {
+      __builtin_prefetch(&at(node));
+      __builtin_prefetch(tokens_.of(node).data());
       return true;
     });
   }
   template <class Leases>
-  [[nodiscard]] block_id find_near(block_id candidate, const chain_link& before, std::uint64_t hash,
+  [[nodiscard]] Node find_near(Node candidate, const link_type& before, std::uint64_t hash,
                                    const block_contents& contents, Leases&& leases) const noexcept {
-    return candidate != no_block && is_match(candidate, before, hash, contents, leases)
+    return candidate != none && is_match(candidate, before, hash, contents, leases)
                ? candidate
                : find(before, hash, contents, leases);
   }
 
-  /// Gives an unpublished block the keys that it is about to be published with. False when memory is exhausted. Blocks
+  /// Gives an unpublished node the keys that it is about to be published with. False when memory is exhausted. Nodes
   /// that are not published after all are to be cleared of them.
-  [[nodiscard]] bool assign_keys(block_id block, std::span<const prefix_key> keys) noexcept {
-    return keys_.assign(block, keys);
+  [[nodiscard]] bool assign_keys(Node node, std::span<const prefix_key> keys) noexcept {
+    return keys_.assign(node, keys);
   }
-  /// Keeps the hash of an unpublished block, for `link`.
-  void note_hash(block_id block, std::uint64_t hash) noexcept { node_of(block).hash = hash; }
-  void clear_keys(block_id block) noexcept { keys_.clear(block); }
+  /// Keeps the hash of an unpublished node, for `link`.
+  void note_hash(Node node, std::uint64_t hash) noexcept { at(node).hash = hash; }
+  void clear_keys(Node node) noexcept { keys_.clear(node); }
 
-  /// Enters a full block with its `contents`. The caller has a reference to it and marks it published afterwards.
-  /// Returns its twin, a published block of equal contents, under a lease, which the caller ends after it has asked
-  /// `was_withdrawn`; `no_block` means that the contents are new, so that nothing can have been published after them.
+  /// Enters a full node with its `contents`. The caller has a reference to it and marks it published afterwards.
+  /// Returns its twin, a published node of equal contents, under a lease, which the caller ends after it has asked
+  /// `was_withdrawn`; `none` means that the contents are new, so that nothing can have been published after them.
   template <class Leases>
-  block_id publish(block_id block, const chain_link& before, std::uint64_t hash, Leases&& leases) noexcept {
-    const auto twin = find(before, hash, contents(block), leases);
-    if (twin == no_block) {
-      publish_first(block, before, hash);
-      return no_block;
+  Node publish(Node node, const link_type& before, std::uint64_t hash, Leases&& leases) noexcept {
+    const auto twin = find(before, hash, contents(node), leases);
+    if (twin == none) {
+      publish_first(node, before, hash);
+      return none;
     }
-    enter(block, before, hash, identity_of(node_of(twin)));
+    enter(node, before, hash, identity_of(at(twin)));
     return twin;
   }
 
-  /// The same for new contents: `before` is new and no block has been published after it. Skips the search for a twin.
-  void publish_first(block_id block, const chain_link& before, std::uint64_t hash) noexcept {
-    enter(block, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
+  /// The same for new contents: `before` is new and no node has been published after it. Skips the search for a twin.
+  void publish_first(Node node, const link_type& before, std::uint64_t hash) noexcept {
+    enter(node, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
   }
 
-  /// Whether another published block, for which `stays(id)` is true, has the same contents as this one, on which the
+  /// Whether another published node, for which `stays(id)` is true, has the same contents as this one, on which the
   /// caller has a lease. Other threads may erase the twin at any time.
   template <class Stays>
-  [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
-    const auto& here = node_of(block);
+  [[nodiscard]] bool has_twin(Node node, Stays&& stays) const noexcept {
+    const auto& here = at(node);
     const auto identity = identity_of(here);
-    const auto is_twin = [&](block_id other) {
-      return other != block && identity_of(node_of(other)) == identity && stays(other);
+    const auto is_twin = [&](Node other) {
+      return other != node && identity_of(at(other)) == identity && stays(other);
     };
-    return table_.find(here.hash, is_twin) != no_block;
+    return table_.find(here.hash, is_twin) != none;
   }
 
   /// Prefetches for `publish`.
-  void prefetch_publication(block_id block, std::uint64_t hash) const noexcept {
-    __builtin_prefetch(&node_of(block), 1);
+  void prefetch_publication(Node node, std::uint64_t hash) const noexcept {
+    __builtin_prefetch(&at(node), 1);
     table_.prefetch(hash);
   }
 
-  /// Number of published blocks that were published after one with this id. (Some may continue earlier contents of the
+  /// Number of published nodes that were published after one with this id. (Some may continue earlier contents of the
   /// id: they count, because equal contents may return to it.) Exact unless other threads publish or erase.
-  [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
-    return node_of(block).children.load(std::memory_order_relaxed);
+  [[nodiscard]] std::uint32_t num_children(Node node) const noexcept {
+    return at(node).children.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
+  [[nodiscard]] bool has_children(Node node) const noexcept { return num_children(node) != 0; }
 
-  /// Hides a published block from all look-ups that begin afterwards; everything else about it stays until `erase`.
+  /// Hides a published node from all look-ups that begin afterwards; everything else about it stays until `erase`.
   /// False when it was hidden before.
-  bool withdraw(block_id block) noexcept {
-    auto& here = node_of(block);
+  bool withdraw(Node node) noexcept {
+    auto& here = at(node);
     const bool first = (here.identity.fetch_or(withdrawn_bit, std::memory_order_acq_rel) & withdrawn_bit) == 0;
     if (first) {
-      table_.erase(here.hash, block);
+      table_.erase(here.hash, node);
     }
     return first;
   }
-  [[nodiscard]] bool withdrawn(block_id block) const noexcept {
-    return (node_of(block).identity.load(std::memory_order_relaxed) & withdrawn_bit) != 0;
+  [[nodiscard]] bool withdrawn(Node node) const noexcept {
+    return (at(node).identity.load(std::memory_order_relaxed) & withdrawn_bit) != 0;
   }
   /// The same, ordered with withdrawals: either this sees one, or its thread sees what the caller did before.
-  [[nodiscard]] bool was_withdrawn(block_id block) noexcept {
-    return (node_of(block).identity.fetch_or(0, std::memory_order_acq_rel) & withdrawn_bit) != 0;
+  [[nodiscard]] bool was_withdrawn(Node node) noexcept {
+    return (at(node).identity.fetch_or(0, std::memory_order_acq_rel) & withdrawn_bit) != 0;
   }
 
-  /// Whether a published block, on which the caller has a lease, is the first of a chain with this salt.
-  [[nodiscard]] bool begins_chain(block_id block, salt tag) const noexcept {
-    const auto& here = node_of(block);
-    return here.parent == no_block && here.before == static_cast<std::uint64_t>(tag);
+  /// Whether a published node, on which the caller has a lease, is the first of a chain with this salt.
+  [[nodiscard]] bool begins_chain(Node node, salt tag) const noexcept {
+    const auto& here = at(node);
+    return here.parent == none && here.before == static_cast<std::uint64_t>(tag);
   }
 
-  /// Erases a detached published block. Blocks that continue it stay but cannot be found until equal contents return.
-  void erase(block_id block) noexcept {
-    auto& here = node_of(block);
-    if (!withdrawn(block)) {
-      table_.erase(here.hash, block);
+  /// Erases a detached published node. Nodes that continue it stay but cannot be found until equal contents return.
+  void erase(Node node) noexcept {
+    auto& here = at(node);
+    if (!withdrawn(node)) {
+      table_.erase(here.hash, node);
     }
-    keys_.clear(block);
+    keys_.clear(node);
     here.identity.store(0, std::memory_order_relaxed);
   }
 
-  /// Removes a published block from its parent's number of children, or adds it again. A detached block is about to be
+  /// Removes a published node from its parent's number of children, or adds it again. A detached node is about to be
   /// erased.
-  void detach(block_id block) noexcept {
-    table_.prefetch(node_of(block).hash);
-    if (const auto before = parent(block); before != no_block) {
-      node_of(before).children.fetch_sub(1, std::memory_order_relaxed);
+  void detach(Node node) noexcept {
+    table_.prefetch(at(node).hash);
+    if (const auto before = parent(node); before != none) {
+      at(before).children.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  void attach(block_id block) noexcept {
-    if (const auto before = parent(block); before != no_block) {
-      node_of(before).children.fetch_add(1, std::memory_order_relaxed);
+  void attach(Node node) noexcept {
+    if (const auto before = parent(node); before != none) {
+      at(before).children.fetch_add(1, std::memory_order_relaxed);
     }
   }
 
   /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_parents` applies `new_id(old id)` to
-  /// the links between blocks.
-  void rename(block_id from, block_id to, bool published) noexcept {
-    copy_run(tokens_.block(from), tokens_.block(to));
+  /// the links between nodes.
+  void rename(Node from, Node to, bool published) noexcept {
+    copy_run(tokens_.of(from), tokens_.of(to));
     keys_.rename(from, to);
-    auto& source = node_of(from);
-    auto& target = node_of(to);
+    auto& source = at(from);
+    auto& target = at(to);
     target.hash = source.hash;
     target.before = source.before;
     target.parent = source.parent;
@@ -208,110 +216,114 @@ class prefix_index {
   }
   template <class NewId>
   void rename_parents(NewId&& new_id) noexcept {
-    for (std::size_t i = 0; i < num_blocks_; ++i) {
-      if (nodes_[i].parent != no_block) {
-        nodes_[i].parent = new_id(nodes_[i].parent);
+    for (std::size_t i = 0; i < num_nodes_; ++i) {
+      if (records_[i].parent != none) {
+        records_[i].parent = new_id(records_[i].parent);
       }
     }
   }
 
-  /// The block that this one was published after, even if that one has been erased or reused.
-  [[nodiscard]] block_id parent(block_id block) const noexcept { return node_of(block).parent; }
+  /// The node that this one was published after, even if that one has been erased or reused.
+  [[nodiscard]] Node parent(Node node) const noexcept { return at(node).parent; }
 
-  /// The same, or `no_block` if that one is no longer in the index.
-  [[nodiscard]] block_id parent_in_index(block_id block) const noexcept {
-    const auto& here = node_of(block);
+  /// The same, or `none` if that one is no longer in the index.
+  [[nodiscard]] Node parent_in_index(Node node) const noexcept {
+    const auto& here = at(node);
     const bool there =
-        here.parent != no_block && node_of(here.parent).identity.load(std::memory_order_relaxed) == here.before;
-    return there ? here.parent : no_block;
+        here.parent != none && at(here.parent).identity.load(std::memory_order_relaxed) == here.before;
+    return there ? here.parent : none;
   }
 
-  /// Whether a block was published directly after these contents: in this block, or in a twin of it.
-  [[nodiscard]] bool continues(block_id block, const chain_link& before) const noexcept {
-    const auto& here = node_of(block);
-    return here.before == before.identity && (here.parent == no_block) == (before.block == no_block);
+  /// Whether a node was published directly after these contents: in this node, or in a twin of it.
+  [[nodiscard]] bool continues(Node node, const link_type& before) const noexcept {
+    const auto& here = at(node);
+    return here.before == before.identity && (here.parent == none) == (before.node == none);
   }
 
-  /// Whether the table maps a published block's hash to it.
-  [[nodiscard]] bool reaches(block_id block) const noexcept {
-    return table_.find(node_of(block).hash, [&](block_id found) { return found == block; }) == block;
+  /// Whether the table maps a published node's hash to it.
+  [[nodiscard]] bool reaches(Node node) const noexcept {
+    return table_.find(at(node).hash, [&](Node found) { return found == node; }) == node;
   }
 
-  /// Whether the contents of a published block still give the hash that they were published with. Also true where that
+  /// Whether the contents of a published node still give the hash that they were published with. Also true where that
   /// can no longer be told.
-  [[nodiscard]] bool contents_agree(block_id block) const noexcept {
-    const auto& here = node_of(block);
-    if (here.parent == no_block) {
-      return here.hash == hash(root(static_cast<salt>(here.before)).hash, contents(block));
+  [[nodiscard]] bool contents_agree(Node node) const noexcept {
+    const auto& here = at(node);
+    if (here.parent == none) {
+      return here.hash == hash(root(static_cast<salt>(here.before)).hash, contents(node));
     }
-    const auto parent = parent_in_index(block);
-    return parent == no_block || here.hash == hash(node_of(parent).hash, contents(block));
+    const auto parent = parent_in_index(node);
+    return parent == none || here.hash == hash(at(parent).hash, contents(node));
   }
 
-  [[nodiscard]] std::span<token> tokens(block_id block) noexcept { return tokens_.block(block); }
-  [[nodiscard]] std::span<const token> tokens(block_id block) const noexcept { return tokens_.block(block); }
+  [[nodiscard]] std::span<token> tokens(Node node) noexcept { return tokens_.of(node); }
+  [[nodiscard]] std::span<const token> tokens(Node node) const noexcept { return tokens_.of(node); }
   /// Tokens, all of them, and keys.
-  [[nodiscard]] block_contents contents(block_id block) const noexcept { return {tokens(block), keys_.keys(block)}; }
-  /// Slot of the K/V of a token in `tokens(block)`.
-  [[nodiscard]] slot slot_of(const token* inside) const noexcept { return tokens_.slot_of(inside); }
+  [[nodiscard]] block_contents contents(Node node) const noexcept { return {tokens(node), keys_.keys(node)}; }
+  /// Slot of the K/V of a token in `tokens(node)`, if nodes are blocks.
+  [[nodiscard]] slot slot_of(const token* inside) const noexcept
+    requires std::same_as<Node, block_id>
+  {
+    return tokens_.slot_of(inside);
+  }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return tokens_.metadata_bytes() + keys_.metadata_bytes() + table_.metadata_bytes() + num_blocks_ * sizeof(node);
+    return tokens_.metadata_bytes() + keys_.metadata_bytes() + table_.metadata_bytes() + num_nodes_ * sizeof(record);
   }
 
  private:
   template <class T>
   using atomic = typename Locking::template atomic<T>;
 
-  struct alignas(32) node {
+  struct alignas(32) record {
     std::uint64_t hash = 0;
     std::uint64_t before = 0;           // identity of the preceding contents
     atomic<std::uint64_t> identity{0};  // 0 while not published
-    block_id parent = no_block;         // the block it was published after; that one may have been erased
-    atomic<std::uint32_t> children{0};  // published blocks whose parent had this id
+    Node parent = none;                 // the node it was published after; that one may have been erased
+    atomic<std::uint32_t> children{0};  // published nodes whose parent had this id
   };
 
-  // Beside the identity of a block that is withdrawn. Identities are counted, so they never come that far.
+  // Beside the identity of a node that is withdrawn. Identities are counted, so they never come that far.
   static constexpr auto withdrawn_bit = std::uint64_t{1} << 63;
 
-  [[nodiscard]] static std::uint64_t identity_of(const node& at) noexcept {
-    return at.identity.load(std::memory_order_relaxed) & ~withdrawn_bit;
+  [[nodiscard]] static std::uint64_t identity_of(const record& of) noexcept {
+    return of.identity.load(std::memory_order_relaxed) & ~withdrawn_bit;
   }
-  [[nodiscard]] node& node_of(block_id block) noexcept { return nodes_[to_index(block)]; }
-  [[nodiscard]] const node& node_of(block_id block) const noexcept { return nodes_[to_index(block)]; }
+  [[nodiscard]] record& at(Node node) noexcept { return records_[to_index(node)]; }
+  [[nodiscard]] const record& at(Node node) const noexcept { return records_[to_index(node)]; }
 
   [[nodiscard]] static token upper(std::uint64_t word) noexcept { return static_cast<token>(word >> 32); }
   [[nodiscard]] static token lower(std::uint64_t word) noexcept { return static_cast<token>(word); }
 
-  void enter(block_id block, const chain_link& before, std::uint64_t hash, std::uint64_t identity) noexcept {
-    auto& here = node_of(block);
+  void enter(Node node, const link_type& before, std::uint64_t hash, std::uint64_t identity) noexcept {
+    auto& here = at(node);
     here.hash = hash;
     here.before = before.identity;
-    here.parent = before.block;
+    here.parent = before.node;
     here.identity.store(identity, std::memory_order_relaxed);
-    attach(block);
-    table_.insert(hash, block);
+    attach(node);
+    table_.insert(hash, node);
   }
 
-  [[nodiscard]] bool matches(block_id block, const chain_link& before, std::uint64_t hash,
+  [[nodiscard]] bool matches(Node node, const link_type& before, std::uint64_t hash,
                              const block_contents& wanted) const noexcept {
-    const auto& here = node_of(block);
+    const auto& here = at(node);
     return here.hash == hash && here.before == before.identity &&
-           (here.parent == no_block) == (before.block == no_block) && equal(tokens_.block(block), wanted.tokens) &&
-           std::ranges::equal(keys_.keys(block), wanted.keys);
+           (here.parent == none) == (before.node == none) && equal(tokens_.of(node), wanted.tokens) &&
+           std::ranges::equal(keys_.keys(node), wanted.keys);
   }
 
-  /// If the block matches, the lease on it stays.
+  /// If the node matches, the lease on it stays.
   template <class Leases>
-  [[nodiscard]] bool is_match(block_id block, const chain_link& before, std::uint64_t hash,
+  [[nodiscard]] bool is_match(Node node, const link_type& before, std::uint64_t hash,
                               const block_contents& wanted, Leases& leases) const noexcept {
-    if (!leases.take(block)) {
+    if (!leases.take(node)) {
       return false;
     }
-    if (matches(block, before, hash, wanted)) {
+    if (matches(node, before, hash, wanted)) {
       return true;
     }
-    leases.end(block);
+    leases.end(node);
     return false;
   }
 
@@ -319,11 +331,11 @@ class prefix_index {
     return std::memcmp(a.data(), b.data(), b.size_bytes()) == 0;
   }
 
-  token_store tokens_;
-  key_store<Locking::template atomic> keys_;
-  bucket_table<Locking::template atomic> table_;
-  std::size_t num_blocks_;
-  std::unique_ptr<node[]> nodes_;
+  token_store<Node> tokens_;
+  key_store<Locking::template atomic, Node> keys_;
+  bucket_table<Locking::template atomic, Node> table_;
+  std::size_t num_nodes_;
+  std::unique_ptr<record[]> records_;
   std::uint64_t seed_;
   atomic<std::uint64_t> next_identity_{1};
 };

@@ -9,22 +9,23 @@
 
 namespace pagedkv {
 
-/// The tokens of every block, so that prefix hits can be confirmed. `4 * block_size` bytes per block.
+/// The tokens of every node, so that prefix hits can be confirmed. `4 * block_size` bytes per node.
+template <class Node = block_id>
 class token_store {
  public:
-  token_store(std::int32_t num_blocks, std::int32_t block_size)
+  token_store(std::int32_t num_nodes, std::int32_t block_size)
       : block_size_(static_cast<std::size_t>(block_size)),
-        num_tokens_(static_cast<std::size_t>(num_blocks) * block_size_),
+        num_tokens_(static_cast<std::size_t>(num_nodes) * block_size_),
         tokens_(std::make_unique_for_overwrite<token[]>(num_tokens_)) {}
 
-  [[nodiscard]] std::span<token> block(block_id block) noexcept {
-    return {tokens_.get() + to_index(block) * block_size_, block_size_};
+  [[nodiscard]] std::span<token> of(Node node) noexcept {
+    return {tokens_.get() + to_index(node) * block_size_, block_size_};
   }
-  [[nodiscard]] std::span<const token> block(block_id block) const noexcept {
-    return {tokens_.get() + to_index(block) * block_size_, block_size_};
+  [[nodiscard]] std::span<const token> of(Node node) const noexcept {
+    return {tokens_.get() + to_index(node) * block_size_, block_size_};
   }
 
-  /// The slot of a token in this store.
+  /// The slot of the K/V of a token in this store, if nodes are blocks.
   [[nodiscard]] slot slot_of(const token* inside) const noexcept { return static_cast<slot>(inside - tokens_.get()); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_tokens_ * sizeof(token); }

@@ -23,7 +23,7 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
       const auto contents = state.index.contents(block);
       state.events.emit({.kind = event_kind::stored,
                          .block = block,
-                         .origin = s.tail.block,
+                         .origin = s.tail.node,
                          .hash = hash,
                          .parent_hash = s.tail.hash,
                          .tokens = contents.tokens,

@@ -62,8 +62,8 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   state.sequences.for_each([&](auto& cell) {
     auto& s = cell.record;
     rename_table(s.blocks);
-    s.tail.block = new_id(s.tail.block);
-    s.window_start.block = new_id(s.window_start.block);
+    s.tail.node = new_id(s.tail.node);
+    s.window_start.node = new_id(s.window_start.node);
     find_room(state, s);
   });
   state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });

@@ -133,7 +133,7 @@ void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_i
   if constexpr (reports<stream, event_kind::hit>) {
     if (s.num_cached_tokens != 0) {
       state.events.emit({.kind = event_kind::hit,
-                         .block = s.tail.block,
+                         .block = s.tail.node,
                          .hash = s.tail.hash,
                          .tag = s.options.salt,
                          .sequence = id,

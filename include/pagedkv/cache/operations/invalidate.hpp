@@ -57,7 +57,7 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noe
   auto before = state.index.root(tag);
   for (std::size_t i = 0; i < run.tokens.size() / state.block_size(); ++i) {
     before = withdraw_next(state, before, run.block(i, state.block_size()), count);
-    if (before.block == no_block) {
+    if (before.node == no_block) {
       break;
     }
   }
