@@ -168,6 +168,7 @@ class chain_simulator {
     release.num_output_tokens = request.num_output_tokens;
     release.num_cached_blocks = static_cast<std::uint32_t>(num_cached);
     release.last_cached = num_cached == 0 ? no_block : chain_[num_cached - 1];
+    release.released_at = now_;
     for (auto i = chain_.size(); i-- > 0;) {
       release.hash = hash_of(request.nodes[i]);
       release.parent = i == 0 ? no_block : chain_[i - 1];

@@ -21,8 +21,22 @@ auto those_that_evict(policy_list<Policies...>) {
   return (policy_list<>{} + ... + std::conditional_t<evicts<Policies>, policy_list<Policies>, policy_list<>>{});
 }
 
+/// Has seen that sessions return when they are expected.
+class expecting_priority : public priority {
+ public:
+  explicit expecting_priority(std::int32_t num_blocks) : priority(num_blocks) {
+    constexpr auto in_use = [](block_id, auto...) { return eviction_answer::in_use; };
+    for (auto now = std::int64_t{2}; now < 1000; now += 2) {
+      insert(block_id{0}, {.expected_return = 2, .released_at = timestamp{now}});
+      static_cast<void>(victim(in_use, timestamp{now + 2}));
+      remove(block_id{0});
+    }
+    erase(block_id{0});
+  }
+};
+
 using evicting = decltype(those_that_evict(all_evictions{}) +
-                          policy_list<basic_clock_sweep<1>, clock_sweep::for_one_thread>{});
+                          policy_list<basic_clock_sweep<1>, clock_sweep::for_one_thread, expecting_priority>{});
 
 constexpr auto take_leaf = [](block_id, auto...) { return eviction_answer::taken; };
 

@@ -1,10 +1,13 @@
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/parts/chain_lists.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
 
+#include "../../examples/support/foresight.hpp"
 #include "../../examples/support/simulate.hpp"
 #include "../../examples/support/workloads.hpp"
 
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
@@ -87,6 +90,21 @@ class with_random_hints : public Policy {
   std::uint64_t kind_ = 0;
 };
 
+/// Is told when the session returns, or that it does not: by `sessions_with_known_pauses` in the place of the length of
+/// the answer.
+template <class Policy>
+class with_true_hints : public Policy {
+ public:
+  using Policy::Policy;
+
+  void insert(block_id block, block_release release) noexcept {
+    release.expected_return = release.num_output_tokens * std::int64_t{1'000'000'000};
+    release.ended = release.num_output_tokens == 0;
+    release.num_output_tokens = 0;
+    Policy::insert(block, release);
+  }
+};
+
 struct long_answers {
   static bool of(const block_release& release) noexcept { return release.num_output_tokens >= 256; }
 };
@@ -135,7 +153,8 @@ class request_writer {
 
   void add(const std::vector<std::uint64_t>& blocks, std::size_t num_output_tokens) {
     const auto num_tokens = static_cast<std::uint32_t>(512 * blocks.size());
-    requests_.push_back({0, num_tokens, static_cast<std::uint32_t>(num_output_tokens), blocks});
+    const auto time = static_cast<std::int64_t>(1000 * requests_.size());
+    requests_.push_back({time, num_tokens, static_cast<std::uint32_t>(num_output_tokens), blocks});
   }
 
   [[nodiscard]] const std::vector<support::trace_request>& requests() const noexcept { return requests_; }
@@ -162,6 +181,26 @@ std::vector<support::trace_request> sessions_by_answer() {
     writer.add(blocks, is_short ? writer.below(200) : 300 + writer.below(700));
     if (writer.below(10) < (is_short ? 9U : 1U)) {
       waiting.push_back(blocks);
+    }
+  }
+  return writer.requests();
+}
+
+/// One request a second. Three in four are continued: a third of these soon, the others late.
+std::vector<support::trace_request> sessions_with_known_pauses() {
+  auto writer = request_writer{};
+  auto due = std::multimap<std::size_t, std::vector<std::uint64_t>>{};
+  for (auto now = std::size_t{0}; now < 6000; ++now) {
+    auto blocks = std::vector<std::uint64_t>{};
+    if (!due.empty() && due.begin()->first <= now) {
+      blocks = std::move(due.extract(due.begin()).mapped());
+    }
+    writer.extend(blocks, 2 + writer.below(8));
+    const auto kind = writer.below(4);
+    const auto pause = kind == 0 ? 0 : kind == 1 ? 10 + writer.below(20) : 150 + writer.below(200);
+    writer.add(blocks, pause);
+    if (pause != 0) {
+      due.emplace(now + pause, std::move(blocks));
     }
   }
   return writer.requests();
@@ -240,20 +279,32 @@ TEST_CASE("hit_density reaches what a policy reaches that is given the one featu
   check_one_feature<slow_sessions>(sessions_by_pace(), 600);
 }
 
-TEST_CASE("random hints cost hit_density next to nothing", "[eviction]") {
+TEMPLATE_TEST_CASE("random hints cost next to nothing", "[eviction]", hit_density, priority) {
   for (const auto& workload : support::workloads) {
     for (const auto num_blocks : {1000, 3000}) {
       auto lost = 0.0;
       for (auto i = 0U; i < num_seeds; ++i) {
         auto generator = support::workload_generator{seed + i};
         const auto trace = support::prefix_trace{(generator.*workload.generate)(6000)};
-        lost += (support::simulate<hit_density>(trace, num_blocks).hit_ratio() -
-                 support::simulate<with_random_hints<hit_density>>(trace, num_blocks).hit_ratio()) /
+        lost += (support::simulate<TestType>(trace, num_blocks).hit_ratio() -
+                 support::simulate<with_random_hints<TestType>>(trace, num_blocks).hit_ratio()) /
                 num_seeds;
       }
       CAPTURE(workload.name, num_blocks);
       CHECK(lost < .003);
     }
+  }
+}
+
+TEST_CASE("true hints bring priority near the oracle, and help hit_density", "[eviction]") {
+  const auto trace = support::prefix_trace{sessions_with_known_pauses()};
+  for (const auto num_blocks : {500, 1000, 2000}) {
+    const auto without = compare(trace, num_blocks);
+    const auto oracle = support::oracle_of(trace, num_blocks).hit_ratio();
+    CAPTURE(num_blocks, without.of_lru, without.of_hit_density, oracle);
+    CHECK(oracle > without.of_lru + .05);
+    CHECK(support::simulate<with_true_hints<priority>>(trace, num_blocks).hit_ratio() > oracle - .01);
+    CHECK(support::simulate<with_true_hints<hit_density>>(trace, num_blocks).hit_ratio() > without.of_lru + .03);
   }
 }
 

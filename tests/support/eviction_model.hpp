@@ -140,6 +140,8 @@ class eviction_model {
         release.num_prompt_tokens = static_cast<std::uint32_t>(chain.size());
         release.priority = static_cast<std::uint8_t>(below(101));
         release.retain_until = static_cast<timestamp>(below(2) == 0 ? 0 : now_ + 5'000'000);
+        release.expected_return = static_cast<std::int64_t>(below(3) == 0 ? below(20'000'000) : 0);
+        release.released_at = static_cast<timestamp>(now_);
         policy.insert(chain[i], release);
       }
     }

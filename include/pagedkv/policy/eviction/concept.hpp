@@ -23,6 +23,7 @@ struct block_release {
   bool ended = false;                   // the caller said that no request will continue the block
   std::int64_t expected_return = 0;     // nanoseconds until one will, as the caller said; 0 if it did not
   timestamp retain_until{};             // priority holds until then; 0 for ever
+  timestamp released_at{};              // as the caller tells the time
 };
 
 /// The answer of the pool when a policy offers a block for eviction.

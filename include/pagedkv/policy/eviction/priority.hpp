@@ -3,19 +3,32 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/parts/chain_lists.hpp>
 #include <pagedkv/policy/eviction/parts/deadline_heap.hpp>
+#include <pagedkv/policy/eviction/parts/observed_ends.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
 
 namespace pagedkv {
 
-/// Evicts the lowest priority first, the least recently released first within one. A priority that was given for a time
-/// falls back to 0 when the time is over, and counts as released then. Blocks of sessions that have ended go before all
-/// others, except as far as others continue them.
+/// Evicts the lowest priority first and, within one, the block whose next use is farthest off. Without a hint that is
+/// the least recently released block: its next use is supposed to be as far ahead as its release lies back. A block that
+/// the caller expects back counts with the time that is left until then. Half of that time after it was expected it is
+/// given up, and counts as released when it was expected. Expectations change the order only as long as most blocks
+/// return when they are expected, give or take half of the time. The policy observes this on the blocks that each
+/// request added.
 ///
-/// Releasing a block with a retention time, and its expiry, take logarithmic time.
+/// A priority that was given for a time falls back to 0 when the time is over, and counts as released then. Blocks of
+/// sessions that have ended go before all others, except as far as others continue them, and unless the policy has
+/// observed that they return more than half as often as others.
+///
+/// A retention time or an expected return makes the release of a block, and the end of that time, logarithmic. 88 bytes
+/// per block.
 class priority {
  public:
   static constexpr std::string_view name = "priority";
@@ -25,40 +38,61 @@ class priority {
 
   static constexpr auto max_priority = 100;
 
-  explicit priority(std::int32_t num_blocks) : lists_(num_blocks, num_lists), deadlines_(num_blocks) {}
+  explicit priority(std::int32_t num_blocks)
+      : lists_(num_blocks, num_lists),
+        deadlines_(num_blocks),
+        farthest_(num_blocks),
+        ends_(num_blocks),
+        stays_(static_cast<std::size_t>(num_blocks)) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    const auto list = release.ended ? ended : list_for(release.priority);
-    put(block, release.parent, list);
-    if (list > list_for(0) && release.retain_until != timestamp{}) {
-      deadlines_.set(block, release.retain_until);
+    auto& seen = stays_[to_index(block)];
+    seen = {.released = release.released_at};
+    now_ = std::max(now_, release.released_at);
+    const auto added = release.depth >= release.num_cached_blocks;
+    ends_.note(release.hash, added, release.ended);
+    const auto level = release.ended && ends_.are_true() ? ended : level_of(release.priority);
+    if (level > level_of(0)) {
+      seen.retained_until = release.retain_until;
     }
+    if (!release.ended && release.expected_return > 0) {
+      seen.due = later(release.released_at, release.expected_return);
+      seen.tells = added;
+    }
+    put(block, release.parent, level);
   }
 
   void remove(block_id block) noexcept {
-    deadlines_.erase(block);
+    const auto& seen = stays_[to_index(block)];
+    if (seen.due != timestamp{}) {
+      const auto half = (nanoseconds(seen.due) - nanoseconds(seen.released)) / 2;
+      judge(seen, nanoseconds(now_) >= nanoseconds(seen.due) - half && now_ <= given_up_at(seen));
+    }
+    forget(block);
     lists_.hold(block);
   }
 
   void erase(block_id block) noexcept {
-    deadlines_.erase(block);
+    forget(block);
     lists_.erase(block);
   }
 
   void rename(block_id from, block_id to) noexcept {
     deadlines_.rename(from, to);
+    farthest_.rename(from, to);
     lists_.rename(from, to);
+    stays_[to_index(to)] = std::exchange(stays_[to_index(from)], stay{});
   }
 
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
-    expire(now);
+    now_ = std::max(now_, now);
+    expire();
     auto block = lists_.take_due(offer);
     for (auto word = std::size_t{0}; word < occupied_.size() && block == no_block; ++word) {
       while (occupied_[word] != 0 && block == no_block) {
-        const auto bit = std::countr_zero(occupied_[word]);
-        const auto list = word * 64 + static_cast<std::size_t>(bit);
-        block = lists_.take_oldest(static_cast<chain_lists::list_index>(list), offer);
+        const auto bit = static_cast<std::size_t>(std::countr_zero(occupied_[word]));
+        block = take_of_level(static_cast<index>(word * 64 + bit), offer);
         if (block == no_block) {
           occupied_[word] &= ~(std::uint64_t{1} << bit);
         }
@@ -68,38 +102,159 @@ class priority {
       block = lists_.take_any(offer);
     }
     if (block != no_block) {
-      deadlines_.erase(block);
+      forget(block);
     }
     return block;
   }
 
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return lists_.bytes() + deadlines_.bytes(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return lists_.bytes() + deadlines_.bytes() + farthest_.bytes() + ends_.bytes() +
+           stays_.capacity() * sizeof(stay);
+  }
 
  private:
-  static constexpr auto num_lists = chain_lists::list_index{max_priority + 2};
-  static constexpr auto ended = chain_lists::list_index{0};
+  using index = chain_lists::list_index;
 
-  [[nodiscard]] static chain_lists::list_index list_for(int level) noexcept {
-    return static_cast<chain_lists::list_index>(1 + std::min(level, max_priority));
+  // A time of 0 means none.
+  struct stay {
+    timestamp released{};
+    timestamp due{};
+    timestamp retained_until{};
+    bool tells = false;  // whether the return of the block is that of the session
+  };
+
+  // Level 0 is that of ended sessions; each other has a list of blocks in the order of release, and one of those that
+  // are expected.
+  static constexpr auto ended = index{0};
+  static constexpr auto num_levels = static_cast<index>(max_priority + 2);
+  static constexpr auto num_lists = static_cast<index>(2 * num_levels);
+
+  static constexpr auto doubts = std::uint32_t{256};  // of expectations, before the first has come true
+  static constexpr auto most_judged = std::uint32_t{8192};
+
+  [[nodiscard]] static index level_of(int level) noexcept {
+    return static_cast<index>(1 + std::min(level, max_priority));
+  }
+  [[nodiscard]] static index released_in(index level) noexcept { return static_cast<index>(2 * level); }
+  [[nodiscard]] static index expected_in(index level) noexcept { return static_cast<index>(2 * level + 1); }
+
+  [[nodiscard]] static std::int64_t nanoseconds(timestamp time) noexcept { return static_cast<std::int64_t>(time); }
+
+  [[nodiscard]] static timestamp later(timestamp time, std::int64_t by) noexcept {
+    constexpr auto last = std::numeric_limits<std::int64_t>::max();
+    return static_cast<timestamp>(nanoseconds(time) > last - by ? last : nanoseconds(time) + by);
   }
 
-  void put(block_id block, block_id parent, chain_lists::list_index list) noexcept {
-    lists_.insert(block, parent, list);
-    occupied_[list / 64] |= std::uint64_t{1} << list % 64;
+  /// The least is the lowest level, and the latest return in it. In units of 1,024 ns, which leave room for the level.
+  [[nodiscard]] static timestamp rank_of(index level, timestamp due) noexcept {
+    constexpr auto latest = std::numeric_limits<std::int64_t>::max() >> 10;
+    return static_cast<timestamp>(std::int64_t{level} << 54 | (latest - (nanoseconds(due) >> 10)));
   }
 
-  void expire(timestamp now) noexcept {
-    while (!deadlines_.empty() && deadlines_.earliest_deadline() <= now) {
+  [[nodiscard]] bool is_expected(block_id block) const noexcept { return lists_.list_of(block) % 2 != 0; }
+
+  void put(block_id block, block_id parent, index level) noexcept {
+    const auto& seen = stays_[to_index(block)];
+    const auto by_due = seen.due != timestamp{} && num_right_ > num_wrong_;
+    lists_.insert(block, parent, by_due ? expected_in(level) : released_in(level));
+    if (by_due) {
+      farthest_.set(block, rank_of(level, seen.due));
+    }
+    occupied_[level / 64] |= std::uint64_t{1} << level % 64;
+    set_deadline(block);
+  }
+
+  /// The earlier of the end of its priority and the time when its session is no longer expected, if any.
+  void set_deadline(block_id block) noexcept {
+    const auto& seen = stays_[to_index(block)];
+    auto first = seen.retained_until;
+    if (seen.due != timestamp{}) {
+      const auto given_up = given_up_at(seen);
+      first = first == timestamp{} ? given_up : std::min(first, given_up);
+    }
+    if (first != timestamp{}) {
+      deadlines_.set(block, first);
+    }
+  }
+
+  [[nodiscard]] static timestamp given_up_at(const stay& seen) noexcept {
+    return later(seen.due, (nanoseconds(seen.due) - nanoseconds(seen.released)) / 2);
+  }
+
+  void expire() noexcept {
+    while (!deadlines_.empty() && deadlines_.earliest_deadline() <= now_) {
       const auto block = deadlines_.earliest();
       deadlines_.erase(block);
-      lists_.move_newest(block, list_for(0));
-      occupied_[0] |= std::uint64_t{1} << list_for(0);
+      auto& seen = stays_[to_index(block)];
+      if (seen.retained_until != timestamp{} && seen.retained_until <= now_) {
+        seen = {.released = seen.retained_until};
+        put_last(block, level_of(0));
+      } else {
+        judge(seen, false);
+        seen.released = std::exchange(seen.due, timestamp{});
+        if (is_expected(block)) {
+          put_last(block, static_cast<index>(lists_.list_of(block) / 2));
+        }
+        set_deadline(block);
+      }
     }
+  }
+
+  /// An evictable block, as the last in the order of release.
+  void put_last(block_id block, index level) noexcept {
+    farthest_.erase(block);
+    lists_.move_newest(block, released_in(level));
+    occupied_[level / 64] |= std::uint64_t{1} << level % 64;
+  }
+
+  void judge(const stay& seen, bool right) noexcept {
+    if (!seen.tells) {
+      return;
+    }
+    ++(right ? num_right_ : num_wrong_);
+    if (num_right_ + num_wrong_ > most_judged) {
+      num_right_ /= 2;
+      num_wrong_ /= 2;
+    }
+  }
+
+  void forget(block_id block) noexcept {
+    deadlines_.erase(block);
+    farthest_.erase(block);
+  }
+
+  template <class Offer>
+  [[nodiscard]] block_id take_of_level(index level, Offer& offer) noexcept {
+    for (auto block = farthest_of(level); block != no_block; block = farthest_of(level)) {
+      farthest_.erase(block);
+      if (lists_.take(block, offer)) {
+        return block;
+      }
+    }
+    return no_block;
+  }
+
+  /// The block of a level whose next use is farthest off.
+  [[nodiscard]] block_id farthest_of(index level) noexcept {
+    const auto released = lists_.oldest_evictable(released_in(level));
+    const auto found = !farthest_.empty() && lists_.list_of(farthest_.earliest()) == expected_in(level);
+    const auto expected = found ? farthest_.earliest() : no_block;
+    if (released == no_block || expected == no_block) {
+      return released == no_block ? expected : released;
+    }
+    const auto ahead = nanoseconds(stays_[to_index(expected)].due) - nanoseconds(now_);
+    return ahead > nanoseconds(now_) - nanoseconds(stays_[to_index(released)].released) ? expected : released;
   }
 
   chain_lists lists_;
   deadline_heap deadlines_;
-  std::array<std::uint64_t, 2> occupied_{};  // lists that may have blocks
+  deadline_heap farthest_;  // of expected blocks, by `rank_of`
+  observed_ends ends_;
+  std::vector<stay> stays_;
+  std::array<std::uint64_t, 2> occupied_{};  // levels that may have blocks
+  timestamp now_{};                          // the latest that the policy was told
+  std::uint32_t num_right_ = 0;              // expectations that came true
+  std::uint32_t num_wrong_ = doubts;
 };
 
 static_assert(eviction_policy<priority>);

@@ -33,6 +33,7 @@ namespace pagedkv::detail {
     how.last_cached = from.blocks[how.num_cached_blocks - 1];
   }
   how.retain_until = retention_end(now, from.options.retention);
+  how.released_at = now;
   return how;
 }
 
