@@ -22,6 +22,7 @@ ALLOWED = {
     "prefix": {"core", "detail", "policy"},
     "sequence": {"core", "detail", "storage"},
     "cache": {"core", "detail", "policy", "policy/backend", "storage", "metrics", "pool", "prefix", "sequence"},
+    "router": {"core", "detail", "policy"},
     "requests": {"core", "detail", "policy", "metrics", "pool", "prefix", "sequence", "cache"},
 }
 UMBRELLA = "pagedkv.hpp"

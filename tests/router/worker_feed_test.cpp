@@ -1,0 +1,140 @@
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/llm_d_keys.hpp>
+#include <pagedkv/router/prompt_keys.hpp>
+#include <pagedkv/router/worker_feed.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+std::vector<token> text(std::size_t num_tokens, token first = 0) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+template <class Keys>
+Keys make_keys() {
+  if constexpr (std::is_same_v<Keys, llm_d_keys>) {
+    return Keys{"model"};
+  } else if constexpr (std::is_same_v<Keys, cache_keys>) {
+    return Keys{7};
+  } else {
+    return Keys{};
+  }
+}
+
+template <class Keys>
+void apply(const cache_event& event, worker_feed<Keys>& feed) {
+  switch (event.kind) {
+    case event_kind::stored:
+      feed.stored(event.hash, event.origin == no_block ? std::nullopt : std::optional{event.parent_hash}, event.tokens);
+      break;
+    case event_kind::evicted: feed.removed(event.hash); break;
+    default: feed.clear();
+  }
+}
+
+TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", "[router]", cache_keys, dynamo_keys,
+                   llm_d_keys) {
+  constexpr auto num_workers = std::size_t{3};
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto config = cache_config{};
+  config.block_size = 4;
+  config.num_blocks = 24;
+  config.head_dim = 1;
+  config.hash_seed = 7;
+
+  using cache_type = kv_cache<event_queues>;
+  auto index = worker_index{{.num_blocks = 100, .num_workers = num_workers}};
+  auto queues = std::vector<event_queues>{};
+  auto caches = std::vector<std::unique_ptr<cache_type>>{};
+  auto feeds = std::vector<std::unique_ptr<worker_feed<TestType>>>{};
+  const auto keys = make_keys<TestType>();
+  for (std::size_t i = 0; i < num_workers; ++i) {
+    queues.emplace_back(config.block_size);
+    caches.push_back(std::make_unique<cache_type>(config, queues.back()));
+    feeds.push_back(std::make_unique<worker_feed<TestType>>(index, worker_id{static_cast<std::int32_t>(i)}, keys));
+  }
+  auto held = std::array<std::int64_t, num_workers>{};
+  auto num_hits = 0;
+  for (auto round = 0; round < 2'000; ++round) {
+    const auto at = random() % num_workers;
+    auto& cache = *caches[at];
+    auto prompt = text(4 * (1 + random() % 5), static_cast<token>(random() % 3));
+    prompt.back() += static_cast<token>(random() % 2);
+    if (round % 500 == 499) {
+      REQUIRE(cache.reset_prefix_cache());
+    } else {
+      const auto made = cache.create_sequence(prompt);
+      REQUIRE(made);
+      REQUIRE(cache.commit(made->id, std::ssize(prompt)));
+      REQUIRE(cache.release(made->id));
+    }
+    queues[at].drain([&](const cache_event& event) { apply(event, *feeds[at]); });
+
+    prompt.push_back(0);
+    auto asked = std::array<std::uint64_t, 8>{};
+    const auto count = prompt_keys(keys, prompt, 4, asked);
+    index.num_held(std::span(asked).first(count), held);
+    for (std::size_t i = 0; i < num_workers; ++i) {
+      REQUIRE(held[i] * config.block_size == caches[i]->find_prefix(prompt));
+      num_hits += held[i] > 0;
+    }
+  }
+  CHECK(num_hits > 0);
+  for (const auto& feed : feeds) {
+    CHECK(feed->num_orphans() == 0);
+    CHECK(feed->num_refused() == 0);
+  }
+}
+
+TEST_CASE("a block that is stored twice is there until it was removed twice", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
+  const auto tokens = text(4);
+  feed.stored(1, std::nullopt, tokens);
+  feed.stored(1, std::nullopt, tokens);
+  feed.removed(1);
+  CHECK(index.holds(worker_id{5}, dynamo_keys{}.first(tokens)));
+  feed.removed(1);
+  CHECK_FALSE(index.holds(worker_id{5}, dynamo_keys{}.first(tokens)));
+  feed.removed(1);  // one too many
+  CHECK(feed.num_blocks() == 0);
+}
+
+TEST_CASE("a block whose parent is unknown is left out and counted", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+  feed.stored(2, 1, text(4));
+  CHECK(feed.num_orphans() == 1);
+  CHECK(feed.num_blocks() == 0);
+}
+
+TEST_CASE("a feed that ends takes its worker out of the index", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  const auto key = dynamo_keys{}.first(text(4));
+  {
+    auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+    feed.stored(1, std::nullopt, text(4));
+    CHECK(index.holds(worker_id{0}, key));
+  }
+  CHECK_FALSE(index.holds(worker_id{0}, key));
+}
+
+}  // namespace

@@ -1,0 +1,210 @@
+#include "../support/scheduled.hpp"
+
+#include <pagedkv/router/worker_index.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+std::vector<std::int64_t> held_by(const worker_index& index, const std::vector<std::uint64_t>& keys) {
+  auto held = std::vector<std::int64_t>(static_cast<std::size_t>(index.num_workers()));
+  index.num_held(keys, held);
+  return held;
+}
+
+TEST_CASE("a worker holds the leading keys that it was given", "[router]") {
+  auto index = worker_index{{.num_blocks = 64, .num_workers = 3}};
+  for (const auto key : {10U, 11U, 12U}) {
+    CHECK(index.add(worker_id{0}, key));
+  }
+  CHECK(index.add(worker_id{2}, 10));
+  CHECK(index.add(worker_id{2}, 12));
+  CHECK(held_by(index, {10, 11, 12, 13}) == std::vector<std::int64_t>{3, 0, 1});
+  CHECK(held_by(index, {10, 11, 12}) == std::vector<std::int64_t>{3, 0, 1});
+  CHECK(held_by(index, {}) == std::vector<std::int64_t>{0, 0, 0});
+  index.remove(worker_id{0}, 11);
+  index.remove(worker_id{1}, 10);  // which it never held
+  CHECK(held_by(index, {10, 11, 12}) == std::vector<std::int64_t>{1, 0, 1});
+}
+
+TEST_CASE("sizes that cannot be are refused", "[router]") {
+  CHECK_THROWS_AS((worker_index{{.num_blocks = 0}}), pagedkv::exception);
+  CHECK_THROWS_AS((worker_index{{.num_blocks = 1, .num_workers = 0}}), pagedkv::exception);
+  CHECK_THROWS_AS((worker_index{{.num_blocks = 1, .num_workers = 1'024}}), pagedkv::exception);
+  CHECK_NOTHROW(worker_index{{.num_blocks = 1, .num_workers = 1'023}});
+}
+
+/// More keys than the table was made for, so that entries change their keys all the time.
+TEST_CASE("an index answers like a set for each worker", "[router]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (const auto num_workers : {1, 63, 64, 200}) {
+    CAPTURE(num_workers);
+    auto index = worker_index{{.num_blocks = 400, .num_workers = num_workers}};
+    auto model = std::map<std::int32_t, std::set<std::uint64_t>>{};
+    auto held = std::set<std::uint64_t>{};
+    for (auto i = 0; i < 40'000; ++i) {
+      const auto worker = static_cast<std::int32_t>(random() % static_cast<unsigned>(num_workers));
+      const auto key = std::uint64_t{random() % 500} * 0x9e37'79b9'7f4a'7c15U;  // the first one is 0
+      if (random() % 2 == 0) {
+        REQUIRE(index.add(worker_id{worker}, key));
+        model[worker].insert(key);
+      } else {
+        index.remove(worker_id{worker}, key);
+        model[worker].erase(key);
+      }
+      const auto asked = worker_id{static_cast<std::int32_t>(random() % static_cast<unsigned>(num_workers))};
+      REQUIRE(index.holds(asked, key) == model[static_cast<std::int32_t>(asked)].contains(key));
+    }
+    for (auto i = 0; i < 100; ++i) {
+      auto keys = std::vector<std::uint64_t>(4);
+      std::ranges::generate(keys, [&] { return std::uint64_t{random() % 500} * 0x9e37'79b9'7f4a'7c15U; });
+      const auto found = held_by(index, keys);
+      for (auto worker = 0; worker < num_workers; ++worker) {
+        const auto lost = std::ranges::find_if(keys, [&](auto key) { return !model[worker].contains(key); });
+        REQUIRE(found[static_cast<std::size_t>(worker)] == lost - keys.begin());
+      }
+    }
+  }
+}
+
+TEST_CASE("what finds no room is refused, and the rest stays", "[router]") {
+  auto index = worker_index{{.num_blocks = 8, .num_workers = 1}};
+  auto kept = std::vector<std::uint64_t>{};
+  auto num_refused = 0;
+  for (auto key = std::uint64_t{1}; key < 200; ++key) {
+    if (index.add(worker_id{0}, key)) {
+      kept.push_back(key);
+    } else {
+      ++num_refused;
+    }
+  }
+  CHECK(num_refused > 0);
+  CHECK(kept.size() >= 8);
+  CHECK(std::ranges::all_of(kept, [&](auto key) { return index.holds(worker_id{0}, key); }));
+  std::ranges::for_each(kept, [&](auto key) { index.remove(worker_id{0}, key); });
+  CHECK(index.add(worker_id{0}, 1'000));
+}
+
+TEST_CASE("each worker's own thread, and one that asks", "[router]") {
+  constexpr auto num_workers = 4;
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto index = worker_index{{.num_blocks = 200, .num_workers = num_workers}};
+  auto done = std::atomic<int>{0};
+  auto wrong = std::atomic<int>{0};
+  auto left = std::array<std::set<std::uint64_t>, num_workers>{};
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto worker = 0; worker < num_workers; ++worker) {
+      threads.emplace_back([&, worker] {
+        auto random = std::mt19937{seed + static_cast<unsigned>(worker)};
+        auto& own = left[static_cast<std::size_t>(worker)];
+        for (auto i = 0; i < 20'000; ++i) {
+          const auto key = std::uint64_t{1 + random() % 100};
+          if (random() % 2 == 0) {
+            if (index.add(worker_id{worker}, key)) {
+              own.insert(key);
+            }
+          } else {
+            index.remove(worker_id{worker}, key);
+            own.erase(key);
+          }
+          wrong += index.holds(worker_id{worker}, key) != own.contains(key);
+        }
+        ++done;
+      });
+    }
+    threads.emplace_back([&] {
+      const auto keys = std::array<std::uint64_t, 3>{1, 2, 3};
+      auto held = std::array<std::int64_t, num_workers>{};
+      while (done < num_workers) {
+        index.num_held(keys, held);
+        wrong += std::ranges::any_of(held, [](auto count) { return count < 0 || count > 3; });
+      }
+    });
+  }
+  CHECK(wrong == 0);
+  for (auto worker = 0; worker < num_workers; ++worker) {
+    for (auto key = std::uint64_t{1}; key <= 100; ++key) {
+      REQUIRE(index.holds(worker_id{worker}, key) == left[static_cast<std::size_t>(worker)].contains(key));
+    }
+  }
+}
+
+/// Two workers' threads give entries other keys. The first one's bit is in the word that is claimed; `Second` may be in
+/// another word.
+template <std::int32_t Second>
+struct entries_change_keys {
+  static constexpr auto workers = std::array{worker_id{0}, worker_id{Second}};
+
+  // Odd keys, so that all of them want the first entry of one bucket.
+  static constexpr auto shared = std::uint64_t{1};
+  static constexpr auto own = std::array<std::uint64_t, 2>{3, 5};
+
+  basic_worker_index<scheduled> index{{.num_blocks = 1, .num_workers = 65}};
+
+  explicit entries_change_keys(execution& e) {
+    static_cast<void>(index.add(workers[0], shared));
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      e.spawn([this, &e, i] {
+        index.remove(workers[i], shared);
+        e.expect(index.add(workers[i], own[i]), "no room");
+        e.expect(index.holds(workers[i], own[i]), "an added block is not found");
+        e.expect(index.add(workers[i], shared), "no room");
+        e.expect(index.holds(workers[i], shared), "a block that two add is not found");
+      });
+    }
+    e.run();
+  }
+};
+
+template <std::int32_t Second>
+void run_to_the_end(execution& e) {
+  auto scene = entries_change_keys<Second>{e};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto worker = scene.workers[i];
+    e.expect(scene.index.holds(worker, scene.shared) && scene.index.holds(worker, scene.own[i]), "an added block is lost");
+    e.expect(!scene.index.holds(worker, scene.own[1 - i]), "a block is found at a worker that never held it");
+  }
+}
+
+template <std::int32_t Second>
+void run(execution& e) {
+  const auto scene = entries_change_keys<Second>{e};
+}
+
+TEST_CASE("entries change keys under every schedule", "[router]") {
+  for (const auto body : {run_to_the_end<1>, run_to_the_end<64>}) {
+    const auto found = explorer{{.preemptions = 2, .surprises = 0}}.exhaustive(body);
+    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+}
+
+TEST_CASE("a thread stopped anywhere in the index stops no other", "[router]") {
+  for (const auto body : {run<1>, run<64>}) {
+    for (const auto thread : {0U, 1U}) {
+      const auto found = explorer{}.stopped_anywhere(body, thread, 1);
+      CHECK(found.failure.empty());
+      CHECK(found.complete);
+    }
+  }
+}
+
+}  // namespace
