@@ -33,17 +33,13 @@ class worker_feed {
       ++known->second.count;
       return;
     }
-    auto key = std::uint64_t{};
-    if (!parent) {
-      key = keys_.first(tokens);
-    } else if (const auto before = blocks_.find(*parent); before != blocks_.end()) {
-      key = keys_.next(before->second.key, tokens);
-    } else {
+    const auto key = key_behind(parent, tokens);
+    if (!key) {
       ++num_orphans_;
       return;
     }
-    blocks_.emplace(hash, block{key, 1});
-    num_refused_ += !index_->add(worker_, key);
+    blocks_.emplace(hash, block{*key, 1});
+    num_refused_ += !index_->add(worker_, *key);
   }
 
   /// A block left the worker's cache.
@@ -77,6 +73,16 @@ class worker_feed {
     std::uint64_t key;
     std::int64_t count;
   };
+
+  /// None when the parent is unknown.
+  [[nodiscard]] std::optional<std::uint64_t> key_behind(std::optional<std::uint64_t> parent,
+                                                        std::span<const token> tokens) const noexcept {
+    if (!parent) {
+      return keys_.first(tokens);
+    }
+    const auto before = blocks_.find(parent.value());
+    return before == blocks_.end() ? std::nullopt : std::optional{keys_.next(before->second.key, tokens)};
+  }
 
   Index* index_;
   worker_id worker_;

@@ -48,7 +48,9 @@ class basic_worker_index {
     const auto num_buckets = std::bit_ceil(static_cast<std::size_t>(config.num_blocks) * 2 / bucket_size + 2);
     bucket_mask_ = num_buckets - 1;
     buckets_ = std::make_unique<bucket[]>(num_buckets);
-    workers_ = std::make_unique<Atomic<std::uint64_t>[]>(num_buckets * bucket_size * num_words_);
+    if (num_words_ > 1) {
+      further_words_ = std::make_unique<Atomic<std::uint64_t>[]>(num_buckets * bucket_size * (num_words_ - 1));
+    }
   }
 
   [[nodiscard]] std::int32_t num_workers() const noexcept { return num_workers_; }
@@ -56,43 +58,50 @@ class basic_worker_index {
   /// Notes that a worker holds a block. False when both buckets are full: the block is not found later.
   bool add(worker_id worker, std::uint64_t key) noexcept {
     const auto bit = position(worker);
-    const auto added =
-        visit(key, [&](std::size_t entry) { return key_of(entry).load() == proper(key) && join(entry, key, bit); });
-    return added || visit(key, [&](std::size_t entry) { return claim(entry, key, bit); });
+    auto is_known = false;
+    const auto held = visit(key, [&](std::size_t entry) {
+      const bool matches = has_key(entry, key);
+      is_known |= matches;
+      return matches && (word(entry, bit.word).load() & bit.mask) != 0;
+    });
+    return held != no_entry ||
+           (is_known &&
+            visit(key, [&](std::size_t entry) { return has_key(entry, key) && join(entry, key, bit); }) != no_entry) ||
+           visit(key, [&](std::size_t entry) { return claim(entry, key, bit); }) != no_entry;
   }
 
   /// Notes that a worker has lost a block; nothing when it held none.
   void remove(worker_id worker, std::uint64_t key) noexcept {
     const auto bit = position(worker);
+    // At most one entry says that the worker holds the key, and while it does, its key stays.
     visit(key, [&](std::size_t entry) {
-      // While the worker's bit is set, the key cannot change.
-      if (key_of(entry).load() == proper(key) && (word(entry, bit.word).load() & bit.mask) != 0) {
+      const bool held = has_key(entry, key) && (word(entry, bit.word).load() & bit.mask) != 0;
+      if (held) {
         word(entry, bit.word).fetch_and(~bit.mask);
       }
-      return false;
+      return held;
     });
   }
 
   /// Sets, for each worker, the number of leading keys that it holds. `held` has an element for each worker.
   void num_held(std::span<const std::uint64_t> keys, std::span<std::int64_t> held) const noexcept {
     assert(std::ssize(held) == num_workers_);
-    auto left = worker_set{};  // workers that hold all keys so far
-    for (std::int32_t worker = 0; worker < num_workers_; ++worker) {
-      const auto bit = position(worker_id{worker});
-      left[bit.word] |= bit.mask;
-    }
+    auto left = all_workers();  // those that hold all keys so far
     std::ranges::fill(held, std::ssize(keys));
+    for (const auto key : keys.first(std::min(keys.size(), lookahead))) {
+      prefetch(key);
+    }
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (i + lookahead < keys.size()) {
         prefetch(keys[i + lookahead]);
       }
-      const auto holders = workers_of(keys[i]);
       auto any = std::uint64_t{0};
       for (std::size_t w = 0; w < num_words_; ++w) {
-        for (auto lost = left[w] & ~holders[w]; lost != 0; lost &= lost - 1) {
+        const auto holders = workers_of(keys[i], w);
+        for (auto lost = left[w] & ~holders; lost != 0; lost &= lost - 1) {
           held[index_of(w, lost)] = static_cast<std::int64_t>(i);
         }
-        left[w] &= holders[w];
+        left[w] &= holders;
         any |= left[w];
       }
       if (any == 0) {
@@ -104,7 +113,7 @@ class basic_worker_index {
   /// Whether a worker holds a block.
   [[nodiscard]] bool holds(worker_id worker, std::uint64_t key) const noexcept {
     const auto bit = position(worker);
-    return (workers_of(key)[bit.word] & bit.mask) != 0;
+    return (workers_of(key, bit.word) & bit.mask) != 0;
   }
 
  private:
@@ -115,11 +124,14 @@ class basic_worker_index {
   static constexpr auto max_blocks = std::int64_t{1} << 40;
   static constexpr auto claimed = std::uint64_t{1} << 63;  // in the first word
   static constexpr auto lookahead = std::size_t{8};
+  static constexpr auto no_entry = ~std::size_t{0};
 
   using worker_set = std::array<std::uint64_t, max_words>;
 
-  struct alignas(64) bucket {
+  /// Two cache lines, which processors like to fetch together.
+  struct alignas(128) bucket {
     std::array<Atomic<std::uint64_t>, bucket_size> keys{};
+    std::array<Atomic<std::uint64_t>, bucket_size> first_words{};  // of each entry's set of workers
   };
 
   /// Where a worker is in an entry's set.
@@ -152,26 +164,41 @@ class basic_worker_index {
     return buckets_[entry / bucket_size].keys[entry % bucket_size];
   }
   [[nodiscard]] Atomic<std::uint64_t>& word(std::size_t entry, std::size_t index) const noexcept {
-    return workers_[entry * num_words_ + index];
+    return index == 0 ? buckets_[entry / bucket_size].first_words[entry % bucket_size]
+                      : further_words_[entry * (num_words_ - 1) + index - 1];
   }
 
-  /// Calls `found(entry)` on the entries where the key may be, until one returns true; whether one did.
-  template <class Found>
-  bool visit(std::uint64_t key, Found found) const noexcept {
+  [[nodiscard]] bool has_key(std::size_t entry, std::uint64_t key) const noexcept {
+    return key_of(entry).load() == proper(key);
+  }
+
+  [[nodiscard]] worker_set all_workers() const noexcept {
+    auto all = worker_set{};
+    for (auto worker = 0; worker < num_workers_; ++worker) {
+      const auto bit = position(worker_id{worker});
+      all[bit.word] |= bit.mask;
+    }
+    return all;
+  }
+
+  /// The first entry where the key may be and for which `accept(entry)` is true; `no_entry` if there is none.
+  template <class Accept>
+  std::size_t visit(std::uint64_t key, Accept accept) const noexcept {
     for (const auto home : homes(key)) {
       for (auto entry = home * bucket_size; entry < (home + 1) * bucket_size; ++entry) {
-        if (found(entry)) {
-          return true;
+        if (accept(entry)) {
+          return entry;
         }
       }
     }
-    return false;
+    return no_entry;
   }
 
   void prefetch(std::uint64_t key) const noexcept {
-    for (const auto home : homes(key)) {
-      __builtin_prefetch(&buckets_[home]);
-    }
+    const auto [first, second] = homes(key);
+    __builtin_prefetch(&buckets_[first].keys);
+    __builtin_prefetch(&buckets_[first].first_words);
+    __builtin_prefetch(&buckets_[second].keys);
   }
 
   /// Adds a worker to an entry that has this key; false when the entry is claimed or has another key by now. The bit is
@@ -189,7 +216,7 @@ class basic_worker_index {
       word(entry, bit.word).fetch_or(bit.mask);
     }
     // In this order: a thread that claims the entry behind the first load sees the bit, and leaves the key.
-    if ((first.load() & claimed) == 0 && key_of(entry).load() == proper(key)) {
+    if ((first.load() & claimed) == 0 && has_key(entry, key)) {
       return true;
     }
     word(entry, bit.word).fetch_and(~bit.mask);
@@ -209,25 +236,25 @@ class basic_worker_index {
         return false;
       }
     }
-    key_of(entry).store(proper(key));
-    word(entry, bit.word).fetch_or(bit.mask);
-    first.fetch_and(~claimed);
+    key_of(entry).store(proper(key), std::memory_order_release);
+    if (bit.word != 0) {
+      word(entry, bit.word).fetch_or(bit.mask);
+    }
+    first.store(bit.word == 0 ? bit.mask : 0, std::memory_order_release);  // no other thread changes a claimed word
     return true;
   }
 
-  [[nodiscard]] worker_set workers_of(std::uint64_t key) const noexcept {
-    auto found = worker_set{};
+  /// One word of the set of workers that hold a key.
+  [[nodiscard]] std::uint64_t workers_of(std::uint64_t key, std::size_t index) const noexcept {
+    auto found = std::uint64_t{0};
     const auto sought = proper(key);
     visit(key, [&](std::size_t entry) {
-      if (key_of(entry).load(std::memory_order_acquire) == sought) {
-        auto seen = worker_set{};
-        for (std::size_t w = 0; w < num_words_; ++w) {
-          seen[w] = word(entry, w).load(std::memory_order_acquire);
-        }
+      const auto& here = key_of(entry);
+      if (here.load(std::memory_order_acquire) == sought) {
+        const auto seen = word(entry, index).load(std::memory_order_acquire);
         // A worker is added behind the key, so workers of another key come with that key.
-        if (key_of(entry).load(std::memory_order_acquire) == sought) {
-          seen[0] &= ~claimed;
-          std::ranges::transform(found, seen, found.begin(), std::bit_or{});
+        if (here.load(std::memory_order_acquire) == sought) {
+          found |= index == 0 ? seen & ~claimed : seen;
         }
       }
       return false;
@@ -239,7 +266,7 @@ class basic_worker_index {
   std::size_t num_words_;
   std::size_t bucket_mask_ = 0;
   std::unique_ptr<bucket[]> buckets_;
-  std::unique_ptr<Atomic<std::uint64_t>[]> workers_;
+  std::unique_ptr<Atomic<std::uint64_t>[]> further_words_;
 };
 
 class worker_index : public basic_worker_index<std::atomic> {
