@@ -1,5 +1,11 @@
 #include "../support/cache_fixture.hpp"
 
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+
 #include <array>
 
 using namespace pagedkv;
@@ -250,6 +256,55 @@ TEST_CASE("a refusal says with which step the room comes", "[cache][steps]") {
   CHECK(cache.create_sequence(text(300, 8)));
   REQUIRE(cache.retire_step(late));
   REQUIRE(cache.release(kept));
+}
+
+TEMPLATE_TEST_CASE("blocks evicted ahead of need have no other use before the step that reads them retires",
+                   "[cache][steps]", single_thread, rw_lock, sharded_mutex, lock_free) {
+  auto cache = kv_cache<TestType, clock_sweep>{small_cache(4)};
+  const auto cached = create_committed(cache, text(0, 12));
+  const auto blocks = table_of(cache, cached);
+  REQUIRE(cache.release(cached));
+
+  const auto step = cache.begin_step({}).value();
+  auto victims = std::array{no_block, no_block};
+  CHECK(cache.evict(victims, step).value() == 2);
+  CHECK(victims == std::array{blocks[2], blocks[1]});  // the end of the chain
+  CHECK(cache.statistics().blocks == block_counts{.free = 1, .evictable = 1, .retiring = 2});
+  CHECK(cache.statistics().evictions == 2);
+  CHECK(num_cached(cache, text(0, 12)) == 4);
+  check_sound(cache);
+
+  const auto kept = create_committed(cache, text(100, 4));
+  const auto refused = cache.create_sequence(text(200, 8)).error();
+  CHECK(refused.code == error_code::capacity_exhausted);
+  CHECK(refused.step == step);
+  CHECK(num_cached(cache, text(0, 12)) == 4);
+
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks == block_counts{.free = 2, .in_use = 1, .evictable = 1});
+  check_sound(cache);
+  const auto last = cache.create_sequence(text(200, 8)).value().id;
+  release_all(cache, {kept, last});
+}
+
+TEST_CASE("an eviction ahead of need takes no more than is evictable, and needs an open step", "[cache][steps]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto held = create_committed(cache, text(0, 8));
+  const auto cached = create_committed(cache, text(100, 4));
+  REQUIRE(cache.release(cached));
+  auto victims = std::array{no_block, no_block, no_block};
+  CHECK(cache.evict(victims, step_id{}).error().code == error_code::unknown_step);
+  CHECK(cache.evict(victims, step_id{1}).error().code == error_code::unknown_step);
+  CHECK(num_cached(cache, text(100, 4)) == 4);
+
+  const auto step = cache.begin_step({}).value();
+  CHECK(cache.evict({}, step).value() == 0);
+  CHECK(cache.evict(victims, step).value() == 1);
+  CHECK(cache.evict(victims, step).value() == 0);
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.evict(victims, step).error().code == error_code::unknown_step);
+  CHECK(num_cached(cache, text(0, 8)) == 8);
+  release_all(cache, {held});
 }
 
 TEST_CASE("a refusal names a step that is open, also where steps retire out of order", "[cache][steps]") {

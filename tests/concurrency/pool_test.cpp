@@ -115,6 +115,16 @@ class audited_pool {
     }
   }
 
+  /// Evicts a block as a tier would: a transfer reads the contents, and its step retires after that.
+  void move_to_tier() {
+    const auto step = pool_.begin_step(step_use::named_sequences).value();
+    auto victim = std::array{no_block};
+    if (pool_.evict(victim, chains_, timestamp{0}, pool_.fence_of(step)) == 1) {
+      execution_.expect(contents_[to_index(victim[0])].read() == published_contents, "a transfer of other contents");
+    }
+    execution_.expect(pool_.retire_step(step).has_value(), "the step cannot be retired");
+  }
+
   /// Runs the threads. Afterwards nobody holds anything: every block is free or evictable, and can be allocated.
   void run() {
     execution_.run();
@@ -397,6 +407,53 @@ void occupation_races_hit(execution& e) {
   pool.run();
 }
 
+/// A block leaves while another thread hits it, and then wants a block.
+template <template <class> class Atomic>
+void leaving_races_hit(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  pool.release(block);
+  e.spawn([&] { pool.move_to_tier(); });
+  e.spawn([&] {
+    pool.hit(block);
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+/// Two threads evict: one ahead of need, the other to allocate.
+template <template <class> class Atomic>
+void leaving_races_claim(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  pool.release(blocks[1]);
+  e.spawn([&] { pool.move_to_tier(); });
+  e.spawn([&] {
+    const auto taken = pool.allocate();
+    e.expect(taken != no_block, "refused while a block was evictable");
+    if (taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+/// A block leaves while an earlier step retires, and with it the last reason to wait but one.
+template <template <class> class Atomic>
+void leaving_races_retirement(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  const auto earlier = pool.pool().begin_step().value();
+  pool.release(blocks[1]);
+  e.spawn([&] { pool.move_to_tier(); });
+  e.spawn([&] { e.expect(pool.pool().retire_step(earlier).has_value(), "the earlier step cannot be retired"); });
+  pool.run();
+}
+
 template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
   return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
@@ -408,7 +465,8 @@ std::vector<scenario> scenarios() {
           count_races_moves<Atomic>,           occupation_races_hit<Atomic>,
           fence_races_hit<Atomic>,             retire_races_another_holder<Atomic, true>,
           retire_races_another_holder<Atomic, false>,
-          allocation_races_moves<Atomic>};
+          allocation_races_moves<Atomic>,      leaving_races_hit<Atomic>,
+          leaving_races_claim<Atomic>,         leaving_races_retirement<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {

@@ -310,6 +310,62 @@ TEST_CASE("forgetting frees evictable blocks and no others", "[block_pool]") {
   CHECK(test.num_evicted == 0);
 }
 
+TEST_CASE("an evicted block leaves when the step that reads it has retired", "[block_pool]") {
+  auto test = evicting_pool{5};
+  const auto first = test.make_evictable();
+  const auto second = test.make_evictable();
+  const auto third = test.make_evictable();
+  const auto held = test.allocate(1)[0];
+  test.pool.publish(held);
+  const auto step = test.pool.begin_step(step_use::named_sequences).value();
+
+  auto victims = std::vector(2, no_block);
+  REQUIRE(test.pool.evict(victims, test.index, timestamp{}, test.pool.fence_of(step)) == 2);
+  CHECK(victims == std::vector{first, second});
+  CHECK(test.index.erased == victims);
+  test.check({1, 1, 1, 2});
+  CHECK_FALSE(test.pool.reference_published(first));
+  CHECK_FALSE(test.pool.can_lease(second));
+  CHECK(test.allocate(3).empty());
+  CHECK(test.pool.step_that_frees(2).step == step);
+
+  REQUIRE(test.pool.retire_step(step));
+  test.check({3, 1, 1, 0});
+  CHECK(test.allocate(3).size() == 3);
+  CHECK(test.pool.can_lease(third));
+  CHECK(test.pool.fence_of(step) == 0);
+}
+
+TEST_CASE("without a step, an evicted block is free at once", "[block_pool]") {
+  auto test = evicting_pool{4};
+  const auto parent = test.make_evictable();
+  const auto leaf = test.make_evictable();
+  test.index.with_children = {parent};
+  const auto leased = test.make_evictable();
+  REQUIRE(test.pool.lease(leased));
+
+  auto victims = std::vector(4, no_block);
+  CHECK(test.pool.evict(std::span{victims}.first(1), test.index, timestamp{}, 0) == 1);
+  CHECK(victims[0] == leaf);
+  test.check({2, 0, 2, 0});
+  test.index.with_children.clear();
+  CHECK(test.pool.evict(victims, test.index, timestamp{}, 0) == 1);
+  CHECK(victims[0] == parent);
+  test.check({3, 0, 1, 0});
+  test.pool.end_lease(leased);
+  CHECK(test.pool.evict(victims, test.index, timestamp{}, 0) == 1);
+  CHECK(test.pool.evict(victims, test.index, timestamp{}, 0) == 0);
+  test.check({4, 0, 0, 0});
+}
+
+TEST_CASE("a pool that does not evict takes no victim ahead of need either", "[block_pool]") {
+  auto test = pool_under_test<no_eviction>{2};
+  static_cast<void>(test.make_evictable());
+  auto victims = std::vector(1, no_block);
+  CHECK(test.pool.evict(victims, test.index, timestamp{}, 0) == 0);
+  test.check({1, 0, 1, 0});
+}
+
 TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   auto test = evicting_pool{8};
   const auto blocks = test.allocate(8);

@@ -10,6 +10,7 @@
 #include <pagedkv/cache/operations/create_sequence.hpp>
 #include <pagedkv/cache/operations/drop_before.hpp>
 #include <pagedkv/cache/operations/find_prefix.hpp>
+#include <pagedkv/cache/operations/evict.hpp>
 #include <pagedkv/cache/operations/fork.hpp>
 #include <pagedkv/cache/operations/gain_of_releasing.hpp>
 #include <pagedkv/cache/operations/hash_blocks.hpp>
@@ -510,6 +511,16 @@ class basic_kv_cache {
     }
     detail::apply_moves(state_, *moves, *names);
     return moves;
+  }
+
+  /// Evicts blocks ahead of need: writes at most `blocks.size()` ids, in the order in which they would be evicted, and
+  /// returns their number. No look-up finds them any more, but they keep their contents until this step, which is open,
+  /// and all before it have retired; then they are free. So K/V can be copied elsewhere before its memory has another
+  /// use: begin a step, evict, copy, retire the step. The hashes of the blocks come with the events of kind `evicted`.
+  /// Errors: `unknown_step`.
+  [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::evict(state_, blocks, step);
   }
 
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.

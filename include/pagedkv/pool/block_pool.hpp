@@ -124,6 +124,26 @@ class block_pool {
     return true;
   }
 
+  /// Evicts blocks ahead of need, in two phases. First, at most `blocks.size()` victims, whose ids are written, are
+  /// erased from `chains`; then the steps up to `fence` may read them, and when those have retired, they are free. So a
+  /// transfer that begins as a step can copy the contents elsewhere. A fence of 0 frees at once. Returns the number of
+  /// victims.
+  template <class Chains>
+  [[nodiscard]] std::size_t evict(std::span<block_id> blocks, Chains& chains, timestamp now,
+                                  std::uint32_t fence) noexcept {
+    auto num_evicted = std::size_t{0};
+    for (auto& block : blocks) {
+      block = victims_.claim_next(states_, chains, now, false);
+      if (block == no_block) {
+        break;
+      }
+      chains.erase(block);
+      leave(block, fence);
+      ++num_evicted;
+    }
+    return num_evicted;
+  }
+
   /// Whether a lease or a reference could be taken if no other thread interferes: the block is published, no thread
   /// evicts it, and its count is not full.
   [[nodiscard]] bool can_lease(block_id block) const noexcept { return state(block).leasable(); }
@@ -206,14 +226,7 @@ class block_pool {
     chains.detach(block);
     chains.erase(block);
     victims_.erase(block);
-    const auto step = state(block).step();
-    if (step == 0) {
-      set_free(block);
-    } else {
-      states_.tally.add_retiring(1);
-      states_.words.set(block, block_state{}.with_step(step));
-      watch(block, step);
-    }
+    leave(block, state(block).step());
   }
 
   /// Stand around the withdrawals of one invalidation. An allocation that fails meanwhile, and gives back victims that
@@ -263,6 +276,8 @@ class block_pool {
   [[nodiscard]] std::int64_t num_open_steps() const noexcept { return retirement_.steps().num_open(); }
   /// The tag that blocks of a sequence wait for when it releases them while these steps use it; 0 for none.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
+  /// The tag that blocks wait for while this step reads them; 0 unless it is open.
+  [[nodiscard]] std::uint32_t fence_of(step_id step) const noexcept { return retirement_.steps().tag(step); }
   /// The step with which this many retiring blocks are available: see `step_fence`. O(retiring + shared + pool / 64)
   /// while steps are open.
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const own_blocks& own = {}) const noexcept {
@@ -314,6 +329,17 @@ class block_pool {
   void set_free(block_id block) noexcept {
     states_.words.set(block, block_state{});
     free_.push(block);
+  }
+
+  /// A block that is erased from the index becomes free as soon as the steps up to a fence have retired.
+  void leave(block_id block, std::uint32_t fence) noexcept {
+    if (fence == 0) {
+      set_free(block);
+    } else {
+      states_.tally.add_retiring(1);
+      states_.words.set(block, block_state{}.with_step(fence));
+      watch(block, fence);
+    }
   }
 
   void watch(block_id block, std::uint32_t tag) noexcept {

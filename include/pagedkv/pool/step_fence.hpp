@@ -85,6 +85,12 @@ class step_fence {
     return latest >= oldest_open ? tag_of(latest) : 0;
   }
 
+  /// The tag of a step; 0 unless it is open.
+  [[nodiscard]] std::uint32_t tag(step_id step) const noexcept {
+    const auto number = static_cast<std::uint64_t>(step);
+    return number > retired() && number <= begun() && !retired_early(number) ? tag_of(number) : 0;
+  }
+
   /// Whether the steps up to a tag have retired. The tag is not older than 2^30 steps.
   [[nodiscard]] bool passed(std::uint32_t tag) const noexcept { return num_before_passed(tag, retired()) <= 0; }
 
