@@ -195,6 +195,57 @@ TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attentio
   }
 }
 
+TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them", "[attention]",
+                           (nhd, hnd), (float32, float16, bfloat16, int8, sixteenths)) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  struct dims {
+    std::int32_t key;
+    std::int32_t value;
+    bool latent;
+  };
+  for (const auto& [key, value, latent] : {dims{192, 128, false}, dims{40, 96, false}, dims{64, 20, false},
+                                           dims{576, 512, true}, dims{36, 21, true}, dims{32, 32, true}}) {
+    for (const auto group_size : {1, 3, 20}) {
+      CAPTURE(key, value, latent, group_size);
+      auto shape = batch_shape{{0, 1, 33, 150}};
+      shape.head_dim = key;
+      shape.value_dim = value;
+      shape.num_kv_heads = latent ? 1 : 2;
+      shape.latent = latent;
+      shape.group_size = group_size;
+      auto attention = attention_under_test<TestType>{shape, random};
+      check_against_reference(attention);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention]", nhd<float32>, hnd<float16>, nhd<int8>) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (const auto group_size : {1, 4}) {
+    auto shape = batch_shape{{5, 16, 49, 70, 200, 32}};
+    shape.queries = {5, 1, 16, 16, 3, 32};
+    shape.tree = true;
+    shape.group_size = group_size;
+    auto attention = attention_under_test<TestType>{shape, random};
+    check_against_reference(attention);
+    auto options = attention_options{};
+    options.window = 20;
+    options.soft_cap = 5;
+    check_against_reference(attention, options);
+  }
+  auto shape = batch_shape{{40}};
+  shape.queries = {33};
+  shape.tree = true;
+  auto attention = attention_under_test<TestType>{shape, random};
+  const auto refused = attention.attend();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().value == 33);
+}
+
 TEMPLATE_TEST_CASE("one token's output is its value", "[attention]", nhd<float32>, hnd<float16>, nhd<bfloat16>) {
   auto random = std::mt19937{8};
   auto attention = attention_under_test<TestType>{batch_shape{{1}}, random};

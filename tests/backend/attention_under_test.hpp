@@ -21,6 +21,9 @@ struct batch_shape {
   std::int32_t head_dim = 64;
   std::vector<std::int32_t> queries = {};  // of each row; empty: one each
   float magnitude = 1;                // of keys, values and queries
+  std::int32_t value_dim = 0;         // 0: as long as keys
+  bool latent = false;
+  bool tree = false;  // random tree masks
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds garbage: NaN where the element has one.
@@ -32,7 +35,8 @@ class attention_under_test {
   static constexpr std::int32_t layer = 1;
 
   template <class Random>
-  attention_under_test(const batch_shape& shape, Random& random) : shape_(shape), storage_(config_of(shape)) {
+  attention_under_test(const batch_shape& shape, Random& random) 
+      : shape_(shape), storage_(group_of(shape), shape.block_size, num_blocks_of(shape)) {
     std::fill_n(storage_.data(), storage_.size(), std::byte{0xff});
     auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(storage_.view().num_blocks));
     std::iota(blocks.begin(), blocks.end(), 0);
@@ -51,6 +55,9 @@ class attention_under_test {
       fill_row(row, random);
     }
     fill_queries(random);
+    for (auto query = 0; query < (shape.tree ? query_indptr_.back() : 0); ++query) {
+      tree_masks_.push_back(static_cast<std::uint32_t>(random()));
+    }
   }
 
   [[nodiscard]] const block_storage_view& view() const { return storage_.view(); }
@@ -63,6 +70,7 @@ class attention_under_test {
     if (!shape_.queries.empty()) {
       result.query_indptr = query_indptr_;
     }
+    result.tree_masks = tree_masks_;
     return result;
   }
 
@@ -75,7 +83,8 @@ class attention_under_test {
   void write(std::size_t row, std::int64_t token, const std::vector<float>& key, const std::vector<float>& value) {
     const auto slots = std::vector{slot_of(row, token)};
     const auto dim = shape_.head_dim;
-    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim, 1}, {value.data(), 0, dim, 1})
+    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim, 1},
+                               {value.data(), 0, value_dim(), 1})
         .value();
   }
 
@@ -102,7 +111,7 @@ class attention_under_test {
     auto numbers = std::vector<float>{};
     for (auto query = query_indptr_[row]; query < query_indptr_[row + 1]; ++query) {
       for (auto head = 0; head < num_heads(); ++head) {
-        for (auto d = 0; d < shape_.head_dim; ++d) {
+        for (auto d = 0; d < value_dim(); ++d) {
           numbers.push_back(output_at(query, head, d));
         }
         numbers.push_back(log_sum_exp(query, head));
@@ -121,14 +130,14 @@ class attention_under_test {
     for (auto row = std::size_t{0}; row < shape_.lengths.size(); ++row) {
       const auto problem = problem_of(row);
       const auto answer = reference_attention(problem, options);
-      const auto row_size = static_cast<std::size_t>(num_heads()) * static_cast<std::size_t>(shape_.head_dim);
+      const auto row_size = static_cast<std::size_t>(num_heads()) * static_cast<std::size_t>(value_dim());
       for (auto i = std::int64_t{0}; i < problem.num_queries; ++i) {
         const auto query = query_indptr_[row] + i;
         // All heads in one: the terms of a single number may cancel out, and then only they say what is large.
         const auto wanted = std::span{answer.output}.subspan(static_cast<std::size_t>(i) * row_size, row_size);
         worst = worse(worst, relative_error(wanted, [&](std::size_t n) {
                         const auto at = static_cast<std::int64_t>(n);
-                        return output_at(query, at / shape_.head_dim, at % shape_.head_dim);
+                        return output_at(query, at / value_dim(), at % value_dim());
                       }));
         for (auto head = std::int64_t{0}; head < num_heads(); ++head) {
           const auto wanted_sum = answer.log_sum_exp[static_cast<std::size_t>(i * num_heads() + head)];
@@ -146,22 +155,28 @@ class attention_under_test {
     return (length + shape.block_size - 1) / shape.block_size;
   }
 
-  static cache_config config_of(const batch_shape& shape) {
-    auto config = cache_config{};
-    config.block_size = shape.block_size;
-    config.num_blocks = 3;
+  static group_config group_of(const batch_shape& shape) {
+    auto group = group_config{};
+    group.kind = shape.latent ? group_kind::latent : group_kind::full;
+    group.num_layers = 2;
+    group.num_kv_heads = shape.num_kv_heads;
+    group.key_dim = shape.head_dim;
+    group.value_dim = shape.value_dim == 0 ? shape.head_dim : shape.value_dim;
+    return group;
+  }
+
+  static std::int32_t num_blocks_of(const batch_shape& shape) {
+    auto num_blocks = 3;
     for (const auto length : shape.lengths) {
-      config.num_blocks += static_cast<std::int32_t>(blocks_of(shape, length));
+      num_blocks += static_cast<std::int32_t>(blocks_of(shape, length));
     }
-    config.num_layers = 2;
-    config.num_kv_heads = shape.num_kv_heads;
-    config.head_dim = shape.head_dim;
-    return config;
+    return num_blocks;
   }
 
   static double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
-  [[nodiscard]] std::int64_t head_stride() const { return shape_.head_dim + 3; }
+  [[nodiscard]] std::int32_t value_dim() const { return storage_.view().dim_of_values(); }
+  [[nodiscard]] std::int64_t head_stride() const { return std::max(shape_.head_dim, value_dim()) + 3; }
   [[nodiscard]] std::int64_t token_stride() const { return num_heads() * head_stride() + 5; }
 
   template <class Random>
@@ -175,11 +190,11 @@ class attention_under_test {
       slots.push_back(slot_of(row, token));
     }
     auto keys = std::vector<float>(static_cast<std::size_t>(length * heads * dim));
-    auto values = keys;
+    auto values = std::vector<float>(static_cast<std::size_t>(length * heads * value_dim()));
     std::ranges::generate(keys, [&] { return number(random); });
     std::ranges::generate(values, [&] { return number(random); });
     host::append<element_type>(storage_.view(), layer, slots, {keys.data(), heads * dim, dim, length},
-                               {values.data(), heads * dim, dim, length})
+                               {values.data(), heads * value_dim(), value_dim(), length})
         .value();
   }
 
@@ -198,6 +213,9 @@ class attention_under_test {
                               shape_.lengths[row]);
     problem.num_queries = query_indptr_[row + 1] - query_indptr_[row];
     problem.num_heads = num_heads();
+    for (auto query = query_indptr_[row]; shape_.tree && query < query_indptr_[row + 1]; ++query) {
+      problem.tree_masks.push_back(tree_masks_[static_cast<std::size_t>(query)]);
+    }
     for (auto i = std::int64_t{0}; i < problem.num_queries * num_heads(); ++i) {
       const auto query = query_indptr_[row] + i / num_heads();
       for (auto d = 0; d < shape_.head_dim; ++d) {
@@ -215,6 +233,7 @@ class attention_under_test {
   std::vector<block_id> indices_;
   std::vector<std::int32_t> last_block_len_;
   std::vector<typename Input::storage> queries_;
+  std::vector<std::uint32_t> tree_masks_;
   std::vector<typename Output::storage> output_;
   std::vector<float> log_sum_exp_;
 };

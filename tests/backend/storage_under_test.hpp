@@ -23,7 +23,13 @@ class storage_under_test {
   using layout_type = Layout;
 
   explicit storage_under_test(const cache_config& config)
-      : plan_(plan_storage<Layout>(config, size_of_element<Element>).value()),
+      : storage_under_test(plan_storage<Layout>(config, size_of_element<Element>).value()) {}
+
+  storage_under_test(const group_config& group, std::int32_t block_size, std::int32_t num_blocks)
+      : storage_under_test(plan_storage<Layout>(group, block_size, num_blocks, size_of_element<Element>).value()) {}
+
+  explicit storage_under_test(const storage_plan& plan)
+      : plan_(plan),
         memory_(host_allocator{}.allocate(size(), block_alignment)) {
     std::fill_n(memory_.get(), size(), std::byte{0xa5});
     plan_.view.base = memory_.get();

@@ -46,9 +46,13 @@ std::vector<extent> extents_of(const block_storage_view& view, bool scaled) {
       for (auto offset = 0; offset < view.block_size; ++offset) {
         for (auto head = 0; head < view.num_kv_heads; ++head) {
           add(view.template key<Storage>(layer, block, offset, head), view.head_dim);
-          add(view.template value<Storage>(layer, block, offset, head), view.head_dim);
+          if (!view.is_latent()) {
+            add(view.template value<Storage>(layer, block, offset, head), view.dim_of_values());
+          }
           if (scaled) {
             add(view.key_scale(layer, block, offset, head), 1);
+          }
+          if (scaled && !view.is_latent()) {
             add(view.value_scale(layer, block, offset, head), 1);
           }
         }
@@ -58,10 +62,10 @@ std::vector<extent> extents_of(const block_storage_view& view, bool scaled) {
   return extents;
 }
 
-template <class Layout, class Storage>
-void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
-  CAPTURE(config.block_size, config.num_kv_heads, config.head_dim, sizeof(Storage), scale_bytes);
-  auto plan = plan_storage<Layout>(config, {sizeof(Storage), scale_bytes}).value();
+template <class Storage>
+void check_disjoint(storage_plan plan, std::int64_t scale_bytes) {
+  const auto& view = plan.view;
+  CAPTURE(view.block_size, view.num_kv_heads, view.head_dim, view.value_dim, sizeof(Storage), scale_bytes);
   const auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(plan.bytes));
   plan.view.base = memory.get();
 
@@ -73,7 +77,7 @@ void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
                                           [](const extent& a, const extent& b) { return a.end > b.begin; });
   CHECK(overlap == extents.end());
 
-  const auto layers_and_blocks = std::int64_t{config.num_layers} * config.num_blocks;
+  const auto layers_and_blocks = std::int64_t{view.num_layers} * view.num_blocks;
   CHECK(plan.bytes == plan.view.layer_bytes() * layers_and_blocks);
   auto payload = std::int64_t{0};
   for (const auto& e : extents) {
@@ -82,11 +86,16 @@ void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
     CHECK(e.begin % width == 0);
   }
   CHECK(plan.bytes - payload < (block_alignment + 4) * layers_and_blocks);
-  for (auto layer = 0; layer < config.num_layers; ++layer) {
-    for (auto block = 0; block < config.num_blocks; ++block) {
+  for (auto layer = 0; layer < view.num_layers; ++layer) {
+    for (auto block = 0; block < view.num_blocks; ++block) {
       CHECK((plan.view.block(layer, block) - plan.view.base) % block_alignment == 0);
     }
   }
+}
+
+template <class Layout, class Storage>
+void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
+  check_disjoint<Storage>(plan_storage<Layout>(config, {sizeof(Storage), scale_bytes}).value(), scale_bytes);
 }
 
 }  // namespace
@@ -103,6 +112,35 @@ TEMPLATE_LIST_TEST_CASE("rows and scales lie apart, inside the storage and align
       }
     }
   }
+}
+
+TEMPLATE_LIST_TEST_CASE("values may have rows of their own, or be the first part of keys", "[layout]", all_layouts) {
+  for (const auto latent : {false, true}) {
+    auto group = group_config{};
+    group.kind = latent ? group_kind::latent : group_kind::full;
+    group.num_layers = 2;
+    group.num_kv_heads = latent ? 1 : 3;
+    group.key_dim = 21;
+    group.value_dim = latent ? 16 : 35;
+    for (const auto scale_bytes : {std::int64_t{0}, std::int64_t{4}}) {
+      const auto plan = plan_storage<TestType>(group, 5, 3, {2, scale_bytes}).value();
+      check_disjoint<std::uint16_t>(plan, scale_bytes);
+      REQUIRE(plan.view.value_dim == group.value_dim);
+      CHECK(plan.view.is_latent() == latent);
+      auto view = plan.view;
+      view.base = reinterpret_cast<std::byte*>(std::uintptr_t{4096});
+      const auto head = latent ? 0 : 2;
+      CHECK(view.keys_alone().template key<std::uint16_t>(1, 2, 3, head) ==
+            view.template key<std::uint16_t>(1, 2, 3, head));
+      CHECK(view.values_alone().template key<std::uint16_t>(1, 2, 3, head) ==
+            view.template value<std::uint16_t>(1, 2, 3, head));
+    }
+  }
+  auto state = group_config{};
+  state.kind = group_kind::state;
+  state.state_bytes = 8;
+  CHECK_FALSE(plan_storage<TestType>(state, 5, 3, {2, 0}));
+  CHECK_FALSE(plan_storage<TestType>(group_config{}, 0, 3, {2, 0}));
 }
 
 TEST_CASE("one layer of one block is K, V, K scales, V scales, padded", "[layout]") {

@@ -24,6 +24,7 @@ struct attention_problem {
   std::vector<double> keys;     // [token][KV head][key_dim]
   std::vector<double> values;   // [token][KV head][value_dim]
   std::vector<double> queries;  // [query][head][key_dim]
+  std::vector<std::uint32_t> tree_masks = {};  // [query]; empty: no tree
 };
 
 struct attention_answer {
@@ -38,11 +39,12 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
   using storage = typename Element::storage;
   problem.num_tokens = num_tokens;
   problem.num_kv_heads = view.num_kv_heads;
-  problem.key_dim = problem.value_dim = view.head_dim;
+  problem.key_dim = view.head_dim;
+  problem.value_dim = view.dim_of_values();
   problem.keys.clear();
   problem.values.clear();
-  const auto read_row = [&](std::vector<double>& numbers, const storage* row, const float* scale) {
-    for (auto i = 0; i < view.head_dim; ++i) {
+  const auto read_row = [&](std::vector<double>& numbers, std::int64_t dim, const storage* row, const float* scale) {
+    for (auto i = std::int64_t{0}; i < dim; ++i) {
       numbers.push_back(scale == nullptr ? double{Element::decode(row[i], 1.0f)}
                                          : double{Element::decode(row[i], 1.0f)} * double{*scale});
     }
@@ -52,15 +54,15 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
     const auto offset = static_cast<std::int32_t>(t % view.block_size);
     for (auto head = 0; head < view.num_kv_heads; ++head) {
       if (block < 0) {
-        const auto dim = static_cast<std::size_t>(view.head_dim);
-        problem.keys.insert(problem.keys.end(), dim, std::nan(""));
-        problem.values.insert(problem.values.end(), dim, std::nan(""));
+        problem.keys.insert(problem.keys.end(), static_cast<std::size_t>(problem.key_dim), std::nan(""));
+        problem.values.insert(problem.values.end(), static_cast<std::size_t>(problem.value_dim), std::nan(""));
         continue;
       }
       const auto* const key_scale = Element::scaled ? view.key_scale(layer, block, offset, head) : nullptr;
       const auto* const value_scale = Element::scaled ? view.value_scale(layer, block, offset, head) : nullptr;
-      read_row(problem.keys, view.template key<storage>(layer, block, offset, head), key_scale);
-      read_row(problem.values, view.template value<storage>(layer, block, offset, head), value_scale);
+      read_row(problem.keys, problem.key_dim, view.template key<storage>(layer, block, offset, head), key_scale);
+      read_row(problem.values, problem.value_dim, view.template value<storage>(layer, block, offset, head),
+               value_scale);
     }
   }
 }
@@ -86,6 +88,13 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
   return score;
 }
 
+/// Whether a tree mask hides a token from a query.
+[[nodiscard]] inline bool hidden_by_tree(const attention_problem& problem, std::int64_t query, std::int64_t token) {
+  const auto in_tree = token - (problem.num_tokens - problem.num_queries);
+  return !problem.tree_masks.empty() && in_tree >= 0 && in_tree != query &&
+         (problem.tree_masks[static_cast<std::size_t>(query)] >> in_tree & 1U) == 0;
+}
+
 /// Attention in float64, from its definition. A query that sees no token gives zeros and minus infinity.
 [[nodiscard]] inline attention_answer reference_attention(const attention_problem& problem,
                                                           const attention_options& options) {
@@ -104,7 +113,8 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
     auto scores = std::vector<double>{};
     auto highest = options.sinks == nullptr ? -infinity : double{options.sinks[head]};
     for (auto token = begin; token < end; ++token) {
-      scores.push_back(reference_score(problem, options, query, head, token));
+      scores.push_back(hidden_by_tree(problem, query, token) ? -infinity
+                                                             : reference_score(problem, options, query, head, token));
       highest = std::max(highest, scores.back());
     }
     auto sum = options.sinks == nullptr ? 0.0 : std::exp(double{options.sinks[head]} - highest);

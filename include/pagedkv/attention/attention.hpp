@@ -24,11 +24,12 @@ struct attention_shape {
   std::int32_t num_kv_heads = 1;
   std::int32_t group_size = 1;    // query heads of each KV head
   std::int32_t window = 0;        // as in `attention_options`
-  std::int32_t columns = 8;       // pairs of query token and head that a wave processes together; the device says
-  std::int32_t num_shares = 1;    // waves that run at once; the device says
+  std::int32_t columns = 8;       // pairs of query token and head that are processed together; the device says
+  std::int32_t num_shares = 1;    // waves, or workgroups, that run at once; the device says
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
   std::int32_t max_partials = 0;  // partial results; 0: twice the shares, which suffices without `split_tokens`
+  std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: rows have few queries
 };
 
 /// How a device shares the work on a batch among waves, made by `attention_planner`, and working memory. Pointers are
@@ -39,19 +40,27 @@ struct attention_plan {
   std::byte* workspace = nullptr;    // `attention_workspace_bytes`, aligned to 16; one call at a time uses it
 };
 
+/// The query tokens of a row that has tree masks.
+inline constexpr std::int32_t largest_attention_tree = 32;
+
 /// The sequences of a batch, as `compressed_batch` holds them; every span is memory that the backend reads. The queries
 /// of row i belong to the last tokens of its sequence, in order: a query sees its own token's key and all earlier ones.
+///
+/// With tree masks, the query tokens of each row are the tokens of a tree of drafts, each after its ancestors. A query
+/// sees its own token, all tokens before the tree, and the j-th token of the tree if that comes earlier and bit j of the
+/// query's mask is set. Windows and ALiBi count tokens in the order of the sequence, not along branches.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
   std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
   attention_plan plan = {};                      // for devices
+  std::span<const std::uint32_t> tree_masks = {};  // [query token], see below; empty: no trees
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };
 
-/// Queries: rows `[token][head][dim]`. The number of query heads is a multiple of the number of KV heads; query head h
+/// Queries: rows `[token][head][dim]`, as long as keys. The number of query heads is a multiple of the number of KV heads; query head h
 /// attends to KV head h / group size.
 template <class Number>
 struct attention_queries {
@@ -59,7 +68,7 @@ struct attention_queries {
   std::int32_t num_heads = 0;
 };
 
-/// Where results are written: rows like those of the queries and, for each query token and head, the natural logarithm
+/// Where results are written: rows like those of the queries, as long as values, and, for each query token and head, the natural logarithm
 /// of the sum of the exponentials of its scores, sink included. An empty sequence gives zeros and minus infinity.
 template <class Number>
 struct attention_output {

@@ -19,6 +19,7 @@ template <element Element, element Output = float32>
     return checked;
   }
   const auto dim = static_cast<std::size_t>(view.head_dim);
+  const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
   for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
     for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
       auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
@@ -30,8 +31,8 @@ template <element Element, element Output = float32>
         value_scale = *view.value_scale(layer, block, offset, head);
       }
       recode_row<Output, Element>({view.template key<storage>(layer, block, offset, head), dim}, key_scale, {key, dim});
-      recode_row<Output, Element>({view.template value<storage>(layer, block, offset, head), dim}, value_scale,
-                                  {value, dim});
+      recode_row<Output, Element>({view.template value<storage>(layer, block, offset, head), value_dim}, value_scale,
+                                  {value, value_dim});
     }
   });
   return {};

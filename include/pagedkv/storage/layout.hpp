@@ -6,6 +6,8 @@
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <algorithm>
+
 namespace pagedkv {
 
 /// The sizes of an element for layout arithmetic.
@@ -27,6 +29,60 @@ struct storage_plan {
   std::int64_t bytes = 0;
 };
 
+namespace detail {
+
+/// Lays out the layers of one group that holds tokens.
+template <memory_layout Layout>
+[[nodiscard]] result<storage_plan> plan_layers(const group_config& group, std::int32_t block_size,
+                                               std::int32_t num_blocks, element_size element,
+                                               std::int64_t granule) noexcept {
+  const bool latent = group.kind == group_kind::latent;
+  auto plan = storage_plan{};
+  auto& view = plan.view;
+  view.num_blocks = num_blocks;
+  view.num_layers = group.num_layers;
+  view.block_size = block_size;
+  view.num_kv_heads = group.num_kv_heads;
+  view.head_dim = group.key_dim;
+
+  auto size = checked_size{};
+  const auto rows = size.multiply(block_size, group.num_kv_heads);
+  const auto keys = size.multiply(size.multiply(rows, group.key_dim), element.bytes);
+  const auto values = latent ? 0 : size.multiply(size.multiply(rows, group.value_dim), element.bytes);
+  const auto scales = size.multiply(rows, element.scale_bytes);
+  const auto scale_start = size.round_up(size.add(keys, values), alignof(float));
+  const auto all_scales = size.multiply(scales, latent ? 1 : 2);
+  const auto layer_bytes = size.round_up(size.add(scale_start, all_scales), block_alignment);
+  const bool layer_first = Layout::storage == storage_order::layer_major;
+  const auto num_regions = layer_first ? group.num_layers : 1;
+  const auto block_bytes = layer_first ? layer_bytes : size.multiply(layer_bytes, group.num_layers);
+  const auto region_bytes = size.round_up(size.multiply(block_bytes, num_blocks), granule);
+  plan.bytes = size.multiply(region_bytes, num_regions);
+  if (size.overflowed()) {
+    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", num_blocks};
+  }
+
+  view.value_offset = latent ? 0 : keys;
+  view.key_scale_offset = scales == 0 ? 0 : scale_start;
+  view.value_scale_offset = scales == 0 || latent ? view.key_scale_offset : scale_start + scales;
+  const bool token_first = Layout::dimensions == dimension_order::nhd;
+  view.scale_token_stride = token_first ? group.num_kv_heads : 1;
+  view.scale_head_stride = token_first ? 1 : block_size;
+  view.token_stride = view.scale_token_stride * group.key_dim;
+  view.head_stride = view.scale_head_stride * group.key_dim;
+  if (latent || group.value_dim != group.key_dim) {
+    const auto row = latent ? group.key_dim : group.value_dim;
+    view.value_dim = group.value_dim;
+    view.value_token_stride = view.scale_token_stride * row;
+    view.value_head_stride = view.scale_head_stride * row;
+  }
+  view.block_stride = block_bytes;
+  view.layer_stride = layer_first ? region_bytes : layer_bytes;
+  return plan;
+}
+
+}  // namespace detail
+
 /// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the number
 /// of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors: `invalid_argument`
 /// for a configuration with groups; `size_overflow` when a product exceeds 63 bits.
@@ -37,40 +93,29 @@ template <memory_layout Layout>
     return error{error_code::invalid_argument, "number of cache_config.groups in storage without groups",
                  static_cast<std::int64_t>(config.groups.size()), 0};
   }
-  auto plan = storage_plan{};
-  auto& view = plan.view;
-  view.num_blocks = config.capacity();
-  view.num_layers = config.num_layers;
-  view.block_size = config.block_size;
-  view.num_kv_heads = config.num_kv_heads;
-  view.head_dim = config.head_dim;
+  auto group = group_config{};
+  group.num_layers = config.num_layers;
+  group.num_kv_heads = config.num_kv_heads;
+  group.key_dim = group.value_dim = config.head_dim;
+  return detail::plan_layers<Layout>(group, config.block_size, config.capacity(), element, granule);
+}
 
-  auto size = checked_size{};
-  const auto rows = size.multiply(config.block_size, config.num_kv_heads);
-  const auto payload = size.multiply(size.multiply(rows, config.head_dim), element.bytes);
-  const auto scales = size.multiply(rows, element.scale_bytes);
-  const auto scale_start = size.round_up(size.multiply(payload, 2), alignof(float));
-  const auto layer_bytes = size.round_up(size.add(scale_start, size.multiply(scales, 2)), block_alignment);
-  const bool layer_first = Layout::storage == storage_order::layer_major;
-  const auto num_regions = layer_first ? config.num_layers : 1;
-  const auto block_bytes = layer_first ? layer_bytes : size.multiply(layer_bytes, config.num_layers);
-  const auto region_bytes = size.round_up(size.multiply(block_bytes, view.num_blocks), granule);
-  plan.bytes = size.multiply(region_bytes, num_regions);
-  if (size.overflowed()) {
-    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", view.num_blocks};
+/// The same for one group with blocks of its own. Errors: those of `validate`; `invalid_argument` for states, which hold no
+/// tokens, and for sizes below one.
+template <memory_layout Layout>
+[[nodiscard]] result<storage_plan> plan_storage(const group_config& group, std::int32_t block_size,
+                                                std::int32_t num_blocks, element_size element,
+                                                std::int64_t granule = 1) noexcept {
+  if (const auto valid = validate(group); !valid) {
+    return valid.error();
   }
-
-  view.value_offset = payload;
-  view.key_scale_offset = scales == 0 ? 0 : scale_start;
-  view.value_scale_offset = scales == 0 ? 0 : scale_start + scales;
-  const bool token_first = Layout::dimensions == dimension_order::nhd;
-  view.scale_token_stride = token_first ? config.num_kv_heads : 1;
-  view.scale_head_stride = token_first ? 1 : config.block_size;
-  view.token_stride = view.scale_token_stride * config.head_dim;
-  view.head_stride = view.scale_head_stride * config.head_dim;
-  view.block_stride = block_bytes;
-  view.layer_stride = layer_first ? region_bytes : layer_bytes;
-  return plan;
+  if (!group.holds_tokens()) {
+    return error{error_code::invalid_argument, "group_config.kind: tokens in its blocks", 0, 1};
+  }
+  if (block_size < 1 || num_blocks < 1) {
+    return error{error_code::invalid_argument, "blocks, or tokens in a block,", std::min(block_size, num_blocks), 1};
+  }
+  return detail::plan_layers<Layout>(group, block_size, num_blocks, element, granule);
 }
 
 }  // namespace pagedkv

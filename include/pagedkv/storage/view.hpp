@@ -11,13 +11,15 @@ namespace pagedkv {
 
 /// The address arithmetic of block storage, which kernels take by value; owns nothing.
 ///
-/// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. Key and
-/// value of one token and head are `head_dim` neighbouring elements. All offsets are 64-bit.
+/// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. A key is
+/// `head_dim` neighbouring elements. A value is as many, with the strides of keys, unless `value_dim` is set: then
+/// values have their own length and strides. In latent storage a value is the first `value_dim` elements of its key,
+/// whose scale it shares. All offsets are 64-bit.
 struct block_storage_view {
   std::byte* base = nullptr;
   std::int64_t block_stride = 0;        // bytes from a block to the next, within one layer
   std::int64_t layer_stride = 0;        // bytes from a layer to the next, within one block
-  std::int64_t value_offset = 0;        // bytes from the start of a block's layer to V
+  std::int64_t value_offset = 0;        // bytes from the start of a block's layer to V; 0 in latent storage
   std::int64_t key_scale_offset = 0;    // bytes to the K scales; 0 without scales
   std::int64_t value_scale_offset = 0;  // bytes to the V scales; 0 without scales
   std::int64_t token_stride = 0;        // elements from a token to the next
@@ -29,6 +31,37 @@ struct block_storage_view {
   std::int32_t block_size = 0;
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
+  std::int32_t value_dim = 0;            // 0: values are like keys, and the next two are not read
+  std::int64_t value_token_stride = 0;   // elements from a token's value to the next token's
+  std::int64_t value_head_stride = 0;    // elements from a KV head's value to the next head's
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE bool has_own_values() const noexcept { return value_dim != 0; }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE bool is_latent() const noexcept { return value_offset == 0 && value_dim != 0; }
+
+  /// Elements of a value.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t dim_of_values() const noexcept {
+    return value_dim != 0 ? value_dim : head_dim;
+  }
+
+  /// Storage with one row per token and head, which is its key and its value: the keys of this storage.
+  [[nodiscard]] block_storage_view keys_alone() const noexcept {
+    auto alone = *this;
+    alone.value_offset = 0;
+    alone.value_scale_offset = key_scale_offset;
+    alone.value_dim = 0;
+    return alone;
+  }
+
+  /// The same for the values.
+  [[nodiscard]] block_storage_view values_alone() const noexcept {
+    auto alone = keys_alone();
+    alone.base = base + value_offset;
+    alone.key_scale_offset = alone.value_scale_offset = value_scale_offset - value_offset;
+    alone.head_dim = dim_of_values();
+    alone.token_stride = has_own_values() ? value_token_stride : token_stride;
+    alone.head_stride = has_own_values() ? value_head_stride : head_stride;
+    return alone;
+  }
 
   /// Bytes of one layer of one block, padding included: the smaller of the two strides.
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::int64_t layer_bytes() const noexcept {
@@ -49,7 +82,9 @@ struct block_storage_view {
   template <class Storage>
   [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* value(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                    std::int32_t head) const noexcept {
-    return row<Storage>(layer, block, value_offset, offset * token_stride + head * head_stride);
+    return row<Storage>(layer, block, value_offset,
+                        value_dim != 0 ? offset * value_token_stride + head * value_head_stride
+                                       : offset * token_stride + head * head_stride);
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE float* key_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,

@@ -34,8 +34,14 @@ struct attention_call {
   void (*load_query)(const attention_call&, std::int64_t token, std::int32_t head, float* numbers) = nullptr;
   void (*store_output)(const attention_call&, std::int64_t token, std::int32_t head, const float* numbers) = nullptr;
 
+  /// Length of a key in working memory.
   [[nodiscard]] std::int32_t padded_dim() const noexcept {
     return (view.head_dim + row_padding - 1) / row_padding * row_padding;
+  }
+
+  /// The same for a value.
+  [[nodiscard]] std::int32_t padded_value_dim() const noexcept {
+    return (view.dim_of_values() + row_padding - 1) / row_padding * row_padding;
   }
 
   [[nodiscard]] std::int64_t first_query(std::size_t row) const noexcept {
@@ -60,6 +66,11 @@ struct attention_call {
   [[nodiscard]] std::int64_t position(std::size_t row, std::int32_t query) const noexcept {
     return num_tokens(row) - num_queries(row) + query;
   }
+
+  /// The tokens of a row's tree that a query sees, one bit each.
+  [[nodiscard]] std::uint32_t tree_mask(std::size_t row, std::int32_t query) const noexcept {
+    return batch.tree_masks[static_cast<std::size_t>(first_query(row) + query)] | std::uint32_t{1} << query;
+  }
 };
 
 template <element Input>
@@ -74,7 +85,7 @@ template <element Output>
 void store_output(const attention_call& call, std::int64_t token, std::int32_t head, const float* numbers) {
   auto* const row = reinterpret_cast<typename Output::storage*>(call.output.data) + token * call.output.token_stride +
                     head * call.output.head_stride;
-  const auto dim = static_cast<std::size_t>(call.view.head_dim);
+  const auto dim = static_cast<std::size_t>(call.view.dim_of_values());
   encode_row<Output>({numbers, dim}, {row, dim});
 }
 

@@ -34,6 +34,9 @@ namespace pagedkv::host::attention {
   if (last_block_len < (blocks.empty() ? 0 : 1) || last_block_len > (blocks.empty() ? 0 : call.view.block_size)) {
     return wrong("attention_batch.last_block_len", last_block_len, blocks.empty() ? 0 : call.view.block_size);
   }
+  if (!call.batch.tree_masks.empty() && call.num_queries(row) > largest_attention_tree) {
+    return wrong("queries of a row with tree masks", call.num_queries(row), largest_attention_tree);
+  }
   if (call.num_queries(row) == 0) {
     return {};
   }
@@ -66,6 +69,10 @@ namespace pagedkv::host::attention {
   if (!batch.query_indptr.empty() && !is_row_pointer(batch.query_indptr, num_rows)) {
     return wrong("attention_batch.query_indptr", static_cast<std::int64_t>(batch.query_indptr.size()),
                  static_cast<std::int64_t>(num_rows) + 1);
+  }
+  const auto num_queries = call.first_query(num_rows);
+  if (!batch.tree_masks.empty() && static_cast<std::int64_t>(batch.tree_masks.size()) < num_queries) {
+    return wrong("attention_batch.tree_masks", static_cast<std::int64_t>(batch.tree_masks.size()), num_queries);
   }
   for (auto row = std::size_t{0}; row < num_rows; ++row) {
     if (const auto checked = check_row(call, row); !checked) {

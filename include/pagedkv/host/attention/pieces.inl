@@ -14,7 +14,8 @@ PAGEDKV_INLINE std::int32_t rows_in_set(std::int64_t left) {
 /// A tile of a sequence, in every KV head.
 template <class Element>
 struct tile_of_blocks {
-  alignas(64) std::int64_t offsets[tile_tokens];        // in bytes, of KV head 0
+  alignas(64) std::int64_t offsets[tile_tokens];        // of keys, in bytes, of KV head 0
+  std::int64_t own_value_offsets[tile_tokens];          // if values have rows of their own
   std::int64_t scale_offsets[Element::scaled ? tile_tokens : 1];
   std::int64_t first_token;
   std::int32_t num_tokens;
@@ -39,11 +40,19 @@ struct tile_of_blocks {
       if constexpr (Element::scaled) {
         scale_offsets[i] = block_offset + offset * view.scale_token_stride * static_cast<std::int64_t>(sizeof(float));
       }
+      if (view.has_own_values()) {
+        own_value_offsets[i] = block_offset + offset * view.value_token_stride * size_of<Element>;
+      }
       ++offset;
     }
     for (auto i = num_tokens; i % row_padding != 0; ++i) {
       offsets[i] = offsets[num_tokens - 1];
+      own_value_offsets[i] = own_value_offsets[num_tokens - 1];
     }
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE const std::int64_t* value_offsets(const attention_call& call) const {
+    return call.view.has_own_values() ? own_value_offsets : offsets;
   }
 
   /// Scales of the tokens in one KV head.
@@ -64,12 +73,12 @@ inline constexpr bool is_native = std::same_as<Element, float32> || std::same_as
 
 /// Decodes rows of a tile into rows of float32, padded with zeros.
 template <class Element>
-PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const float* scales, std::int32_t dim,
-                                  std::int32_t padded_dim, float* numbers) {
+PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const std::int64_t* offsets,
+                                  const float* scales, std::int32_t dim, std::int32_t padded_dim, float* numbers) {
   using storage = typename Element::storage;
   const auto whole = is_native<Element> ? dim / lanes * lanes : 0;
   for (auto token = 0; token < t.num_tokens; ++token) {
-    const auto* const from = rows + t.offsets[token];
+    const auto* const from = rows + offsets[token];
     auto* const to = numbers + std::int64_t{token} * padded_dim;
     if constexpr (is_native<Element>) {
       const auto scale = all(scales == nullptr ? 1.0f : scales[token]);
@@ -109,13 +118,14 @@ class worker {
         piece_(p),
         num_rows_(rows_of(call, unit_)),
         dim_(call.padded_dim()),
+        value_dim_(call.padded_value_dim()),
         tile_(scratch),
         heads_(scratch + scratch_of_tile(call)) {}
 
   PAGEDKV_INLINE void run(float* partials) {
     for (auto head = 0; head < piece_.num_heads; ++head) {
       load_queries(head);
-      clear(merged(head), num_rows_, dim_);
+      clear(merged(head), num_rows_, value_dim_);
     }
     attend_chunks(partials);
     for (auto head = 0; head < piece_.num_heads && unit_.first_partial < 0; ++head) {
@@ -129,9 +139,11 @@ class worker {
     return heads_ + head * scratch_of_head(call_, unit_);
   }
   [[nodiscard]] PAGEDKV_INLINE float* sums(std::int32_t head) const { return queries(head) + (num_rows_ + 1) * dim_; }
-  [[nodiscard]] PAGEDKV_INLINE float* states(std::int32_t head) const { return sums(head) + (num_rows_ + 1) * dim_; }
+  [[nodiscard]] PAGEDKV_INLINE float* states(std::int32_t head) const {
+    return sums(head) + (num_rows_ + 1) * value_dim_;
+  }
   [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
-    return partial_at(states(head) + (num_rows_ + 1) * 2 * row_padding, num_rows_, dim_);
+    return partial_at(states(head) + (num_rows_ + 1) * 2 * row_padding, num_rows_, value_dim_);
   }
 
   PAGEDKV_INLINE void load_queries(std::int32_t head) {
@@ -179,7 +191,7 @@ class worker {
 
   PAGEDKV_INLINE void begin_chunk() {
     for (auto head = 0; head < piece_.num_heads; ++head) {
-      std::fill_n(sums(head), (num_rows_ + 1) * dim_, 0.0f);
+      std::fill_n(sums(head), (num_rows_ + 1) * value_dim_, 0.0f);
       for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
         std::fill_n(states(head) + row * 2 * lanes, lanes, -std::numeric_limits<float>::infinity());
         std::fill_n(states(head) + row * 2 * lanes + lanes, lanes, 0.0f);
@@ -187,8 +199,14 @@ class worker {
     }
   }
 
-  [[nodiscard]] PAGEDKV_INLINE std::int64_t offset_of_head(std::int32_t head) const {
-    return (piece_.first_head + head) * call_.view.head_stride * size_of<Element>;
+  [[nodiscard]] PAGEDKV_INLINE const std::byte* keys_of_head(std::int32_t head) const {
+    return call_.view.base + (piece_.first_head + head) * call_.view.head_stride * size_of<Element>;
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE const std::byte* values_of_head(std::int32_t head) const {
+    const auto& view = call_.view;
+    const auto stride = view.has_own_values() ? view.value_head_stride : view.head_stride;
+    return view.base + view.value_offset + (piece_.first_head + head) * stride * size_of<Element>;
   }
 
   /// While one tile and head is computed, the next tile is prefetched.
@@ -196,15 +214,18 @@ class worker {
                                   const tile_of_blocks<Element>& next, std::int32_t next_head) {
     const auto& view = call_.view;
     auto t = tile{};
-    t.keys = view.base + offset_of_head(head);
-    t.values = t.keys + view.value_offset;
+    t.keys = keys_of_head(head);
+    t.values = values_of_head(head);
     t.offsets = where.offsets;
-    t.next_keys = view.base + offset_of_head(next_head);
-    t.next_values = t.next_keys + view.value_offset;
+    t.value_offsets = where.value_offsets(call_);
+    t.next_keys = keys_of_head(next_head);
+    t.next_values = values_of_head(next_head);
     t.next_offsets = next.offsets;
+    t.next_value_offsets = next.value_offsets(call_);
     t.first_token = where.first_token;
     t.num_tokens = where.num_tokens;
     t.dim = view.head_dim;
+    t.value_dim = view.dim_of_values();
     float key_scales[tile_tokens];
     float value_scales[tile_tokens];
     if constexpr (Element::scaled) {
@@ -214,7 +235,7 @@ class worker {
       t.value_scales = value_scales;
     }
     const auto decoded = num_rows_ >= rows_to_decode_for && !std::same_as<Element, float32>;
-    if (!is_native<Element> || decoded || view.head_dim % lanes != 0) {
+    if (!is_native<Element> || decoded || view.head_dim % lanes != 0 || t.value_dim % lanes != 0) {
       attend_decoded(t, head);
       return;
     }
@@ -226,19 +247,29 @@ class worker {
   /// Applies the scales.
   PAGEDKV_INLINE void attend_decoded(tile t, std::int32_t head) {
     auto* const values = tile_ + tile_tokens * dim_;
-    decode_tile<Element>(t.keys, t, t.key_scales, call_.view.head_dim, dim_, tile_);
-    decode_tile<Element>(t.values, t, t.value_scales, call_.view.head_dim, dim_, values);
+    const auto& view = call_.view;
+    decode_tile<Element>(t.keys, t, t.offsets, t.key_scales, view.head_dim, dim_, tile_);
+    // The values of latent storage are decoded with its keys.
+    const auto latent = view.is_latent() && t.value_dim % lanes == 0;
+    if (!latent) {
+      decode_tile<Element>(t.values, t, t.value_offsets, t.value_scales, t.value_dim, value_dim_, values);
+    }
     std::int64_t offsets[tile_tokens];
+    std::int64_t value_offsets[tile_tokens];
     for (auto i = 0; i < tile_tokens; ++i) {
-      offsets[i] = std::min(i, t.num_tokens - 1) * std::int64_t{dim_} * static_cast<std::int64_t>(sizeof(float));
+      const auto number = std::min(i, t.num_tokens - 1) * static_cast<std::int64_t>(sizeof(float));
+      offsets[i] = number * dim_;
+      value_offsets[i] = number * value_dim_;
     }
     t.keys = reinterpret_cast<const std::byte*>(tile_);
-    t.values = reinterpret_cast<const std::byte*>(values);
+    t.values = reinterpret_cast<const std::byte*>(latent ? tile_ : values);
     t.offsets = t.next_offsets = offsets;
+    t.value_offsets = t.next_value_offsets = latent ? offsets : value_offsets;
     t.next_keys = t.keys;
     t.next_values = t.values;
     t.key_scales = t.value_scales = nullptr;
     t.dim = dim_;
+    t.value_dim = latent ? t.value_dim : value_dim_;
     attend_sets<float32>(t, head);
   }
 
@@ -247,12 +278,14 @@ class worker {
     auto set = row_set{};
     auto* state = states(head);
     set.stride = dim_;
+    set.sum_stride = value_dim_;
+    set.in_tree = !call_.batch.tree_masks.empty();
     set.biased = call_.options.alibi_slopes != nullptr;
     set.cap = call_.options.soft_cap * 1.442695041f;
     for (auto row = std::int64_t{0}; row < num_rows_;) {
       const auto rows = rows_in_set(num_rows_ - row);
       set.queries = queries(head) + row * dim_;
-      set.sums = sums(head) + row * dim_;
+      set.sums = sums(head) + row * value_dim_;
       set.highest = state;
       set.totals = state + lanes;
       if (describe(set, t, head, row, rows)) {
@@ -261,6 +294,18 @@ class worker {
       state += 2 * lanes;
       row += rows;
     }
+  }
+
+  /// The tokens of a tile that the tree mask of a query hides, one bit each.
+  [[nodiscard]] PAGEDKV_INLINE std::uint64_t hidden_branches(std::int32_t query, const tile& t) const {
+    const auto num_queries = call_.num_queries(unit_.row);
+    const auto hidden = static_cast<std::uint64_t>(~call_.tree_mask(unit_.row, query)) &
+                        ((std::uint64_t{1} << num_queries) - 1);
+    const auto first = call_.position(unit_.row, 0) - t.first_token;  // of the tree, in tokens of the tile
+    if (first >= tile_tokens || first <= -tile_tokens) {
+      return 0;
+    }
+    return first >= 0 ? hidden << first : hidden >> -first;
   }
 
   /// Sets the tokens that each row sees; false if no row sees any.
@@ -275,6 +320,9 @@ class worker {
       const auto end = std::clamp<std::int64_t>(visible.end - t.first_token, begin, t.num_tokens);
       set.seen[r] = {begin, end};
       any = any || begin < end;
+      if (set.in_tree) {
+        set.hidden[r] = hidden_branches(query, t);
+      }
       if (set.biased) {
         const auto query_head = (piece_.first_head + head) * call_.group_size + own % call_.group_size;
         set.positions[r] = static_cast<std::int32_t>(position - t.first_token);
@@ -297,20 +345,21 @@ class worker {
         totals[r] = std::accumulate(state + lanes + r * tokens, state + lanes + (r + 1) * tokens, 0.0f);
       }
       const auto own = std::min<std::int64_t>(rows, num_rows_ - row);
-      const auto done = partial{sums(head) + row * dim_, highest, totals};
+      const auto done = partial{sums(head) + row * value_dim_, highest, totals};
       auto into = unit_.first_partial < 0 ? merged(head) : partial_of(chunk, head, partials);
-      into = {into.sums + row * dim_, into.highest + row, into.totals + row};
+      into = {into.sums + row * value_dim_, into.highest + row, into.totals + row};
       if (unit_.first_partial >= 0) {
-        clear(into, own, dim_);
+        clear(into, own, value_dim_);
       }
-      merge(into, done, own, dim_);
+      merge(into, done, own, value_dim_);
       state += 2 * lanes;
       row += rows;
     }
   }
 
   [[nodiscard]] PAGEDKV_INLINE partial partial_of(std::int32_t chunk, std::int32_t head, float* partials) const {
-    return partial_at(partials + offset_of_partial(call_, unit_, chunk, piece_.first_head + head), num_rows_, dim_);
+    return partial_at(partials + offset_of_partial(call_, unit_, chunk, piece_.first_head + head), num_rows_,
+                      value_dim_);
   }
 
   const attention_call& call_;
@@ -318,6 +367,7 @@ class worker {
   const piece& piece_;
   std::int64_t num_rows_;
   std::int32_t dim_;
+  std::int32_t value_dim_;
   float* tile_;
   float* heads_;
 };

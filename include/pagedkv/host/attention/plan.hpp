@@ -50,7 +50,7 @@ struct attention_plan {
 
 /// Size of the partial result of one KV head: per row, sums of values, the highest score and the sum of weights.
 [[nodiscard]] inline std::int64_t partial_size(const attention_call& call, const unit& u) noexcept {
-  return whole_vectors(rows_of(call, u) * (call.padded_dim() + 2));
+  return whole_vectors(rows_of(call, u) * (call.padded_value_dim() + 2));
 }
 
 /// Offset of the partial result of one chunk and KV head, if pieces share the unit.
@@ -62,11 +62,12 @@ struct attention_plan {
 /// Numbers per KV head: queries, sums and merged sums, each with a row of padding, and states of 8 rows and merged
 /// ones. Each thread has the decoded tile once in addition.
 [[nodiscard]] inline std::int64_t scratch_of_head(const attention_call& call, const unit& u) noexcept {
-  return whole_vectors((rows_of(call, u) + 1) * (3 * call.padded_dim() + 2 * row_padding + 2));
+  return whole_vectors((rows_of(call, u) + 1) *
+                       (call.padded_dim() + 2 * call.padded_value_dim() + 2 * row_padding + 2));
 }
 
 [[nodiscard]] inline std::int64_t scratch_of_tile(const attention_call& call) noexcept {
-  return std::int64_t{2} * tile_tokens * call.padded_dim();
+  return std::int64_t{tile_tokens} * (call.padded_dim() + call.padded_value_dim());
 }
 
 /// Short chunks spread a sequence over many threads; a small number of chunks keeps the merge short.

@@ -46,7 +46,7 @@ PAGEDKV_INLINE void scale_row(float* numbers, std::int64_t dim, float factor) {
 /// Divides by the sum of weights, and writes the output.
 PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
   constexpr auto log2_e = 1.442695041f;
-  const auto dim = call.padded_dim();
+  const auto dim = call.padded_value_dim();
   for (auto row = std::int64_t{0}; row < rows_of(call, u); ++row) {
     const auto head = kv_head * call.group_size + static_cast<std::int32_t>(row % call.group_size);
     const auto query = call.first_query(u.row) + u.first_query + row / call.group_size;
@@ -77,7 +77,7 @@ PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_
 /// Merges the chunks of one KV head of a unit into the first chunk's memory, and writes the output.
 PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const unit& u, std::int32_t head, float* partials) {
   const auto num_rows = rows_of(call, u);
-  const auto dim = call.padded_dim();
+  const auto dim = call.padded_value_dim();
   const auto first = partial_at(partials + offset_of_partial(call, u, 0, head), num_rows, dim);
   for (auto chunk = 1; chunk < u.num_chunks; ++chunk) {
     merge(first, partial_at(partials + offset_of_partial(call, u, chunk, head), num_rows, dim), num_rows, dim);

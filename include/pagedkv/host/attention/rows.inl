@@ -12,17 +12,20 @@ inline constexpr auto cache_line = 64;  // in bytes; an upper bound
 /// copies of the last one.
 struct tile {
   const std::byte* keys = nullptr;    // plus the offset of a token
-  const std::byte* values = nullptr;  // the same
+  const std::byte* values = nullptr;  // plus the value offset of a token
   const std::int64_t* offsets = nullptr;
+  const std::int64_t* value_offsets = nullptr;
   // The next tile, to be prefetched.
   const std::byte* next_keys = nullptr;
   const std::byte* next_values = nullptr;
   const std::int64_t* next_offsets = nullptr;
+  const std::int64_t* next_value_offsets = nullptr;
   const float* key_scales = nullptr;  // null: none
   const float* value_scales = nullptr;
   std::int64_t first_token = 0;
   std::int32_t num_tokens = 0;
-  std::int32_t dim = 0;  // a multiple of the lanes
+  std::int32_t dim = 0;  // of keys; a multiple of the lanes
+  std::int32_t value_dim = 0;
 };
 
 /// Prefetches into the second-level cache: the first-level cache cannot hold two tiles.
@@ -32,14 +35,17 @@ PAGEDKV_INLINE void fetch(const std::byte* line) { __builtin_prefetch(line, 0, 2
 /// neighbouring tokens of each row, one row after the other.
 struct row_set {
   const float* queries = nullptr;  // [row][padded dim], scaled
-  float* sums = nullptr;           // [row][padded dim]: values, weighted
+  float* sums = nullptr;           // [row][padded value dim]: values, weighted
   float* highest = nullptr;        // [lane]: highest score of the lane's row
   float* totals = nullptr;         // [lane]: sum of the weights in this lane
-  std::int32_t stride = 0;         // from a row to the next
+  std::int32_t stride = 0;         // from a row's queries to the next
+  std::int32_t sum_stride = 0;     // from a row's sums to the next
   token_range seen[most_rows];             // by each row, in tokens of the tile
   std::int32_t positions[most_rows];       // of each row's query, relative to the tile's first token
   float slopes[most_rows];                 // of each row, times log2(e)
+  std::uint64_t hidden[most_rows];         // by a tree mask: a bit for each token of the tile
   bool biased = false;
+  bool in_tree = false;
   float cap = 0;  // times log2(e); the scores are divided by the cap beforehand
 };
 
@@ -101,6 +107,19 @@ PAGEDKV_INLINE floats scales_of(const float* scales, std::int32_t i) {
       __builtin_memcpy(spread + row * tokens, scales + i * tokens, sizeof(float) * tokens);
     }
     return read_floats(spread);
+  }
+}
+
+/// Sets the scores of tokens that a tree mask hides to minus infinity.
+template <int Rows>
+PAGEDKV_NOINLINE void hide_branches(const row_set& set, const tile& t, floats* scores) {
+  constexpr auto tokens = lanes / Rows;
+  for (auto r = 0; r < Rows; ++r) {
+    for (auto token = 0; token < t.num_tokens; ++token) {
+      if ((set.hidden[r] >> token & 1) != 0) {
+        scores[token / tokens][r * tokens + token % tokens] = -std::numeric_limits<float>::infinity();
+      }
+    }
   }
 }
 
@@ -186,9 +205,9 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
   const auto* const values = t.values + d * size_of<Element>;
   const auto* const next_values = t.next_values + d * size_of<Element>;
   for (auto token = range.begin; token < range.end; ++token) {
-    const auto* const next = next_values + t.next_offsets[token];
+    const auto* const next = next_values + t.next_value_offsets[token];
     PAGEDKV_UNROLL for (auto line = 0; line < lines; ++line) { fetch(next + line * cache_line); }
-    const auto* const row = values + t.offsets[token];
+    const auto* const row = values + t.value_offsets[token];
     const auto* const own = weights + token / Tokens * lanes + token % Tokens;
     floats value[most_sums];
     PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { value[c] = decode<Element>(row + c * lanes * size_of<Element>); }
@@ -208,7 +227,7 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
 template <class Element, int Rows, int Tokens, int Chunk>
 PAGEDKV_INLINE void add_values(const tile& t, token_range range, const float* weights, const float* decay, float* sums,
                                std::int32_t stride, std::int32_t d = 0) {
-  for (; d + Chunk * lanes <= t.dim; d += Chunk * lanes) {
+  for (; d + Chunk * lanes <= t.value_dim; d += Chunk * lanes) {
     add_chunk<Element, Rows, Tokens, Chunk>(t, range, weights, decay, sums, stride, d);
   }
   if constexpr (Chunk > 1) {
@@ -228,18 +247,21 @@ PAGEDKV_NOINLINE void attend_rows(const row_set& set, const tile& t) {
   float decay[lanes];
   compute_scores<Element, Rows>(set, t, scores);
   finish_scores<Rows>(set, t, scores, all_seen);
+  if (set.in_tree) {
+    hide_branches<Rows>(set, t, scores);
+  }
   weigh<Rows>(set, t, scores, decay);
   float weights[tile_tokens * most_rows];
   __builtin_memcpy(weights, scores, sizeof(float) * tile_tokens * Rows);
   if (all_seen) {
     constexpr auto chunk = Rows == 1 ? 8 : most_sums / Rows;
-    add_values<Element, Rows, tokens, chunk>(t, {0, t.num_tokens}, weights, decay, set.sums, set.stride);
+    add_values<Element, Rows, tokens, chunk>(t, {0, t.num_tokens}, weights, decay, set.sums, set.sum_stride);
     return;
   }
   // A weight of zero does not cancel a NaN among values that a row does not see.
   for (auto r = 0; r < Rows; ++r) {
     add_values<Element, 1, tokens, 8>(t, set.seen[r], weights + r * tokens, decay + r * tokens,
-                                      set.sums + r * set.stride, set.stride);
+                                      set.sums + r * set.sum_stride, set.sum_stride);
   }
 }
 
