@@ -88,6 +88,47 @@ std::int64_t check_plan(const attention_planner& planner) {
   return shape;
 }
 
+TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[attention_plan]") {
+  auto batch = rows_under_test({1000, 300, 20}, 16);
+  batch.query_indptr = {0, 600, 900, 901};
+  auto shape = attention_shape{};
+  shape.group_size = 2;
+  shape.columns = 64;
+  shape.num_shares = 10;
+  shape.max_rows = 3;
+  shape.max_query_tokens = 901;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(batch.batch()));
+  check_plan(planner);
+  REQUIRE(planner.rows().size() == 19 + 10 + 1);
+  auto seen = std::vector<int>(901);
+  for (const auto& row : planner.rows()) {
+    REQUIRE(row.num_queries <= 32);
+    CHECK(row.num_tiles == (row.num_tokens + 15) / 16);
+    for (auto i = row.first_query; i < row.first_query + row.num_queries; ++i) {
+      ++seen[static_cast<std::size_t>(i)];
+      const auto position = row.num_tokens - row.num_queries + i - row.first_query;
+      CHECK(position == (i < 600 ? 400 + i : (i < 900 ? i - 600 : 19)));
+    }
+  }
+  CHECK(seen == std::vector<int>(901, 1));
+  batch.query_indptr = {0, 700, 1000, 1050};
+  CHECK_FALSE(planner.plan(batch.batch()));
+  CHECK(planner.rows().empty());
+}
+
+TEST_CASE("a tree has no more tokens than a mask has bits", "[attention_plan]") {
+  auto batch = rows_under_test({100}, 16);
+  batch.query_indptr = {0, 33};
+  const auto masks = std::vector<std::uint32_t>(33);
+  auto with_masks = batch.batch();
+  with_masks.tree_masks = masks;
+  auto planner = attention_planner(attention_shape{});
+  const auto refused = planner.plan(with_masks);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().value == 33);
+}
+
 TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_plan]") {
   auto random = std::mt19937(1);
   for (auto round = 0; round < 200; ++round) {

@@ -113,6 +113,76 @@ TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing
   }
 }
 
+TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, are appended and gathered", "[append]",
+                           (on_host, on_waves_of_64, on_waves_of_32),
+                           ((float32, nhd_by_layer), (bfloat16, hnd_by_block), (int8, hnd_by_layer))) {
+  using target_type = typename TestType::target;
+  using element = typename TestType::element;
+  using storage = typename element::storage;
+  auto target = require_target<target_type>();
+  auto random = std::mt19937(5);
+  for (const auto latent : {false, true}) {
+    auto group = group_config{};
+    group.kind = latent ? group_kind::latent : group_kind::full;
+    group.num_kv_heads = latent ? 1 : 3;
+    group.num_layers = 2;
+    group.key_dim = 48;
+    group.value_dim = latent ? 33 : 72;
+    const auto plan =
+        plan_storage<typename TestType::layout_type>(group, 8, 5, size_of_element<element>).value();
+    const auto memory = target_array<std::byte, target_type>(
+        target, random_bytes(static_cast<std::size_t>(plan.bytes), random));
+    const auto view = at(plan.view, memory.data());
+    const auto slots = std::vector{slot{3}, slot{39}, skip_slot, slot{16}};
+    const auto mapping = target_array<slot, target_type>(target, slots);
+    auto keys = rows_of<float32>(4, group.num_kv_heads, group.key_dim, 3);
+    auto values = rows_of<float32>(4, group.num_kv_heads, group.value_dim, 1);
+    keys.fill(4, group.num_kv_heads, random, 3.0F);
+    values.fill(4, group.num_kv_heads, random, 300.0F);
+    const auto key_in = target_array<float, target_type>(target, keys.numbers);
+    const auto value_in = target_array<float, target_type>(target, values.numbers);
+    const auto key_out = target_array<float, target_type>(target, keys.numbers);
+    const auto value_out = target_array<float, target_type>(target, values.numbers);
+    const float* const key_data = key_in.data();
+    const float* const value_data = value_in.data();
+    const auto mapped = std::span<const slot>(mapping.data(), slots.size());
+    REQUIRE(target.backend.template append<element>(view, 1, mapped, keys.view(key_data), values.view(value_data),
+                                                    target.stream()));
+    REQUIRE(target.backend.template gather<element>(view, 1, mapped, keys.view(key_out.data()),
+                                                    values.view(value_out.data()), target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    auto stored = memory.values();
+    const auto host_view = at(plan.view, stored.data());
+    const auto check_row = [&](const storage* row, const float* scale, const float* given, const float* gathered,
+                               std::int32_t dim) {
+      for (auto i = 0; i < dim; ++i) {
+        const auto number = element::decode(row[i], scale == nullptr ? 1.0F : *scale);
+        CHECK(gathered[i] == number);
+        CHECK(std::abs(number - given[i]) <= (scale == nullptr ? std::abs(given[i]) / 128 : *scale * 0.501F));
+      }
+    };
+    auto got_keys = keys;
+    auto got_values = values;
+    got_keys.numbers = key_out.values();
+    got_values.numbers = value_out.values();
+    for (const auto token : {0, 1, 3}) {
+      const auto at_slot = static_cast<std::int32_t>(slots[static_cast<std::size_t>(token)]);
+      for (auto head = 0; head < group.num_kv_heads; ++head) {
+        const auto block = at_slot / 8;
+        const auto offset = at_slot % 8;
+        check_row(host_view.template key<storage>(1, block, offset, head),
+                  element::scaled ? host_view.key_scale(1, block, offset, head) : nullptr, keys.row(token, head),
+                  got_keys.row(token, head), group.key_dim);
+        // A latent value is the first part of its key.
+        check_row(host_view.template value<storage>(1, block, offset, head),
+                  element::scaled ? host_view.value_scale(1, block, offset, head) : nullptr,
+                  latent ? keys.row(token, head) : values.row(token, head), got_values.row(token, head),
+                  group.value_dim);
+      }
+    }
+  }
+}
+
 constexpr auto nan = std::numeric_limits<float>::quiet_NaN();
 constexpr auto infinity = std::numeric_limits<float>::infinity();
 

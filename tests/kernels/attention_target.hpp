@@ -33,6 +33,10 @@ struct attention_case {
   std::int32_t window = 0;
   bool alibi = false;
   bool sinks = false;
+  std::int32_t value_dim = 0;  // 0: as long as keys
+  bool latent = false;
+  bool tree = false;     // random tree masks
+  bool prefill = false;  // plan chunks of prompts
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds bytes of all ones: NaN where the element has
@@ -58,6 +62,9 @@ class attention_batch_under_test {
       slopes_.push_back(std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(num_heads())));
       sinks_.push_back(static_cast<float>(head % 5) - 2.0F);
     }
+    for (auto query = 0; query < (asked.tree ? num_query_tokens() : 0); ++query) {
+      tree_masks_.push_back(static_cast<std::uint32_t>(random_()));
+    }
   }
 
   [[nodiscard]] std::int32_t num_heads() const { return asked_.num_kv_heads * asked_.group_size; }
@@ -65,7 +72,8 @@ class attention_batch_under_test {
   [[nodiscard]] std::int32_t num_queries(std::size_t row) const {
     return asked_.queries.empty() ? 1 : asked_.queries[row];
   }
-  [[nodiscard]] std::int64_t head_stride() const { return asked_.head_dim + asked_.gap; }
+  [[nodiscard]] std::int32_t value_dim() const { return plan_.view.dim_of_values(); }
+  [[nodiscard]] std::int64_t head_stride() const { return std::max(asked_.head_dim, value_dim()) + asked_.gap; }
   [[nodiscard]] std::int64_t token_stride() const { return head_stride() * num_heads() + asked_.gap; }
   [[nodiscard]] std::vector<block_id>& indices() { return indices_; }
   [[nodiscard]] block_storage_view view() { return at(plan_.view, storage_.data()); }
@@ -98,17 +106,20 @@ class attention_batch_under_test {
   template <class Target>
   [[nodiscard]] answer run(const Target& target, int device) {
     auto shape =
-        hip::attention_shape_on<Element>(device, view(), asked_.group_size, num_rows(), most_queries()).value();
+        hip::attention_shape_on<Element>(
+            device, view(), asked_.group_size,
+            {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0, asked_.tree})
+            .value();
     shape.window = asked_.window;
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
-    shape.max_partials = asked_.split_tokens > 0 ? 4096 : 0;
+    shape.max_partials = asked_.split_tokens > 0 ? (shape.columns > 16 ? 128 : 4096) : 0;
     auto planner = attention_planner(shape);
     planner.plan(host_batch()).value();
 
     const auto words = target_array<std::byte, Target>(target, {planner.bytes().begin(), planner.bytes().end()});
     const auto workspace = target_array<std::byte, Target>(
-        target, std::vector(attention_workspace_bytes(shape, asked_.head_dim), std::byte{0xff}));
+        target, std::vector(attention_workspace_bytes(shape, value_dim()), std::byte{0xff}));
     const auto storage = target_array<std::byte, Target>(target, storage_);
     const auto indices = target_array<block_id, Target>(target, indices_);
     const auto queries = target_array<number, Target>(target, queries_);
@@ -117,10 +128,12 @@ class attention_batch_under_test {
     const auto log_sum_exp = target_array<float, Target>(target, std::vector<float>(rows, -12352.0F));
     const auto slopes = target_array<float, Target>(target, slopes_);
     const auto sinks = target_array<float, Target>(target, sinks_);
+    const auto masks = target_array<std::uint32_t, Target>(target, tree_masks_);
 
     auto batch = host_batch();
     batch.indices = {indices.data(), indices.size()};
     batch.plan = {shape, words.data(), workspace.data()};
+    batch.tree_masks = {masks.data(), tree_masks_.size()};
     const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
     const auto to = attention_output<number>{{output.data(), token_stride(), head_stride()}, log_sum_exp.data()};
     auto backend = target.backend;
@@ -142,6 +155,9 @@ class attention_batch_under_test {
       read_blocks<Element>(problem, view(), layer, std::span(indices_).subspan(static_cast<std::size_t>(indptr_[row])),
                            asked_.lengths[row]);
       for (auto i = query_indptr_[row]; i < query_indptr_[row + 1]; ++i) {
+        if (asked_.tree) {
+          problem.tree_masks.push_back(tree_masks_[static_cast<std::size_t>(i)]);
+        }
         for (auto head = 0; head < num_heads(); ++head) {
           for (auto dim = 0; dim < asked_.head_dim; ++dim) {
             const auto at_number = static_cast<std::size_t>(i * token_stride() + head * head_stride() + dim);
@@ -166,8 +182,13 @@ class attention_batch_under_test {
 
   void make_blocks() {
     const auto num_blocks = indptr_.back() + 3;
-    plan_ = plan<Element, Layout>(
-        make_config(asked_.block_size, num_blocks, num_layers, asked_.num_kv_heads, asked_.head_dim));
+    auto group = group_config{};
+    group.kind = asked_.latent ? group_kind::latent : group_kind::full;
+    group.num_layers = num_layers;
+    group.num_kv_heads = asked_.num_kv_heads;
+    group.key_dim = asked_.head_dim;
+    group.value_dim = asked_.value_dim == 0 ? asked_.head_dim : asked_.value_dim;
+    plan_ = plan_storage<Layout>(group, asked_.block_size, num_blocks, size_of_element<Element>).value();
     storage_.assign(static_cast<std::size_t>(plan_.bytes), std::byte{0xff});
     auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
     std::iota(blocks.begin(), blocks.end(), 0);
@@ -177,7 +198,7 @@ class attention_batch_under_test {
     }
     auto number_of = std::uniform_real_distribution<float>(-asked_.magnitude, asked_.magnitude);
     auto key = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * asked_.head_dim));
-    auto value = key;
+    auto value = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * value_dim()));
     for (auto row = std::size_t{0}; row < asked_.lengths.size(); ++row) {
       for (auto token = 0; token < asked_.lengths[row]; ++token) {
         std::generate(key.begin(), key.end(), [&] { return number_of(random_); });
@@ -186,7 +207,7 @@ class attention_batch_under_test {
         const auto slots =
             std::vector{slot{static_cast<std::int64_t>(block) * asked_.block_size + token % asked_.block_size}};
         host::append<Element>(view(), layer, slots, {key.data(), 0, asked_.head_dim, 1},
-                              {value.data(), 0, asked_.head_dim, 1})
+                              {value.data(), 0, value_dim(), 1})
             .value();
       }
     }
@@ -210,10 +231,10 @@ class attention_batch_under_test {
     for (auto i = 0; i < num_query_tokens(); ++i) {
       for (auto head = 0; head < num_heads(); ++head) {
         const auto start = static_cast<std::size_t>(i * token_stride() + head * head_stride());
-        for (auto dim = std::size_t{0}; dim < static_cast<std::size_t>(asked_.head_dim); ++dim) {
+        for (auto dim = std::size_t{0}; dim < static_cast<std::size_t>(value_dim()); ++dim) {
           all.output.push_back(double{Input::decode(output[start + dim], 1.0F)});
         }
-        for (auto dim = static_cast<std::size_t>(asked_.head_dim); dim < static_cast<std::size_t>(head_stride());
+        for (auto dim = static_cast<std::size_t>(value_dim()); dim < static_cast<std::size_t>(head_stride());
              ++dim) {
           CHECK(output[start + dim] == canary());
         }
@@ -235,6 +256,7 @@ class attention_batch_under_test {
   std::vector<number> queries_;
   std::vector<float> slopes_;
   std::vector<float> sinks_;
+  std::vector<std::uint32_t> tree_masks_;
 };
 
 /// Runs a case on a device and compares every row of numbers and every log-sum-exp with float64.
@@ -246,7 +268,7 @@ void check_attention(const attention_case& asked, std::uint32_t seed) {
   const auto got = batch.run(target, Device);
   REQUIRE(got.output.size() == expected.output.size());
   const auto tolerance = std::max(attention_tolerance<Element>, attention_tolerance<Input>);
-  const auto dim = static_cast<std::size_t>(asked.head_dim);
+  const auto dim = static_cast<std::size_t>(batch.value_dim());
   for (auto row = std::size_t{0}; row < expected.log_sum_exp.size(); ++row) {
     const auto reference = std::span(expected.output).subspan(row * dim, dim);
     const auto error = relative_error(reference, [&](std::size_t i) { return got.output[row * dim + i]; });

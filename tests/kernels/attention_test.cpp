@@ -26,6 +26,13 @@ void check_everywhere(const attention_case& asked) {
   }
 }
 
+template <class Element, class Input, int Device>
+void check_where_present(const attention_case& asked) {
+  if (Device == 0 || hip_target<Device>::why_absent().empty()) {
+    check_attention<Element, hnd_by_block, Input, Device>(asked, seed);
+  }
+}
+
 template <class Element, class Input>
 void check_elements_case(std::int32_t head_dim, std::int32_t group_size) {
   auto asked = attention_case{};
@@ -121,6 +128,77 @@ TEST_CASE("head dimensions that no vector divides", "[attention]") {
     check_everywhere<int8, bfloat16>(asked);
     check_everywhere<float32, float32>(asked);
   }
+}
+
+TEST_CASE("values shorter or longer than keys, or the first part of them", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {0, 33, 5};
+  asked.group_size = 3;
+  const auto check_all = [&] {
+    check_everywhere<bfloat16, bfloat16>(asked);
+    check_everywhere<float16, float32>(asked);
+    check_everywhere<int8, float32>(asked);
+    check_everywhere<float32, float32>(asked);
+  };
+  asked.head_dim = 192;
+  asked.value_dim = 128;
+  check_all();
+  asked.head_dim = 35;
+  asked.value_dim = 70;
+  check_all();
+  asked.num_kv_heads = 1;
+  asked.latent = true;
+  asked.head_dim = 576;
+  asked.value_dim = 512;
+  asked.sinks = true;
+  check_all();
+}
+
+TEST_CASE("a tree mask hides branches from queries", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {5, 16, 49, 40};
+  asked.queries = {5, 1, 16, 32};
+  asked.tree = true;
+  asked.group_size = 2;
+  check_everywhere<bfloat16, bfloat16>(asked);
+  check_everywhere<int8, float32>(asked);
+  asked.window = 20;
+  asked.soft_cap = 5;
+  asked.num_shares = 7;
+  check_everywhere<float32, float32>(asked);
+}
+
+TEST_CASE("chunks of prompts over what is cached", "[attention]") {
+  auto asked = attention_case{};
+  asked.prefill = true;
+  asked.num_kv_heads = 1;
+  asked.lengths = {5, 16, 0, 72};
+  asked.queries = {5, 1, 0, 50};
+  asked.group_size = 3;
+  check_everywhere<bfloat16, bfloat16>(asked);
+  check_attention<float32, nhd_by_layer, float32, 0>(asked, seed);
+  asked.block_size = 5;
+  asked.num_shares = 3;
+  asked.window = 20;
+  asked.soft_cap = 5;
+  asked.alibi = true;
+  asked.sinks = true;
+  check_everywhere<float16, float32>(asked);
+  check_where_present<int8, bfloat16, 1>(asked);
+  asked = {};
+  asked.prefill = true;
+  asked.num_kv_heads = 1;
+  asked.lengths = {16, 90};
+  asked.queries = {1, 71};
+  for (const auto head_dim : {112, 256}) {
+    asked.head_dim = head_dim;
+    asked.split_tokens = head_dim < 256 ? 64 : 0;
+    check_where_present<bfloat16, bfloat16, 1>(asked);
+    check_where_present<bfloat16, bfloat16, 2>(asked);
+  }
+  asked.head_dim = 192;
+  asked.value_dim = 128;
+  check_attention<float16, nhd_by_layer, float16, 0>(asked, seed);
 }
 
 TEST_CASE("attention in any number of pieces", "[attention]") {

@@ -52,6 +52,18 @@ inline constexpr std::int32_t merged_by_group = 4;
 static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
               "kernels read these as vectors of int32");
 
+/// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at its
+/// own last token, so that none reads tokens that all of its queries do not see.
+[[nodiscard]] constexpr std::int32_t queries_per_row(const attention_shape& shape) noexcept {
+  constexpr auto tile_columns = 32;
+  return shape.columns < tile_columns ? largest_attention_tree : std::max(1, shape.columns / shape.group_size);
+}
+
+/// Rows of a plan: those of the batch, and those that chunks of prompts are divided into.
+[[nodiscard]] constexpr std::int32_t most_planned_rows(const attention_shape& shape) noexcept {
+  return shape.max_rows + shape.max_query_tokens / queries_per_row(shape);
+}
+
 /// Number of merges in a plan; a list of the large ones follows in memory.
 struct attention_counts {
   std::int32_t num_rows = 0;
@@ -80,19 +92,19 @@ struct attention_plan_layout {
     max_merges = max_partials / 2;  // a merge has at least two partial results
     max_large = max_partials / (merged_by_group + 1);
     rows = sizeof(attention_counts);
-    shares = after(rows, shape.max_rows, sizeof(attention_row));
+    shares = after(rows, most_planned_rows(shape), sizeof(attention_row));
     merges = after(shares, shape.num_shares + 1, sizeof(attention_share));
     large = after(merges, max_merges, sizeof(attention_merge));
     bytes = after(large, max_large, sizeof(std::int32_t));
   }
 };
 
-/// Size of the working memory for plans of this shape, in bytes.
+/// Size of the working memory for plans of this shape, in bytes. `value_dim`: numbers of a value, and of an output.
 [[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
-                                                           std::int32_t head_dim) noexcept {
+                                                           std::int32_t value_dim) noexcept {
   const auto columns =
       static_cast<std::size_t>(attention_plan_layout(shape).max_partials) * static_cast<std::size_t>(shape.columns);
-  return columns * (static_cast<std::size_t>(head_dim + 3) / 4 * 4 + 2) * sizeof(float);
+  return columns * (static_cast<std::size_t>(value_dim + 3) / 4 * 4 + 2) * sizeof(float);
 }
 
 /// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and
@@ -108,7 +120,7 @@ class attention_planner {
         layout_(shape),
         memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
         counts_(new(memory_.get()) attention_counts),
-        rows_(part_at<attention_row>(layout_.rows, shape.max_rows)),
+        rows_(part_at<attention_row>(layout_.rows, most_planned_rows(shape))),
         shares_(part_at<attention_share>(layout_.shares, shape.num_shares + 1)),
         merges_(part_at<attention_merge>(layout_.merges, layout_.max_merges)),
         large_(part_at<std::int32_t>(layout_.large, layout_.max_large)) {}
@@ -125,7 +137,8 @@ class attention_planner {
   }
 
   /// Makes a new plan. The spans of the batch are host memory. Errors: `limit_reached` when rows or partial results
-  /// exceed the shape's limits; the plan is empty then.
+  /// exceed the shape's limits, or a row with tree masks has more than `largest_attention_tree` queries; the plan is
+  /// empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
@@ -139,7 +152,8 @@ class attention_planner {
   /// shares grow or shrink with their rows until they differ by a sixteenth. Then, and when rows were added or removed,
   /// makes a new plan.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
-    const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0;
+    const auto same_rows =
+        batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
     if (!same_rows) {
       return plan(batch);
     }
@@ -184,7 +198,68 @@ class attention_planner {
     return (num_queries * shape.group_size + shape.columns - 1) / shape.columns;
   }
 
+  /// Rows for chunks of prompts.
+  [[nodiscard]] result<void> describe_chunks(const attention_batch& batch) noexcept {
+    const auto step = queries_per_row(shape_);
+    auto used = std::size_t{0};
+    num_tiles_ = 0;
+    for (auto i = std::size_t{0}; i < batch.num_rows(); ++i) {
+      const auto first = batch.query_indptr[i];
+      const auto num_queries = batch.query_indptr[i + 1] - first;
+      const auto index = batch.indptr[i];
+      const auto num_blocks = batch.indptr[i + 1] - index;
+      const auto num_tokens = num_blocks == 0 ? 0 : (num_blocks - 1) * shape_.block_size + batch.last_block_len[i];
+      const auto whole = num_queries <= std::max(step, largest_attention_tree);
+      // The last rows read the most tokens; they come first, so that no wave begins with them at the end.
+      for (auto end = num_queries; end > 0;) {
+        const auto begin = whole ? 0 : (end - 1) / step * step;
+        if (used == rows_.size()) {
+          return too_small("number of rows and query tokens", static_cast<std::int64_t>(used) + 1,
+                           static_cast<std::int64_t>(rows_.size()));
+        }
+        rows_[used++] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);
+        num_tiles_ += std::int64_t{rows_[used - 1].num_tiles + task_overhead} * rows_[used - 1].num_tasks;
+        end = begin;
+      }
+    }
+    counts_->num_rows = static_cast<std::int32_t>(used);
+    same_tasks_ = false;
+    return {};
+  }
+
+  [[nodiscard]] attention_row make_row(std::int32_t first_index, std::int32_t num_tokens, std::int32_t first_query,
+                                       std::int32_t num_queries) const noexcept {
+    auto row = attention_row{};
+    row.first_index = first_index;
+    row.num_tokens = std::max(num_tokens, 0);
+    row.first_query = first_query;
+    row.num_queries = num_queries;
+    const auto first_token = num_tokens - num_queries - shape_.window + 1;
+    row.first_tile = shape_.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
+    row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - row.first_tile, 1);
+    row.num_column_tiles = column_tiles(shape_, num_queries);
+    row.num_tasks = row.num_column_tiles * shape_.num_kv_heads;
+    return row;
+  }
+
+  /// Errors: a row whose tree has more tokens than a mask has bits.
+  [[nodiscard]] result<void> check_trees(const attention_batch& batch) noexcept {
+    for (auto i = std::size_t{0}; !batch.tree_masks.empty() && i + 1 < batch.query_indptr.size(); ++i) {
+      const auto num_queries = batch.query_indptr[i + 1] - batch.query_indptr[i];
+      if (num_queries > largest_attention_tree) {
+        return too_small("queries of a row with tree masks", num_queries, largest_attention_tree);
+      }
+    }
+    return {};
+  }
+
   [[nodiscard]] result<void> describe_rows(const attention_batch& batch) noexcept {
+    if (const auto checked = check_trees(batch); !checked) {
+      return checked;
+    }
+    if (shape_.max_query_tokens > 0 && !batch.query_indptr.empty()) {
+      return describe_chunks(batch);
+    }
     if (batch.num_rows() > rows_.size()) {
       return too_small("number of rows", static_cast<std::int64_t>(batch.num_rows()),
                        static_cast<std::int64_t>(rows_.size()));

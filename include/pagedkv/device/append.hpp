@@ -14,24 +14,36 @@ namespace pagedkv::hip {
 
 /// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
 /// skips its token, but the token's rows may still be read; with equal slots, the stored token is unspecified. Slots
-/// and rows are device-readable memory; only debug builds of the kernels detect slots past the storage. Errors:
-/// `invalid_argument` for a layer outside the storage, and for more tokens than a launch takes, 16 million.
+/// and rows are device-readable memory; only debug builds of the kernels detect slots past the storage. Latent storage
+/// takes the keys alone; values with rows of their own take a second launch. Errors: `invalid_argument` for a layer
+/// outside the storage, and for more tokens than a launch takes, 16 million.
 template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values,
                                   runtime::stream stream) noexcept {
-  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+  const auto latent = view.is_latent();
+  if (const auto checked = check_rows(view, layer, slots, keys, latent ? keys : values); !checked) {
     return checked;
   }
-  const auto num_tokens = static_cast<std::int64_t>(slots.size());
-  return to_result(kernels::append<Element, Input>(view, layer, slots.data(), num_tokens, keys, values, stream),
-                   "launch of append");
+  const auto enqueue = [&](const block_storage_view& to, const auto& first, const auto& second) {
+    return kernels::append<Element, Input>(to, layer, slots.data(), static_cast<std::int64_t>(slots.size()), first,
+                                           second, stream);
+  };
+  if (!view.has_own_values()) {
+    return to_result(enqueue(view, keys, values), "launch of append");
+  }
+  // The kernel writes a key and a value of equal length: here both times the same row.
+  auto launched = enqueue(view.keys_alone(), keys, keys);
+  if (launched == runtime::success && !latent) {
+    launched = enqueue(view.values_alone(), values, values);
+  }
+  return to_result(launched, "launch of append");
 }
 
 /// The same, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
 /// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
-/// dimension, a rotary dimension that does not fit it, or numbers of tokens that differ.
+/// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, or values that are not like keys.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,
@@ -41,6 +53,9 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                                        runtime::stream stream) noexcept {
   if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
     return checked;
+  }
+  if (view.has_own_values()) {
+    return error{error_code::invalid_argument, "value_dim of a rotating append", view.value_dim, 0};
   }
   if (view.head_dim % 2 != 0) {
     return error{error_code::invalid_argument, "head_dim of numbers that rotate in pairs", view.head_dim};

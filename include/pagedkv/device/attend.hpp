@@ -19,22 +19,37 @@ namespace pagedkv::hip {
 template <element Element>
 [[nodiscard]] bool aligned_for_attention(const block_storage_view& view) noexcept {
   constexpr auto size = std::int64_t{sizeof(typename Element::storage)};
-  for (const auto bytes : {view.block_stride, view.layer_stride, view.value_offset, view.token_stride * size,
-                           view.head_stride * size, view.head_dim * size}) {
-    if (bytes % 16 != 0) {
-      return false;
-    }
-  }
-  return reinterpret_cast<std::uintptr_t>(view.base) % 16 == 0;
+  const auto aligned = [](std::int64_t bytes) { return bytes % 16 == 0; };
+  const auto rows_aligned = [&](const block_storage_view& rows) {
+    return aligned(rows.token_stride * size) && aligned(rows.head_stride * size) && aligned(rows.head_dim * size);
+  };
+  return aligned(view.block_stride) && aligned(view.layer_stride) && aligned(view.value_offset) &&
+         rows_aligned(view.keys_alone()) && rows_aligned(view.values_alone()) &&
+         reinterpret_cast<std::uintptr_t>(view.base) % 16 == 0;
+}
+
+/// The batches that a plan is made for.
+struct attention_use {
+  std::int32_t max_rows = 1;
+  std::int32_t max_queries = 1;       // query tokens of a row
+  std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: decoding
+  bool with_trees = false;            // batches have tree masks
+};
+
+/// Whether the kernel whose workgroups share tasks supports the storage.
+template <element Element>
+[[nodiscard]] bool has_group_attention(const runtime::device_properties& device,
+                                       const block_storage_view& view) noexcept {
+  const auto dims = kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values());
+  return kernels::has_matrix_attention<Element>(device, dims.keys) && aligned_for_attention<Element>(view) &&
+         view.head_dim <= dims.keys && view.dim_of_values() <= dims.values;
 }
 
 /// The shape of attention plans for this storage on a device: `columns` and `num_shares` follow from the device, the
-/// other members from the arguments. `max_queries`: query tokens of a row. Errors: `backend_failure` when the device
-/// does not exist.
+/// other members from the arguments. Errors: `backend_failure` when the device does not exist.
 template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
-                                                         std::int32_t group_size, std::int32_t max_rows,
-                                                         std::int32_t max_queries = 1) {
+                                                         std::int32_t group_size, const attention_use& use) {
   auto properties = runtime::device_properties{};
   const auto known = runtime::get_device_properties(&properties, device);
   if (known != runtime::success) {
@@ -44,24 +59,40 @@ template <element Element>
   shape.block_size = view.block_size;
   shape.num_kv_heads = view.num_kv_heads;
   shape.group_size = group_size;
-  shape.max_rows = max_rows;
+  shape.max_rows = use.max_rows;
+  shape.max_query_tokens = use.max_query_tokens;
   auto geometry = kernels::plain_attention_geometry;
   shape.columns = 1;
-  if (kernels::has_matrix_attention<Element>(properties, view.head_dim) && aligned_for_attention<Element>(view)) {
+  if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
+    if (has_group_attention<Element>(properties, view)) {
+      geometry = {1, 1, kernels::group_residency};
+      shape.columns = kernels::group_columns(
+          properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
+    }
+  } else if (kernels::has_matrix_attention<Element>(properties, view.head_dim) &&
+             aligned_for_attention<Element>(view)) {
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
     geometry =
         kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
     // For the largest dimension, two matrices side by side need more registers than exist.
-    const auto wide = group_size * max_queries > 8 && dim <= 128;
+    const auto wide = group_size * use.max_queries > 8 && dim <= 128;
     shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
   return shape;
 }
 
+/// The same for decoding without trees. `max_queries`: query tokens of a row.
+template <element Element>
+[[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
+                                                         std::int32_t group_size, std::int32_t max_rows,
+                                                         std::int32_t max_queries = 1) {
+  return attention_shape_on<Element>(device, view, group_size, attention_use{max_rows, max_queries, 0, false});
+}
+
 /// Rows as kernels read or write them.
 template <element Input, class Number>
-[[nodiscard]] kernels::number_rows describe_rows(const token_rows<Number>& rows, std::int32_t head_dim) noexcept {
+[[nodiscard]] kernels::number_rows describe_rows(const token_rows<Number>& rows, std::int32_t dim) noexcept {
   constexpr auto size = std::int64_t{sizeof(Number)};
   auto described = kernels::number_rows{};
   described.data = const_cast<typename Input::storage*>(rows.data);
@@ -70,8 +101,9 @@ template <element Input, class Number>
   described.type = Input::name == float32::name ? kernels::number_type::float32
                                                 : (Input::name == float16::name ? kernels::number_type::float16
                                                                                 : kernels::number_type::bfloat16);
+  described.dim = dim;
   described.aligned = reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride * size % 16 == 0 &&
-                      rows.head_stride * size % 16 == 0 && head_dim % 16 == 0;
+                      rows.head_stride * size % 16 == 0 && dim % 16 == 0;
   return described;
 }
 
@@ -87,8 +119,14 @@ template <element Element>
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
-  if (view.head_dim > kernels::largest_attention_dim) {
-    return error{error_code::invalid_argument, "head_dim of attention", view.head_dim, kernels::largest_attention_dim};
+  const auto plain = shape.columns == 1;
+  const auto longest_key = plain ? kernels::largest_plain_dim : kernels::largest_attention_dim;
+  if (view.head_dim > longest_key) {
+    return error{error_code::invalid_argument, "head_dim of attention", view.head_dim, longest_key};
+  }
+  const auto longest_value = plain ? kernels::largest_value_dim : kernels::largest_attention_dim;
+  if (view.dim_of_values() > longest_value) {
+    return error{error_code::invalid_argument, "value_dim of attention", view.dim_of_values(), longest_value};
   }
   if (batch.plan.words == nullptr || batch.plan.workspace == nullptr) {
     return error{error_code::invalid_argument, "attention_batch.plan: memory that it has", 0, 1};
@@ -106,6 +144,11 @@ template <element Element>
   if (shape.columns != 1 && !aligned_for_attention<Element>(view)) {
     return error{error_code::invalid_argument, "alignment of keys and values", shape.columns, 1};
   }
+  const auto by_waves = shape.columns != 1 && shape.columns < kernels::fewest_group_columns;
+  if (by_waves && (view.has_own_values() || !batch.tree_masks.empty())) {
+    return error{error_code::invalid_argument, "attention_batch.plan: values of their own, or tree masks",
+                 shape.columns, 1};
+  }
   return {};
 }
 
@@ -121,8 +164,10 @@ template <element Element>
 /// accumulated in float32. There, numbers of V with a scale below 2^-64 count as zeros, and a NaN in a token that only
 /// some of a row's queries see reaches all of the row's results.
 ///
-/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a head dimension above 256
-/// or a plan that does not fit; `backend_failure` when the launch fails.
+/// Rows above 256 numbers use plain arithmetic.
+///
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, keys above 576 or values above 512
+/// numbers, or a plan that does not fit; `backend_failure` when the launch fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
@@ -142,7 +187,7 @@ template <element Element, element Input = float32, element Output = Input>
   call.group_size = batch.plan.shape.group_size;
   call.indices = batch.indices.data();
   call.queries = describe_rows<Input>(queries.rows, view.head_dim);
-  call.output = describe_rows<Output>(output.rows, view.head_dim);
+  call.output = describe_rows<Output>(output.rows, view.dim_of_values());
   call.log_sum_exp = output.log_sum_exp;
   call.num_query_heads = queries.num_heads;
   call.scale = options.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(view.head_dim)) : options.scale;
@@ -150,7 +195,8 @@ template <element Element, element Input = float32, element Output = Input>
   call.window = options.window;
   call.alibi_slopes = options.alibi_slopes;
   call.sinks = options.sinks;
-  call.partial_stride = (view.head_dim + 3) / 4 * 4;
+  call.tree_masks = batch.tree_masks.empty() ? nullptr : batch.tree_masks.data();
+  call.partial_stride = (view.dim_of_values() + 3) / 4 * 4;
   call.partials = reinterpret_cast<float*>(batch.plan.workspace);
   call.partial_sums =
       call.partials + std::int64_t{layout.max_partials} * batch.plan.shape.columns * call.partial_stride;

@@ -21,7 +21,8 @@ namespace pagedkv::hip {
   constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   for (const auto& [stride, steps] :
        {std::pair{view.token_stride, view.block_size}, std::pair{view.head_stride, view.num_kv_heads},
-        std::pair{view.scale_token_stride, view.block_size}, std::pair{view.scale_head_stride, view.num_kv_heads}}) {
+        std::pair{view.scale_token_stride, view.block_size}, std::pair{view.scale_head_stride, view.num_kv_heads},
+        std::pair{view.value_token_stride, view.block_size}, std::pair{view.value_head_stride, view.num_kv_heads}}) {
     const auto limit = most / 2 / std::max(steps, 1);
     if (stride > limit || stride < -limit) {
       return error{error_code::invalid_argument, "stride within a block", stride, limit};
@@ -51,9 +52,11 @@ template <class Number>
 [[nodiscard]] inline result<void> check_pairs_between(const block_storage_view& from, const block_storage_view& to,
                                                       std::span<const block_pair> pairs) noexcept {
   const auto same_shape = from.num_layers == to.num_layers && from.block_size == to.block_size &&
-                          from.num_kv_heads == to.num_kv_heads && from.head_dim == to.head_dim;
+                          from.num_kv_heads == to.num_kv_heads && from.head_dim == to.head_dim &&
+                          from.value_dim == to.value_dim && from.is_latent() == to.is_latent();
   if (!same_shape) {
-    return error{error_code::invalid_argument, "num_layers, block_size, num_kv_heads or head_dim of two storages", 0};
+    return error{error_code::invalid_argument,
+                 "num_layers, block_size, num_kv_heads, head_dim or value_dim of two storages", 0};
   }
   return check_pairs(from, to, pairs);
 }

@@ -37,7 +37,7 @@ namespace pagedkv::hip {
   }
   const auto same_bytes = from.layer_bytes() == to.layer_bytes() && from.value_offset == to.value_offset &&
                           from.key_scale_offset == to.key_scale_offset && from.token_stride == to.token_stride &&
-                          from.head_stride == to.head_stride;
+                          from.head_stride == to.head_stride && from.value_token_stride == to.value_token_stride;
   if (!same_bytes) {
     return error{error_code::invalid_argument, "bytes of a block's layer, or their order", to.layer_bytes(),
                  from.layer_bytes()};
@@ -58,7 +58,15 @@ template <element To, element From>
       return checked;
     }
   }
-  return to_result(kernels::convert_blocks<To, From>(from, to, pairs, stream), "launch of convert_blocks");
+  if (!from.has_own_values()) {
+    return to_result(kernels::convert_blocks<To, From>(from, to, pairs, stream), "launch of convert_blocks");
+  }
+  // The kernel converts a key and a value of equal length: here both times the same row.
+  auto launched = kernels::convert_blocks<To, From>(from.keys_alone(), to.keys_alone(), pairs, stream);
+  if (launched == runtime::success && !from.is_latent()) {
+    launched = kernels::convert_blocks<To, From>(from.values_alone(), to.values_alone(), pairs, stream);
+  }
+  return to_result(launched, "launch of convert_blocks");
 }
 
 }  // namespace pagedkv::hip

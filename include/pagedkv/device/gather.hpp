@@ -10,7 +10,7 @@
 namespace pagedkv::hip {
 
 /// Enqueues: decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot
-/// leaves its token unchanged. Slots and rows are device-accessible memory; only debug builds of the kernels detect
+/// leaves its token unchanged. Values with rows of their own take a second launch. Slots and rows are device-accessible memory; only debug builds of the kernels detect
 /// slots past the storage. Errors: `invalid_argument` for a layer outside the storage, and for more tokens than a
 /// launch takes, 16 million.
 template <element Element, element Output>
@@ -20,9 +20,19 @@ template <element Element, element Output>
   if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
     return checked;
   }
-  const auto num_tokens = static_cast<std::int64_t>(slots.size());
-  return to_result(kernels::gather<Element, Output>(view, layer, slots.data(), num_tokens, keys, values, stream),
-                   "launch of gather");
+  const auto enqueue = [&](const block_storage_view& from, const auto& first, const auto& second) {
+    return kernels::gather<Element, Output>(from, layer, slots.data(), static_cast<std::int64_t>(slots.size()), first,
+                                            second, stream);
+  };
+  if (!view.has_own_values()) {
+    return to_result(enqueue(view, keys, values), "launch of gather");
+  }
+  // The kernel reads a key and a value of equal length: here both times the same row.
+  auto launched = enqueue(view.keys_alone(), keys, keys);
+  if (launched == runtime::success) {
+    launched = enqueue(view.values_alone(), values, values);
+  }
+  return to_result(launched, "launch of gather");
 }
 
 }  // namespace pagedkv::hip

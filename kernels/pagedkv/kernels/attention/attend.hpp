@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/kernels/attention/decode.hpp>
+#include <pagedkv/kernels/attention/group.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/merge.hpp>
 #include <pagedkv/kernels/attention/plain.hpp>
@@ -42,12 +43,58 @@ template <class Element, class Numbers>
 [[nodiscard]] runtime::status launch_plain_attention(const attention_call& call, runtime::stream stream) {
   using storage = typename Element::storage;
   constexpr auto chunk = vector_bytes / static_cast<int>(sizeof(storage));
-  const auto aligned = call.view.head_dim % chunk == 0 && aligned_rows<storage, chunk>(call.view);
-  return for_head_dim(call.view.head_dim, [&](auto head_dim) {
+  const auto aligned_like = [](const block_storage_view& view) {
+    return view.head_dim % chunk == 0 && aligned_rows<storage, chunk>(view);
+  };
+  const auto aligned = aligned_like(call.view) && aligned_like(call.view.values_alone());
+  const auto launch_with = [&](auto head_dim, auto general) {
     constexpr auto waves = plain_attention_geometry.waves;
-    return launch<plain_attend_kernel<Element, Numbers, decltype(head_dim)::value, waves>>(
+    return launch<
+        plain_attend_kernel<Element, Numbers, decltype(head_dim)::value, decltype(general)::value, waves>>(
         attention_launch(call.plan.num_shares, waves, current_wave_size()), stream, call,
         divider<std::int32_t>(call.view.block_size), aligned);
+  };
+  if (call.view.has_own_values() || call.view.head_dim > largest_attention_dim || call.tree_masks != nullptr) {
+    return launch_with(std::integral_constant<int, general_plain_dim<Element>>{}, std::true_type{});
+  }
+  return for_head_dim(call.view.head_dim, [&](auto head_dim) { return launch_with(head_dim, std::false_type{}); });
+}
+
+/// Calls `use` with the dimensions of keys and values of the kernel whose workgroups share tasks.
+template <class Element, class Use>
+[[nodiscard]] runtime::status for_group_dims(std::int32_t key_dim, std::int32_t value_dim, Use use) {
+  const auto dims = group_dims_for<Element>(key_dim, value_dim);
+  if constexpr (sizeof(typename Element::storage) == 2) {
+    if (dims.keys == 64) {
+      return use(std::integral_constant<int, 64>{}, std::integral_constant<int, 64>{});
+    }
+    if (dims.keys == 192) {
+      return use(std::integral_constant<int, 192>{}, std::integral_constant<int, 128>{});
+    }
+    if (dims.keys == 256) {
+      return use(std::integral_constant<int, 256>{}, std::integral_constant<int, 256>{});
+    }
+  }
+  return use(std::integral_constant<int, 128>{}, std::integral_constant<int, 128>{});
+}
+
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status launch_group_attention(const attention_call& call, runtime::stream stream) {
+  return for_group_dims<Element>(call.view.head_dim, call.output.dim, [&](auto key_dim, auto value_dim) {
+    return with_matrix_of_device([&](auto matrix) {
+      using matrix_type = decltype(matrix);
+      constexpr auto keys = decltype(key_dim)::value;
+      constexpr auto values = decltype(value_dim)::value;
+      constexpr auto waves = group_lanes / matrix_type::lanes;
+      constexpr auto tiles = matrix_type::columns == 8 && values <= 128 ? 2 : 1;
+      if constexpr (keys <= matrix_type::largest_dim) {
+        return launch_following<group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>>(
+            attention_launch(call.plan.num_shares, 1, group_lanes), stream, call,
+            divider<std::int32_t>(call.view.block_size));
+      } else {
+        return runtime::error_invalid_value;
+      }
+    });
   });
 }
 
@@ -58,6 +105,9 @@ template <class Element, class Numbers>
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
   if constexpr (sizeof(typename Element::storage) < 4) {
+    if (columns >= fewest_group_columns) {
+      return launch_group_attention<Element, Numbers>(call, stream);
+    }
     return for_head_dim(call.view.head_dim, [&](auto head_dim) {
       return with_matrix(columns, [&](auto tiles, auto matrix) {
         constexpr auto dim = decltype(head_dim)::value;
@@ -88,10 +138,12 @@ template <class Element, class Numbers>
   auto shape = launch_shape{};
   shape.grid.x = static_cast<std::uint32_t>(std::clamp(merges / merge_groups, 1, most_merging_workgroups));
   shape.workgroup.x = static_cast<std::uint32_t>(merge_lanes * merge_groups);
-  return for_head_dim(call.view.head_dim, [&](auto head_dim) {
+  const auto launch_merge = [&](auto head_dim) {
     return launch_following<merge_kernel<Numbers, decltype(head_dim)::value>>(
         shape, stream, planned, plan.shape.columns, used_columns);
-  });
+  };
+  return call.output.dim > largest_attention_dim ? launch_merge(std::integral_constant<int, largest_value_dim>{})
+                                                 : for_head_dim(call.output.dim, launch_merge);
 }
 
 }  // namespace pagedkv::kernels

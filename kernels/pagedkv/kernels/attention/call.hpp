@@ -18,6 +18,7 @@ struct number_rows {
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
   number_type type = number_type::float32;
+  std::int32_t dim = 0;  // numbers of a row
   bool aligned = false;  // rows start at multiples of 16 bytes and are a multiple of 16 numbers long
 };
 
@@ -64,6 +65,7 @@ struct attention_call {
   float* partial_sums = nullptr;  // [partial][column][2]: reference and sum, in base 2
   std::int32_t partial_stride = 0;
   attention_plan_view plan;
+  const std::uint32_t* tree_masks = nullptr;  // [query token]
 };
 
 }  // namespace pagedkv::kernels

@@ -10,8 +10,13 @@
 
 namespace pagedkv::kernels {
 
-/// The largest head dimension of a kernel; a head dimension between two kernels uses the larger one.
+/// The largest head dimension of the kernels that are made for one; a head dimension between two uses the larger one.
 inline constexpr std::int32_t largest_attention_dim = 256;
+
+/// The longest keys and values of the general kernel with plain arithmetic: a latent vector of 512 with a rotated part
+/// of 64, and without.
+inline constexpr std::int32_t largest_plain_dim = 576;
+inline constexpr std::int32_t largest_value_dim = 512;
 
 /// Waves, buffers and occupancy for one element and head dimension.
 struct attention_geometry {
@@ -30,6 +35,36 @@ struct attention_geometry {
     return geometry;
   }
 };
+
+/// For kernels whose workgroups share a task: the lanes of a workgroup, and its workgroups per processor.
+inline constexpr int group_lanes = 256;
+inline constexpr int group_residency = 2;
+
+/// More columns of a task than one wave processes: a workgroup's.
+inline constexpr std::int32_t fewest_group_columns = 32;
+
+/// The dimensions of keys and values that a kernel whose workgroups share tasks is made for.
+struct group_dims {
+  int keys;
+  int values;
+};
+
+/// The smallest kernel for keys and values of these lengths; zeros if there is none.
+template <class Element>
+[[nodiscard]] constexpr group_dims group_dims_for(std::int32_t key_dim, std::int32_t value_dim) noexcept {
+  constexpr auto bytes = sizeof(typename Element::storage);
+  const auto longest = std::max(key_dim, value_dim);
+  if (bytes == 1 || longest <= 128) {
+    return longest > 128 ? group_dims{0, 0} : (bytes == 2 && longest <= 64 ? group_dims{64, 64} : group_dims{128, 128});
+  }
+  return key_dim <= 192 && value_dim <= 128 ? group_dims{192, 128} : group_dims{256, 256};
+}
+
+/// Columns of a task of a workgroup. Every wave has 16, but 8 where longer rows leave no registers for more.
+[[nodiscard]] constexpr std::int32_t group_columns(runtime::matrix_instructions matrices, group_dims dims) noexcept {
+  const auto waves = matrices == runtime::matrix_instructions::mfma ? group_lanes / 64 : group_lanes / 32;
+  return waves * (matrices == runtime::matrix_instructions::mma && dims.values > 128 ? 8 : 16);
+}
 
 /// For kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};

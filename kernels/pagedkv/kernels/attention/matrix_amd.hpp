@@ -176,6 +176,12 @@ template <class Use>
                                    : use(std::integral_constant<int, 1>{}, matrix_wave32_wide<wmma_unit>{});
 }
 
+/// Calls `use(matrix)` for the current device.
+template <class Use>
+[[nodiscard]] runtime::status with_matrix_of_device(Use use) {
+  return current_wave_size() == 64 ? use(matrix_wave64<mfma_unit>{}) : use(matrix_wave32_wide<wmma_unit>{});
+}
+
 }  // namespace pagedkv::kernels
 
 #endif

@@ -172,4 +172,15 @@ template <class Use>
                       : use(std::integral_constant<int, 1>{}, matrix_wave32_wide<matrix_unit>{});
 }
 
+/// Calls `use(matrix)` for the current device.
+template <class Use>
+[[nodiscard]] runtime::status with_matrix_of_device(Use use) {
+  using enum runtime::matrix_instructions;
+  const auto kind = executor::matrices[static_cast<std::size_t>(executor::current_device())];
+  if (kind == mma) {
+    return use(matrix_wave32<matrix_unit>{});
+  }
+  return kind == mfma ? use(matrix_wave64<matrix_unit>{}) : use(matrix_wave32_wide<matrix_unit>{});
+}
+
 }  // namespace pagedkv::kernels

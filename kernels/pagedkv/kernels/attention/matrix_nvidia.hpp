@@ -226,6 +226,12 @@ template <class Use>
                        : runtime::error_invalid_value;
 }
 
+/// Calls `use(matrix)` for the current device.
+template <class Use>
+[[nodiscard]] runtime::status with_matrix_of_device(Use use) {
+  return use(matrix_wave32<matrix_unit>{});
+}
+
 }  // namespace pagedkv::kernels
 
 #endif

@@ -5,17 +5,20 @@
 
 namespace pagedkv::kernels {
 
-/// The state of a wave for one piece, with `Tiles` times as many columns as the matrix unit takes.
-template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
+/// The state of a wave for one piece, with `Tiles` times as many columns as the matrix unit takes. `Waves` waves share
+/// a task, each with its own columns; more than one also know tree masks. Values may be shorter than keys.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int ValueDim = HeadDim, int Waves = 1>
 class piece_state {
   using shape = tile_shape<Element, HeadDim, Matrix>;
+  using value_shape = tile_shape<Element, ValueDim, Matrix>;
   using storage = typename Element::storage;
   using Number = typename Numbers::template of_products<Element>;
 
  public:
-  static constexpr int columns = Tiles * Matrix::columns;
+  static constexpr int columns = Waves * Tiles * Matrix::columns;  // of a task
 
-  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane) : call_(call), lane_(lane) {}
+  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane, int wave = 0)
+      : call_(call), lane_(lane), wave_(wave) {}
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
     const auto& call = read_again(call_);
@@ -25,19 +28,37 @@ class piece_state {
       load_query(call, walk, t, factor);
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
-        const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
+        const auto column = first_column(t) + Matrix::score_column(lane_, c);
         rules_[t][c] = score_rule::of(call, find_column(call, walk.row, walk.task, column, columns));
+        if constexpr (Waves > 1) {
+          branches_[t][c] =
+              hidden_branches::of(call, walk.row, find_column(call, walk.row, walk.task, column, columns));
+        }
         reference_[t][c] = -INFINITY;
         sum_[t][c] = 0.0F;
       }
       PAGEDKV_UNROLL
-      for (auto i = 0; i < shape::value_chunks * shape::products; ++i) {
+      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
         PAGEDKV_UNROLL
         for (auto j = 0; j < Matrix::sums; ++j) {
           output_[t][i][j] = 0.0F;
         }
       }
     }
+  }
+
+  /// Whether a column of this wave sees a token of the tile.
+  [[nodiscard]] PAGEDKV_DEVICE bool sees(std::int32_t first_token) const {
+    auto seen = false;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        seen = seen ||
+               (first_token <= rules_[t][c].last_token && first_token + attention_tile > rules_[t][c].first_token);
+      }
+    }
+    return any(seen) != 0;
   }
 
   template <class ReadAhead>
@@ -72,6 +93,11 @@ class piece_state {
       }
     }
     apply_options(scores, first_token);
+    if constexpr (Waves > 1) {
+      if (call_.tree_masks != nullptr) {
+        apply_tree_masks(scores, first_token);
+      }
+    }
     auto grows = false;
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
@@ -114,7 +140,7 @@ class piece_state {
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto total = Matrix::reduce_rows(sum_[t][c], add);
-        const auto column = t * Matrix::columns + Matrix::score_column(lane_, c);
+        const auto column = first_column(t) + Matrix::score_column(lane_, c);
         const auto query = find_column(call, walk.row, walk.task, column, columns);
         if (query.exists()) {
           const auto writer = Matrix::score_row(lane_, 0) == 0;
@@ -143,9 +169,14 @@ class piece_state {
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
 
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_column(int t) const {
+    const auto first = t * Matrix::columns;
+    return Waves > 1 ? wave_ * Tiles * Matrix::columns + first : first;
+  }
+
   PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
     const auto column =
-        find_column(call, walk.row, walk.task, t * Matrix::columns + Matrix::query_column(lane_), columns);
+        find_column(call, walk.row, walk.task, first_column(t) + Matrix::query_column(lane_), columns);
     registers<float, shape::key_chunks, shape::chunk> numbers;
     auto largest = 0.0F;
     PAGEDKV_UNROLL
@@ -233,17 +264,17 @@ class piece_state {
   PAGEDKV_DEVICE void multiply_values(const ReadAhead& tile,
                                       const registers<typename Matrix::weights, Tiles>& weights) {
     PAGEDKV_UNROLL
-    for (auto j = 0; j < shape::value_chunks; ++j) {
+    for (auto j = 0; j < value_shape::value_chunks; ++j) {
       registers<lane_word, Matrix::value_rows, 4> rows;
       PAGEDKV_UNROLL
       for (auto i = 0; i < Matrix::value_rows; ++i) {
         tile.take_value(i, j, rows[i]);
       }
-      registers<lane_word, shape::value_chunk, Matrix::value_rows / 2> pairs;
+      registers<lane_word, value_shape::value_chunk, Matrix::value_rows / 2> pairs;
       PAGEDKV_UNROLL
       for (auto i = 0; i < Matrix::value_rows / 2; ++i) {
         PAGEDKV_UNROLL
-        for (auto k = 0; k < shape::value_bytes / 4; ++k) {
+        for (auto k = 0; k < value_shape::value_bytes / 4; ++k) {
           registers<lane_word, numbers_per_word<storage>> of_word;
           pair_rows<storage, Number>(rows[2 * i][k], rows[2 * i + 1][k], of_word);
           PAGEDKV_UNROLL
@@ -253,7 +284,7 @@ class piece_state {
         }
       }
       PAGEDKV_UNROLL
-      for (auto p = 0; p < shape::products; ++p) {
+      for (auto p = 0; p < value_shape::products; ++p) {
         registers<lane_word, Matrix::value_dims, Matrix::value_rows / 2> of_values;
         PAGEDKV_UNROLL
         for (auto d = 0; d < Matrix::value_dims; ++d) {
@@ -264,7 +295,7 @@ class piece_state {
         }
         PAGEDKV_UNROLL
         for (auto t = 0; t < Tiles; ++t) {
-          Matrix::template multiply_values<Number>(output_[t][j * shape::products + p], of_values, weights[t]);
+          Matrix::template multiply_values<Number>(output_[t][j * value_shape::products + p], of_values, weights[t]);
         }
       }
     }
@@ -292,6 +323,17 @@ class piece_state {
     }
   }
 
+  PAGEDKV_DEVICE void apply_tree_masks(registers<float, Tiles, Matrix::sums>& scores, std::int32_t first_token) const {
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        const auto token = first_token + Matrix::score_row(lane_, i / Matrix::score_columns);
+        scores[t][i] = branches_[t][i % Matrix::score_columns].hide(token) ? -INFINITY : scores[t][i];
+      }
+    }
+  }
+
   PAGEDKV_DEVICE void raise_reference(const registers<float, Tiles, Matrix::sums>& scores,
                                       const registers<float, Matrix::score_rows>& bias) {
     PAGEDKV_UNROLL
@@ -308,7 +350,7 @@ class piece_state {
         reference_[t][c] = largest;
         sum_[t][c] *= factor;
         PAGEDKV_UNROLL
-        for (auto i = 0; i < shape::value_chunks * shape::products; ++i) {
+        for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
           PAGEDKV_UNROLL
           for (auto r = 0; r < Matrix::score_rows; ++r) {
             output_[t][i][r * Matrix::score_columns + c] *= factor;
@@ -322,15 +364,15 @@ class piece_state {
   template <class Put>
   PAGEDKV_DEVICE void write(int t, int c, Put put) {
     PAGEDKV_UNROLL
-    for (auto j = 0; j < shape::value_chunks; ++j) {
+    for (auto j = 0; j < value_shape::value_chunks; ++j) {
       PAGEDKV_UNROLL
       for (auto part = 0; part < Matrix::output_parts; ++part) {
-        const auto first = (j * Matrix::value_parts + Matrix::output_part(lane_, part)) * shape::value_chunk;
-        auto numbers = vector<float, shape::value_chunk>{};
+        const auto first = (j * Matrix::value_parts + Matrix::output_part(lane_, part)) * value_shape::value_chunk;
+        auto numbers = vector<float, value_shape::value_chunk>{};
         PAGEDKV_UNROLL
-        for (auto dim = 0; dim < shape::value_chunk; ++dim) {
+        for (auto dim = 0; dim < value_shape::value_chunk; ++dim) {
           numbers.values[dim] =
-              output_[t][j * shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
+              output_[t][j * value_shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
         }
         put(first, numbers);
       }
@@ -339,12 +381,14 @@ class piece_state {
 
   const attention_call& call_;
   int lane_;
+  int wave_;
   registers<lane_word, Tiles, shape::key_words> query_;
   registers<float, Tiles, Matrix::score_columns> factor_;
   registers<score_rule, Tiles, Matrix::score_columns> rules_;
+  registers<hidden_branches, Tiles, (Waves > 1 ? Matrix::score_columns : 1)> branches_;
   registers<float, Tiles, Matrix::score_columns> reference_;
   registers<float, Tiles, Matrix::score_columns> sum_;
-  registers<float, Tiles, shape::value_chunks * shape::products, Matrix::sums> output_;
+  registers<float, Tiles, value_shape::value_chunks * value_shape::products, Matrix::sums> output_;
 };
 
 }  // namespace pagedkv::kernels

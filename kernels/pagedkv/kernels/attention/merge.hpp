@@ -58,7 +58,7 @@ class merged_columns {
         PAGEDKV_UNROLL
         for (auto j = 0; j < chunks; ++j) {
           numbers[b][c][j] = {};
-          if (first_dim(lane, j) < call.view.head_dim) {
+          if (first_dim(lane, j) < call.output.dim) {
             numbers[b][c][j] = load_fresh<merge_numbers>(call.partials + at * call.partial_stride + first_dim(lane, j));
           }
         }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/attention/result.hpp>
 #include <pagedkv/kernels/attention/walk.hpp>
@@ -7,9 +8,17 @@
 
 namespace pagedkv::kernels {
 
+/// The length of rows in the registers of the general kernel: all lanes of a wave of 32 have the same number of chunks.
+template <class Element>
+inline constexpr int general_plain_dim = [] {
+  constexpr auto step = 32 * vector_bytes / static_cast<int>(sizeof(typename Element::storage));
+  return (largest_plain_dim + step - 1) / step * step;
+}();
+
 /// The state of a group of lanes for one piece, with plain float32 arithmetic: one query and every `num_groups`-th
-/// token. Each lane holds some numbers of each row.
-template <class Element, class Numbers, int HeadDim>
+/// token. Each lane holds some numbers of each row. `General`: values may have rows of their own, and queries may have
+/// tree masks.
+template <class Element, class Numbers, int HeadDim, bool General>
 class plain_piece {
  public:
   using storage = typename Element::storage;
@@ -30,6 +39,9 @@ class plain_piece {
     const auto& call = read_again(call_);
     column_ = find_column(call, walk.row, walk.task, 0, 1);
     rule_ = score_rule::of(call, column_);
+    if constexpr (General) {
+      branches_ = hidden_branches::of(call, walk.row, column_);
+    }
     head_ = walk.task / walk.row.num_column_tiles;
     reference_ = -INFINITY;
     sum_ = 0.0F;
@@ -46,7 +58,10 @@ class plain_piece {
   PAGEDKV_DEVICE void add_tile(const attention_walk& walk, std::int32_t first_token) {
     for (auto i = 0; i < attention_tile; i += num_groups_) {
       const auto token = first_token + i + group_;
-      const auto visible = token >= rule_.first_token && token <= rule_.last_token;
+      auto visible = token >= rule_.first_token && token <= rule_.last_token;
+      if constexpr (General) {
+        visible = visible && !branches_.hide(token);
+      }
       add_token(address_of(walk, token, visible), token, visible);
     }
   }
@@ -78,10 +93,11 @@ class plain_piece {
  private:
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_dim(int j) const { return (j * group_lanes + lane_) * chunk; }
 
-  /// Address of a token's key, and of its key scale.
+  /// Address of a token's key, of its key scale, and of its value if that has a row of its own.
   struct token_address {
     const std::byte* key = nullptr;
     const std::byte* scale = nullptr;
+    const std::byte* own_value = nullptr;
   };
 
   [[nodiscard]] PAGEDKV_DEVICE token_address address_of(const attention_walk& walk, std::int32_t token,
@@ -97,16 +113,37 @@ class plain_piece {
       return split.remainder * static_cast<std::int32_t>(token_stride) + head_ * static_cast<std::int32_t>(head_stride);
     };
     const auto* const start = view.block(call_.layer, block);
-    return {start + static_cast<std::int64_t>(within(view.token_stride, view.head_stride)) *
-                        static_cast<std::int64_t>(sizeof(storage)),
-            start + static_cast<std::int64_t>(within(view.scale_token_stride, view.scale_head_stride)) * 4};
+    auto address = token_address{
+        start + static_cast<std::int64_t>(within(view.token_stride, view.head_stride)) *
+                    static_cast<std::int64_t>(sizeof(storage)),
+        start + static_cast<std::int64_t>(within(view.scale_token_stride, view.scale_head_stride)) * 4};
+    if constexpr (General) {
+      address.own_value = start + view.value_offset +
+                          static_cast<std::int64_t>(within(value_token_stride(), value_head_stride())) *
+                              static_cast<std::int64_t>(sizeof(storage));
+    }
+    return address;
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t value_token_stride() const {
+    return call_.view.has_own_values() ? call_.view.value_token_stride : call_.view.token_stride;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t value_head_stride() const {
+    return call_.view.has_own_values() ? call_.view.value_head_stride : call_.view.head_stride;
   }
 
   PAGEDKV_DEVICE void add_token(const token_address& address, std::int32_t token, bool visible) {
     registers<float, chunks, chunk> keys;
     registers<float, chunks, chunk> values;
-    read_row(address.key, visible, keys);
-    read_row(address.key + call_.view.value_offset, visible, values);
+    const auto key_dim = [this] { return call_.view.head_dim; };
+    if constexpr (General) {
+      // Read again: masks of the lanes that end in each chunk would take more scalar registers than there are.
+      read_row(address.key, visible, [this] { return read_again(call_).view.head_dim; }, keys);
+      read_row(address.own_value, visible, [this] { return read_again(call_).output.dim; }, values);
+    } else {
+      read_row(address.key, visible, key_dim, keys);
+      read_row(address.key + call_.view.value_offset, visible, key_dim, values);
+    }
     auto product = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
@@ -154,17 +191,19 @@ class plain_piece {
     return score * log2_e + (call_.alibi_slopes != nullptr ? rule_.bias(token) : 0.0F);
   }
 
-  PAGEDKV_DEVICE void read_row(const std::byte* from, bool visible, registers<float, chunks, chunk>& numbers) const {
+  template <class Dim>
+  PAGEDKV_DEVICE void read_row(const std::byte* from, bool visible, Dim dim,
+                               registers<float, chunks, chunk>& numbers) const {
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
       auto stored = vector<storage, chunk>{};
       const auto* const start = reinterpret_cast<const storage*>(from) + first_dim(j);
       if (visible && aligned_) {
-        if (first_dim(j) < call_.view.head_dim) {
+        if (first_dim(j) < dim()) {
           stored = load_vector<chunk>(start);
         }
       } else if (visible) {
-        const auto count = read_again(call_).view.head_dim - first_dim(j);
+        const auto count = (General ? dim() : read_again(call_).view.head_dim) - first_dim(j);
         PAGEDKV_UNROLL
         for (auto i = 0; i < chunk; ++i) {
           if (i < count) {
@@ -210,6 +249,7 @@ class plain_piece {
   int num_groups_;
   query_column column_{};
   score_rule rule_{};
+  hidden_branches branches_{};
   std::int32_t head_ = 0;
   float reference_ = 0.0F;
   float sum_ = 0.0F;
@@ -219,8 +259,8 @@ class plain_piece {
 
 /// Decode attention with plain arithmetic: for float32, for devices whose matrix instructions the library does not
 /// support, and for rows that are not aligned to vectors. A task has one column. `aligned`: rows start at multiples of
-/// 16 bytes, and their lengths are such multiples.
-template <class Element, class Numbers, int HeadDim, int Waves>
+/// 16 bytes, and their lengths are such multiples. `General` as above.
+template <class Element, class Numbers, int HeadDim, bool General, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
     plain_attend_kernel(attention_call call, divider<std::int32_t> block_size, bool aligned) {
   const auto wave = uniform(static_cast<int>(local_index().x) / wave_size());
@@ -231,7 +271,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
     return;
   }
   auto walk = attention_walk(call, share);
-  auto state = plain_piece<Element, Numbers, HeadDim>(call, block_size, aligned, lane);
+  auto state = plain_piece<Element, Numbers, HeadDim, General>(call, block_size, aligned, lane);
   while (!walk.done) {
     state.begin(walk);
     for (auto tile = walk.tile; tile < walk.end; ++tile) {

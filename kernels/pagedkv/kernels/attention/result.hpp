@@ -100,11 +100,11 @@ PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& q
   }
 }
 
-/// Writes numbers of the output from `first` on, times `factor`, up to the head dimension.
+/// Writes numbers of the output from `first` on, times `factor`, up to its end.
 template <class Numbers, int N>
 PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column& query, std::int32_t first,
                                  const vector<float, N>& numbers, float factor) {
-  const auto count = call.view.head_dim - first;
+  const auto count = call.output.dim - first;
   if (count <= 0) {
     return;
   }
@@ -132,7 +132,7 @@ PAGEDKV_DEVICE void write_partial(const attention_call& call, std::int64_t at, s
   auto* const to = call.partials + at * call.partial_stride + first;
   PAGEDKV_UNROLL
   for (auto i = 0; i < N; i += 4) {
-    if (first + i < call.view.head_dim) {
+    if (first + i < call.output.dim) {
       store_vector<4>(to + i, {numbers.values[i], numbers.values[i + 1], numbers.values[i + 2], numbers.values[i + 3]});
     }
   }

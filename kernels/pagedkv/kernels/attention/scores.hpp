@@ -63,4 +63,26 @@ struct score_rule {
   }
 };
 
+/// The tokens of a tree of drafts that a query does not see.
+struct hidden_branches {
+  std::int32_t first_token = 0;  // of the tree
+  std::uint32_t hidden = 0;      // a bit for each of its tokens
+
+  [[nodiscard]] static PAGEDKV_DEVICE hidden_branches of(const attention_call& call, const attention_row& row,
+                                                         const query_column& column) {
+    auto branches = hidden_branches{};
+    branches.first_token = row.num_tokens - row.num_queries;
+    if (call.tree_masks != nullptr && column.exists()) {
+      const auto own = std::uint32_t{1} << (column.position - branches.first_token);
+      branches.hidden = ~(load(call.tree_masks + column.token) | own);
+    }
+    return branches;
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool hide(std::int32_t token) const {
+    const auto in_tree = token - first_token;
+    return in_tree >= 0 && in_tree < largest_attention_tree && (hidden >> in_tree & 1U) != 0;
+  }
+};
+
 }  // namespace pagedkv::kernels
