@@ -6,7 +6,11 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
+#include <random>
+#include <utility>
+#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -285,6 +289,74 @@ TEMPLATE_TEST_CASE("blocks evicted ahead of need have no other use before the st
   check_sound(cache);
   const auto last = cache.create_sequence(text(200, 8)).value().id;
   release_all(cache, {kept, last});
+}
+
+TEMPLATE_TEST_CASE("no sequence has a block that a transfer may read, whatever comes between", "[cache][steps]",
+                   single_thread, rw_lock, sharded_mutex, lock_free) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto cache = kv_cache<TestType, clock_sweep>{small_cache(12)};
+  auto live = std::vector<sequence_id>{};
+  auto open = std::vector<std::pair<step_id, std::vector<block_id>>>{};
+  const auto take = [&](auto& from) {
+    std::swap(from[random() % from.size()], from.back());
+    auto taken = from.back();
+    from.pop_back();
+    return taken;
+  };
+  auto num_evicted = std::int64_t{0};
+  for (auto round = 0; round < 400; ++round) {
+    const auto prompt = text(static_cast<token>(random() % 4 * 100), 1 + random() % 16);
+    switch (random() % 6) {
+      case 0:
+      case 1:
+        if (const auto made = cache.create_sequence(prompt)) {
+          live.push_back(made->id);
+          REQUIRE(cache.commit(made->id, made->num_tokens));
+        } else {
+          CHECK(made.error().code == error_code::capacity_exhausted);
+        }
+        break;
+      case 2:
+        if (!live.empty()) {
+          static_cast<void>(cache.append(live.back(), 7));  // may not fit
+        }
+        break;
+      case 3:
+        if (!live.empty()) {
+          REQUIRE(cache.release(take(live)));
+        }
+        break;
+      case 4:
+        if (open.size() < 3) {
+          const auto step = cache.begin_step({}).value();
+          auto victims = std::vector<block_id>(1 + random() % 3);
+          victims.resize(static_cast<std::size_t>(cache.evict(victims, step).value()));
+          num_evicted += std::ssize(victims);
+          open.emplace_back(step, victims);
+        }
+        break;
+      default:
+        if (!open.empty()) {
+          REQUIRE(cache.retire_step(take(open).first));
+        }
+        break;
+    }
+    for (const auto id : live) {
+      const auto table = table_of(cache, id);
+      for (const auto& [step, victims] : open) {
+        CHECK(std::ranges::find_first_of(table, victims) == table.end());
+      }
+    }
+    check_sound(cache);
+  }
+  CHECK(num_evicted > 0);
+  for (const auto& [step, victims] : open) {
+    REQUIRE(cache.retire_step(step));
+  }
+  CHECK(cache.statistics().blocks.retiring == 0);
+  release_all(cache, live);
 }
 
 TEST_CASE("an eviction ahead of need takes no more than is evictable, and needs an open step", "[cache][steps]") {

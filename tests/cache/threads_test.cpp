@@ -34,7 +34,7 @@ template <class Cache>
     const auto key = std::array{prefix_key{static_cast<std::int64_t>(prompt.size() / 2), {random() % 2, 0}}};
     const auto keys = std::span{key}.first(prompt.empty() ? 0 : random() % 2);
     const auto options = sequence_options{.publish = random() % 8 != 0, .first_chunk = random() % 4 == 0 ? 3 : 100};
-    switch (random() % 10) {
+    switch (random() % 11) {
       case 0:
       case 1:
         if (const auto made = cache.create_sequence({prompt, keys}, options)) {
@@ -66,6 +66,14 @@ template <class Cache>
         if (const auto step = cache.begin_step()) {
           if (!cache.retire_step(*step)) {
             return "retire failed";
+          }
+        }
+        break;
+      case 7:
+        if (const auto step = cache.begin_step({})) {
+          auto victims = std::array{no_block, no_block};
+          if (!cache.evict(victims, *step) || !cache.retire_step(*step)) {
+            return "evict failed";
           }
         }
         break;
