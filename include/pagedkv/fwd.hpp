@@ -14,7 +14,6 @@
 namespace pagedkv {
 
 enum class error_code : std::uint8_t;
-enum class pin_id : std::uint64_t;
 
 struct error;
 class exception;

@@ -151,8 +151,8 @@ TEMPLATE_LIST_TEST_CASE("all pins end at once", "[cache][pin]", all_lockings) {
   const auto second = cache.pin(text(50, 4)).value().id;
   CHECK(cache.statistics().blocks.in_use == 3);
   CHECK(cache.unpin_all() == 2);
-  CHECK(cache.unpin(first).error().code == error_code::unknown_sequence);
-  CHECK(cache.unpin(second).error().code == error_code::unknown_sequence);
+  CHECK(cache.unpin(first).error().code == error_code::unknown_pin);
+  CHECK(cache.unpin(second).error().code == error_code::unknown_pin);
   CHECK(cache.statistics().blocks.in_use == 0);
   CHECK(cache.pin(text(0, 8))->num_tokens == 8);
   CHECK(cache.unpin_all() == 1);

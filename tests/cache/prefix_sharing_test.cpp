@@ -142,7 +142,7 @@ TEST_CASE("pinned blocks are in use until unpinned, once", "[cache][pin]") {
   CHECK(cache.reset_prefix_cache().error().code == error_code::in_use);
   CHECK(num_cached(cache, text(0, 8)) == 8);
   REQUIRE(cache.unpin(pinned.id));
-  CHECK(cache.unpin(pinned.id).error().code == error_code::unknown_sequence);
+  CHECK(cache.unpin(pinned.id).error().code == error_code::unknown_pin);
   CHECK(cache.reset_prefix_cache().value() == 2);
   CHECK(num_cached(cache, text(0, 8)) == 0);
   const auto nothing = cache.pin(text(0, 8));

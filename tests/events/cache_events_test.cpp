@@ -146,7 +146,7 @@ TEST_CASE("a router's queue gets stored and evicted blocks and resets, and nothi
   CHECK((stored[0].kind == event_kind::stored && stored[1].kind == event_kind::stored));
   CHECK(stored[0].run == std::vector<token>{1, 2});
   CHECK(stored[1].run == std::vector<token>{3, 4});
-  CHECK((stored[0].tag == tag && stored[1].tag == tag));
+  CHECK((stored[0].salt == tag && stored[1].salt == tag));
   CHECK(stored[0].origin == no_block);
   CHECK(stored[1].origin == stored[0].block);
   CHECK(stored[1].parent_hash == stored[0].hash);
@@ -183,7 +183,7 @@ TEST_CASE("a stream of all kinds tells of sequences, steps, copies and refusals"
   CHECK(seen[0].sequence == first);
   CHECK(seen[0].num_tokens == 5);
   CHECK(seen[0].num_blocks == 3);
-  CHECK(seen[0].tag == salt{9});
+  CHECK(seen[0].salt == salt{9});
 
   REQUIRE(cache.commit(first, 5).has_value());
   const auto stored = watched.drain();
@@ -231,7 +231,7 @@ TEST_CASE("a request tracker reports starts, preemptions and ends through its ca
   auto watched = watched_cache<event_kinds{event_kind::started, event_kind::preempted, event_kind::ended}>{small};
   auto tracker = request_tracker{watched.cache};
   const auto is = [](const cache_event& event, event_kind kind, request_id request, sequence_id sequence) {
-    return event.kind == kind && event.request == static_cast<std::uint64_t>(request) && event.sequence == sequence;
+    return event.kind == kind && event.request == request && event.sequence == sequence;
   };
   const auto prompt = std::array<token, 6>{1, 2, 3, 4, 5, 6};
   const auto low = tracker.submit(prompt).value();
@@ -375,6 +375,13 @@ TEST_CASE("a router that follows several threads knows every cached block in the
     }
     CHECK(follower.find_prefix(prompt, salt::none) >= cache.find_prefix(prompt));
   }
+}
+
+TEST_CASE("a cache is created with a stream of events, as it is constructed", "[events]") {
+  auto queues = basic_event_queues<all_event_kinds>{small.block_size, {.num_producers = 1}};
+  const auto cache = reporting_cache<all_event_kinds>::create(small, queues).value();
+  REQUIRE(cache->create_sequence(std::array<token, 3>{1, 2, 3}));
+  CHECK(queues.drain([](const cache_event&) {}) == 1);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST_CASE("a log writes one line for each event, with the fields that its kind s
                  .parent_hash = 0xf00d,
                  .tokens = tokens,
                  .keys = keys,
-                 .tag = salt{9}}) == lines{"stored block=3 after=4 hash=beef parent=f00d tokens=2 keys=2 salt=9"});
+                 .salt = salt{9}}) == lines{"stored block=3 after=4 hash=beef parent=f00d tokens=2 keys=2 salt=9"});
   CHECK(line_of({.kind = event_kind::stored, .block = block, .hash = 1, .parent_hash = 2, .tokens = tokens}) ==
         lines{"stored block=3 hash=1 parent=2 tokens=2"});
   CHECK(line_of({.kind = event_kind::evicted, .block = block, .hash = 0xbeef}) == lines{"evicted block=3 hash=beef"});
@@ -54,7 +54,7 @@ TEST_CASE("a log writes one line for each event, with the fields that its kind s
   CHECK(line_of({.kind = event_kind::hit,
                  .block = block,
                  .hash = 0xbeef,
-                 .tag = salt{9},
+                 .salt = salt{9},
                  .sequence = sequence_id{5},
                  .num_tokens = 16,
                  .num_blocks = 1}) == lines{"hit sequence=5 tokens=16 blocks=1 last=3 hash=beef salt=9"});
@@ -67,10 +67,10 @@ TEST_CASE("a log writes one line for each event, with the fields that its kind s
         lines{"refused blocks=9 available=8"});
   CHECK(line_of({.kind = event_kind::step_begun, .step = step_id{2}}) == lines{"step_begun step=2"});
   CHECK(line_of({.kind = event_kind::step_retired, .step = step_id{2}}) == lines{"step_retired step=2"});
-  CHECK(line_of({.kind = event_kind::started, .sequence = sequence_id{5}, .request = 8}) ==
+  CHECK(line_of({.kind = event_kind::started, .sequence = sequence_id{5}, .request = request_id{8}}) ==
         lines{"started request=8 sequence=5"});
-  CHECK(line_of({.kind = event_kind::ended, .request = 8}) == lines{"ended request=8"});
-  CHECK(line_of({.kind = event_kind::preempted, .sequence = sequence_id{5}, .request = 8}) ==
+  CHECK(line_of({.kind = event_kind::ended, .request = request_id{8}}) == lines{"ended request=8"});
+  CHECK(line_of({.kind = event_kind::preempted, .sequence = sequence_id{5}, .request = request_id{8}}) ==
         lines{"preempted request=8 sequence=5"});
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("the longest numbers have room in a line", "[events]") {
   CHECK(line_of({.kind = event_kind::hit,
                  .block = block_id{std::numeric_limits<std::int32_t>::min()},
                  .hash = longest,
-                 .tag = salt{longest},
+                 .salt = salt{longest},
                  .sequence = sequence_id{longest},
                  .num_tokens = least,
                  .num_blocks = least}) ==

@@ -192,6 +192,7 @@ TEST_CASE("the text has every field of the statistics, once, under its name and 
   expect("pagedkv_hit_blocks_total", "counter", {{{}, 2}});
   expect("pagedkv_hit_tokens_total", "counter", {{{}, 4}});
   expect("pagedkv_evicted_blocks_total", "counter", {{{}, 0}});
+  expect("pagedkv_invalidated_blocks_total", "counter", {{{}, 0}});
   expect("pagedkv_copied_blocks_total", "counter", {{{}, 1}});
   expect("pagedkv_refusals_total", "counter", {{{}, 1}});
   expect("pagedkv_contention_total", "counter",
@@ -202,7 +203,7 @@ TEST_CASE("the text has every field of the statistics, once, under its name and 
           {{{"purpose", "pool"}}, memory.pool},
           {{{"purpose", "index"}}, memory.index},
           {{{"purpose", "sequences"}}, memory.sequences}});
-  CHECK(found.size() == 16);
+  CHECK(found.size() == 17);
 }
 
 TEST_CASE("the text has the statistics of a request tracker", "[prometheus]") {
@@ -240,6 +241,9 @@ TEST_CASE("caches of one text differ in labels, whose values are escaped", "[pro
   all[1].values.blocks.free = 3;
   auto text = std::string{};
   append_prometheus(text, std::span<const labelled_statistics<cache_statistics>>{all});
+  auto from_vector = std::string{};
+  append_prometheus(from_vector, std::vector(all.begin(), all.end()));
+  CHECK(from_vector == text);
   const auto found = parse(text);
   const auto& hits = found.at("pagedkv_hit_tokens_total").samples;
   CHECK(hits.size() == 2);

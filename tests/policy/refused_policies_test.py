@@ -89,6 +89,7 @@ REFUSED = (
         "kv_cache<int8, unscaled_backend>": "this backend cannot append and gather rows of this element: choose another of",
         "kv_cache<hip::device_allocator>": HOST_ONLY,
         "basic_kv_cache<default_policies, lru>": CANONICAL,
+        "kv_cache<const float32>": "a policy is a type of its own: leave out const, volatile and &",
         "kv_cache<no_memory>": "`no_memory` does not provide: add the backend `copy_list`",
         "kv_cache<own_copies, huge_page_allocator>": "this backend uses no memory of the cache's: leave the allocator out",
         "kv_cache<own_copies, int8>": NO_ELEMENTS,
@@ -100,7 +101,7 @@ REFUSED = (
         "basic_kv_cache<default_policies, fifo, int8>": CANONICAL,
         "kv_cache<hnd_block_major, own_copies>": NO_ELEMENTS,
     },
-    {"kv_cache<almost_eviction>": NO_AXIS},
+    {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
 )
 
 # Operations of a cache without memory that need some, each with its sentence.

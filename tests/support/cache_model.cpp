@@ -431,6 +431,7 @@ void cache_model::invalidate(const operation& next) {
   if (next.a / 8 % 3 == 0) {
     const auto count = cache_.invalidate_prefix(text.run(), tag);
     expect(count >= 0, "a negative number of blocks was invalidated");
+    expected_.invalidations += count;
     const auto prefixes = name_prefixes(text, tag);
     for (auto end = block_size(); end <= text.tokens.size(); end += block_size()) {
       forget(prefixes[end - 1]);
@@ -438,7 +439,9 @@ void cache_model::invalidate(const operation& next) {
     text.tokens.push_back(0);
     expect_equal(cache_.find_prefix(text.run(), tag), 0, "an invalidated prefix");
   } else if (next.a / 8 % 3 == 1) {
-    expect(cache_.invalidate_salt(tag) >= 0, "a negative number of blocks was invalidated");
+    const auto count = cache_.invalidate_salt(tag);
+    expect(count >= 0, "a negative number of blocks was invalidated");
+    expected_.invalidations += count;
     const auto all = committed_;
     for (const auto& [prefix, of] : all) {
       if (of == tag) {
@@ -453,6 +456,7 @@ void cache_model::invalidate(const operation& next) {
     const auto count = cache_.invalidate_blocks(chosen);
     expect_success(count, "invalidate blocks");
     expect(*count <= std::ssize(chosen), "more blocks were invalidated than were chosen");
+    expected_.invalidations += *count;
     for (const auto block : chosen) {
       const auto found = published_.find(block);
       if (found != published_.end()) {
@@ -695,7 +699,7 @@ void cache_model::use_dead_id(const operation& next) {
   expect_error(cache_.update(padded_, std::vector{id}), unknown, "padded batch with a dead id");
   expect_error(cache_.update(compressed_, std::vector{id}), unknown, "compressed batch with a dead id");
   const auto dead_pin = dead_pins_.empty() ? pin_id{~std::uint64_t{0}} : dead_pins_[next.b % dead_pins_.size()];
-  expect_error(cache_.unpin(dead_pin), unknown, "unpin of a dead id");
+  expect_error(cache_.unpin(dead_pin), error_code::unknown_pin, "unpin of a dead id");
   expect_error(cache_.retire_step(step_id{0}), error_code::unknown_step, "retire of step 0");
   expect_error(cache_.retire_step(step_id{last_step_ + 1}), error_code::unknown_step, "retire of a step to come");
   if (last_step_ != 0 && !in_flight_.contains(last_step_)) {

@@ -208,6 +208,7 @@ void cache_model::check_statistics(const cache_statistics& now) {
   expect_equal(now.hit_blocks, expected_.hit_blocks, "hit blocks");
   expect_equal(now.hit_tokens, expected_.hit_tokens, "hit tokens");
   expect_equal(now.evictions, expected_.evictions, "evictions");
+  expect_equal(now.invalidations, expected_.invalidations, "invalidated blocks");
   expect_equal(now.copies, expected_.copies, "copies on write");
   expect_equal(now.refusals, expected_.refusals, "refusals");
 }

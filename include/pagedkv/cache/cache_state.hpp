@@ -21,6 +21,9 @@ namespace pagedkv {
 
 /// A pinned prefix: references that keep its blocks in use.
 struct pinned_prefix {
+  static constexpr auto unknown_code = error_code::unknown_pin;
+  static constexpr auto id_name = "pin id";
+
   block_table blocks;
 
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }

@@ -107,6 +107,11 @@ class basic_kv_cache {
     return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
   }
 
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
+                                                                      events_type events) noexcept {
+    return create(config, allocator_type{}, backend_type{}, std::move(events));
+  }
+
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
 
   /// Starts a sequence with a prompt, which may be empty. Allocates blocks for all of the prompt, or for
@@ -233,11 +238,11 @@ class basic_kv_cache {
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
-  [[nodiscard]] result<pinning> pin(const token_run& run, salt tag = salt::none) noexcept {
+  [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto num_blocks = std::size_t{0};
     const auto made = detail::make_record(state_.pins, "number of pins", [&](pinned_prefix& p) {
-      auto pinned = detail::pin(state_, p, run, tag);
+      auto pinned = detail::pin(state_, p, run, salt);
       num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
       return pinned;
     });
@@ -265,13 +270,13 @@ class basic_kv_cache {
   /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
   /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a block
   /// outside the pool; then nothing is invalidated.
-  std::int64_t invalidate_prefix(const token_run& run, salt tag = salt::none) noexcept {
+  std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::invalidate_prefix(state_, run, tag);
+    return detail::invalidate_prefix(state_, run, salt);
   }
-  std::int64_t invalidate_salt(salt tag) noexcept {
+  std::int64_t invalidate_salt(salt salt) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::invalidate_salt(state_, tag);
+    return detail::invalidate_salt(state_, salt);
   }
   [[nodiscard]] result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -300,16 +305,16 @@ class basic_kv_cache {
 
   /// Length, in tokens, of the longest cached prefix that `create_sequence` would share: at most all but the last token,
   /// in whole blocks. Takes no references. Linear in the prompt.
-  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt tag = salt::none) const noexcept {
+  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::find_prefix(state_, run, tag);
+    return detail::find_prefix(state_, run, salt);
   }
 
   /// Chained hashes of the full blocks of a prompt, for `token_run::hashes`: computed once, as it arrives, outside of
   /// every lock. Fills `hashes` as far as there is room; returns how many.
   [[nodiscard]] std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes,
-                                        salt tag = salt::none) const noexcept {
-    return detail::hash_blocks(state_.index, prompt, tag, state_.block_size(), hashes);
+                                        salt salt = salt::none) const noexcept {
+    return detail::hash_blocks(state_.index, prompt, salt, state_.block_size(), hashes);
   }
 
   /// Number of additional blocks for an allocation if these sequences were released, beside those that a sequence
@@ -317,9 +322,9 @@ class basic_kv_cache {
   /// n) in their blocks.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        const token_run& prompt = {},
-                                                       salt tag = salt::none) const noexcept {
+                                                       salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::gain_of_releasing(state_, ids, prompt, tag);
+    return detail::gain_of_releasing(state_, ids, prompt, salt);
   }
   /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
   /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
@@ -327,9 +332,9 @@ class basic_kv_cache {
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
                                                                    const token_run& prompt = {},
-                                                                   salt tag = salt::none) const noexcept {
+                                                                   salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::fewest_to_release(state_, ids, num_blocks, prompt, tag);
+    return detail::fewest_to_release(state_, ids, num_blocks, prompt, salt);
   }
 
   /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when

@@ -7,8 +7,6 @@
 
 namespace pagedkv {
 
-enum class pin_id : std::uint64_t {};
-
 /// Result of `create_sequence`. K/V of the first `num_cached_tokens` is in the cache.
 struct admission {
   sequence_id id{};

@@ -26,23 +26,20 @@ template <class Map, class Fill>
   return map.open(cell);
 }
 
-[[nodiscard]] inline error unknown_record(std::uint64_t id) noexcept {
-  return {error_code::unknown_sequence, "sequence or pin id", static_cast<std::int64_t>(id)};
-}
-
 /// Calls `body(cell)` alone in the open cell of an id: waits for it, or returns `sequence_busy`, depending on the
 /// locking policy. The body leaves the cell.
 template <class Map, class Body>
 [[nodiscard]] auto enter_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, typename Map::cell&> {
   using entry = typename Map::entry;
+  using record = decltype(Map::cell::record);
   auto* cell = map.find(id);
   const auto entered = cell != nullptr ? map.enter(*cell, id) : entry::stale;
   if (entered == entry::stale) {
-    return unknown_record(id);
+    return error{record::unknown_code, record::id_name, static_cast<std::int64_t>(id)};
   }
   if (entered == entry::busy) {
-    return error{error_code::sequence_busy, "sequence or pin id", static_cast<std::int64_t>(id)};
+    return error{error_code::sequence_busy, record::id_name, static_cast<std::int64_t>(id)};
   }
   return std::forward<Body>(body)(*cell);
 }

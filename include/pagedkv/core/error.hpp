@@ -19,6 +19,7 @@ enum class error_code : std::uint8_t {
   never_fits,          // more blocks than the pool has
   unknown_sequence,    // never existed, or already released
   sequence_busy,       // another thread is inside an operation on it
+  unknown_pin,         // never made, or already ended
   unknown_step,        // never begun, or already retired
   unknown_request,     // never submitted, or purged
   already_ended,       // the request finished, was cancelled or failed before
@@ -63,6 +64,7 @@ class exception : public std::runtime_error {
     case error_code::never_fits: return "never fits";
     case error_code::unknown_sequence: return "unknown sequence";
     case error_code::sequence_busy: return "sequence busy";
+    case error_code::unknown_pin: return "unknown pin";
     case error_code::unknown_step: return "unknown step";
     case error_code::unknown_request: return "unknown request";
     case error_code::already_ended: return "already ended";

@@ -22,6 +22,9 @@ enum class slot : std::int64_t {};
 /// same entry of the table; so is an id of another cache, except with a probability of 2^-30.
 enum class sequence_id : std::uint64_t {};
 
+/// Names one pinned prefix, as a sequence's id names that.
+enum class pin_id : std::uint64_t {};
+
 /// Names one request of a tracker for as long as its record is kept; stale afterwards.
 enum class request_id : std::uint64_t {};
 

@@ -21,17 +21,17 @@ class event_line {
       case event_kind::stored:
         begin("stored").block("block", event.block).block("after", event.origin).hash("hash", event.hash);
         hash("parent", event.parent_hash).count("tokens", event.tokens.size());
-        keys(event.keys.size()).tag(event.tag);
+        keys(event.keys.size()).salt(event.salt);
         break;
       case event_kind::evicted: begin("evicted").block("block", event.block).hash("hash", event.hash); break;
       case event_kind::reset: begin("reset").count("blocks", event.num_blocks); break;
       case event_kind::admitted:
         begin("admitted").id("sequence", event.sequence).count("tokens", event.num_tokens);
-        count("blocks", event.num_blocks).tag(event.tag);
+        count("blocks", event.num_blocks).salt(event.salt);
         break;
       case event_kind::hit:
         begin("hit").id("sequence", event.sequence).count("tokens", event.num_tokens);
-        count("blocks", event.num_blocks).block("last", event.block).hash("hash", event.hash).tag(event.tag);
+        count("blocks", event.num_blocks).block("last", event.block).hash("hash", event.hash).salt(event.salt);
         break;
       case event_kind::forked: begin("forked").id("sequence", event.sequence).id("from", event.source); break;
       case event_kind::released:
@@ -44,11 +44,11 @@ class event_line {
       case event_kind::step_begun: begin("step_begun").id("step", event.step); break;
       case event_kind::step_retired: begin("step_retired").id("step", event.step); break;
       case event_kind::started:
-        begin("started").count("request", event.request).id("sequence", event.sequence);
+        begin("started").id("request", event.request).id("sequence", event.sequence);
         break;
-      case event_kind::ended: begin("ended").count("request", event.request); break;
+      case event_kind::ended: begin("ended").id("request", event.request); break;
       case event_kind::preempted:
-        begin("preempted").count("request", event.request).id("sequence", event.sequence);
+        begin("preempted").id("request", event.request).id("sequence", event.sequence);
         break;
     }
   }
@@ -79,7 +79,7 @@ class event_line {
   }
   event_line& hash(std::string_view name, std::uint64_t value) noexcept { return count(name, value, 16); }
   event_line& keys(std::size_t num_keys) noexcept { return num_keys == 0 ? *this : count("keys", num_keys); }
-  event_line& tag(salt value) noexcept { return value == salt::none ? *this : id("salt", value); }
+  event_line& salt(pagedkv::salt value) noexcept { return value == pagedkv::salt::none ? *this : id("salt", value); }
 
   void add(std::string_view part) noexcept {
     const auto size = std::min(part.size(), text_.size() - size_);

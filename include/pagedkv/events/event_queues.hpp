@@ -18,7 +18,9 @@ namespace pagedkv {
 /// How much event queues hold.
 struct event_queue_sizes {
   std::int32_t capacity = 1024;     // events of one thread
-  std::int32_t num_producers = 32;  // threads of the process that use any cache at the same time
+  // Queues: threads that emit take the lowest numbers that no other living thread has. Numbers belong to the process: a
+  // thread has one from its first use of any cache with several threads, or of event queues, until its end.
+  std::int32_t num_producers = 32;
   std::int32_t max_keys = 4;        // of one block; an event with more is dropped
 };
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pagedkv {
 
@@ -120,6 +121,11 @@ void append_prometheus(std::string& text, std::span<const labelled_statistics<St
     }
     first = last;
   }
+}
+
+template <class Statistics>
+void append_prometheus(std::string& text, const std::vector<labelled_statistics<Statistics>>& all) {
+  append_prometheus(text, std::span{all});
 }
 
 /// The same for one cache or tracker.

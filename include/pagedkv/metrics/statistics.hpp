@@ -23,6 +23,7 @@ struct cache_statistics {
   std::int64_t hit_blocks = 0;
   std::int64_t hit_tokens = 0;
   std::int64_t evictions = 0;
+  std::int64_t invalidations = 0;
   std::int64_t copies = 0;
   std::int64_t refusals = 0;
   contention_counts contention;
@@ -65,6 +66,7 @@ namespace detail {
       rows::row<&all::hit_tokens>({counter, "hit", "tokens", "Tokens in prompts that were cached."}),
       rows::row<&all::evictions>(
           {counter, "evicted", "blocks", "Evictable blocks that were taken for other contents."}),
+      rows::row<&all::invalidations>({counter, "invalidated", "blocks", "Cached blocks that were invalidated."}),
       rows::row<&all::copies>({counter, "copied", "blocks", "Blocks that were copied on write."}),
       rows::row<&all::refusals>({counter, "refusals", "", "Operations that failed for want of blocks."}),
       rows::row<&all::contention, &lost::waits>(contention, {"kind", "wait"}),

@@ -31,7 +31,10 @@ consteval policy_list<Policies..., More...> operator+(policy_list<Policies...>, 
 namespace detail {
 
 template <class Policy>
-concept defined = requires { sizeof(Policy); };
+concept plain = std::is_same_v<Policy, std::remove_cvref_t<Policy>>;
+
+template <class Policy>
+concept defined = plain<Policy> && requires { sizeof(Policy); };
 
 template <class Policy, class Axis>
 concept policy_of = defined<Policy> && Axis::template takes<Policy>;
@@ -83,7 +86,8 @@ namespace detail {
 
 template <class Policy, class... Axes>
 struct role_check {
-  static_assert(defined<Policy>,
+  static_assert(plain<Policy>, "a policy is a type of its own: leave out const, volatile and &");
+  static_assert(defined<Policy> || !plain<Policy>,
                 "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, pagedkv/events/ or pagedkv/device/");
 };
 template <defined Policy, class... Axes>

@@ -49,9 +49,9 @@ class prefix_index {
         records_(std::make_unique<record[]>(num_nodes_)),
         seed_(seed) {}
 
-  [[nodiscard]] link_type root(salt tag) const noexcept {
-    const auto words = std::to_array({upper(static_cast<std::uint64_t>(tag)), lower(static_cast<std::uint64_t>(tag))});
-    return {Hash::hash(seed_, words), static_cast<std::uint64_t>(tag), none};
+  [[nodiscard]] link_type root(salt salt) const noexcept {
+    const auto words = std::to_array({upper(static_cast<std::uint64_t>(salt)), lower(static_cast<std::uint64_t>(salt))});
+    return {Hash::hash(seed_, words), static_cast<std::uint64_t>(salt), none};
   }
 
   [[nodiscard]] link_type link(Node node) const noexcept {
@@ -168,9 +168,9 @@ class prefix_index {
   }
 
   /// Whether a published node, on which the caller has a lease, is the first of a chain with this salt.
-  [[nodiscard]] bool begins_chain(Node node, salt tag) const noexcept {
+  [[nodiscard]] bool begins_chain(Node node, salt salt) const noexcept {
     const auto& here = at(node);
-    return here.parent == none && here.before == static_cast<std::uint64_t>(tag);
+    return here.parent == none && here.before == static_cast<std::uint64_t>(salt);
   }
 
   /// Erases a detached published node. Nodes that continue it stay but cannot be found until equal contents return.

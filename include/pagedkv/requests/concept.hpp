@@ -41,7 +41,7 @@ template <class C>
 concept cache_for_requests =
     locking<typename C::locking_type> && events<typename C::events_type> &&
     requires(C cache, sequence_id id, std::span<const sequence_id> ids, const token_run& tokens,
-             const sequence_options& options, const release_hint& hint, std::int64_t num_blocks, salt tag,
+             const sequence_options& options, const release_hint& hint, std::int64_t num_blocks, salt salt,
              typename C::stream on) {
       requires std::default_initializable<typename C::stream>;
       { cache.config().max_sequences } -> std::convertible_to<std::int32_t>;
@@ -51,7 +51,7 @@ concept cache_for_requests =
       { cache.append(id, tokens, on) } noexcept -> std::same_as<result<void>>;
       { cache.fork(id) } noexcept -> std::same_as<result<sequence_id>>;
       { cache.release(id, hint) } noexcept -> std::same_as<result<void>>;
-      { cache.fewest_to_release(ids, num_blocks, tokens, tag) } noexcept -> std::same_as<result<std::vector<std::size_t>>>;
+      { cache.fewest_to_release(ids, num_blocks, tokens, salt) } noexcept -> std::same_as<result<std::vector<std::size_t>>>;
     };
 
 }  // namespace pagedkv

@@ -36,7 +36,7 @@ class request_preemption {
     if constexpr (reports<typename Cache::events_type, event_kind::preempted>) {
       cache_.events().emit({.kind = event_kind::preempted,
                             .sequence = taken->sequence,
-                            .request = static_cast<std::uint64_t>(id)});
+                            .request = id});
     }
     if constexpr (Preemption::keeps_kv) {
       policy_.save(cache_, *taken, on);
@@ -53,7 +53,7 @@ class request_preemption {
   /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and adds
   /// them to `preempted`. False, and nothing is changed, when their blocks would not be enough.
   [[nodiscard]] bool make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
-                               const token_run& prompt, salt tag, stream on,
+                               const token_run& prompt, salt salt, stream on,
                                std::vector<request_id>& preempted) noexcept {
     const auto preempt_fewest = [&] {
       auto candidates = records_.running();
@@ -64,7 +64,7 @@ class request_preemption {
       for (const auto& candidate : candidates) {
         sequences.push_back(candidate.sequence);
       }
-      const auto chosen = cache_.fewest_to_release(sequences, num_missing, prompt, tag);
+      const auto chosen = cache_.fewest_to_release(sequences, num_missing, prompt, salt);
       if (!chosen || chosen->empty()) {
         return false;
       }

@@ -212,7 +212,7 @@ class request_tracker {
   void report_start([[maybe_unused]] request_id id, [[maybe_unused]] sequence_id sequence) noexcept {
     if constexpr (reports<typename Cache::events_type, event_kind::started>) {
       cache_.events().emit(
-          {.kind = event_kind::started, .sequence = sequence, .request = static_cast<std::uint64_t>(id)});
+          {.kind = event_kind::started, .sequence = sequence, .request = id});
     }
   }
 
@@ -265,7 +265,7 @@ class request_tracker {
       return held.error();
     }
     if constexpr (reports<typename Cache::events_type, event_kind::ended>) {
-      cache_.events().emit({.kind = event_kind::ended, .request = static_cast<std::uint64_t>(id)});
+      cache_.events().emit({.kind = event_kind::ended, .request = id});
     }
     if (*held) {
       releases_.release(**held, hint);

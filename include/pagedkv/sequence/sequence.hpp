@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/step_set.hpp>
 #include <pagedkv/core/token_run.hpp>
@@ -62,6 +63,9 @@ struct release_hint {
 
 /// One token stream. The first `num_computed_tokens` have their K/V written; full blocks of those are published.
 struct sequence {
+  static constexpr auto unknown_code = error_code::unknown_sequence;
+  static constexpr auto id_name = "sequence id";
+
   block_table blocks;
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;

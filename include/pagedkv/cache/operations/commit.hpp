@@ -28,7 +28,7 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
                          .parent_hash = s.tail.hash,
                          .tokens = contents.tokens,
                          .keys = contents.keys,
-                         .tag = s.options.salt});
+                         .salt = s.options.salt});
     }
     const auto leases = leases_of(state);
     auto twin = no_block;

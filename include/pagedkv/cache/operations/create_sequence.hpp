@@ -135,7 +135,7 @@ void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_i
       state.events.emit({.kind = event_kind::hit,
                          .block = s.tail.node,
                          .hash = s.tail.hash,
-                         .tag = s.options.salt,
+                         .salt = s.options.salt,
                          .sequence = id,
                          .num_tokens = s.num_cached_tokens,
                          .num_blocks = static_cast<std::int64_t>(s.num_published_blocks)});
@@ -143,7 +143,7 @@ void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_i
   }
   if constexpr (reports<stream, event_kind::admitted>) {
     state.events.emit({.kind = event_kind::admitted,
-                       .tag = s.options.salt,
+                       .salt = s.options.salt,
                        .sequence = id,
                        .num_tokens = static_cast<std::int64_t>(prompt.size()),
                        .num_blocks = static_cast<std::int64_t>(s.blocks.size())});

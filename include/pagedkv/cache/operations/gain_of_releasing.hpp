@@ -66,7 +66,7 @@ struct released_blocks {
 /// `std::bad_alloc`.
 template <class State>
 [[nodiscard]] released_blocks blocks_gained(const State& state, std::span<const sequence_id> ids,
-                                            const token_run& prompt, salt tag) {
+                                            const token_run& prompt, salt salt) {
   auto released = released_blocks{};
   auto& references = released.references;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -79,7 +79,7 @@ template <class State>
   references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
   const auto plan = prompt_plan{std::ssize(prompt.tokens), state.config.block_size};
-  auto shared = find_shared(state, prompt, tag, plan.max_hits());
+  auto shared = find_shared(state, prompt, salt, plan.max_hits());
   std::ranges::sort(shared);
   for (std::size_t next = 0; next < references.size();) {
     const auto block = references[next].block;
@@ -138,10 +138,10 @@ template <class State>
 
 template <class State>
 [[nodiscard]] result<release_gain> gain_of_releasing(const State& state, std::span<const sequence_id> ids,
-                                                     const token_run& prompt, salt tag) noexcept {
+                                                     const token_run& prompt, salt salt) noexcept {
   const auto add_up = [&]() -> result<release_gain> {
     auto sum = release_gain{};
-    for (const auto& block : blocks_gained(state, ids, prompt, tag).gained) {
+    for (const auto& block : blocks_gained(state, ids, prompt, salt).gained) {
       ++(block.fenced ? sum.with_steps : sum.at_once);
     }
     return sum;
@@ -152,9 +152,9 @@ template <class State>
 template <class State>
 [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(const State& state, std::span<const sequence_id> ids,
                                                                  std::int64_t num_blocks, const token_run& prompt,
-                                                                 salt tag) noexcept {
+                                                                 salt salt) noexcept {
   const auto choose = [&]() -> result<std::vector<std::size_t>> {
-    const auto released = blocks_gained(state, ids, prompt, tag);
+    const auto released = blocks_gained(state, ids, prompt, salt);
     return useful_among(released, fewest_in_order(released, ids.size(), num_blocks));
   };
   return with_memory(choose, no_memory_for_gain(ids.size()));

@@ -51,10 +51,10 @@ template <class State>
 
 /// Invalidates the longest cached prefix of these tokens; returns how many blocks that were, twins included.
 template <class State>
-std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
+std::int64_t invalidate_prefix(State& state, const token_run& run, salt salt) noexcept {
   const auto during = invalidation{state.pool};
   auto count = std::int64_t{0};
-  auto before = state.index.root(tag);
+  auto before = state.index.root(salt);
   for (std::size_t i = 0; i < run.tokens.size() / state.block_size(); ++i) {
     before = withdraw_next(state, before, run.block(i, state.block_size()), count);
     if (before.node == no_block) {
@@ -66,7 +66,7 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noe
 
 /// Invalidates the first block of every chain with this salt; returns how many. Linear in the pool.
 template <class State>
-std::int64_t invalidate_salt(State& state, salt tag) noexcept {
+std::int64_t invalidate_salt(State& state, salt salt) noexcept {
   const auto during = invalidation{state.pool};
   const auto leases = leases_of(state);
   auto count = std::int64_t{0};
@@ -75,7 +75,7 @@ std::int64_t invalidate_salt(State& state, salt tag) noexcept {
     if (!leases.take(block)) {
       continue;
     }
-    if (state.index.begins_chain(block, tag)) {
+    if (state.index.begins_chain(block, salt)) {
       reference_found(state, block);
       withdraw_and_release(state, block);
       ++count;

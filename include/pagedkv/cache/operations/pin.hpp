@@ -10,13 +10,13 @@ namespace pagedkv::detail {
 
 /// References every full block of a published prefix of these tokens.
 template <class State>
-[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, const token_run& run, salt tag) noexcept {
+[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, const token_run& run, salt salt) noexcept {
   const auto max_blocks = run.tokens.size() / state.block_size();
   if (!pinned.blocks.try_reserve(max_blocks)) {
     return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(run.tokens.size())};
   }
   const auto no_more = [](std::size_t num_hits) { return num_hits; };
-  auto leased = lease_prefix(state, pinned.blocks, state.index.root(tag), run, max_blocks, no_more);
+  auto leased = lease_prefix(state, pinned.blocks, state.index.root(salt), run, max_blocks, no_more);
   reference_leased(state, pinned.blocks, pinned.blocks.size());
   state.note_peak();
   return leased;

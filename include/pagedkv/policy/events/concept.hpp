@@ -13,11 +13,11 @@ namespace pagedkv {
 
 /// Behind each kind are the fields of `cache_event` that it sets.
 enum class event_kind : std::uint8_t {
-  stored,        // a full block entered the prefix index: block, origin, hash, parent_hash, tokens, keys, tag
+  stored,        // a full block entered the prefix index: block, origin, hash, parent_hash, tokens, keys, salt
   evicted,       // a block left the prefix index: block, hash
   reset,         // every block left the prefix index: num_blocks
-  admitted,      // a sequence was created from a prompt: sequence, num_tokens, num_blocks, tag
-  hit,           // it shares a cached prefix: sequence, num_tokens, num_blocks, tag; block and hash of the last one
+  admitted,      // a sequence was created from a prompt: sequence, num_tokens, num_blocks, salt
+  hit,           // it shares a cached prefix: sequence, num_tokens, num_blocks, salt; block and hash of the last one
   forked,        // a sequence was created from another: sequence, source
   released,      // a sequence ended: sequence, num_tokens
   copied,        // a block was copied on write: block, origin
@@ -69,10 +69,10 @@ struct cache_event {
   std::uint64_t parent_hash = 0;       // the same for the block that it continues; for the first, that of the salt
   std::span<const token> tokens{};     // of the block, `block_size` of them; valid during `emit`
   std::span<const prefix_key> keys{};  // of positions in the block; valid during `emit`
-  salt tag{};
+  pagedkv::salt salt{};
   sequence_id sequence{};
   sequence_id source{};
-  std::uint64_t request = 0;  // a `request_id`
+  request_id request{};
   step_id step{};
   std::int64_t num_tokens = 0;     // admitted: in the prompt; hit: cached; released: in the sequence
   std::int64_t num_blocks = 0;     // reset: gone; admitted: in the block table; hit: shared; refused: needed

@@ -9,6 +9,7 @@ namespace pagedkv::detail {
 template <class State>
 void withdraw(State& state, block_id block) noexcept {
   if (state.pool.withdraw(block) && state.index.withdraw(block)) {
+    count<&cache_statistics::invalidations>(state.counts, 1);
     state.report_eviction(block);
   }
 }
