@@ -22,7 +22,10 @@ int main(void) {
   pagedkv_step step;
   pagedkv_statistics statistics = {sizeof statistics, 0, 0, 0, 0, 0, 0, 0};
   pagedkv_storage storage = {.struct_size = sizeof storage};
+  pagedkv_sequence_info info = {.struct_size = sizeof info};
+  pagedkv_error error = {.struct_size = sizeof error};
   int32_t tokens[num_tokens];
+  int32_t many[8 * block_size] = {0};
   int32_t blocks[4];
   int64_t slots[num_tokens];
   int64_t num_cached = -1;
@@ -33,6 +36,8 @@ int main(void) {
   }
 
   CHECK(pagedkv_last_message()[0] == '\0');
+  pagedkv_last_error(&error);
+  CHECK(error.code == PAGEDKV_OK && error.limit == INT64_MIN);
   pagedkv_config_init(&config);
   CHECK(pagedkv_create(&config, &cache) == PAGEDKV_INVALID_ARGUMENT && cache == NULL);
   CHECK(strcmp(pagedkv_last_message(), "invalid argument: cache_config.num_blocks is 0, limit 1") == 0);
@@ -67,12 +72,23 @@ int main(void) {
   CHECK(strncmp(pagedkv_last_message(), "unknown sequence: ", 18) == 0);
   CHECK(pagedkv_block_table(cache, second, blocks, 1, &num_blocks) == PAGEDKV_INVALID_ARGUMENT && num_blocks == 3);
 
+  CHECK(pagedkv_describe(cache, second, &info) == PAGEDKV_OK && info.struct_size == sizeof info);
+  CHECK(info.num_tokens == num_tokens && info.num_computed_tokens == num_tokens);
+  CHECK(info.num_cached_tokens == 32 && info.num_blocks == 3);
+  CHECK(pagedkv_describe(cache, unknown, &info) == PAGEDKV_UNKNOWN_SEQUENCE && info.num_blocks == 3);
+
   CHECK(pagedkv_release(cache, first) == PAGEDKV_OK);
   CHECK(pagedkv_release(cache, second) == PAGEDKV_OK);
   CHECK(pagedkv_release(cache, forked) == PAGEDKV_OK);
   CHECK(pagedkv_retire_step(cache, step) == PAGEDKV_OK);
   CHECK(pagedkv_retire_step(cache, step) == PAGEDKV_UNKNOWN_STEP);
   CHECK(pagedkv_begin_step(cache, NULL, 0, &step) == PAGEDKV_OK);
+  CHECK(pagedkv_create_sequence(cache, many, 6 * block_size, 0, &first, &num_cached) == PAGEDKV_OK);
+  CHECK(pagedkv_release(cache, first) == PAGEDKV_OK);
+  CHECK(pagedkv_create_sequence(cache, many, 8 * block_size, 0, &first, &num_cached) == PAGEDKV_CAPACITY_EXHAUSTED);
+  pagedkv_last_error(&error);
+  CHECK(error.struct_size == sizeof error && error.code == PAGEDKV_CAPACITY_EXHAUSTED && error.step == step);
+  CHECK(error.value == 8 && error.limit == 2);
   CHECK(pagedkv_retire_step(cache, step) == PAGEDKV_OK);
 
   statistics.evictions = 77;

@@ -32,6 +32,7 @@ using namespace pagedkv;
 static_assert(std::is_same_v<token, std::int32_t>);
 
 thread_local char last_message[256] = "";
+thread_local pagedkv_error last_error = {sizeof(pagedkv_error), PAGEDKV_OK, 0, error::no_limit, 0};
 
 [[nodiscard]] int code_of(error_code code) noexcept {
   switch (code) {
@@ -52,6 +53,7 @@ thread_local char last_message[256] = "";
 
 [[nodiscard]] int fail(const error& reason) noexcept {
   const auto code = code_of(reason.code);
+  last_error = {sizeof(pagedkv_error), code, reason.value, reason.limit, static_cast<pagedkv_step>(reason.step)};
   const auto compose = [&] {
     std::snprintf(last_message, sizeof(last_message), "%s", reason.message().c_str());
     return true;
@@ -92,6 +94,8 @@ void fill(Structure* to, Structure from) noexcept {
 }  // namespace
 
 const char* pagedkv_last_message(void) { return last_message; }
+
+void pagedkv_last_error(pagedkv_error* error) { fill(error, last_error); }
 
 void pagedkv_config_init(pagedkv_config* config) {
   const auto defaults = cache_config{};
@@ -155,6 +159,12 @@ int pagedkv_truncate(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t nu
 
 int pagedkv_release(pagedkv_cache* cache, pagedkv_sequence sequence) {
   return finish(cache->cache->release(id_of(sequence)));
+}
+
+int pagedkv_describe(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_sequence_info* info) {
+  return finish(cache->cache->describe(id_of(sequence)), [&](const sequence_info& found) {
+    fill(info, {0, found.num_tokens, found.num_computed_tokens, found.num_cached_tokens, found.num_blocks});
+  });
 }
 
 int pagedkv_slot_mapping(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t first_token, int64_t* slots,

@@ -70,6 +70,22 @@ typedef struct pagedkv_storage {
   int64_t scale_head_stride;
 } pagedkv_storage;
 
+typedef struct pagedkv_sequence_info {
+  size_t struct_size;
+  int64_t num_tokens;
+  int64_t num_computed_tokens; /* committed */
+  int64_t num_cached_tokens;   /* by the prefix hit of its creation */
+  int64_t num_blocks;          /* in the block table */
+} pagedkv_sequence_info;
+
+typedef struct pagedkv_error {
+  size_t struct_size;
+  int64_t code;      /* PAGEDKV_OK before the first error */
+  int64_t value;     /* that the operation refused: the blocks needed, for example */
+  int64_t limit;     /* that it violates: the blocks available, for example; INT64_MIN without one */
+  pagedkv_step step; /* PAGEDKV_CAPACITY_EXHAUSTED: there is room when it and those before have retired; 0 if not */
+} pagedkv_error;
+
 typedef struct pagedkv_statistics {
   size_t struct_size;
   int64_t blocks_free;
@@ -83,6 +99,9 @@ typedef struct pagedkv_statistics {
 
 /* The message of the last error in this thread; empty before the first. Valid until the next error. */
 const char* pagedkv_last_message(void);
+
+/* The same error in numbers. Sets struct_size as pagedkv_get_storage does. */
+void pagedkv_last_error(pagedkv_error* error);
 
 /* The library's defaults; num_blocks is left to be set. */
 void pagedkv_config_init(pagedkv_config* config);
@@ -103,10 +122,14 @@ int pagedkv_fork(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_sequen
 int pagedkv_truncate(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t num_tokens);
 int pagedkv_release(pagedkv_cache* cache, pagedkv_sequence sequence);
 
+/* Sets struct_size as pagedkv_get_storage does. */
+int pagedkv_describe(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_sequence_info* info);
+
 /* Slots of num_slots tokens from first_token on: block * block_size + offset. */
 int pagedkv_slot_mapping(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t first_token, int64_t* slots,
                          size_t num_slots);
-/* Copies the block table, whose size goes to *num_blocks; room is how many entries blocks has. */
+/* Copies the block table, whose size goes to *num_blocks; room is how many entries blocks has. pagedkv_describe tells how
+ * many are needed. */
 int pagedkv_block_table(pagedkv_cache* cache, pagedkv_sequence sequence, int32_t* blocks, size_t room,
                         size_t* num_blocks);
 
