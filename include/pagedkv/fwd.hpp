@@ -81,6 +81,10 @@ struct nhd_layer_major;
 struct nhd_block_major;
 struct hnd_layer_major;
 struct hnd_block_major;
+struct transposed_layer_major;
+struct transposed_block_major;
+struct shuffled_layer_major;
+struct shuffled_block_major;
 
 struct xxh3_hash;
 

@@ -99,6 +99,42 @@ struct rows_of {
   std::vector<storage> numbers;
 };
 
+/// Where the numbers of one head lie in one layer of one block, by the index formulas that the engines publish; x is the
+/// numbers in 16 bytes.
+template <class Layout>
+struct published_order;
+
+/// Of vLLM's paged attention: key_cache [num_heads, head_size / x, block_size, x], value_cache [num_heads, head_size,
+/// block_size].
+struct vllm_order {
+  static std::int64_t key(std::int64_t block_size, std::int64_t head_size, std::int64_t x, std::int64_t head,
+                          std::int64_t block_offset, std::int64_t head_offset) {
+    return head * (head_size / x) * block_size * x + head_offset / x * block_size * x + block_offset * x +
+           head_offset % x;
+  }
+  static std::int64_t value(std::int64_t block_size, std::int64_t head_size, std::int64_t /*x*/, std::int64_t head,
+                            std::int64_t block_offset, std::int64_t head_offset) {
+    return head * head_size * block_size + head_offset * block_size + block_offset;
+  }
+};
+
+/// Of AITER's assembly kernels: the same K, and value_cache [num_heads, block_size / x, head_size, x].
+struct aiter_order : vllm_order {
+  static std::int64_t value(std::int64_t block_size, std::int64_t head_size, std::int64_t x, std::int64_t head,
+                            std::int64_t block_offset, std::int64_t head_offset) {
+    return head * head_size * block_size + block_offset / x * head_size * x + head_offset * x + block_offset % x;
+  }
+};
+
+template <>
+struct published_order<transposed_layer_major> : vllm_order {};
+template <>
+struct published_order<transposed_block_major> : vllm_order {};
+template <>
+struct published_order<shuffled_layer_major> : aiter_order {};
+template <>
+struct published_order<shuffled_block_major> : aiter_order {};
+
 /// Addresses of one token and head, computed from the layout's documentation, not from the view.
 template <class Element, class Layout>
 struct reference_storage {
@@ -120,15 +156,35 @@ struct reference_storage {
     return base + place * layer_bytes();
   }
 
+  [[nodiscard]] static constexpr bool token_first() {
+    if constexpr (strided_layout<Layout>) {
+      return Layout::dimensions == dimension_order::nhd;
+    }
+    return false;
+  }
+
   [[nodiscard]] std::int64_t row_index(bool value, std::int64_t offset, std::int64_t head) const {
-    const auto row = Layout::dimensions == dimension_order::nhd ? offset * config.num_kv_heads + head
-                                                                : head * config.block_size + offset;
+    const auto row = token_first() ? offset * config.num_kv_heads + head : head * config.block_size + offset;
     return (value ? rows() : 0) + row;
   }
 
+  /// Of strided layouts.
   [[nodiscard]] storage* row(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset,
                              std::int64_t head) const {
     return reinterpret_cast<storage*>(block_layer(layer, block) + row_index(value, offset, head) * row_bytes());
+  }
+
+  [[nodiscard]] storage* number(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset,
+                                std::int64_t head, std::int64_t dim) const {
+    if constexpr (strided_layout<Layout>) {
+      return row(value, layer, block, offset, head) + dim;
+    } else {
+      constexpr auto x = std::int64_t{16 / sizeof(storage)};
+      auto* const start = reinterpret_cast<storage*>(block_layer(layer, block));
+      const auto index = value ? published_order<Layout>::value : published_order<Layout>::key;
+      return start + (value ? rows() * config.head_dim : 0) +
+             index(config.block_size, config.head_dim, x, head, offset, dim);
+    }
   }
 
   [[nodiscard]] float* scale(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset,
@@ -143,8 +199,11 @@ struct reference_storage {
 
   void write_row(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset, std::int64_t head,
                  const std::vector<float>& numbers) const {
-    const auto dim = static_cast<std::size_t>(config.head_dim);
-    const auto row_scale = encode_row<Element>(numbers, {row(value, layer, block, offset, head), dim});
+    auto stored = std::vector<storage>(numbers.size());
+    const auto row_scale = encode_row<Element>(numbers, stored);
+    for (auto dim = std::size_t{0}; dim < stored.size(); ++dim) {
+      *number(value, layer, block, offset, head, static_cast<std::int64_t>(dim)) = stored[dim];
+    }
     if (Element::scaled) {
       *scale(value, layer, block, offset, head) = row_scale;
     }
@@ -152,10 +211,12 @@ struct reference_storage {
 
   [[nodiscard]] std::vector<float> read_row(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset,
                                             std::int64_t head) const {
-    const auto dim = static_cast<std::size_t>(config.head_dim);
-    auto numbers = std::vector<float>(dim);
-    decode_row<Element>({row(value, layer, block, offset, head), dim}, read_scale(value, layer, block, offset, head),
-                        numbers);
+    auto stored = std::vector<storage>(static_cast<std::size_t>(config.head_dim));
+    for (auto dim = std::size_t{0}; dim < stored.size(); ++dim) {
+      stored[dim] = *number(value, layer, block, offset, head, static_cast<std::int64_t>(dim));
+    }
+    auto numbers = std::vector<float>(stored.size());
+    decode_row<Element>(stored, read_scale(value, layer, block, offset, head), numbers);
     return numbers;
   }
 };

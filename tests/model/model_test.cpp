@@ -49,7 +49,8 @@ struct outcome {
 /// Runs random operations; a failure is shrunk and shown.
 [[nodiscard]] model_coverage run_random(const cache_kind& kind, std::int32_t block_size, std::uint64_t seed,
                                         std::size_t num_operations) {
-  const auto config = draw_config(seed, block_size);
+  auto config = draw_config(seed, block_size);
+  config.head_dim *= kind.piece;
   const auto operations = random_operations(seed, num_operations);
   auto [failure, coverage] = run(kind, config, operations);
   if (failure) {
@@ -123,11 +124,12 @@ TEST_CASE("every element, locking and eviction policy behaves as the model does"
 TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for_each_policy(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
+    const auto block_size = strided_layout<Layout> ? 4 : 16;
     for (const auto& kind :
          {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
       auto sum = model_coverage{};
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        add(sum, run_random(kind, 4, 1000 + seed, 300));
+        add(sum, run_random(kind, block_size, 1000 + seed, 300));
       }
       check_coverage(sum, kind);
     }

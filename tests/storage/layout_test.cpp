@@ -100,7 +100,7 @@ void check_disjoint(const cache_config& config, std::int64_t scale_bytes) {
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("rows and scales lie apart, inside the storage and aligned", "[layout]", all_layouts) {
+TEMPLATE_LIST_TEST_CASE("rows and scales lie apart, inside the storage and aligned", "[layout]", strided_layouts) {
   for (const auto block_size : {1, 5, 16}) {
     for (const auto heads : {1, 3, 8}) {
       for (const auto dim : {1, 7, 64}) {
@@ -114,7 +114,7 @@ TEMPLATE_LIST_TEST_CASE("rows and scales lie apart, inside the storage and align
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("values may have rows of their own, or be the first part of keys", "[layout]", all_layouts) {
+TEMPLATE_LIST_TEST_CASE("values may have rows of their own, or be the first part of keys", "[layout]", strided_layouts) {
   for (const auto latent : {false, true}) {
     auto group = group_config{};
     group.kind = latent ? group_kind::latent : group_kind::full;
@@ -141,6 +141,57 @@ TEMPLATE_LIST_TEST_CASE("values may have rows of their own, or be the first part
   state.state_bytes = 8;
   CHECK_FALSE(plan_storage<TestType>(state, 5, 3, {2, 0}));
   CHECK_FALSE(plan_storage<TestType>(group_config{}, 0, 3, {2, 0}));
+}
+
+TEMPLATE_LIST_TEST_CASE("pieces fill K and V, and take no more memory than rows", "[layout]", piecewise_layouts) {
+  for (const auto block_size : {16, 32, 48}) {
+    for (const auto dim : {16, 80, 128}) {
+      const auto config = config_of(block_size, 3, 2, 3, dim);
+      for (const auto bytes : {1, 2, 4}) {
+        CAPTURE(block_size, dim, bytes);
+        const auto element = element_size{bytes, bytes == 1 ? 4 : 0};
+        const auto plan = plan_storage<TestType>(config, element).value();
+        const auto strided = plan_storage<nhd_layer_major>(config, element).value();
+        CHECK(plan.bytes == strided.bytes);
+        CHECK_FALSE(plan.view.strided());
+        for (const auto& order : {plan.view.key_pieces, plan.view.value_pieces}) {
+          auto seen = std::vector<int>(static_cast<std::size_t>(block_size * 3 * dim));
+          for (auto offset = 0; offset < block_size; ++offset) {
+            for (auto head = 0; head < 3; ++head) {
+              for (auto d = 0; d < dim; ++d) {
+                ++seen.at(static_cast<std::size_t>(order.index(offset, head, d)));
+              }
+            }
+          }
+          CHECK(std::ranges::all_of(seen, [](int times) { return times == 1; }));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sizes that leave a part of a piece are refused with a sentence", "[layout]") {
+  const auto message = [](const result<storage_plan>& plan) {
+    REQUIRE(plan.has_error());
+    CHECK(plan.error().code == error_code::invalid_argument);
+    return plan.error().message();
+  };
+  CHECK(message(plan_storage<transposed_layer_major>(config_of(16, 3, 1, 1, 100), {2, 0})) ==
+        "invalid argument: cache_config.head_dim modulo the numbers in 16 bytes, a piece of this layout, is 4, limit 0");
+  CHECK(message(plan_storage<shuffled_layer_major>(config_of(24, 3, 1, 1, 64), {1, 4})) ==
+        "invalid argument: cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout, is 8, "
+        "limit 0");
+  CHECK(message(plan_storage<shuffled_block_major>(config_of(24, 3, 1, 1, 64), {3, 0})) ==
+        "invalid argument: bytes of an element, of which 16 bytes hold no whole number, is 3");
+  auto unlike = group_config{};
+  unlike.num_kv_heads = 2;
+  unlike.key_dim = 64;
+  unlike.value_dim = 32;
+  CHECK(message(plan_storage<transposed_layer_major>(unlike, 16, 3, {2, 0})) ==
+        "invalid argument: group_config.value_dim, unlike keys, which only nhd and hnd lay out, is 32, limit 64");
+  // Of V as [dim][token], the tokens of a block need not fill a piece.
+  CHECK(plan_storage<transposed_layer_major>(config_of(5, 3, 1, 1, 64), {1, 4}));
+  CHECK(plan_storage<transposed_block_major>(config_of(8, 3, 1, 1, 64), {1, 4}));
 }
 
 TEST_CASE("one layer of one block is K, V, K scales, V scales, padded", "[layout]") {
@@ -204,7 +255,7 @@ TEST_CASE("regions that grow start at granules of memory", "[layout]") {
   CHECK(by_block.bytes == 2 * granule);
 }
 
-TEMPLATE_LIST_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", all_layouts) {
+TEMPLATE_LIST_TEST_CASE("offsets beyond 2^31 numbers are addressed", "[layout]", strided_layouts) {
   // 4 layers of 40,000 blocks of 64 KiB: 10 GB, of which only addresses are used.
   auto plan = plan_storage<TestType>(config_of(16, 40'000, 4, 8, 128), {2, 0}).value();
   REQUIRE(plan.bytes == std::int64_t{4} * 40'000 * 65'536);

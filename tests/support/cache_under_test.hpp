@@ -65,6 +65,7 @@ struct cache_kind {
   std::string name;
   bool scaled = false;  // elements: numbers come back within half a scale, not exactly
   bool evicts = false;
+  std::int32_t piece = 1;     // divides the head dimension
   bool compiled_for = false;  // the eviction policy is part of the cache's type, not chosen when it is made
   std::unique_ptr<cache_under_test> (*make)(const cache_config&) = nullptr;
 };
@@ -156,7 +157,12 @@ template <class Element, class Locking, class Eviction, class Layout>
   for (const auto part : {Element::name, Locking::name, Eviction::name}) {
     kind.name += std::string(part) + " ";
   }
-  kind.name += Layout::dimensions == dimension_order::nhd ? "nhd " : "hnd ";
+  if constexpr (strided_layout<Layout>) {
+    kind.name += Layout::dimensions == dimension_order::nhd ? "nhd " : "hnd ";
+  } else {
+    kind.name += "piecewise ";
+    kind.piece = static_cast<std::int32_t>(16 / sizeof(typename Element::storage));
+  }
   kind.name += Layout::storage == storage_order::layer_major ? "layer_major" : "block_major";
   kind.scaled = Element::scaled;
   kind.evicts = evicts<Eviction>;

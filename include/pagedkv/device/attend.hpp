@@ -116,6 +116,11 @@ template <element Element>
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
   }
+  if (!view.strided()) {
+    return error{error_code::invalid_argument,
+                 "numbers in a piece of the layout, of which attention needs a strided one: nhd or hnd,",
+                 view.key_pieces.piece, 0};
+  }
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }

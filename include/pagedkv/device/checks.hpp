@@ -31,12 +31,25 @@ namespace pagedkv::hip {
   return {};
 }
 
+/// For kernels that read and write rows only.
+[[nodiscard]] inline result<void> check_strided(const block_storage_view& view) noexcept {
+  if (!view.strided()) {
+    return error{error_code::invalid_argument,
+                 "numbers in a piece of the layout, of which this kernel needs a strided one: nhd or hnd,",
+                 view.key_pieces.piece, 0};
+  }
+  return {};
+}
+
 /// Checks that all operations over rows share.
 template <class Number>
 [[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+  }
+  if (const auto checked = check_strided(view); !checked) {
+    return checked;
   }
   if (const auto checked = check_strides(view); !checked) {
     return checked;

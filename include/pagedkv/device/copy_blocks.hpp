@@ -37,7 +37,8 @@ namespace pagedkv::hip {
   }
   const auto same_bytes = from.layer_bytes() == to.layer_bytes() && from.value_offset == to.value_offset &&
                           from.key_scale_offset == to.key_scale_offset && from.token_stride == to.token_stride &&
-                          from.head_stride == to.head_stride && from.value_token_stride == to.value_token_stride;
+                          from.head_stride == to.head_stride && from.value_token_stride == to.value_token_stride &&
+                          from.key_pieces == to.key_pieces && from.value_pieces == to.value_pieces;
   if (!same_bytes) {
     return error{error_code::invalid_argument, "bytes of a block's layer, or their order", to.layer_bytes(),
                  from.layer_bytes()};
@@ -54,6 +55,9 @@ template <element To, element From>
     return checked;
   }
   for (const auto* view : {&from, &to}) {
+    if (const auto checked = check_strided(*view); !checked) {
+      return checked;
+    }
     if (const auto checked = check_strides(*view); !checked) {
       return checked;
     }

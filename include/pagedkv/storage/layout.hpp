@@ -31,6 +31,56 @@ struct storage_plan {
 
 namespace detail {
 
+/// Whether whole pieces fill the axis along which they lie.
+[[nodiscard]] inline result<void> check_pieces(const block_shape& shape, const piece_order& order) noexcept {
+  const auto* const axis = order.holds_tokens
+                               ? "cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout,"
+                               : "cache_config.head_dim modulo the numbers in 16 bytes, a piece of this layout,";
+  if (const auto left = (order.holds_tokens ? shape.block_size : shape.head_dim) % order.piece; left != 0) {
+    return error{error_code::invalid_argument, axis, left, 0};
+  }
+  return {};
+}
+
+/// Fills in where numbers and scales lie inside one layer of one block.
+template <strided_layout Layout>
+[[nodiscard]] result<void> order_numbers(const group_config& group, element_size, block_storage_view& view) noexcept {
+  const bool latent = group.kind == group_kind::latent;
+  const bool token_first = Layout::dimensions == dimension_order::nhd;
+  view.scale_token_stride = token_first ? group.num_kv_heads : 1;
+  view.scale_head_stride = token_first ? 1 : view.block_size;
+  view.token_stride = view.scale_token_stride * group.key_dim;
+  view.head_stride = view.scale_head_stride * group.key_dim;
+  if (latent || group.value_dim != group.key_dim) {
+    const auto row = latent ? group.key_dim : group.value_dim;
+    view.value_dim = group.value_dim;
+    view.value_token_stride = view.scale_token_stride * row;
+    view.value_head_stride = view.scale_head_stride * row;
+  }
+  return {};
+}
+
+template <piecewise_layout Layout>
+[[nodiscard]] result<void> order_numbers(const group_config& group, element_size element,
+                                         block_storage_view& view) noexcept {
+  if (group.kind == group_kind::latent || group.value_dim != group.key_dim) {
+    return error{error_code::invalid_argument, "group_config.value_dim, unlike keys, which only nhd and hnd lay out,",
+                 group.value_dim, group.key_dim};
+  }
+  if (element.bytes < 1 || 16 % element.bytes != 0) {
+    return error{error_code::invalid_argument, "bytes of an element, of which 16 bytes hold no whole number,",
+                 element.bytes};
+  }
+  const auto shape = block_shape{view.block_size, group.num_kv_heads, group.key_dim,
+                                 static_cast<std::int32_t>(16 / element.bytes)};
+  view.key_pieces = Layout::keys(shape);
+  view.value_pieces = Layout::values(shape);
+  view.scale_token_stride = 1;
+  view.scale_head_stride = view.block_size;
+  const auto keys_fit = check_pieces(shape, view.key_pieces);
+  return keys_fit ? check_pieces(shape, view.value_pieces) : keys_fit;
+}
+
 /// Lays out the layers of one group that holds tokens.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_layers(const group_config& group, std::int32_t block_size,
@@ -65,16 +115,8 @@ template <memory_layout Layout>
   view.value_offset = latent ? 0 : keys;
   view.key_scale_offset = scales == 0 ? 0 : scale_start;
   view.value_scale_offset = scales == 0 || latent ? view.key_scale_offset : scale_start + scales;
-  const bool token_first = Layout::dimensions == dimension_order::nhd;
-  view.scale_token_stride = token_first ? group.num_kv_heads : 1;
-  view.scale_head_stride = token_first ? 1 : block_size;
-  view.token_stride = view.scale_token_stride * group.key_dim;
-  view.head_stride = view.scale_head_stride * group.key_dim;
-  if (latent || group.value_dim != group.key_dim) {
-    const auto row = latent ? group.key_dim : group.value_dim;
-    view.value_dim = group.value_dim;
-    view.value_token_stride = view.scale_token_stride * row;
-    view.value_head_stride = view.scale_head_stride * row;
+  if (const auto ordered = order_numbers<Layout>(group, element, view); !ordered) {
+    return ordered.error();
   }
   view.block_stride = block_bytes;
   view.layer_stride = layer_first ? region_bytes : layer_bytes;
@@ -85,7 +127,8 @@ template <memory_layout Layout>
 
 /// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the number
 /// of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors: `invalid_argument`
-/// for a configuration with groups; `size_overflow` when a product exceeds 63 bits.
+/// for a configuration with groups, and for sizes that the pieces of a piecewise layout do not fill; `size_overflow` when a
+/// product exceeds 63 bits.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element,
                                                 std::int64_t granule = 1) noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/host_device.hpp>
+#include <pagedkv/core/piece_order.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace pagedkv {
 /// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. A key is
 /// `head_dim` neighbouring elements. A value is as many, with the strides of keys, unless `value_dim` is set: then
 /// values have their own length and strides. In latent storage a value is the first `value_dim` elements of its key,
-/// whose scale it shares. All offsets are 64-bit.
+/// whose scale it shares. In a piecewise layout neither is a row: strides of elements are 0, and `key_pieces` and
+/// `value_pieces` say where each number lies. All offsets are 64-bit.
 struct block_storage_view {
   std::byte* base = nullptr;
   std::int64_t block_stride = 0;        // bytes from a block to the next, within one layer
@@ -35,6 +37,11 @@ struct block_storage_view {
   std::int64_t value_token_stride = 0;   // elements from a token's value to the next token's
   std::int64_t value_head_stride = 0;    // elements from a KV head's value to the next head's
 
+  piece_order key_pieces;                // of a piecewise layout; empty in a strided one
+  piece_order value_pieces;
+
+  /// Whether keys and values are rows.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE bool strided() const noexcept { return key_pieces.piece == 0; }
   [[nodiscard]] PAGEDKV_HOST_DEVICE bool has_own_values() const noexcept { return value_dim != 0; }
   [[nodiscard]] PAGEDKV_HOST_DEVICE bool is_latent() const noexcept { return value_offset == 0 && value_dim != 0; }
 
@@ -72,7 +79,7 @@ struct block_storage_view {
     return base + layer * layer_stride + block * block_stride;
   }
 
-  /// First element of the key of one token and head. `Storage` is the element's storage type.
+  /// First element of the key of one token and head, in a strided layout. `Storage` is the element's storage type.
   template <class Storage>
   [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* key(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                  std::int32_t head) const noexcept {

@@ -13,6 +13,10 @@ namespace pagedkv::host::attention {
   if (call.layer < 0 || call.layer >= call.view.num_layers) {
     return wrong("layer", call.layer, call.view.num_layers);
   }
+  if (!call.view.strided()) {
+    return wrong("numbers in a piece of the layout, of which attention needs a strided one: nhd or hnd,",
+                 call.view.key_pieces.piece, 0);
+  }
   if (call.num_heads <= 0 || call.num_heads % call.view.num_kv_heads != 0) {
     return wrong("attention_queries.num_heads", call.num_heads, call.view.num_kv_heads);
   }

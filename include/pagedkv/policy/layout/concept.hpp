@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/core/piece_order.hpp>
+
 #include <concepts>
 #include <cstdint>
 
@@ -17,12 +19,46 @@ enum class storage_order : std::uint8_t {
   block_major,  // [block][layer]: one block is one run, for transfers
 };
 
+/// The sizes of one layer of one block.
+struct block_shape {
+  std::int32_t block_size = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t numbers_in_16_bytes = 0;
+};
+
+template <class L>
+concept stored_in_order = requires {
+  { L::storage } -> std::convertible_to<storage_order>;
+};
+
+/// A layout in which the numbers of one token and head are neighbours, and K and V have the same strides. Attention
+/// reads only these.
+template <class L>
+concept strided_layout = stored_in_order<L> && requires {
+  { L::dimensions } -> std::convertible_to<dimension_order>;
+};
+
+/// A layout in which they are not. Its scales lie in the order head, token.
+template <class L>
+concept piecewise_layout = stored_in_order<L> && requires(const block_shape& shape) {
+  { L::keys(shape) } noexcept -> std::same_as<piece_order>;
+  { L::values(shape) } noexcept -> std::same_as<piece_order>;
+};
+
 /// Where a number lies in block storage.
 ///
-/// | requirement     | meaning                                                                         |
-/// |-----------------|---------------------------------------------------------------------------------|
-/// | `L::dimensions` | the `dimension_order` of keys and values inside one layer of one block          |
-/// | `L::storage`    | the `storage_order` of layers and blocks                                        |
+/// | requirement                   | meaning                                                                   |
+/// |-------------------------------|---------------------------------------------------------------------------|
+/// | `L::storage`                  | the `storage_order` of layers and blocks                                  |
+///
+/// and one of two:
+///
+/// | requirement                   | meaning                                                                   |
+/// |-------------------------------|---------------------------------------------------------------------------|
+/// | `L::dimensions`               | the `dimension_order` of keys and values inside one layer of one block    |
+/// | `L::keys(s)`, `L::values(s)`  | the `piece_order` of keys, and of values, in a block of this `block_shape`: |
+/// |                               | each fills its half of the block exactly                                  |
 ///
 /// A minimal model:
 ///
@@ -31,10 +67,7 @@ enum class storage_order : std::uint8_t {
 ///       static constexpr auto storage = storage_order::layer_major;
 ///     };
 template <class L>
-concept memory_layout = requires {
-  { L::dimensions } -> std::convertible_to<dimension_order>;
-  { L::storage } -> std::convertible_to<storage_order>;
-};
+concept memory_layout = strided_layout<L> != piecewise_layout<L>;
 
 struct layout_axis {
   template <class Policy>
