@@ -19,6 +19,10 @@ struct combination {
 
 template <class Element, class Layout>
 using on_host = combination<host_target, Element, Layout>;
+template <class Element, class Layout>
+using on_waves_of_64 = combination<hip_target<0>, Element, Layout>;
+template <class Element, class Layout>
+using on_waves_of_32 = combination<hip_target<1>, Element, Layout>;
 
 struct shape {
   std::int32_t block_size;
@@ -113,7 +117,7 @@ void append_and_gather(Target& target, const shape& each, slot_order order, std:
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothing else is touched", "[piecewise]",
-                           (on_host),
+                           (on_host, on_waves_of_64, on_waves_of_32),
                            ((float32, transposed_layer_major), (float16, transposed_layer_major),
                             (bfloat16, transposed_block_major), (int8, transposed_layer_major),
                             (float32, shuffled_layer_major), (float16, shuffled_block_major),

@@ -9,7 +9,7 @@ namespace pagedkv {
 /// Where a number of K, or of V, lies in one layer of one block, when the numbers of one token and head are not
 /// neighbours. Neighbouring numbers along one axis lie together in pieces. All members count numbers.
 struct piece_order {
-  std::int32_t piece = 0;         // in a piece; divides the axis
+  std::int32_t piece = 0;         // in a piece: a power of two that divides the axis
   bool holds_tokens = false;      // a piece is one dimension of neighbouring tokens; else neighbours of one token
   std::int64_t head_stride = 0;   // from a KV head to the next
   std::int64_t token_stride = 0;  // from a token to the next; where pieces hold tokens, from a piece to the next

@@ -57,6 +57,9 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
   if (view.has_own_values()) {
     return error{error_code::invalid_argument, "value_dim of a rotating append", view.value_dim, 0};
   }
+  if (const auto checked = check_strided(view); !checked) {
+    return checked;
+  }
   if (view.head_dim % 2 != 0) {
     return error{error_code::invalid_argument, "head_dim of numbers that rotate in pairs", view.head_dim};
   }

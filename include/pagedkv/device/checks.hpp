@@ -22,7 +22,13 @@ namespace pagedkv::hip {
   for (const auto& [stride, steps] :
        {std::pair{view.token_stride, view.block_size}, std::pair{view.head_stride, view.num_kv_heads},
         std::pair{view.scale_token_stride, view.block_size}, std::pair{view.scale_head_stride, view.num_kv_heads},
-        std::pair{view.value_token_stride, view.block_size}, std::pair{view.value_head_stride, view.num_kv_heads}}) {
+        std::pair{view.value_token_stride, view.block_size}, std::pair{view.value_head_stride, view.num_kv_heads},
+        std::pair{view.key_pieces.token_stride, view.block_size},
+        std::pair{view.key_pieces.head_stride, view.num_kv_heads},
+        std::pair{view.key_pieces.dim_stride, view.head_dim},
+        std::pair{view.value_pieces.token_stride, view.block_size},
+        std::pair{view.value_pieces.head_stride, view.num_kv_heads},
+        std::pair{view.value_pieces.dim_stride, view.head_dim}}) {
     const auto limit = most / 2 / std::max(steps, 1);
     if (stride > limit || stride < -limit) {
       return error{error_code::invalid_argument, "stride within a block", stride, limit};
@@ -47,9 +53,6 @@ template <class Number>
                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
-  }
-  if (const auto checked = check_strided(view); !checked) {
-    return checked;
   }
   if (const auto checked = check_strides(view); !checked) {
     return checked;

@@ -27,7 +27,7 @@ struct group_view {
 
 /// The view of a group, without memory behind it. Blocks follow each other, with all layers of a block in one run,
 /// whatever order of layers the layout names.
-template <memory_layout Layout>
+template <strided_layout Layout>
 [[nodiscard]] group_view plan_view(const group_config& group, const group_plan& plan, element_size element,
                                    std::int64_t block_bytes, std::int32_t num_blocks) noexcept {
   const bool token_first = Layout::dimensions == dimension_order::nhd;
@@ -74,7 +74,7 @@ template <memory_layout Layout>
 }
 
 /// Owns the memory of every block of a pool that several groups share. Not initialised. Moving keeps the address.
-template <element Element, memory_layout Layout, allocator Allocator>
+template <element Element, strided_layout Layout, allocator Allocator>
 class group_storage {
  public:
   using element_type = Element;

@@ -92,6 +92,17 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
   *reinterpret_cast<vector<T, N>*>(to) = values;
 }
 
+/// The same from and to shared memory, from element `first` on.
+template <int N, class T>
+[[nodiscard]] __device__ vector<T, N> load_shared_vector(const shared_span<T>& from, std::size_t first) {
+  return *reinterpret_cast<const vector<T, N>*>(from.values + first);
+}
+
+template <int N, class T>
+__device__ void store_shared_vector(const shared_span<T>& to, std::size_t first, const vector<T, N>& values) {
+  *reinterpret_cast<vector<T, N>*>(to.values + first) = values;
+}
+
 /// Debug builds stop the kernel, the host executor reports a fault, release builds do not check.
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 

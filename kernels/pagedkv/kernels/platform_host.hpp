@@ -26,6 +26,12 @@ template <auto Kernel>
          lanes <= max_workgroup_size && shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
 }
 
+inline void check_alignment(const void* address, std::size_t alignment) {
+  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
+    here().report(fault_kind::misaligned_access, "a vector in shared memory");
+  }
+}
+
 }  // namespace pagedkv::executor
 
 namespace pagedkv::kernels {
@@ -99,6 +105,25 @@ template <int N, class T>
 void store_vector(T* to, const vector<T, N>& values) {
   executor::check_global(to, sizeof(values), alignof(vector<T, N>), "write");
   std::memcpy(to, &values, sizeof(values));
+}
+
+/// The same from and to shared memory, from element `first` on.
+template <int N, class T>
+[[nodiscard]] vector<T, N> load_shared_vector(const shared_span<T>& from, std::size_t first) {
+  executor::check_alignment((&from[first]).value, alignof(vector<T, N>));
+  auto values = vector<T, N>{};
+  for (auto i = std::size_t{0}; i < N; ++i) {
+    values.values[i] = from[first + i];
+  }
+  return values;
+}
+
+template <int N, class T>
+void store_shared_vector(const shared_span<T>& to, std::size_t first, const vector<T, N>& values) {
+  executor::check_alignment((&to[first]).value, alignof(vector<T, N>));
+  for (auto i = std::size_t{0}; i < N; ++i) {
+    to[first + i] = values.values[i];
+  }
 }
 
 inline void check(bool holds, const char* what) {

@@ -97,7 +97,7 @@ struct grid_row {
 /// The numbers per lane and access if the alignment permits: as many as one store holds. Wider loads do not hurt;
 /// stores with gaps between the lanes' bytes do.
 template <class To>
-inline constexpr auto numbers_per_lane = vector_bytes / static_cast<int>(sizeof(typename To::storage));
+inline constexpr auto numbers_per_lane = numbers_in_vector<typename To::storage>;
 
 /// Addresses of the numbers of one token and head. The scales of an unscaled element are not accessed.
 template <class Storage>

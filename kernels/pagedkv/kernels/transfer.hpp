@@ -32,8 +32,8 @@ struct plain_source {
   [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return scale(rows.key_scale); }
   [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return scale(rows.value_scale); }
 
-  template <class Storage>
-  PAGEDKV_DEVICE void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+  template <class Row, class Storage>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
     store_vector<N>(row + first, numbers);
   }
 
@@ -86,7 +86,7 @@ PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& so
     const auto value = source.value(first);
     const auto key = source.key(first);
     if (writable) {
-      const row_pair<typename To::storage> to = locate();
+      const auto to = locate();
       source.put(to.key, first, recode<To, typename Source::key_element, N>(key, key_scale, 1.0F));
       source.put(to.value, first, recode<To, typename Source::value_element, N>(value, value_scale, 1.0F));
     }
@@ -126,7 +126,7 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   if (!writable) {
     return;
   }
-  const row_pair<typename To::storage> to = locate();
+  const auto to = locate();
   PAGEDKV_KEEP_LOOP
   for (auto first = lane_first; first < num_numbers; first += stride) {
     if (first != lane_first) {

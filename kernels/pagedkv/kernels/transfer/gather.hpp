@@ -1,6 +1,9 @@
 #pragma once
 
-#include <pagedkv/kernels/transfer/append.hpp>
+#include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/kernels/transfer.hpp>
+#include <pagedkv/kernels/transfer/gather_tiles.hpp>
+#include <pagedkv/kernels/transfer/mapping.hpp>
 
 namespace pagedkv::kernels {
 
@@ -24,6 +27,9 @@ template <class Element, class Output>
                                      std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
                                      const token_rows<typename Output::storage>& values, runtime::stream stream) {
   static_assert(!Output::scaled, "rows carry no scales");
+  if (!view.strided()) {
+    return gather_tiles<Element, Output>(view, layer, slots, num_tokens, keys, values, stream);
+  }
   constexpr auto most = numbers_per_lane<Output>;
   using output = typename Output::storage;
   const auto aligned = aligned_rows<typename Element::storage, most>(view) && aligned_rows<output, most>(keys) &&

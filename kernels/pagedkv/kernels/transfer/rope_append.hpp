@@ -39,8 +39,8 @@ struct rotating_source {
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
 
-  template <class Storage>
-  PAGEDKV_DEVICE void put(Storage* row, std::int32_t first, const vector<Storage, N>& numbers) const {
+  template <class Row, class Storage>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
     const auto at = halves_of(first);
     auto low = vector<Storage, half>{};
     auto high = vector<Storage, half>{};

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <pagedkv/kernels/transfer/append_tiles.hpp>
+
+namespace pagedkv::kernels {
+
+/// As `gather_kernel`, from a piecewise layout.
+template <class Element, class Output, int N>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
+    gather_tiles_kernel(tile_row_call<typename Output::storage> call) {
+  using stored = typename Element::storage;
+  constexpr auto piece = numbers_in_vector<stored>;
+  const auto [begin, end, head] = find_tile<piece>(call);
+  const auto places = places_of(call.shape);
+  const auto key_rows = rows_from<stored>(call.shape, 0);
+  const auto value_rows = rows_from<stored>(call.shape, call.shape.template row_bytes<stored>());
+  PAGEDKV_KEEP_LOOP
+  for (auto first = begin; first < end; first += call.shape.tokens()) {
+    find_places<piece>(read_again(call), first, end);
+    load_rows(read_again(call), places, &tile_storage::keys, head, key_rows);
+    load_rows(read_again(call), places, &tile_storage::values, head, value_rows);
+    barrier();
+    for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
+      const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
+      if (block >= 0) {
+        auto source = staged_source<Element, N>{row_at(key_rows, i), row_at(value_rows, i)};
+        if constexpr (Element::scaled) {
+          const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
+          source.key_scale_at = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
+          source.value_scale_at = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+        }
+        transfer_unscaled<Output, N>(again.spread, source, true, [&] { return rows_of_token(again.keys, again.values, first + i, head); });
+      }
+    });
+    barrier();
+  }
+}
+
+template <class Element, class Output>
+[[nodiscard]] runtime::status gather_tiles(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                           std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
+                                           const token_rows<typename Output::storage>& values,
+                                           runtime::stream stream) {
+  constexpr auto most = numbers_per_lane<Output>;
+  using output = typename Output::storage;
+  const auto launch_width = [&](auto width) {
+    const auto planned = plan_row_tiles<Element>(view, width);
+    const auto storage = describe_storage<typename Element::storage>(view, layer);
+    return launch_tiles(
+        planned, view, storage, slots, num_tokens,
+        [&](std::int64_t first, const launch_shape& shape, const tile_call& call) {
+          return launch<gather_tiles_kernel<Element, Output, decltype(width)::value>>(
+              shape, stream,
+              tile_row_call<typename Output::storage>{call, rows_after(keys, first), rows_after(values, first)});
+        });
+  };
+  return aligned_rows<output, most>(keys) && aligned_rows<output, most>(values) && view.head_dim % most == 0
+             ? launch_width(std::integral_constant<int, most>{})
+             : launch_width(std::integral_constant<int, 1>{});
+}
+
+}  // namespace pagedkv::kernels

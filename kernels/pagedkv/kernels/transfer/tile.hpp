@@ -1,0 +1,453 @@
+#pragma once
+
+#include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/kernels/transfer.hpp>
+#include <pagedkv/kernels/transfer/mapping.hpp>
+
+#include <algorithm>
+#include <bit>
+
+// Rows of piecewise layouts. A workgroup takes a tile: some neighbouring tokens of a call and one KV head. Its rows lie
+// in shared memory between the caller's order, in which a lane holds neighbouring dimensions, and the layout's, in which
+// a lane holds a piece of 16 bytes and neighbouring lanes hold neighbouring pieces.
+
+namespace pagedkv::kernels {
+
+/// K or V of one layer of one block, in numbers. Offsets inside a block have 31 bits.
+struct tile_half {
+  std::int64_t start = 0;  // bytes from a block's start
+  std::int32_t head_stride = 0;
+  std::int32_t token_stride = 0;
+  std::int32_t dim_stride = 0;
+  std::int32_t piece_log2 = 0;
+  bool holds_tokens = false;
+  bool vectors = false;  // pieces are aligned and 16 bytes long
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t index(std::int32_t offset, std::int32_t dim) const {
+    const auto in_piece = (1 << piece_log2) - 1;
+    return holds_tokens ? (offset >> piece_log2) * token_stride + dim * dim_stride + (offset & in_piece)
+                        : offset * token_stride + (dim >> piece_log2) * dim_stride + (dim & in_piece);
+  }
+};
+
+/// One layer of block storage.
+struct tile_storage {
+  std::byte* base = nullptr;
+  std::int64_t block_stride = 0;
+  std::int64_t key_scale_offset = 0;
+  std::int64_t value_scale_offset = 0;
+  std::int32_t scale_token_stride = 0;
+  std::int32_t scale_head_stride = 0;
+  std::int32_t num_blocks = 0;
+  tile_half keys;
+  tile_half values;
+
+  [[nodiscard]] PAGEDKV_DEVICE std::byte* block(std::int32_t index) const {
+    check(index < num_blocks, "block within the storage");
+    return base + stride_over(index, block_stride);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE float* scale(std::int32_t index, std::int64_t first, std::int32_t offset,
+                                            std::int32_t head) const {
+    return reinterpret_cast<float*>(block(index) + first) + offset * scale_token_stride + head * scale_head_stride;
+  }
+};
+
+/// Strided rows are in pieces, too, as far as 16 bytes divide them. `start`: bytes from a block's start.
+template <class Storage>
+[[nodiscard]] tile_half describe_half(const block_storage_view& view, const piece_order& pieces, std::int64_t start) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  const auto narrow = [](std::int64_t stride) { return static_cast<std::int32_t>(stride); };
+  const auto order = view.strided() ? piece_order{most, false, view.head_stride, view.token_stride, most} : pieces;
+  auto half = tile_half{};
+  half.start = start;
+  half.head_stride = narrow(order.head_stride);
+  half.token_stride = narrow(order.token_stride);
+  half.dim_stride = narrow(order.dim_stride);
+  half.piece_log2 = std::countr_zero(static_cast<std::uint32_t>(order.piece));
+  half.holds_tokens = order.holds_tokens;
+  const auto axis = order.holds_tokens ? view.block_size : view.head_dim;
+  half.vectors = order.piece == most && axis % most == 0 && order.head_stride % most == 0 &&
+                 order.token_stride % most == 0 && order.dim_stride % most == 0 && start % vector_bytes == 0 &&
+                 view.block_stride % vector_bytes == 0 && view.layer_stride % vector_bytes == 0 &&
+                 reinterpret_cast<std::uintptr_t>(view.base) % vector_bytes == 0;
+  return half;
+}
+
+template <class Storage>
+[[nodiscard]] tile_storage describe_storage(const block_storage_view& view, std::int32_t layer) {
+  auto storage = tile_storage{};
+  storage.base = view.block(layer, 0);
+  storage.block_stride = view.block_stride;
+  storage.key_scale_offset = view.key_scale_offset;
+  storage.value_scale_offset = view.value_scale_offset;
+  storage.scale_token_stride = static_cast<std::int32_t>(view.scale_token_stride);
+  storage.scale_head_stride = static_cast<std::int32_t>(view.scale_head_stride);
+  storage.num_blocks = view.num_blocks;
+  storage.keys = describe_half<Storage>(view, view.key_pieces, 0);
+  storage.values = describe_half<Storage>(view, view.value_pieces, view.value_offset);
+  return storage;
+}
+
+/// The sizes of a tile, and where its parts lie in shared memory: the block and the offset of each token, whether a piece
+/// of tokens is whole, and rows.
+struct staged_tile {
+  std::int32_t tokens_log2 = 0;
+  std::int32_t head_dim = 0;
+  divider<std::int32_t> dims;
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t tokens() const { return 1 << tokens_log2; }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::size_t rows_start() const {
+    return static_cast<std::size_t>(tokens()) * 3 * sizeof(std::int32_t) / vector_bytes * vector_bytes + vector_bytes;
+  }
+
+  /// Numbers from a row to the next: 16 bytes more than a row, so that neighbouring tokens lie in other banks.
+  template <class Storage>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t row_stride() const {
+    constexpr auto most = numbers_in_vector<Storage>;
+    return (head_dim + most - 1) / most * most + most;
+  }
+
+  template <class Storage>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::size_t row_bytes() const {
+    return static_cast<std::size_t>(row_stride<Storage>()) * sizeof(Storage) << tokens_log2;
+  }
+};
+
+/// Rows of one half of a tile, in shared memory.
+template <class Storage>
+struct staged_rows {
+  shared_span<Storage> numbers;
+  std::int32_t stride;
+};
+
+/// `bytes_before`: of other rows of the tile.
+template <class Storage>
+[[nodiscard]] PAGEDKV_DEVICE staged_rows<Storage> rows_from(const staged_tile& shape, std::size_t bytes_before) {
+  return {dynamic_shared<Storage>(shape.rows_start() + bytes_before, shape.row_bytes<Storage>() / sizeof(Storage)),
+          shape.row_stride<Storage>()};
+}
+
+/// One of them: a pointer as far as sources and `transfer` need one.
+template <class Storage>
+struct staged_row {
+  shared_span<Storage> numbers;
+  std::int32_t first;
+
+  [[nodiscard]] PAGEDKV_DEVICE staged_row operator+(std::int32_t distance) const {
+    return {numbers, first + distance};
+  }
+};
+
+template <class Storage>
+[[nodiscard]] PAGEDKV_DEVICE staged_row<Storage> row_at(const staged_rows<Storage>& rows, std::int32_t token) {
+  return {rows.numbers, token * rows.stride};
+}
+
+template <int N, class Storage>
+[[nodiscard]] PAGEDKV_DEVICE vector<Storage, N> load_vector(const staged_row<Storage>& from) {
+  return load_shared_vector<N>(from.numbers, static_cast<std::size_t>(from.first));
+}
+
+template <int N, class Storage>
+PAGEDKV_DEVICE void store_vector(const staged_row<Storage>& to, const vector<Storage, N>& numbers) {
+  store_shared_vector<N>(to.numbers, static_cast<std::size_t>(to.first), numbers);
+}
+
+/// The destination of two rows in shared memory, and of their scales in block storage.
+template <class Storage>
+struct staged_row_pair {
+  staged_row<Storage> key;
+  staged_row<Storage> value;
+  float* key_scale = nullptr;
+  float* value_scale = nullptr;
+};
+
+/// Reads rows from shared memory, and their scales from block storage.
+template <class Element, int N>
+struct staged_source {
+  using key_element = Element;
+  using value_element = Element;
+  using storage = typename Element::storage;
+
+  staged_row<storage> key_row;
+  staged_row<storage> value_row;
+  const float* key_scale_at = nullptr;
+  const float* value_scale_at = nullptr;
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const { return load_vector<N>(key_row + first); }
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
+    return load_vector<N>(value_row + first);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return scale(key_scale_at); }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return scale(value_scale_at); }
+
+  template <class Row, class Storage>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
+    store_vector<N>(row + first, numbers);
+  }
+
+ private:
+  [[nodiscard]] static PAGEDKV_DEVICE float scale(const float* where) {
+    if constexpr (Element::scaled) {
+      return load(where);
+    } else {
+      return 1.0F;
+    }
+  }
+};
+
+/// Where the tokens of a tile lie, in shared memory. A token that is skipped, or past the end, has block -1.
+struct tile_places {
+  shared_span<std::int32_t> blocks;
+  shared_span<std::int32_t> offsets;
+  shared_span<std::int32_t> wholes;  // by piece of tokens: whether it lies in one piece of a block
+};
+
+[[nodiscard]] PAGEDKV_DEVICE inline tile_places places_of(const staged_tile& shape) {
+  const auto count = static_cast<std::size_t>(shape.tokens());
+  return {dynamic_shared<std::int32_t>(0, count), dynamic_shared<std::int32_t>(count * sizeof(std::int32_t), count),
+          dynamic_shared<std::int32_t>(2 * count * sizeof(std::int32_t), count)};
+}
+
+[[nodiscard]] PAGEDKV_DEVICE inline std::int32_t lane_of_workgroup() {
+  return static_cast<std::int32_t>(local_index().x);
+}
+[[nodiscard]] PAGEDKV_DEVICE inline std::int32_t lanes_of_workgroup() {
+  return static_cast<std::int32_t>(workgroup_extent().x);
+}
+
+/// Finds the places of a tile's tokens; `find(token)` returns the place of one as `quotient` and `remainder`, with a
+/// negative quotient for none. Ends with a barrier.
+template <int Piece, class Find>
+PAGEDKV_DEVICE void find_places(const staged_tile& shape, const tile_places& places, Find find) {
+  const auto lane = lane_of_workgroup();
+  if (lane < shape.tokens()) {
+    const auto place = find(lane);
+    places.blocks[static_cast<std::size_t>(lane)] = static_cast<std::int32_t>(place.quotient);
+    places.offsets[static_cast<std::size_t>(lane)] = place.remainder;
+  }
+  barrier();
+  if (lane < shape.tokens() / Piece) {
+    const auto first = static_cast<std::size_t>(lane * Piece);
+    const std::int32_t block = places.blocks[first];
+    const std::int32_t offset = places.offsets[first];
+    auto whole = block >= 0 && offset % Piece == 0;
+    PAGEDKV_KEEP_LOOP
+    for (auto i = 1; i < Piece; ++i) {
+      const auto next = first + static_cast<std::size_t>(i);
+      whole = whole && places.blocks[next] == block && places.offsets[next] == offset + i;
+    }
+    places.wholes[static_cast<std::size_t>(lane)] = whole ? 1 : 0;
+  }
+  barrier();
+}
+
+/// The arguments of kernels over tiles. These take it first, so that `read_again` reads it in each phase: otherwise its
+/// members are more than the scalar registers of AMD's devices.
+struct tile_call {
+  staged_tile shape;
+  row_spread spread;
+  mapped_tokens mapping;
+  tile_storage storage;
+};
+
+/// The same with the caller's rows.
+template <class Number>
+struct tile_row_call : tile_call {
+  token_rows<Number> keys;
+  token_rows<Number> values;
+};
+
+/// Calls `move_vector(numbers, row)` for the pieces of one half of a tile and head, a piece a lane, and
+/// `move_number(number, row)` for numbers outside of whole pieces. Neighbouring lanes take neighbouring addresses.
+/// `move_vector` takes numbers of one token. A piece of tokens is moved by `move_column(numbers, row)`: its numbers are
+/// `rows.stride` apart in shared memory.
+template <class Storage, class MoveVector, class MoveColumn, class MoveNumber>
+PAGEDKV_DEVICE void for_each_piece(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
+                                   const tile_half& half, std::int32_t head,
+                                   const staged_rows<Storage>& rows, MoveVector move_vector, MoveColumn move_column,
+                                   MoveNumber move_number) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  const auto at = [&](std::int32_t block, std::int32_t within) {
+    return reinterpret_cast<Storage*>(storage.block(block) + half.start) + head * half.head_stride + within;
+  };
+  const auto lanes = lanes_of_workgroup();
+  if (half.vectors && half.holds_tokens) {
+    const auto num_pieces = shape.tokens() / most;
+    const auto pieces_log2 = shape.tokens_log2 - std::countr_zero(static_cast<unsigned>(most));
+    const auto tokens_adjoin = half.token_stride < half.dim_stride;
+    PAGEDKV_KEEP_LOOP
+    for (auto unit = lane_of_workgroup(); unit < num_pieces * shape.head_dim; unit += lanes) {
+      const auto by_dim = shape.dims.split(unit);
+      const auto piece = tokens_adjoin ? unit & (num_pieces - 1) : by_dim.quotient;
+      const auto dim = tokens_adjoin ? unit >> pieces_log2 : by_dim.remainder;
+      const auto first = piece * most;
+      if (places.wholes[static_cast<std::size_t>(piece)] != 0) {
+        const std::int32_t offset = places.offsets[static_cast<std::size_t>(first)];
+        move_column(at(places.blocks[static_cast<std::size_t>(first)], half.index(offset, dim)),
+                    row_at(rows, first) + dim);
+      } else {
+        PAGEDKV_KEEP_LOOP
+        for (auto i = first; i < first + most; ++i) {
+          const std::int32_t block = places.blocks[static_cast<std::size_t>(i)];
+          if (block >= 0) {
+            move_number(at(block, half.index(places.offsets[static_cast<std::size_t>(i)], dim)),
+                        row_at(rows, i) + dim);
+          }
+        }
+      }
+    }
+    return;
+  }
+  const auto step = half.vectors ? most : 1;
+  const auto num_units = shape.head_dim / step << shape.tokens_log2;
+  PAGEDKV_KEEP_LOOP
+  for (auto unit = lane_of_workgroup(); unit < num_units; unit += lanes) {
+    const auto i = unit & (shape.tokens() - 1);
+    const auto dim = (unit >> shape.tokens_log2) * step;
+    const std::int32_t block = places.blocks[static_cast<std::size_t>(i)];
+    if (block >= 0) {
+      const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
+      if (half.vectors) {
+        move_vector(at(block, half.index(offset, dim)), row_at(rows, i) + dim);
+      } else {
+        move_number(at(block, half.index(offset, dim)), row_at(rows, i) + dim);
+      }
+    }
+  }
+}
+
+/// Writes rows of shared memory to block storage.
+template <class Storage>
+PAGEDKV_DEVICE void store_rows(const tile_call& call, const tile_places& places, tile_half tile_storage::* half,
+                               std::int32_t head, const staged_rows<Storage>& rows) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  for_each_piece(
+      call.shape, places, call.storage, call.storage.*half, head, rows,
+      [](Storage* to, const staged_row<Storage>& from) { store_vector<most>(to, load_vector<most>(from)); },
+      [&](Storage* to, const staged_row<Storage>& from) {
+        auto numbers = vector<Storage, most>{};
+        for (auto i = 0; i < most; ++i) {
+          numbers.values[i] = from.numbers[static_cast<std::size_t>(from.first + i * rows.stride)];
+        }
+        store_vector<most>(to, numbers);
+      },
+      [](Storage* to, const staged_row<Storage>& from) {
+        store(to, from.numbers[static_cast<std::size_t>(from.first)]);
+      });
+}
+
+/// Reads rows of block storage into shared memory.
+template <class Storage>
+PAGEDKV_DEVICE void load_rows(const tile_call& call, const tile_places& places, tile_half tile_storage::* half,
+                              std::int32_t head, const staged_rows<Storage>& rows) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  for_each_piece(
+      call.shape, places, call.storage, call.storage.*half, head, rows,
+      [](const Storage* from, const staged_row<Storage>& to) { store_vector<most>(to, load_vector<most>(from)); },
+      [&](const Storage* from, const staged_row<Storage>& to) {
+        const auto numbers = load_vector<most>(from);
+        for (auto i = 0; i < most; ++i) {
+          to.numbers[static_cast<std::size_t>(to.first + i * rows.stride)] = numbers.values[i];
+        }
+      },
+      [](const Storage* from, const staged_row<Storage>& to) {
+        to.numbers[static_cast<std::size_t>(to.first)] = load(from);
+      });
+}
+
+/// A tile of at least one piece of tokens, with `bytes_of(shape)` bytes of shared memory, in a launch of its own shape.
+struct tile_launch {
+  staged_tile shape;
+  row_spread spread;
+  std::int32_t lanes = 0;
+  std::size_t shared_bytes = 0;
+};
+
+/// More shared memory than this leaves too few waves on a processor.
+inline constexpr auto enough_shared_bytes = std::size_t{32} << 10;
+
+/// `piece`: numbers in the longest piece. `numbers_per_lane`: those that a lane takes of a row.
+template <class BytesOf>
+[[nodiscard]] tile_launch plan_tiles(std::int32_t num_heads, std::int32_t head_dim, std::int32_t piece,
+                                     std::int32_t numbers_per_lane, BytesOf bytes_of) {
+  auto planned = tile_launch{};
+  planned.shape.head_dim = head_dim;
+  planned.shape.dims = divider<std::int32_t>(head_dim);
+  planned.shape.tokens_log2 = piece > 8 ? 5 : 4;
+  while (planned.shape.tokens() > piece && bytes_of(planned.shape) > enough_shared_bytes) {
+    --planned.shape.tokens_log2;
+  }
+  planned.spread = spread_rows(0, num_heads, head_dim, numbers_per_lane);
+  planned.lanes = std::clamp(planned.shape.tokens() << planned.spread.lanes_log2, 64, row_workgroup_size);
+  planned.shared_bytes = bytes_of(planned.shape);
+  return planned;
+}
+
+/// The tokens of a call that a workgroup takes, and its head.
+struct tile_range {
+  std::int32_t begin;
+  std::int32_t end;
+  std::int32_t head;
+};
+
+/// The first token of a tile. A tile does not begin within a piece of neighbouring tokens that began before it.
+template <int Piece>
+[[nodiscard]] PAGEDKV_DEVICE std::int32_t first_of_tile(const staged_tile& shape, const mapped_tokens& mapping,
+                                                        std::int32_t num_tokens, std::int32_t tile) {
+  const auto token = tile << shape.tokens_log2;
+  if (token == 0 || token >= num_tokens) {
+    return token == 0 ? 0 : num_tokens;
+  }
+  const auto slot_index = mapping.slot_of(token);
+  const auto before = slot_index < 0 ? 0 : static_cast<std::int32_t>(slot_index & (Piece - 1));
+  return mapping.slot_of(token - before) == slot_index - before ? token - before : token;
+}
+
+template <int Piece>
+[[nodiscard]] PAGEDKV_DEVICE tile_range find_tile(const tile_call& call) {
+  const auto [tile, head] = call.spread.heads.split(static_cast<std::int32_t>(workgroup_index().x));
+  const auto first = [&](std::int32_t of) {
+    return uniform(first_of_tile<Piece>(call.shape, call.mapping, call.spread.num_tokens, of));
+  };
+  return {first(tile), first(tile + 1), head};
+}
+
+/// Finds the places of the tokens from `first` on; those from `end` on have none.
+template <int Piece>
+PAGEDKV_DEVICE void find_places(const tile_call& call, std::int32_t first, std::int32_t end) {
+  find_places<Piece>(call.shape, places_of(call.shape), [&](std::int32_t i) {
+    const auto slot_index = first + i < end ? call.mapping.slot_of(first + i) : -1;
+    return slot_index < 0 ? divider<std::int64_t>::parts{-1, 0} : call.mapping.split(slot_index);
+  });
+}
+
+/// The rows from a token on.
+template <class Number>
+[[nodiscard]] token_rows<Number> rows_after(const token_rows<Number>& rows, std::int64_t first) {
+  return {rows.data + first * rows.token_stride, rows.token_stride, rows.head_stride, rows.num_tokens - first};
+}
+
+/// Calls `launch_one(first_token, launch_shape, call)` for as many tokens at once as a launch takes.
+template <class Launch>
+[[nodiscard]] runtime::status launch_tiles(const tile_launch& planned, const block_storage_view& view,
+                                           const tile_storage& storage, const slot* slots, std::int64_t num_tokens,
+                                           Launch launch_one) {
+  const auto most_tiles = max_tokens_per_launch / std::max(planned.spread.num_heads, 1);
+  const auto most_tokens = std::max<std::int64_t>(most_tiles, 1) << planned.shape.tokens_log2;
+  auto status = runtime::success;
+  for (auto first = std::int64_t{0}; first < num_tokens && status == runtime::success; first += most_tokens) {
+    auto spread = planned.spread;
+    spread.num_tokens = static_cast<std::int32_t>(std::min(num_tokens - first, most_tokens));
+    const auto tiles = (spread.num_tokens + planned.shape.tokens() - 1) >> planned.shape.tokens_log2;
+    const auto workgroups = static_cast<std::uint32_t>(tiles) * static_cast<std::uint32_t>(spread.num_heads);
+    status = launch_one(
+        first, launch_shape{{workgroups}, {static_cast<std::uint32_t>(planned.lanes)}, planned.shared_bytes},
+        tile_call{planned.shape, spread, map_tokens(view, slots + first), storage});
+  }
+  return status;
+}
+
+}  // namespace pagedkv::kernels
