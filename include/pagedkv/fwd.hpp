@@ -35,6 +35,8 @@ class compressed_batch;
 struct default_policies;
 template <class Defaults, class... Changes>
 class basic_kv_cache;
+template <class Defaults, class... Changes>
+class basic_group_cache;
 template <class Cache, class Preemption>
 class request_tracker;
 

@@ -43,6 +43,10 @@ struct default_policies {
 template <class... Policies>
 using kv_cache = kv_cache_of<default_policies, Policies...>;
 
+/// The cache for models with several kinds of layers, with the same policies. Include `pagedkv/cache/group_cache.hpp`.
+template <class... Policies>
+using group_cache = group_cache_of<default_policies, Policies...>;
+
 /// The request tracker with its default policy.
 template <class Cache, class Preemption = recompute>
 class request_tracker;

@@ -12,6 +12,7 @@ COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
 #include <pagedkv/policy/backend/copy_list.hpp>
@@ -69,6 +70,7 @@ TWO = "are given, and a cache has one: leave the other out"
 NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
 CANONICAL = "write kv_cache<Policies...>, which takes them in any order"
 NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
+GROUPS = "use the locking policy `single_thread` or `rw_lock`"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
 # Choices that are compiled together, so that each is quick; no two of them have the same sentence.
@@ -102,6 +104,8 @@ REFUSED = (
         "kv_cache<hnd_block_major, own_copies>": NO_ELEMENTS,
     },
     {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
+    {"group_cache<lock_free, clock_sweep>": GROUPS},
+    {"group_cache<sharded_mutex>": GROUPS},
 )
 
 # Operations of a cache without memory that need some, each with its sentence.
@@ -122,6 +126,7 @@ ACCEPTED = (
     "kv_cache<lock_free, clock_sweep>",
     "kv_cache<no_eviction, lock_free>",
     "kv_cache<sharded_mutex, lru>",
+    "group_cache<rw_lock, int8, sieve>",
 )
 
 

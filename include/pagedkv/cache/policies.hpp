@@ -20,6 +20,8 @@ using cache_axes =
 
 template <class Defaults, class... Changes>
 class basic_kv_cache;
+template <class Defaults, class... Changes>
+class basic_group_cache;
 
 namespace detail {
 
@@ -28,6 +30,7 @@ struct cache_with;
 template <class Defaults, class... Changes>
 struct cache_with<Defaults, policy_list<Changes...>> {
   using type = basic_kv_cache<Defaults, Changes...>;
+  using type_with_groups = basic_group_cache<Defaults, Changes...>;
 };
 
 /// Fails to compile, with a sentence, where the policies of a cache do not work together. A type of its own, so that a
@@ -67,5 +70,11 @@ template <class Defaults, class... Policies>
 using kv_cache_of =
     typename detail::cache_with<Defaults,
                                 typename checked_policy_set<cache_axes, Defaults, Policies...>::changes>::type;
+
+/// The same for models with several kinds of layers; `pagedkv/cache/group_cache.hpp` defines it.
+template <class Defaults, class... Policies>
+using group_cache_of =
+    typename detail::cache_with<Defaults, typename checked_policy_set<cache_axes, Defaults, Policies...>::changes>::
+        type_with_groups;
 
 }  // namespace pagedkv

@@ -37,15 +37,19 @@ class group_table {
   /// Counts changes to existing entries; appending changes none.
   [[nodiscard]] std::uint32_t version() const noexcept { return version_; }
 
-  /// Reserves memory for `size` entries in all. False when memory is exhausted.
+  /// Reserves memory for `size` entries in all. Throws `std::bad_alloc`.
+  void reserve(std::size_t size) {
+    if (size > blocks_.capacity()) {
+      blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
+    }
+  }
+  /// The same; false when memory is exhausted.
   [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
-    const auto reserve = [&] {
-      if (size > blocks_.capacity()) {
-        blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
-      }
+    const auto reserved = [&] {
+      reserve(size);
       return true;
     };
-    return detail::with_memory(reserve, false);
+    return detail::with_memory(reserved, false);
   }
 
   /// Starts an empty table that holds sinks and the places from `first` on; the caller appends both in this order.
@@ -61,6 +65,8 @@ class group_table {
     blocks_.resize(blocks_.size() + count, no_block);
     return std::span{blocks_}.last(count);
   }
+  /// The last entries, for the caller to fill in.
+  [[nodiscard]] std::span<block_id> last(std::size_t count) noexcept { return std::span{blocks_}.last(count); }
   /// Removes entries that the last `extend` appended.
   void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
 
@@ -91,6 +97,13 @@ class group_table {
     blocks_.erase(begin, begin + static_cast<std::ptrdiff_t>(place - from));
     num_sinks_ = num_sinks;
     first_ = place;
+    ++version_;
+  }
+
+  /// Applies `new_id(block)` to every entry.
+  template <class NewId>
+  void rename(NewId&& new_id) noexcept {
+    std::ranges::transform(blocks_, blocks_.begin(), new_id);
     ++version_;
   }
 

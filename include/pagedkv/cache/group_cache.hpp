@@ -1,0 +1,533 @@
+#pragma once
+
+#include <pagedkv/cache/groups/append.hpp>
+#include <pagedkv/cache/groups/check_invariants.hpp>
+#include <pagedkv/cache/groups/commit.hpp>
+#include <pagedkv/cache/groups/create_sequence.hpp>
+#include <pagedkv/cache/groups/fork.hpp>
+#include <pagedkv/cache/groups/pin.hpp>
+#include <pagedkv/cache/groups/truncate.hpp>
+#include <pagedkv/cache/operations/compact.hpp>
+#include <pagedkv/cache/operations/statistics.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/policies.hpp>
+#include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/sequence/batch_view.hpp>
+#include <pagedkv/storage/group_storage.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The paged key/value cache for models with several kinds of layers: `cache_config::groups`. Operations are those of
+/// `basic_kv_cache`, with the group as first argument where they concern one.
+///
+/// A prompt shares the longest cached prefix, a multiple of `cache_config::block_size` tokens, from which every group can
+/// continue: all blocks of full and latent groups, the last `window` tokens and the sinks of windows, a state saved at
+/// exactly that length. Where it ends inside a group's block, the block is copied.
+///
+/// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
+/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `state_saving` chooses.
+///
+/// One thread at a time changes the cache, so locking is `single_thread` or `rw_lock`. Kinds of layers cost a cache of one
+/// kind nothing: that one is `kv_cache`.
+///
+/// `group_cache<Policies...>` names one.
+template <class Defaults, class... Changes>
+class basic_group_cache {
+  using policies = policy_set<cache_axes, Defaults, Changes...>;
+
+ public:
+  using element_type = typename policies::template on<element_axis>;
+  using locking_type = typename policies::template on<locking_axis>;
+  using eviction_type = typename policies::template on<eviction_axis>;
+  using allocator_type = typename policies::template on<allocator_axis>;
+  using backend_type = typename policies::template on<backend_axis>;
+  using layout_type = typename policies::template on<layout_axis>;
+  using hash_type = typename policies::template on<hash_axis>;
+  using events_type = typename policies::template on<events_axis>;
+  using stream = typename backend_type::stream;
+
+  static_assert(
+      !locking_type::family::concurrent,
+      "a cache with groups changes the blocks of several groups at once, which sharded_mutex and lock_free do "
+      "not offer: use the locking policy `single_thread` or `rw_lock`");
+
+  /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
+  /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
+  explicit basic_group_cache(const cache_config& config, allocator_type memory = allocator_type{},
+                             backend_type backend = backend_type{}, events_type events = events_type{})
+      : basic_group_cache(storage_of(config, std::move(memory)).value(), config, std::move(backend),
+                          std::move(events)) {}
+
+  /// A cache, with what the constructor throws as an error.
+  [[nodiscard]] static result<std::unique_ptr<basic_group_cache>> create(const cache_config& config,
+                                                                         allocator_type memory = allocator_type{},
+                                                                         backend_type backend = backend_type{},
+                                                                         events_type events = events_type{}) noexcept {
+    auto storage = storage_of(config, std::move(memory));
+    if (!storage) {
+      return storage.error();
+    }
+    const auto construct = [&]() -> result<std::unique_ptr<basic_group_cache>> {
+      return std::unique_ptr<basic_group_cache>(
+          new basic_group_cache(std::move(*storage), config, std::move(backend), std::move(events)));
+    };
+    return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+  }
+
+  [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
+  [[nodiscard]] const memory_plan& plan() const noexcept { return storage_.plan(); }
+
+  /// Starts a sequence with a prompt. Copies blocks that it shares in part, and a saved state, on `on`. Without cached
+  /// tokens, the sequence's state holds anything. Options with ranges, and keys, are refused.
+  [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
+                                                  const sequence_options& options = default_sequence_options,
+                                                  const state_saving& saving = {}, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto* admitted = static_cast<const group_sequence*>(nullptr);
+    const auto made = detail::make_record(state_.sequences, "number of sequences", [&](group_sequence& s) {
+      admitted = &s;
+      return detail::groups::create_sequence(state_, s, prompt, options, saving, copier(on));
+    });
+    if (!made) {
+      return made.error();
+    }
+    const auto id = static_cast<sequence_id>(*made);
+    report_admission(id, *admitted);
+    auto result = admission{id, admitted->num_cached_tokens, admitted->num_tokens, 0, 0};
+    for (const auto& table : admitted->tables) {
+      for (const auto block : table.all()) {
+        ++result.num_blocks;
+        result.num_new_blocks += state_.pool.state(block).count() == 1 && !state_.pool.state(block).published();
+      }
+    }
+    return result;
+  }
+
+  [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+    return append(id, token_run{std::span<const token>{&next, 1}}, on);
+  }
+  /// Extends a sequence; takes a block of a group only when one starts. Copies blocks that others can see, on `on`.
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    if (!run.keys.empty()) {
+      return error{error_code::invalid_argument, "number of keys in a cache with groups",
+                   static_cast<std::int64_t>(run.keys.size()), 0};
+    }
+    return visit(id, [&](group_sequence& s) { return detail::groups::append(state_, s, run.tokens, copier(on)); });
+  }
+
+  /// Declares K/V and state of the first `num_tokens` written. See the class for windows and states. A state that finds no
+  /// room is not saved.
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](group_sequence& s) { return detail::groups::commit(state_, s, num_tokens, copier(on)); });
+  }
+  /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number if
+  /// there is none.
+  [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const group_sequence& s) -> result<std::int64_t> {
+      return detail::groups::next_saved_length(state_, s);
+    });
+  }
+
+  /// A second sequence on the same blocks, with a copy of the state. Everything must be committed.
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](group_sequence& from) -> result<sequence_id> {
+      const auto made = detail::make_record(state_.sequences, "number of sequences", [&](group_sequence& to) {
+        return detail::groups::fork(state_, from, to, copier(on));
+      });
+      if (!made) {
+        return made.error();
+      }
+      const auto forked = static_cast<sequence_id>(*made);
+      if constexpr (reports<events_type, event_kind::forked>) {
+        state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
+      }
+      return forked;
+    });
+  }
+
+  /// Keeps the first `num_tokens`. Errors: `invalid_argument` beyond the length, and where a window was released or, with
+  /// a state, before the computed tokens.
+  [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return visit(id, [&](group_sequence& s) { return detail::groups::truncate(state_, s, num_tokens); });
+  }
+
+  [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
+      if constexpr (reports<events_type, event_kind::released>) {
+        state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
+      }
+      state_.release_all(s.tables, state_.release_of(s, hint), state_.pool.fence_of(s.steps));
+      state_.let_go(s.tail);
+      s.pending.clear();
+    });
+  }
+
+  /// Keeps what a hit of these tokens needs from eviction until `unpin`.
+  [[nodiscard]] result<pinning> pin(const token_run& run, salt tag = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto length = std::int64_t{0};
+    const auto made = detail::make_record(state_.pins, "number of pins", [&](group_pin& p) -> result<void> {
+      const auto pinned = detail::groups::pin(state_, p, run.tokens, tag);
+      if (!pinned) {
+        return pinned.error();
+      }
+      length = *pinned;
+      return {};
+    });
+    if (!made) {
+      return made.error();
+    }
+    return pinning{static_cast<pin_id>(*made), length};
+  }
+  [[nodiscard]] result<void> unpin(pin_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id),
+                              [&](group_pin& p) { detail::groups::unpin(state_, p); });
+  }
+
+  /// Tokens of the longest cached prefix that `create_sequence` would share. Errors: `out_of_memory`.
+  [[nodiscard]] result<std::int64_t> find_prefix(const token_run& run, salt tag = salt::none) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    const auto found =
+        detail::groups::longest_hit_of_prompt(state_, run.tokens, tag, static_cast<std::int64_t>(run.tokens.size()));
+    if (!found) {
+      return found.error();
+    }
+    return static_cast<std::int64_t>(found->num_nodes) * state_.granularity();
+  }
+
+  [[nodiscard]] std::int64_t num_free_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.num_free();
+  }
+  [[nodiscard]] std::int64_t num_available_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.num_available();
+  }
+
+  /// Opens a step that uses these sequences: blocks that they release are allocated again only when it has retired.
+  [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto step = state_.pool.begin_step(step_use::named_sequences);
+    for (auto id = ids.begin(); step && id != ids.end(); ++id) {
+      const auto used = visit(*id, [&](group_sequence& s) -> result<void> {
+        s.steps.insert(*step);
+        return {};
+      });
+      if (!used) {
+        static_cast<void>(state_.pool.retire_step(*step));
+        return used.error();
+      }
+    }
+    return step;
+  }
+  /// Opens a step that may use any block in use.
+  [[nodiscard]] result<step_id> begin_step() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return state_.pool.begin_step(step_use::everything);
+  }
+  [[nodiscard]] result<void> retire_step(step_id step) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return state_.pool.retire_step(step);
+  }
+
+  /// Sets the time that dates sequences and ends retention. Never goes back.
+  void advance_time(timestamp now) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    state_.now.store(std::max(state_.now.load(std::memory_order_relaxed), static_cast<std::int64_t>(now)),
+                     std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const group_sequence& s) -> result<sequence_info> {
+      return sequence_info{s.num_tokens,        s.num_computed_tokens, s.num_prompt_tokens,
+                           s.num_cached_tokens, s.usage().num_blocks,  s.num_tokens,
+                           s.created,           s.last_access,         s.options};
+    });
+  }
+
+  /// Fills `slots` of one group for the tokens from `first_token` on; `skip_slot` where blocks were released behind a
+  /// window. Errors: `invalid_argument` outside the tokens, and for a group of states.
+  [[nodiscard]] result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first_token,
+                                          std::span<slot> slots) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const group_sequence& s) -> result<void> {
+      if (auto checked = check_group(group, true); !checked) {
+        return checked;
+      }
+      const auto end = first_token + static_cast<std::int64_t>(slots.size());
+      if (first_token < 0 || end > s.num_tokens) {
+        return error{error_code::invalid_argument, "token of a slot", first_token < 0 ? first_token : end,
+                     s.num_tokens};
+      }
+      fill_slots(s.tables[group], state_.plan.groups[group].block_size, first_token, slots);
+      return {};
+    });
+  }
+
+  /// Copies a group's block table, or the blocks of the sequence's state, and returns how many. Errors:
+  /// `invalid_argument` when `blocks` is too short.
+  [[nodiscard]] result<std::size_t> block_table(std::size_t group, sequence_id id,
+                                                std::span<block_id> blocks) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const group_sequence& s) -> result<std::size_t> {
+      if (const auto checked = check_group(group, false); !checked) {
+        return checked.error();
+      }
+      const auto all = s.tables[group].all();
+      if (blocks.size() < all.size()) {
+        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
+                     static_cast<std::int64_t>(all.size())};
+      }
+      copy_run(all, blocks);
+      return all.size();
+    });
+  }
+
+  /// Tokens that a group's table lacks between the sinks and its first kept block: a kernel that reads the table finds
+  /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`.
+  [[nodiscard]] result<std::int64_t> num_skipped_tokens(std::size_t group, sequence_id id) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return visit(id, [&](const group_sequence& s) -> result<std::int64_t> {
+      if (const auto checked = check_group(group, true); !checked) {
+        return checked.error();
+      }
+      return skipped(group, s);
+    });
+  }
+
+  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
+  /// sequences: their tables, and their lengths without the skipped tokens.
+  template <class Batch>
+  [[nodiscard]] result<void> update(std::size_t group, Batch& batch, std::span<const sequence_id> ids) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    if (auto checked = check_group(group, true); !checked) {
+      return checked;
+    }
+    const auto visit_row = [&](std::size_t i, auto&& use) {
+      return visit(ids[i], [&](const group_sequence& s) -> result<void> {
+        const auto& table = s.tables[group];
+        return use(batch_row{ids[i], table.version(), s.num_tokens - skipped(group, s), table.all()});
+      });
+    };
+    return batch.update(ids.size(), state_.plan.groups[group].block_size, visit_row);
+  }
+
+  /// Writes rows of one layer of a group through a slot mapping, asynchronously on `on`. A latent group takes its vectors
+  /// as keys, and no values.
+  template <element Rows = float32>
+  [[nodiscard]] result<void> write(std::size_t group, std::int32_t layer, std::span<const slot> slots,
+                                   const token_rows<const typename Rows::storage>& keys,
+                                   const token_rows<const typename Rows::storage>& values = {},
+                                   stream on = {}) noexcept {
+    static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
+    if (auto checked = check_group(group, true); !checked) {
+      return checked;
+    }
+    const auto& views = storage_.view(group);
+    if (views.rows_alike()) {
+      return backend_.template append<element_type, Rows>(views.keys, layer, slots, keys, values, on);
+    }
+    auto written = backend_.template append<element_type, Rows>(views.keys, layer, slots, keys, keys, on);
+    if (!written || state_.group(group).kind == group_kind::latent) {
+      return written;
+    }
+    return backend_.template append<element_type, Rows>(views.values, layer, slots, values, values, on);
+  }
+
+  /// Reads rows of one layer of a group; the values of a latent group are the first numbers of its vectors.
+  template <element Rows = float32>
+  [[nodiscard]] result<void> read(std::size_t group, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<typename Rows::storage>& keys,
+                                  const token_rows<typename Rows::storage>& values, stream on = {}) noexcept {
+    static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
+    if (auto checked = check_group(group, true); !checked) {
+      return checked;
+    }
+    const auto& views = storage_.view(group);
+    if (views.rows_alike()) {
+      return backend_.template gather<element_type, Rows>(views.keys, layer, slots, keys, values, on);
+    }
+    auto done = backend_.template gather<element_type, Rows>(views.keys, layer, slots, keys, keys, on);
+    return done ? backend_.template gather<element_type, Rows>(views.values, layer, slots, values, values, on) : done;
+  }
+
+  /// For kernels. Valid as long as the cache.
+  [[nodiscard]] const group_view& view(std::size_t group) const noexcept { return storage_.view(group); }
+  /// One part of a state in one of the blocks that `block_table` names.
+  [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept {
+    return storage_.state_part(group, block, part);
+  }
+  [[nodiscard]] backend_type& backend() noexcept { return backend_; }
+  [[nodiscard]] events_type& events() noexcept { return state_.events; }
+
+  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. Errors: `in_use` while a step
+  /// is in flight, `out_of_memory`, and those of the backend.
+  [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    if (state_.pool.step_in_flight()) {
+      return error{error_code::in_use, "number of steps in flight", state_.pool.num_open_steps()};
+    }
+    auto moves = detail::plan_compaction(state_);
+    if (!moves || moves->empty()) {
+      return moves;
+    }
+    const auto names = detail::new_names(state_, *moves);
+    if (!names) {
+      return names.error();
+    }
+    if (auto moved = backend_.move_blocks(storage_.blocks(), *moves, on); !moved) {
+      return moved.error();
+    }
+    rename_blocks(*moves, *names);
+    return moves;
+  }
+
+  [[nodiscard]] cache_statistics statistics() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    auto taken = cache_statistics{};
+    taken.blocks = state_.pool.counts();
+    taken.peak_in_use = state_.peak_in_use;
+    taken.num_sequences = state_.sequences.size();
+    taken.num_pins = state_.pins.size();
+    state_.sequences.for_each([&](const auto& cell) {
+      taken.num_tokens += cell.record.num_tokens;
+      for (std::size_t g = 0; g < state_.num_groups(); ++g) {
+        if (state_.holds_tokens(g)) {
+          const auto room = static_cast<std::int64_t>(cell.record.tables[g].end()) * state_.block_size(g);
+          taken.unfilled_slots += std::max(room - cell.record.num_tokens, std::int64_t{0});
+        }
+      }
+    });
+    state_.counts.write_to(taken);
+    taken.contention = detail::contention_in(mutex_);
+    return taken;
+  }
+
+  [[nodiscard]] memory_profile memory() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    auto profile = memory_profile{};
+    profile.payload = storage_.bytes();
+    profile.pool = static_cast<std::int64_t>(state_.pool.metadata_bytes());
+    profile.index = static_cast<std::int64_t>(state_.nodes.metadata_bytes());
+    profile.sequences = static_cast<std::int64_t>(state_.sequences.metadata_bytes() + state_.pins.metadata_bytes());
+    const auto add = [&](const table_usage& used) { profile.sequences += used.bytes; };
+    state_.sequences.for_each_usage(add);
+    state_.pins.for_each_usage(add);
+    return profile;
+  }
+
+  /// A sentence for each broken invariant; empty when all hold. For tests: linear. May throw `std::bad_alloc`.
+  [[nodiscard]] std::vector<std::string> check_invariants() const {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::groups::invariant_check{state_}.run();
+  }
+
+ private:
+  using storage_type = group_storage<element_type, layout_type, allocator_type>;
+  using state_type = group_state<locking_type, eviction_type, hash_type, events_type>;
+
+  basic_group_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
+      : storage_(std::move(storage)),
+        backend_(std::move(backend)),
+        state_(config, storage_.plan(), std::move(events)) {}
+
+  /// Storage for a configuration that the cache supports.
+  [[nodiscard]] static result<storage_type> storage_of(const cache_config& config, allocator_type memory) noexcept {
+    const auto plan = plan_memory(config.groups, size_of_element<element_type>, config.block_size);
+    if (plan) {
+      if (const auto checked = state_type::check(config, *plan); !checked) {
+        return checked.error();
+      }
+    }
+    return storage_type::create(config, std::move(memory));
+  }
+
+  /// Copies whole blocks on a stream.
+  [[nodiscard]] auto copier(stream on) noexcept {
+    return [this, on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
+  }
+
+  template <class Body>
+  [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, group_sequence&> {
+    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
+  }
+  template <class Body>
+  [[nodiscard]] auto visit(sequence_id id, Body&& body) const noexcept
+      -> std::invoke_result_t<Body, const group_sequence&> {
+    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
+  }
+
+  [[nodiscard]] result<void> check_group(std::size_t group, bool with_tokens) const noexcept {
+    if (group >= state_.num_groups() || (with_tokens && !state_.holds_tokens(group))) {
+      return error{error_code::invalid_argument, "index of a group", static_cast<std::int64_t>(group),
+                   static_cast<std::int64_t>(state_.num_groups())};
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::int64_t skipped(std::size_t group, const group_sequence& s) const noexcept {
+    return static_cast<std::int64_t>(s.tables[group].num_skipped()) * state_.block_size(group);
+  }
+
+  void rename_blocks(std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
+    const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
+    state_.nodes.rename_blocks(moves, new_id);
+    state_.pool.apply_moves(moves);
+    const auto rename = [&](group_tables& tables) {
+      for (auto& table : tables) {
+        table.rename(new_id);
+      }
+    };
+    state_.sequences.for_each([&](auto& cell) { rename(cell.record.tables); });
+    state_.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
+  }
+
+  void report_admission([[maybe_unused]] sequence_id id, [[maybe_unused]] const group_sequence& s) noexcept {
+    if constexpr (reports<events_type, event_kind::hit>) {
+      if (s.num_cached_tokens != 0) {
+        state_.events.emit({.kind = event_kind::hit,
+                            .hash = s.tail.hash,
+                            .tag = s.options.salt,
+                            .sequence = id,
+                            .num_tokens = s.num_cached_tokens,
+                            .num_blocks = static_cast<std::int64_t>(s.num_nodes)});
+      }
+    }
+    if constexpr (reports<events_type, event_kind::admitted>) {
+      state_.events.emit({.kind = event_kind::admitted,
+                          .tag = s.options.salt,
+                          .sequence = id,
+                          .num_tokens = s.num_prompt_tokens,
+                          .num_blocks = s.usage().num_blocks});
+    }
+  }
+
+  [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;
+  storage_type storage_;
+  [[no_unique_address]] backend_type backend_;
+  state_type state_;
+};
+
+}  // namespace pagedkv

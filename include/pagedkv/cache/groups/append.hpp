@@ -1,0 +1,117 @@
+#pragma once
+
+#include <pagedkv/cache/groups/group_state.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail::groups {
+
+/// Whether the next token can be written without a copy: nothing else holds its block, no hit finds its slot, and no open
+/// step reads the slots that are written.
+template <class State>
+[[nodiscard]] bool appends_in_place(const State& state, const group_sequence& s, std::size_t g) noexcept {
+  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
+  return state.pool.state(block).count() == 1 &&
+         state.nodes.published_end(block, state.granularity()) <= s.num_tokens &&
+         !(s.reuses_slots && state.pool.fenced(block));
+}
+
+/// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
+template <class State, class Copy>
+[[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
+  auto num_new = std::array<std::size_t, group_list::max_size>{};
+  auto copies = std::array<bool, group_list::max_size>{};
+  auto num_fresh = std::size_t{0};
+  auto num_held = std::size_t{0};
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    const auto& table = s.tables[g];
+    if (state.holds_tokens(g)) {
+      copies[g] = s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g);
+      num_new[g] = state.places_for(g, num_tokens) - table.end();
+    }
+    num_fresh += num_new[g] + copies[g];
+    num_held += table.all().size() + num_new[g];
+    if (!s.tables[g].try_reserve(table.all().size() + num_new[g] + 1)) {
+      return error{error_code::out_of_memory, "number of blocks in the block tables",
+                   static_cast<std::int64_t>(table.all().size() + num_new[g])};
+    }
+  }
+  if (num_fresh == 0) {
+    return {};
+  }
+  const auto needed = static_cast<std::int64_t>(num_fresh);
+  if (num_held > static_cast<std::size_t>(state.config.num_blocks)) {
+    return state.refuse(static_cast<std::int64_t>(num_held), state.pool.num_available());
+  }
+  if (const auto available = state.pool.num_available(); needed > available) {
+    return state.refuse(needed, available);
+  }
+  auto targets = std::array<block_id, group_list::max_size>{};
+  s.pairs.clear();
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    state.allocate(s.tables[g].extend(num_new[g]));
+    if (copies[g]) {
+      state.allocate({&targets[g], 1});
+      const auto source = s.tables[g][state.place_of(g, s.num_tokens)];
+      s.pairs.push_back({static_cast<std::int32_t>(source), static_cast<std::int32_t>(targets[g])});
+    }
+  }
+  if (!s.pairs.empty()) {
+    if (auto copied = copy(std::span<const block_pair>{s.pairs}); !copied) {
+      for (std::size_t g = 0; g < state.num_groups(); ++g) {
+        state.pool.discard(s.tables[g].last(num_new[g]));
+        s.tables[g].withdraw(num_new[g]);
+        if (copies[g]) {
+          state.pool.discard({&targets[g], 1});
+        }
+      }
+      return copied;
+    }
+  }
+  const auto fence = state.pool.fence_of(s.steps);
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (copies[g]) {
+      const auto place = state.place_of(g, s.num_tokens);
+      const auto shared = s.tables[g][place];
+      s.tables[g].replace(place, targets[g]);
+      state.release(shared, state.release_of(s), fence);
+      count<&cache_statistics::copies>(state.counts, 1);
+      if constexpr (reports<typename State::events_type, event_kind::copied>) {
+        state.events.emit({.kind = event_kind::copied, .block = targets[g], .origin = shared});
+      }
+    }
+  }
+  return {};
+}
+
+/// Appends tokens: all or nothing.
+template <class State, class Copy>
+[[nodiscard]] result<void> append(State& state, group_sequence& s, std::span<const token> tokens,
+                                  Copy&& copy) noexcept {
+  if (tokens.empty()) {
+    return {};
+  }
+  const auto size = s.pending.size() + tokens.size();
+  const auto reserve = [&] {
+    if (size > s.pending.capacity()) {
+      s.pending.reserve(2 * size);
+    }
+    return true;
+  };
+  if (!with_memory(reserve, false)) {
+    return error{error_code::out_of_memory, "number of tokens", s.num_tokens};
+  }
+  if (auto made = make_room(state, s, s.num_tokens + static_cast<std::int64_t>(tokens.size()), copy); !made) {
+    return made;
+  }
+  s.pending.insert(s.pending.end(), tokens.begin(), tokens.end());
+  s.num_tokens += static_cast<std::int64_t>(tokens.size());
+  s.reuses_slots = false;
+  s.last_access = state.time();
+  return {};
+}
+
+}  // namespace pagedkv::detail::groups

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <pagedkv/cache/groups/group_state.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+namespace pagedkv::detail::groups {
+
+/// The length at which a state is saved before the end of the prompt; 0 for none.
+template <class State>
+[[nodiscard]] std::int64_t end_of_prompt(const State& state, const group_sequence& s) noexcept {
+  const auto last = std::max(s.num_prompt_tokens, std::int64_t{1}) - 1;
+  return s.saving.at_prompt_end ? last / state.granularity() * state.granularity() : 0;
+}
+
+/// Whether a commit of so many tokens saves the state, if a node ends there and there is room.
+template <class State>
+[[nodiscard]] bool saves_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
+  return s.options.publish && num_tokens > s.num_cached_tokens && num_tokens % state.granularity() == 0 &&
+         (num_tokens == end_of_prompt(state, s) || (s.saving.at_branches && num_tokens == s.branch) ||
+          (s.saving.every != 0 && num_tokens % s.saving.every == 0));
+}
+
+/// The next length after those that are computed at which a commit would save the state; none is the largest number.
+template <class State>
+[[nodiscard]] std::int64_t next_saved_length(const State& state, const group_sequence& s) noexcept {
+  constexpr auto none = std::numeric_limits<std::int64_t>::max();
+  auto next = none;
+  const auto consider = [&](std::int64_t length) {
+    if (length > s.num_computed_tokens && saves_at(state, s, length)) {
+      next = std::min(next, length);
+    }
+  };
+  consider(end_of_prompt(state, s));
+  consider(s.branch);
+  if (s.saving.every != 0) {
+    auto length = s.num_computed_tokens / s.saving.every * s.saving.every + s.saving.every;
+    while (length % state.granularity() != 0) {
+      length += s.saving.every;
+    }
+    consider(length);
+  }
+  return next;
+}
+
+/// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any.
+template <class State>
+void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+  const auto size = static_cast<std::size_t>(state.granularity());
+  const auto wanted = static_cast<std::size_t>(num_tokens) / size;
+  auto num_done = std::size_t{0};
+  for (; s.num_nodes < wanted; ++s.num_nodes, ++num_done) {
+    const auto tokens = std::span<const token>{s.pending}.subspan(num_done * size, size);
+    const auto node = state.nodes.find_or_add(s.tail, tokens);
+    if (node == no_node) {
+      break;
+    }
+    state.nodes.hold(node);
+    for (std::size_t g = 0; g < state.num_groups(); ++g) {
+      if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
+        const auto block = s.tables[g][s.num_nodes / state.nodes_in_block(g)];
+        if (block != no_block) {
+          state.nodes.attach(node, g, block);
+          state.pool.publish(block);
+        }
+      }
+    }
+    state.let_go(s.tail);
+    s.tail = state.nodes.link(node);
+  }
+  s.pending.erase(s.pending.begin(), s.pending.begin() + static_cast<std::ptrdiff_t>(num_done * size));
+}
+
+/// Copies a group's state into blocks of `saved`, if there is room. Errors: those of `copy`.
+template <class State, class Copy>
+[[nodiscard]] result<void> copy_state(State& state, group_sequence& s, std::size_t g, Copy& copy) noexcept {
+  const auto size = state.blocks_of_state(g);
+  s.saved.clear();
+  if (state.pool.num_available() < static_cast<std::int64_t>(size)) {
+    return {};
+  }
+  s.saved.resize(size, no_block);
+  state.allocate(s.saved);
+  s.pairs.clear();
+  for (std::size_t i = 0; i < size; ++i) {
+    s.pairs.push_back({static_cast<std::int32_t>(s.tables[g][i]), static_cast<std::int32_t>(s.saved[i])});
+  }
+  auto copied = copy(std::span<const block_pair>{s.pairs});
+  if (!copied) {
+    state.pool.discard(s.saved);
+  }
+  return copied;
+}
+
+/// Makes a copied state findable at the sequence's last node, or gives it back.
+template <class State>
+void attach_copied_state(State& state, group_sequence& s, std::size_t g, bool wanted) noexcept {
+  const auto node = s.tail.node;
+  if (!wanted || node == no_node || state.nodes.attached(node, g) != no_block) {
+    state.pool.discard(s.saved);
+    return;
+  }
+  state.nodes.attach_state(node, g, s.saved);
+  for (const auto block : s.saved) {
+    state.pool.publish(block);
+  }
+  for (auto i = s.saved.size(); i > 0; --i) {
+    state.release(s.saved[i - 1], state.release_of(s), 0);
+  }
+}
+
+/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states at
+/// chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument` beyond the
+/// length, or before what was committed; those of `copy`.
+template <class State, class Copy>
+[[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
+  if (num_tokens > s.num_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
+  }
+  if (num_tokens < s.num_computed_tokens) {
+    return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
+                 s.num_computed_tokens};
+  }
+  const bool saves = num_tokens > s.num_computed_tokens && saves_at(state, s, num_tokens);
+  const auto with_state = state.group_with_state();
+  if (saves && with_state != state.num_groups()) {
+    if (auto copied = copy_state(state, s, with_state, copy); !copied) {
+      return copied;
+    }
+  }
+  if (s.options.publish) {
+    publish_up_to(state, s, num_tokens);
+  }
+  if (saves && with_state != state.num_groups() && !s.saved.empty()) {
+    const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
+    attach_copied_state(state, s, with_state, published);
+    s.saved.clear();
+  }
+  s.num_computed_tokens = num_tokens;
+  s.last_access = state.time();
+  const auto fence = state.pool.fence_of(s.steps);
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && !state.is_whole(g)) {
+      auto how = state.release_of(s);
+      s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
+                              [&](block_id block, std::size_t place) {
+                                how.depth = static_cast<std::uint32_t>(place);
+                                state.release(block, how, fence);
+                              });
+    }
+  }
+  return {};
+}
+
+}  // namespace pagedkv::detail::groups

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <pagedkv/cache/groups/longest_hit.hpp>
+#include <pagedkv/cache/operations/create_sequence.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagedkv::detail::groups {
+
+/// Makes empty tables those of a prompt with a hit, and says which blocks a hit shares and which it copies.
+template <class State>
+class admission_plan {
+ public:
+  admission_plan(State& state, group_tables& tables, const hit& found, std::int64_t num_tokens)
+      : state_(state), tables_(tables), found_(found), num_tokens_(num_tokens) {
+    for (std::size_t g = 0; g < state.num_groups(); ++g) {
+      state.holds_tokens(g) ? plan_tokens(g) : plan_state(g);
+    }
+  }
+
+  [[nodiscard]] std::int64_t num_shared() const noexcept { return static_cast<std::int64_t>(shared_.size()); }
+  [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
+  /// Blocks that an allocation may take while the hit's blocks are held.
+  [[nodiscard]] std::int64_t num_available() const {
+    auto beside = shared_;
+    beside.insert(beside.end(), sources_.begin(), sources_.end());
+    return state_.pool.num_available(beside);
+  }
+
+  /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks are
+  /// available. When the copy fails, everything is given back.
+  template <class Copy>
+  [[nodiscard]] result<void> carry_out(Copy&& copy) noexcept {
+    reference(shared_);
+    reference(sources_);
+    for (std::size_t g = 0; g < state_.num_groups(); ++g) {
+      state_.allocate(fresh_of(g));
+    }
+    auto copied = result<void>{};
+    if (!pairs_.empty()) {
+      name_targets();
+      copied = copy(std::span<const block_pair>{pairs_});
+    }
+    release(sources_);
+    if (!copied) {
+      for (std::size_t g = 0; g < state_.num_groups(); ++g) {
+        state_.pool.discard(fresh_of(g));
+      }
+      release(shared_);
+    }
+    return copied;
+  }
+
+ private:
+  void plan_tokens(std::size_t g) {
+    auto& table = tables_[g];
+    const auto cached = static_cast<std::int64_t>(found_.num_nodes) * state_.granularity();
+    const auto end = state_.places_for(g, num_tokens_);
+    table.start(state_.num_sinks(g), state_.first_place(g, cached));
+    table.reserve(table.num_sinks() + end - table.first());
+    const auto share = [&](std::size_t place) {
+      shared_.push_back(block_at(state_, found_.path, found_.num_nodes, g, place));
+      table.extend(1)[0] = shared_.back();
+    };
+    for (std::size_t place = 0; place < table.num_sinks(); ++place) {
+      share(place);
+    }
+    const auto whole = state_.place_of(g, cached);
+    while (table.end() < whole) {
+      share(table.end());
+    }
+    if (cached % state_.block_size(g) != 0) {
+      sources_.push_back(block_at(state_, found_.path, found_.num_nodes, g, whole));
+      pairs_.push_back({static_cast<std::int32_t>(sources_.back()), static_cast<std::int32_t>(g)});
+    }
+    grow(g, end - table.end());
+  }
+
+  void plan_state(std::size_t g) {
+    const auto size = state_.blocks_of_state(g);
+    tables_[g].start(0, 0);
+    tables_[g].reserve(size);
+    if (found_.num_nodes != 0) {
+      auto block = state_.nodes.attached(found_.path[found_.num_nodes - 1], g);
+      for (; block != no_block; block = state_.nodes.next_of_state(block)) {
+        sources_.push_back(block);
+        pairs_.push_back({static_cast<std::int32_t>(block), static_cast<std::int32_t>(g)});
+      }
+    }
+    grow(g, size);
+  }
+
+  void grow(std::size_t g, std::size_t count) noexcept {
+    static_cast<void>(tables_[g].extend(count));
+    fresh_[g] = count;
+    num_fresh_ += static_cast<std::int64_t>(count);
+  }
+  [[nodiscard]] std::span<block_id> fresh_of(std::size_t g) noexcept { return tables_[g].last(fresh_[g]); }
+
+  /// Until here, the destination of a pair is its group: its copies fill the group's fresh blocks from the first on.
+  void name_targets() noexcept {
+    auto next = std::array<std::size_t, group_list::max_size>{};
+    for (auto& pair : pairs_) {
+      const auto g = static_cast<std::size_t>(pair.destination);
+      pair.destination = static_cast<std::int32_t>(fresh_of(g)[next[g]++]);
+    }
+  }
+
+  void reference(std::span<const block_id> blocks) noexcept {
+    for (const auto block : blocks) {
+      [[maybe_unused]] const auto referenced = state_.pool.reference_published(block);
+      assert(referenced);
+    }
+  }
+  void release(std::span<const block_id> blocks) noexcept {
+    for (auto i = blocks.size(); i > 0; --i) {
+      state_.release(blocks[i - 1], block_release{}, 0);
+    }
+  }
+
+  State& state_;
+  group_tables& tables_;
+  const hit& found_;
+  std::int64_t num_tokens_;
+  std::vector<block_id> shared_;
+  std::vector<block_id> sources_;
+  std::vector<block_pair> pairs_;
+  std::array<std::size_t, group_list::max_size> fresh_{};
+  std::int64_t num_fresh_ = 0;
+};
+
+/// Reserves what later operations on a sequence write without allocating.
+template <class State>
+[[nodiscard]] bool reserve_room(const State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+  const auto reserve = [&] {
+    auto largest = std::size_t{0};
+    for (std::size_t g = 0; g < state.num_groups(); ++g) {
+      largest = std::max(largest, state.holds_tokens(g) ? 0 : state.blocks_of_state(g));
+    }
+    s.pairs.reserve(largest + group_list::max_size);
+    s.saved.reserve(largest);
+    s.pending.reserve(static_cast<std::size_t>(num_tokens + state.granularity()));
+    return true;
+  };
+  return with_memory(reserve, false);
+}
+
+/// Makes an empty sequence one of this prompt with a hit. Errors: those of `group_state::refuse`, and of `copy`.
+template <class State, class Copy>
+[[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
+                                 const sequence_options& options, Copy& copy) noexcept {
+  const auto num_prompt = static_cast<std::int64_t>(tokens.size());
+  const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
+  const auto length = cached + std::min(num_prompt - cached, options.first_chunk);
+  const auto attempt = [&]() -> result<void> {
+    auto plan = admission_plan{state, s.tables, found, length};
+    const auto available = plan.num_available();
+    if (plan.num_fresh() > available) {
+      return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
+    }
+    return plan.carry_out(copy);
+  };
+  const auto admitted =
+      with_memory(attempt, error{error_code::out_of_memory, "number of tokens in the block tables", num_prompt});
+  if (!admitted) {
+    std::ranges::for_each(s.tables, [](group_table& table) { table.clear(); });
+    return admitted;
+  }
+  s.num_tokens = length;
+  s.num_computed_tokens = s.num_cached_tokens = cached;
+  s.num_nodes = found.num_nodes;
+  s.tail = found.num_nodes == 0 ? state.nodes.root(options.salt) : state.nodes.link(found.path[found.num_nodes - 1]);
+  const auto rest = tokens.subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(length - cached));
+  s.pending.assign(rest.begin(), rest.end());
+  return admitted;
+}
+
+/// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
+/// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
+template <class State, class Copy>
+[[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
+                                           const sequence_options& options, const state_saving& saving,
+                                           Copy&& copy) noexcept {
+  if (!is_valid(options)) {
+    return invalid_option(options);
+  }
+  if (has_ranges(options)) {
+    return error{error_code::invalid_argument, "sequence_options.ranges or .answer in a cache with groups"};
+  }
+  if (saving.every < 0) {
+    return error{error_code::invalid_argument, "state_saving.every", saving.every, 0};
+  }
+  if (!prompt.keys.empty()) {
+    return error{error_code::invalid_argument, "number of keys in a cache with groups",
+                 static_cast<std::int64_t>(prompt.keys.size()), 0};
+  }
+  const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
+  if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens))) {
+    return error{error_code::out_of_memory, "number of tokens", num_prompt};
+  }
+  auto found = longest_hit_of_prompt(state, prompt.tokens, options.salt, options.max_cached_tokens);
+  if (!found) {
+    return found.error();
+  }
+  auto admitted = admit(state, s, prompt.tokens, *found, options, copy);
+  if (!admitted && admitted.error().code == error_code::capacity_exhausted && found->num_nodes != 0) {
+    // A copy needs its source and its destination at once: without the hit, the source may be evicted.
+    const auto without = hit{};
+    admitted = admit(state, s, prompt.tokens, without, options, copy);
+  }
+  if (!admitted) {
+    const auto& reason = admitted.error();
+    return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit) : reason;
+  }
+  state.hold(s.tail);
+  s.num_prompt_tokens = num_prompt;
+  const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
+  s.branch = known > s.num_cached_tokens ? known : 0;
+  s.steps = {};
+  s.reuses_slots = false;
+  s.options = options;
+  s.saving = saving;
+  s.created = s.last_access = state.time();
+  count<&cache_statistics::prompts>(state.counts, 1);
+  count<&cache_statistics::prompt_blocks>(state.counts, num_prompt / state.granularity());
+  count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(s.num_nodes));
+  count<&cache_statistics::hit_tokens>(state.counts, s.num_cached_tokens);
+  return {};
+}
+
+}  // namespace pagedkv::detail::groups

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <pagedkv/cache/groups/create_sequence.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail::groups {
+
+/// Gives back the references that a fork has taken so far.
+template <class State>
+void undo_fork(State& state, group_sequence& to) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    for (const auto block : to.tables[g].all()) {
+      state.pool.release(block, block_release{}, 0);
+    }
+    to.tables[g].clear();
+  }
+}
+
+/// Makes an empty sequence share every block of another, and copies its state. Errors: `invalid_argument` while the other
+/// has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of `refuse` and `copy`.
+template <class State, class Copy>
+[[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
+  if (from.num_computed_tokens != from.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
+                 from.num_tokens - from.num_computed_tokens};
+  }
+  const auto with_state = state.group_with_state();
+  const auto num_state = with_state != state.num_groups() ? state.blocks_of_state(with_state) : 0;
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!to.tables[g].try_reserve(from.tables[g].all().size())) {
+      return error{error_code::out_of_memory, "number of blocks to fork", from.num_tokens};
+    }
+    to.tables[g].clear();
+  }
+  if (!reserve_room(state, to, static_cast<std::int64_t>(from.pending.size()))) {
+    return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
+  }
+  if (const auto available = state.pool.num_available(); static_cast<std::int64_t>(num_state) > available) {
+    return state.refuse(static_cast<std::int64_t>(num_state), available);
+  }
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!state.holds_tokens(g)) {
+      continue;
+    }
+    to.tables[g].copy(from.tables[g]);
+    const auto held = from.tables[g].all();
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      if (!state.pool.reference(held[i])) {
+        to.tables[g].clear();
+        for (; i > 0; --i) {
+          state.pool.release(held[i - 1], block_release{}, 0);
+        }
+        undo_fork(state, to);
+        return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
+      }
+    }
+  }
+  if (with_state != state.num_groups()) {
+    const auto fresh = to.tables[with_state].extend(num_state);
+    state.allocate(fresh);
+    to.pairs.clear();
+    for (std::size_t i = 0; i < num_state; ++i) {
+      to.pairs.push_back({static_cast<std::int32_t>(from.tables[with_state][i]), static_cast<std::int32_t>(fresh[i])});
+    }
+    if (auto copied = copy(std::span<const block_pair>{to.pairs}); !copied) {
+      undo_fork(state, to);
+      return copied;
+    }
+  }
+  to.pending.assign(from.pending.begin(), from.pending.end());
+  to.num_nodes = from.num_nodes;
+  to.tail = from.tail;
+  state.hold(to.tail);
+  to.num_tokens = from.num_tokens;
+  to.num_computed_tokens = from.num_computed_tokens;
+  to.num_prompt_tokens = from.num_prompt_tokens;
+  to.num_cached_tokens = from.num_cached_tokens;
+  to.branch = 0;
+  to.steps = {};
+  to.reuses_slots = from.reuses_slots;
+  to.options = from.options;
+  to.saving = from.saving;
+  to.created = to.last_access = state.time();
+  return {};
+}
+
+}  // namespace pagedkv::detail::groups

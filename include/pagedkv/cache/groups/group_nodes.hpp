@@ -1,0 +1,327 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/prefix/chain_match.hpp>
+#include <pagedkv/prefix/prefix_index.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagedkv {
+
+/// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
+/// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their own.
+/// Contents have at most one node. A node stays while it has a block, a child or a holder.
+///
+/// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
+/// nodes of these are attached to.
+template <locking Locking, block_hash Hash>
+class group_nodes {
+ public:
+  using link_type = node_link<node_id>;
+
+  /// Throws `std::bad_alloc`. `nodes_per_block`: of each group; 0 for states.
+  group_nodes(std::int32_t num_nodes, std::int32_t num_blocks, std::int32_t granularity, std::uint64_t seed,
+              std::span<const std::int32_t> nodes_per_block)
+      : num_groups_(nodes_per_block.size()),
+        nodes_per_block_(nodes_per_block.begin(), nodes_per_block.end()),
+        index_(num_nodes, granularity, seed),
+        nodes_(static_cast<std::size_t>(num_nodes)),
+        attached_(nodes_.size() * num_groups_, no_block),
+        blocks_(static_cast<std::size_t>(num_blocks)) {
+    vacant_.reserve(nodes_.size());
+    for (auto i = nodes_.size(); i > 0; --i) {
+      vacant_.push_back(to_node(i - 1));
+    }
+  }
+
+  [[nodiscard]] link_type root(salt tag) const noexcept { return index_.root(tag); }
+  [[nodiscard]] link_type link(node_id node) const noexcept { return index_.link(node); }
+  [[nodiscard]] std::span<const token> tokens(node_id node) const noexcept { return index_.tokens(node); }
+  [[nodiscard]] node_id parent(node_id node) const noexcept { return index_.parent(node); }
+  /// Nodes before it in its chain.
+  [[nodiscard]] std::size_t depth(node_id node) const noexcept { return at(node).depth; }
+  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
+
+  /// Calls `found(node)` on the nodes of the longest known prefix, at most `max_nodes`.
+  template <class Found>
+  std::size_t match(const link_type& from, const token_run& run, std::size_t granularity, std::size_t max_nodes,
+                    Found&& found) const noexcept {
+    return match_chain(index_, from, run, granularity, max_nodes, no_leases{}, found);
+  }
+
+  /// The node of these tokens after `before`, made if it is new; `no_node` when there are no more.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::span<const token> tokens) noexcept {
+    const auto hash = index_.hash(before.hash, tokens);
+    if (const auto known = index_.find(before, hash, tokens, no_leases{}); known != no_node || vacant_.empty()) {
+      return known;
+    }
+    const auto added = vacant_.back();
+    vacant_.pop_back();
+    copy_run(tokens, index_.tokens(added));
+    index_.publish_first(added, before, hash);
+    auto& here = at(added);
+    here = {};
+    if (before.node != no_node) {
+      auto& above = at(before.node);
+      here.depth = above.depth + 1;
+      here.next = above.first_child;
+      if (here.next != no_node) {
+        at(here.next).previous = added;
+      }
+      above.first_child = added;
+    }
+    return added;
+  }
+
+  void hold(node_id node) noexcept { ++at(node).holders; }
+  void let_go(node_id node) noexcept {
+    --at(node).holders;
+    prune(node);
+  }
+  [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
+
+  [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
+    return attached_[to_index(node) * num_groups_ + group];
+  }
+  /// Requires that the node has no block of this group, and that a block is attached to nodes of one place only.
+  void attach(node_id node, std::size_t group, block_id block) noexcept {
+    slot_of(node, group) = block;
+    ++at(node).num_attached;
+    auto& there = of(block);
+    there.group = static_cast<std::uint32_t>(group);
+    if (there.num_nodes++ == 0 || at(there.deepest).depth < at(node).depth) {
+      there.deepest = node;
+    }
+  }
+  /// Attaches the state in these blocks; losing one loses all.
+  void attach_state(node_id node, std::size_t group, std::span<const block_id> state) noexcept {
+    slot_of(node, group) = state.front();
+    ++at(node).num_attached;
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      of(state[i]) = {node, i + 1 < state.size() ? state[i + 1] : no_block, static_cast<std::uint32_t>(group), 1};
+    }
+  }
+  /// The block after this one in the same state.
+  [[nodiscard]] block_id next_of_state(block_id block) const noexcept { return of(block).next; }
+
+  [[nodiscard]] bool is_attached(block_id block) const noexcept { return of(block).num_nodes != 0; }
+  [[nodiscard]] std::size_t group_of(block_id block) const noexcept { return of(block).group; }
+  /// The last node in an attached block.
+  [[nodiscard]] node_id deepest(block_id block) const noexcept { return of(block).deepest; }
+  /// Tokens from the start of the sequence to the end of a block's last node; 0 for a block that is not attached.
+  [[nodiscard]] std::int64_t published_end(block_id block, std::int64_t granularity) const noexcept {
+    return is_attached(block) ? static_cast<std::int64_t>(depth(deepest(block)) + 1) * granularity : 0;
+  }
+
+  /// Whether nodes continue an attached block's, in another block.
+  [[nodiscard]] bool has_children(block_id block) const noexcept {
+    auto found = false;
+    auto below = no_node;
+    for_each_node(block, [&](node_id node) {
+      const auto& here = at(node);
+      found |= here.first_child != no_node && (here.first_child != below || at(here.first_child).next != no_node);
+      below = node;
+    });
+    return found;
+  }
+
+  /// Detaches a block, or the whole state that it is a part of, and calls `useless(other)` on blocks that no hit can need
+  /// any more: of the same state, or, if the group `is_whole` (full or latent), of the nodes in the block and of all that
+  /// continue them, unless these continue in another block of the same place.
+  template <class Useless>
+  void detach(block_id block, bool is_whole, Useless&& useless) noexcept {
+    if (!is_attached(block)) {
+      return;
+    }
+    const auto group = group_of(block);
+    const auto last = deepest(block);
+    if (nodes_per_block_[group] == 0) {
+      for (auto part = attached(last, group); part != no_block;) {
+        const auto next = next_of_state(part);
+        of(part) = {};
+        if (part != block) {
+          useless(part);
+        }
+        part = next;
+      }
+      clear_slot(last, group);
+      prune(last);
+      return;
+    }
+    auto top = last;
+    for_each_node(block, [&](node_id node) {
+      clear_slot(node, group);
+      top = node;
+    });
+    of(block) = {};
+    if (is_whole && !has_other_block(top, group)) {
+      for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
+    }
+    prune(last);
+  }
+
+  /// Renames blocks after a compaction. Linear in nodes and blocks.
+  template <class NewId>
+  void rename_blocks(std::span<const block_pair> moves, NewId&& new_id) noexcept {
+    for (const auto& [from, to] : moves) {
+      of(block_id{to}) = of(block_id{from});
+      of(block_id{from}) = {};
+    }
+    for (auto& block : attached_) {
+      block = new_id(block);
+    }
+    for (auto& there : blocks_) {
+      there.next = new_id(there.next);
+    }
+  }
+
+  /// Calls `visit(node, depth, num_attached)` on every node that is in use. For tests.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    auto is_vacant = std::vector<bool>(nodes_.size());
+    for (const auto node : vacant_) {
+      is_vacant[to_index(node)] = true;
+    }
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!is_vacant[i]) {
+        visit(to_node(i), nodes_[i].depth, nodes_[i].num_attached);
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return index_.metadata_bytes() + nodes_.size() * (sizeof(node_facts) + sizeof(node_id)) +
+           attached_.size() * sizeof(block_id) + blocks_.size() * sizeof(block_place);
+  }
+
+ private:
+  struct no_leases {
+    [[nodiscard]] bool take(node_id) const noexcept { return true; }
+    void end(node_id) const noexcept {}
+  };
+
+  struct node_facts {
+    node_id first_child = no_node;
+    node_id next = no_node;  // child of the same parent
+    node_id previous = no_node;
+    std::uint32_t depth = 0;
+    std::uint32_t holders = 0;
+    std::uint32_t num_attached = 0;
+  };
+  struct block_place {
+    node_id deepest = no_node;
+    block_id next = no_block;  // of the same state
+    std::uint32_t group = 0;
+    std::uint32_t num_nodes = 0;
+  };
+
+  [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
+  [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
+  [[nodiscard]] block_place& of(block_id block) noexcept { return blocks_[to_index(block)]; }
+  [[nodiscard]] const block_place& of(block_id block) const noexcept { return blocks_[to_index(block)]; }
+  [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
+    return attached_[to_index(id) * num_groups_ + group];
+  }
+  void clear_slot(node_id id, std::size_t group) noexcept {
+    slot_of(id, group) = no_block;
+    --at(id).num_attached;
+  }
+
+  /// Calls `visit(node)` on the nodes that a block of tokens is attached to, the deepest first.
+  template <class Visit>
+  void for_each_node(block_id block, Visit&& visit) const noexcept {
+    const auto& there = of(block);
+    auto id = there.deepest;
+    for (auto left = there.num_nodes; left > 0; id = parent(id)) {
+      if (attached(id, there.group) == block) {
+        --left;
+        visit(id);
+      }
+    }
+  }
+
+  template <class Visit>
+  void for_each_below(node_id top, Visit&& visit) noexcept {
+    for (auto id = top;;) {
+      visit(id);
+      if (at(id).first_child != no_node) {
+        id = at(id).first_child;
+        continue;
+      }
+      while (id != top && at(id).next == no_node) {
+        id = parent(id);
+      }
+      if (id == top) {
+        return;
+      }
+      id = at(id).next;
+    }
+  }
+
+  /// Whether a node below, in the same place, has a block of the group: that one holds the place from its start.
+  [[nodiscard]] bool has_other_block(node_id top, std::size_t group) noexcept {
+    const auto size = static_cast<std::uint32_t>(nodes_per_block_[group]);
+    auto found = false;
+    for_each_below(top, [&](node_id node) {
+      found |= at(node).depth / size == at(top).depth / size && attached(node, group) != no_block;
+    });
+    return found;
+  }
+
+  /// Blocks that hold nodes above `top`, too, stay.
+  template <class Useless>
+  void report_useless(node_id id, node_id top, Useless& useless) noexcept {
+    for (std::size_t group = 0; group < num_groups_; ++group) {
+      const auto block = attached(id, group);
+      if (block == no_block || deepest(block) != id) {
+        continue;
+      }
+      auto reaches_above = false;
+      if (nodes_per_block_[group] != 0) {
+        for_each_node(block, [&](node_id node) { reaches_above |= at(node).depth < at(top).depth; });
+      }
+      if (!reaches_above) {
+        useless(block);
+      }
+    }
+  }
+
+  /// Removes a node that nothing needs, and then its ancestors of which that is true.
+  void prune(node_id id) noexcept {
+    while (id != no_node && at(id).num_attached == 0 && at(id).holders == 0 && at(id).first_child == no_node) {
+      const auto above = parent(id);
+      const auto [first_child, next, previous, depth, holders, num_attached] = at(id);
+      if (next != no_node) {
+        at(next).previous = previous;
+      }
+      if (previous != no_node) {
+        at(previous).next = next;
+      } else if (above != no_node) {
+        at(above).first_child = next;
+      }
+      index_.detach(id);
+      index_.erase(id);
+      vacant_.push_back(id);
+      id = above;
+    }
+  }
+
+  std::size_t num_groups_;
+  std::vector<std::int32_t> nodes_per_block_;
+  prefix_index<Locking, Hash, node_id> index_;
+  std::vector<node_facts> nodes_;
+  std::vector<block_id> attached_;  // [node][group]
+  std::vector<block_place> blocks_;
+  std::vector<node_id> vacant_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,340 @@
+#pragma once
+
+#include <pagedkv/cache/groups/group_nodes.hpp>
+#include <pagedkv/cache/operations/parts/release_blocks.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/config.hpp>
+#include <pagedkv/core/step_set.hpp>
+#include <pagedkv/metrics/counters.hpp>
+#include <pagedkv/metrics/statistics.hpp>
+#include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/pool/block_pool.hpp>
+#include <pagedkv/sequence/group_table.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The lengths at which a commit saves a sequence's state, so that later prompts can continue from there. All are
+/// multiples of the hit granularity.
+struct state_saving {
+  bool at_branches = true;    // where the prompt leaves the cached tokens of groups without state
+  bool at_prompt_end = true;  // the last one before the prompt's last token
+  std::int64_t every = 0;     // every so many tokens, too; 0: not
+};
+
+using group_tables = std::array<group_table, group_list::max_size>;
+
+/// One token stream in a cache with groups.
+struct group_sequence {
+  static constexpr auto unknown_code = error_code::unknown_sequence;
+  static constexpr auto id_name = "sequence id";
+
+  group_tables tables;         // of a state group: the blocks of the sequence's own state
+  std::vector<token> pending;  // those behind the published nodes
+  std::size_t num_nodes = 0;   // published, from the start
+  node_link<node_id> tail;     // link that the next node continues
+  std::int64_t num_tokens = 0;
+  std::int64_t num_computed_tokens = 0;
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_cached_tokens = 0;
+  std::int64_t branch = 0;  // length at which the prompt left what is cached; 0: nowhere
+  step_set steps;
+  bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
+  sequence_options options;
+  state_saving saving;
+  std::vector<block_pair> pairs;  // room for copies of states
+  std::vector<block_id> saved;    // the same for their ids
+  timestamp created{};
+  timestamp last_access{};
+
+  [[nodiscard]] table_usage usage() const noexcept {
+    auto used = table_usage{num_tokens, 0, static_cast<std::int64_t>(pending.capacity() * sizeof(token))};
+    for (const auto& table : tables) {
+      used.num_blocks += static_cast<std::int64_t>(table.all().size());
+      used.bytes += static_cast<std::int64_t>(table.bytes());
+    }
+    return used;
+  }
+};
+
+/// A pinned prefix: references to all blocks that a hit of its length needs.
+struct group_pin {
+  static constexpr auto unknown_code = error_code::unknown_pin;
+  static constexpr auto id_name = "pin id";
+
+  group_tables tables;
+  node_link<node_id> tail;
+
+  [[nodiscard]] table_usage usage() const noexcept {
+    auto used = table_usage{};
+    for (const auto& table : tables) {
+      used.bytes += static_cast<std::int64_t>(table.bytes());
+    }
+    return used;
+  }
+};
+
+/// Everything that a cache with groups knows about blocks, without their contents. One thread at a time changes it.
+template <locking Locking, eviction_policy Eviction, block_hash Hash, events Events>
+class group_state {
+ public:
+  using locking_type = Locking;
+  using events_type = Events;
+  using nodes_type = group_nodes<Locking, Hash>;
+
+  /// Throws `std::bad_alloc`. Requires what `check` confirms.
+  group_state(const cache_config& valid, const memory_plan& planned, Events stream)
+      : config(valid),
+        plan(planned),
+        pool(config.num_blocks),
+        nodes(static_cast<std::int32_t>(num_nodes(valid, planned)), config.num_blocks, config.block_size,
+              config.hash_seed != 0 ? config.hash_seed : random_seed(), nodes_per_block(valid, planned)),
+        sequences(config.max_sequences),
+        pins(config.max_sequences),
+        events(std::move(stream)) {
+    useless_.reserve(static_cast<std::size_t>(config.num_blocks));
+  }
+
+  /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
+  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32 numbers.
+  [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
+    const auto num = num_nodes(config, plan);
+    if (num == 0) {
+      return error{error_code::invalid_argument, "number of groups that attend to all tokens", 0, 1};
+    }
+    if (const auto num_states = std::ranges::count(config.groups, group_kind::state, &group_config::kind);
+        num_states > 1) {
+      return error{error_code::invalid_argument, "number of groups with a state", num_states, 1};
+    }
+    constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+    if (num > most) {
+      return error{error_code::size_overflow, "number of hits of the smallest length in the pool", num, most};
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::size_t num_groups() const noexcept { return config.groups.size(); }
+  [[nodiscard]] const group_config& group(std::size_t g) const noexcept { return config.groups[g]; }
+  [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return group(g).holds_tokens(); }
+  /// Whether a hit needs all of the group's blocks.
+  [[nodiscard]] bool is_whole(std::size_t g) const noexcept {
+    return group(g).kind == group_kind::full || group(g).kind == group_kind::latent;
+  }
+  /// The group of states; `num_groups` if there is none.
+  [[nodiscard]] std::size_t group_with_state() const noexcept {
+    const auto groups = config.groups.all();
+    return static_cast<std::size_t>(std::ranges::find(groups, group_kind::state, &group_config::kind) - groups.begin());
+  }
+  /// Tokens of a node.
+  [[nodiscard]] std::int64_t granularity() const noexcept { return config.block_size; }
+  [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
+  [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept {
+    return static_cast<std::size_t>(block_size(g) / granularity());
+  }
+  [[nodiscard]] std::size_t place_of(std::size_t g, std::int64_t position) const noexcept {
+    return static_cast<std::size_t>(position / block_size(g));
+  }
+  [[nodiscard]] std::size_t places_for(std::size_t g, std::int64_t num_tokens) const noexcept {
+    return static_cast<std::size_t>((num_tokens + block_size(g) - 1) / block_size(g));
+  }
+  /// The first place, sinks aside, that tokens from this length on may read.
+  [[nodiscard]] std::size_t first_place(std::size_t g, std::int64_t num_tokens) const noexcept {
+    return place_of(g, group(g).first_needed(num_tokens));
+  }
+  [[nodiscard]] std::size_t num_sinks(std::size_t g) const noexcept { return places_for(g, group(g).num_sinks); }
+  [[nodiscard]] std::size_t blocks_of_state(std::size_t g) const noexcept {
+    return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
+  }
+  [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
+
+  /// Fills `blocks` with ids that are in use once; with what becomes useless, evicted blocks leave the index. Requires
+  /// that so many are available.
+  void allocate(std::span<block_id> blocks) noexcept {
+    auto watched = chains{*this};
+    for (auto& block : blocks) {
+      auto num_evicted = std::int64_t{0};
+      [[maybe_unused]] const auto taken = pool.allocate({&block, 1}, watched, time(), num_evicted);
+      assert(taken && "the caller has counted the available blocks");
+      free_useless();
+    }
+    peak_in_use = std::max(peak_in_use, pool.counts().in_use);
+  }
+
+  /// The error of an operation that needs more blocks than there are: counted and reported. `error::step` is the step
+  /// whose retirement provides the missing blocks.
+  [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available) noexcept {
+    detail::count<&cache_statistics::refusals>(counts, 1);
+    if constexpr (reports<Events, event_kind::refused>) {
+      events.emit({.kind = event_kind::refused, .num_blocks = num_needed, .num_available = num_available});
+    }
+    if (num_needed > config.num_blocks) {
+      return {error_code::never_fits, "number of blocks needed", num_needed, config.num_blocks};
+    }
+    auto refused = error{error_code::capacity_exhausted, "number of blocks needed", num_needed, num_available};
+    refused.step = pool.step_that_frees(num_needed - num_available).step;
+    return refused;
+  }
+
+  /// Gives back one reference. A block that no hit can find any more is freed with its last one.
+  void release(block_id block, block_release how, std::uint32_t fence) noexcept {
+    if (nodes.is_attached(block)) {
+      how.hash = nodes.link(nodes.deepest(block)).hash;
+    } else if (const auto seen = pool.state(block); seen.published() && seen.count() == 1) {
+      [[maybe_unused]] const auto withdrawn = pool.withdraw(block);
+    }
+    if (pool.release(block, how, fence)) {
+      auto watched = chains{*this};
+      pool.free_withdrawn(block, watched);
+      free_useless();
+    }
+  }
+
+  /// The same for entries of all tables of a sequence or a pin. Blocks of groups that every hit needs go first into the
+  /// eviction order, the deepest ones first; their eviction takes the others along.
+  void release_all(group_tables& tables, const block_release& how, std::uint32_t fence) noexcept {
+    for (const bool whole : {true, false}) {
+      for (std::size_t g = 0; g < num_groups(); ++g) {
+        if (is_whole(g) == whole) {
+          release_from(tables[g], 0, how, fence);
+          tables[g].clear();
+        }
+      }
+    }
+  }
+  /// The same for the entries of one table from a place on, the last one first.
+  void release_from(const group_table& table, std::size_t place, block_release how, std::uint32_t fence) noexcept {
+    for (auto i = table.end(); i > place; --i) {
+      if (table.is_held(i - 1)) {
+        how.depth = static_cast<std::uint32_t>(i - 1);
+        how.parent = i > 1 ? table[i - 2] : no_block;
+        release(table[i - 1], how, fence);
+      }
+    }
+  }
+
+  [[nodiscard]] block_release release_of(const group_sequence& s, const release_hint& hint = {}) const noexcept {
+    auto how = block_release{};
+    how.num_chain_blocks = static_cast<std::uint32_t>(s.num_nodes);
+    how.num_prompt_tokens = static_cast<std::uint32_t>(s.num_prompt_tokens);
+    how.num_output_tokens = static_cast<std::uint32_t>(std::max(s.num_tokens - s.num_prompt_tokens, std::int64_t{0}));
+    how.priority = s.options.priority;
+    how.ended = hint.session_ended;
+    how.expected_return = hint.expected_return != 0 ? hint.expected_return : s.options.expected_return;
+    how.retain_until = detail::retention_end(time(), s.options.retention);
+    return how;
+  }
+
+  void hold(const node_link<node_id>& tail) noexcept {
+    if (tail.node != no_node) {
+      nodes.hold(tail.node);
+    }
+  }
+  void let_go(const node_link<node_id>& tail) noexcept {
+    if (tail.node != no_node) {
+      nodes.let_go(tail.node);
+    }
+  }
+
+  cache_config config;
+  memory_plan plan;
+  block_pool<Locking, Eviction> pool;
+  nodes_type nodes;
+  record_map<group_sequence, Locking> sequences;
+  record_map<group_pin, Locking> pins;
+  counters<cache_statistics, Locking> counts;
+  std::int64_t peak_in_use = 0;
+  typename Locking::template atomic<std::int64_t> now{0};
+  [[no_unique_address]] Events events;
+
+ private:
+  /// The nodes for the pool, which erases blocks that it takes away.
+  struct chains {
+    group_state& state;
+
+    [[nodiscard]] bool has_children(block_id block) const noexcept {
+      return state.nodes.is_attached(block) && state.is_whole(state.nodes.group_of(block)) &&
+             state.nodes.has_children(block);
+    }
+    template <class Stays>
+    [[nodiscard]] bool has_twin(block_id, Stays&&) const noexcept {
+      return false;
+    }
+    void detach(block_id) const noexcept {}
+    void attach(block_id) const noexcept {}
+    void erase(block_id block) noexcept {
+      if (!state.nodes.is_attached(block)) {
+        return;
+      }
+      detail::count<&cache_statistics::evictions>(state.counts, 1);
+      if constexpr (reports<Events, event_kind::evicted>) {
+        const auto hash = state.nodes.link(state.nodes.deepest(block)).hash;
+        state.events.emit({.kind = event_kind::evicted, .block = block, .hash = hash});
+      }
+      state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), [&](block_id other) {
+        if (state.pool.state(other).listed()) {
+          state.useless_.push_back(other);
+        }
+      });
+    }
+  };
+
+  /// Frees blocks that no hit can need since the last eviction; frees in turn what these make useless.
+  void free_useless() noexcept {
+    auto watched = chains{*this};
+    while (!useless_.empty()) {
+      const auto block = useless_.back();
+      useless_.pop_back();
+      if (!pool.state(block).listed() || !pool.reference_published(block)) {
+        continue;
+      }
+      if (pool.withdraw(block) && pool.release(block, block_release{}, 0)) {
+        pool.free_withdrawn(block, watched);
+      }
+    }
+  }
+
+  [[nodiscard]] static std::vector<std::int32_t> nodes_per_block(const cache_config& config, const memory_plan& plan) {
+    auto counts = std::vector<std::int32_t>{};
+    for (std::size_t g = 0; g < config.groups.size(); ++g) {
+      counts.push_back(plan.groups[g].block_size / config.block_size);
+    }
+    return counts;
+  }
+
+  /// Every node is in some block of a group that every hit needs, in use or evictable, at its place in the block: as
+  /// many nodes suffice as such blocks have places.
+  [[nodiscard]] static std::int64_t num_nodes(const cache_config& config, const memory_plan& plan) noexcept {
+    auto least = std::int64_t{0};
+    for (std::size_t g = 0; g < config.groups.size(); ++g) {
+      const auto kind = config.groups[g].kind;
+      if (kind == group_kind::full || kind == group_kind::latent) {
+        const auto num = std::int64_t{plan.groups[g].block_size / config.block_size} * config.num_blocks;
+        least = least == 0 ? num : std::min(least, num);
+      }
+    }
+    return least;
+  }
+
+  [[nodiscard]] static std::uint64_t random_seed() {
+    auto device = std::random_device{};
+    return std::uint64_t{device()} << 32 | device();
+  }
+
+  std::vector<block_id> useless_;  // room for every block
+};
+
+}  // namespace pagedkv

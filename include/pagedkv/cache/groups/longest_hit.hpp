@@ -1,0 +1,115 @@
+#pragma once
+
+#include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagedkv::detail::groups {
+
+/// The known nodes of a prompt, and of these the longest run from which every group can continue.
+struct hit {
+  std::vector<node_id> path;
+  std::size_t num_nodes = 0;
+  std::size_t num_without_states = 0;  // the same for groups that hold tokens
+};
+
+/// The block that a hit of the first `num_nodes` shares at a place, or of which it copies the part before its end.
+template <class State>
+[[nodiscard]] block_id block_at(const State& state, const std::vector<node_id>& path, std::size_t num_nodes,
+                                std::size_t g, std::size_t place) noexcept {
+  const auto last = std::min((place + 1) * state.nodes_in_block(g), num_nodes) - 1;
+  return state.nodes.attached(path[last], g);
+}
+
+/// Looks for the longest run of nodes of which every group holds what its next token reads.
+template <class State>
+class hit_search {
+ public:
+  hit_search(const State& state, const std::vector<node_id>& path) noexcept : state_(state), path_(path) {}
+
+  /// At most `num_nodes`; with states only where `with_states`.
+  [[nodiscard]] std::size_t longest(std::size_t num_nodes, bool with_states) const noexcept {
+    while (num_nodes > 0) {
+      const auto possible = limit(num_nodes, with_states);
+      if (possible == num_nodes) {
+        break;
+      }
+      num_nodes = possible;
+    }
+    return num_nodes;
+  }
+
+ private:
+  /// `num_nodes` if every group can continue there, otherwise a smaller number that the longest possible does not exceed.
+  [[nodiscard]] std::size_t limit(std::size_t num_nodes, bool with_states) const noexcept {
+    const auto length = static_cast<std::int64_t>(num_nodes) * state_.granularity();
+    for (std::size_t g = 0; g < state_.num_groups(); ++g) {
+      if (!state_.holds_tokens(g)) {
+        if (with_states && state_.nodes.attached(path_[num_nodes - 1], g) == no_block) {
+          return num_nodes - 1;
+        }
+        continue;
+      }
+      const auto end = state_.places_for(g, length);
+      const auto first = state_.first_place(g, length);
+      for (auto place = end; place > first; --place) {
+        if (!has(num_nodes, g, place - 1)) {
+          return shorter(num_nodes, g, place - 1);
+        }
+      }
+      for (auto place = std::min(first, state_.num_sinks(g)); place > 0; --place) {
+        if (!has(num_nodes, g, place - 1)) {
+          return shorter(num_nodes, g, place - 1);
+        }
+      }
+    }
+    return num_nodes;
+  }
+
+  [[nodiscard]] bool has(std::size_t num_nodes, std::size_t g, std::size_t place) const noexcept {
+    const auto block = block_at(state_, path_, num_nodes, g, place);
+    return block != no_block && state_.pool.can_lease(block);
+  }
+
+  /// Without this place: shorter hits end inside it, where an earlier part may be in another block, or before it; if
+  /// the group has a window, that says nothing of hits which end before the window begins here.
+  [[nodiscard]] std::size_t shorter(std::size_t num_nodes, std::size_t g, std::size_t place) const noexcept {
+    return std::min(num_nodes - 1, (place + 1) * state_.nodes_in_block(g) - 1);
+  }
+
+  const State& state_;
+  const std::vector<node_id>& path_;
+};
+
+/// The longest hit of at most so many tokens. Errors: `out_of_memory`.
+template <class State>
+[[nodiscard]] result<hit> longest_hit(const State& state, std::span<const token> tokens, salt tag,
+                                      std::int64_t most) noexcept {
+  const auto num_tokens = static_cast<std::int64_t>(tokens.size());
+  const auto max_nodes = static_cast<std::size_t>(std::min(most, num_tokens) / state.granularity());
+  const auto search = [&]() -> result<hit> {
+    auto found = hit{};
+    found.path.reserve(max_nodes);
+    state.nodes.match(state.nodes.root(tag), tokens, static_cast<std::size_t>(state.granularity()), max_nodes,
+                      [&](node_id node) { found.path.push_back(node); });
+    const auto searched = hit_search{state, found.path};
+    found.num_without_states = searched.longest(found.path.size(), false);
+    found.num_nodes = searched.longest(found.num_without_states, true);
+    return found;
+  };
+  return with_memory(search, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
+}
+
+/// Of a prompt, whose last token is left to compute.
+template <class State>
+[[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, std::span<const token> prompt, salt tag,
+                                                std::int64_t most) noexcept {
+  return longest_hit(state, prompt.first(prompt.size() - (prompt.empty() ? 0 : 1)), tag, most);
+}
+
+}  // namespace pagedkv::detail::groups

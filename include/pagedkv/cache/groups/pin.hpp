@@ -1,0 +1,64 @@
+#pragma once
+
+#include <pagedkv/cache/groups/longest_hit.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail::groups {
+
+/// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.
+template <class State>
+[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, std::span<const token> tokens,
+                                       salt tag) noexcept {
+  const auto found = longest_hit(state, tokens, tag, static_cast<std::int64_t>(tokens.size()));
+  if (!found) {
+    return found.error();
+  }
+  const auto length = static_cast<std::int64_t>(found->num_nodes) * state.granularity();
+  pinned.tail = found->num_nodes == 0 ? state.nodes.root(tag) : state.nodes.link(found->path[found->num_nodes - 1]);
+  const auto reserve = [&] {
+    for (std::size_t g = 0; g < state.num_groups(); ++g) {
+      const bool tokens_only = state.holds_tokens(g);
+      pinned.tables[g].reserve(tokens_only ? state.places_for(g, length) : state.blocks_of_state(g));
+      pinned.tables[g].start(tokens_only ? state.num_sinks(g) : 0, tokens_only ? state.first_place(g, length) : 0);
+    }
+    return true;
+  };
+  if (!with_memory(reserve, false)) {
+    return error{error_code::out_of_memory, "number of tokens to pin", length};
+  }
+  for (std::size_t g = 0; g < state.num_groups() && length != 0; ++g) {
+    auto& table = pinned.tables[g];
+    const auto keep = [&](block_id block) {
+      [[maybe_unused]] const auto referenced = state.pool.reference_published(block);
+      assert(referenced);
+      table.extend(1)[0] = block;
+    };
+    if (!state.holds_tokens(g)) {
+      auto block = state.nodes.attached(pinned.tail.node, g);
+      for (; block != no_block; block = state.nodes.next_of_state(block)) {
+        keep(block);
+      }
+      continue;
+    }
+    for (std::size_t place = 0; place < table.num_sinks(); ++place) {
+      keep(block_at(state, found->path, found->num_nodes, g, place));
+    }
+    while (table.end() < state.places_for(g, length)) {
+      keep(block_at(state, found->path, found->num_nodes, g, table.end()));
+    }
+  }
+  state.hold(pinned.tail);
+  return length;
+}
+
+template <class State>
+void unpin(State& state, group_pin& pinned) noexcept {
+  state.release_all(pinned.tables, block_release{}, state.pool.fence_of({}));
+  state.let_go(pinned.tail);
+}
+
+}  // namespace pagedkv::detail::groups
