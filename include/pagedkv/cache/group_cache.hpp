@@ -509,7 +509,7 @@ class basic_group_cache {
       if (s.num_cached_tokens != 0) {
         state_.events.emit({.kind = event_kind::hit,
                             .hash = s.tail.hash,
-                            .tag = s.options.salt,
+                            .salt = s.options.salt,
                             .sequence = id,
                             .num_tokens = s.num_cached_tokens,
                             .num_blocks = static_cast<std::int64_t>(s.num_nodes)});
@@ -517,7 +517,7 @@ class basic_group_cache {
     }
     if constexpr (reports<events_type, event_kind::admitted>) {
       state_.events.emit({.kind = event_kind::admitted,
-                          .tag = s.options.salt,
+                          .salt = s.options.salt,
                           .sequence = id,
                           .num_tokens = s.num_prompt_tokens,
                           .num_blocks = s.usage().num_blocks});
