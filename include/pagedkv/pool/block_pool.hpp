@@ -187,7 +187,7 @@ class block_pool {
       assert(seen.count() > 0 && "released more often than referenced");
       after = seen.unreferenced().with_step(retirement_.steps().later(seen.step(), fence));
       if (after.count() == 0 && after.leases() > 0) {
-        after = after.with_claimed(false);  // a look-up still reads it: it waits for its eviction instead
+        after = after.with_claimed(false);  // under a lease: evictable, and freed by its eviction
       }
       states_.tally.foresee_evictable(gained, seen.count() > 0 && after.evictable());
       return only_if(seen.count() > 0, after);
@@ -229,8 +229,8 @@ class block_pool {
     leave(block, state(block).step());
   }
 
-  /// Stand around the withdrawals of one invalidation. An allocation that fails meanwhile, and gives back victims that
-  /// the invalidation may have missed in its hands, frees them instead.
+  /// Called before and after the withdrawals of one invalidation, which may miss the victims of an allocation. If the
+  /// allocation then fails, it frees them instead of making them evictable again.
   void begin_invalidation() noexcept { invalidations_begun_.fetch_add(1, std::memory_order_acq_rel); }
   void end_invalidation() noexcept { invalidations_ended_.fetch_add(1, std::memory_order_acq_rel); }
 
@@ -278,8 +278,8 @@ class block_pool {
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
   /// The tag that blocks wait for while this step reads them; 0 unless it is open.
   [[nodiscard]] std::uint32_t fence_of(step_id step) const noexcept { return retirement_.steps().tag(step); }
-  /// The step with which this many retiring blocks are available: see `step_fence`. O(retiring + shared + pool / 64)
-  /// while steps are open.
+  /// The step whose retirement makes this many retiring blocks available: see `step_fence`. While steps are open,
+  /// O(retiring + shared + pool / 64).
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const own_blocks& own = {}) const noexcept {
     return retirement_.step_that_frees(num_blocks, states_, own, [](block_state seen) {
       return seen.retiring() && (evicts<Eviction> || !seen.published());

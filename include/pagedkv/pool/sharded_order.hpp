@@ -17,8 +17,8 @@ namespace pagedkv {
 /// `shardable`. Shards take turns to provide victims; a shard without one is skipped. Blocks with children are offered
 /// only when no shard has a leaf.
 ///
-/// A block's word changes before the order is informed, so two threads may report in the wrong order. Therefore the
-/// order records which blocks it lists, and rereads the word before it lists one: the last report is right. A listed
+/// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
+/// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed
 /// block that is in use is refused when offered. A block that is forgotten before it was ever listed is unknown to its
 /// policy.
 ///

@@ -9,8 +9,8 @@
 
 namespace pagedkv {
 
-/// Returns the block freed last first, because its memory may still be cached. Among blocks never used, the lowest id
-/// comes first.
+/// Pops the block that was freed last, because its memory may still be in the processor's caches. Of blocks that were
+/// never used, it pops the lowest id.
 class stack_free_list {
  public:
   explicit stack_free_list(std::int32_t num_blocks) {
