@@ -1,0 +1,216 @@
+#include <pagedkv/wire/batch_writer.hpp>
+#include <pagedkv/wire/read_batch.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <nlohmann/json.hpp>
+
+#include <xxhash.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+using nlohmann::json;
+
+std::string packed(const json& value) {
+  const auto bytes = json::to_msgpack(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+json unpacked(std::string_view bytes) { return json::from_msgpack(bytes); }
+
+std::vector<token> text(std::size_t num_tokens, token first) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+cache_event stored(std::uint64_t hash, std::uint64_t parent, bool is_first, const std::vector<token>& tokens) {
+  auto event = cache_event{};
+  event.kind = event_kind::stored;
+  event.hash = hash;
+  event.parent_hash = parent;
+  event.origin = is_first ? no_block : block_id{0};
+  event.tokens = tokens;
+  return event;
+}
+
+cache_event evicted(std::uint64_t hash) {
+  auto event = cache_event{};
+  event.kind = event_kind::evicted;
+  event.hash = hash;
+  return event;
+}
+
+cache_event reset() {
+  auto event = cache_event{};
+  event.kind = event_kind::reset;
+  return event;
+}
+
+TEST_CASE("a batch is written as vLLM writes it", "[wire]") {
+  const auto one = text(2, 5);
+  const auto two = text(2, 70'000);
+  const auto three = text(2, -1);
+  auto arrays = batch_writer{wire_encoding::arrays};
+  auto maps = batch_writer{wire_encoding::maps, "GPU", 3};
+  for (auto* writer : {&arrays, &maps}) {
+    writer->add(stored(11, 99, true, one));
+    writer->add(stored(0xffff'ffff'ffff'ffffU, 11, false, two));  // behind it: one event with it
+    writer->add(stored(13, 11, false, three));                    // a branch: an event of its own
+    writer->add(evicted(11));
+    writer->add(evicted(13));
+    writer->add(reset());
+    CHECK(writer->num_events() == 4);
+  }
+  const auto first_hashes = json::array({11U, 0xffff'ffff'ffff'ffffU});
+  const auto first_tokens = json::array({5, 6, 70'000, 70'001});
+  CHECK(unpacked(arrays.finish(1.5)) ==
+        json::array({1.5,
+                     json::array({json::array({"BlockStored", first_hashes, nullptr, first_tokens, 2, nullptr, "GPU",
+                                               nullptr, json::array({nullptr, nullptr})}),
+                                  json::array({"BlockStored", json::array({13}), 11, json::array({-1, 0}), 2, nullptr,
+                                               "GPU", nullptr, json::array({nullptr})}),
+                                  json::array({"BlockRemoved", json::array({11, 13}), "GPU"}),
+                                  json::array({"AllBlocksCleared"})}),
+                     nullptr}));
+  const auto written = unpacked(maps.finish(2));
+  CHECK(written.at(2) == 3);
+  CHECK(written.at(1).at(0) == json{{"type", "BlockStored"},
+                                    {"block_hashes", first_hashes},
+                                    {"parent_block_hash", nullptr},
+                                    {"token_ids", first_tokens},
+                                    {"block_size", 2},
+                                    {"lora_id", nullptr},
+                                    {"medium", "GPU"},
+                                    {"extra_keys", json::array({nullptr, nullptr})}});
+  CHECK(written.at(1).at(2) ==
+        json{{"type", "BlockRemoved"}, {"block_hashes", json::array({11, 13})}, {"medium", "GPU"}});
+  CHECK(written.at(1).at(3) == json{{"type", "AllBlocksCleared"}});
+}
+
+TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wire]") {
+  const auto tokens = text(2, 0);
+  const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
+  auto writer = batch_writer{wire_encoding::arrays};
+  auto first = stored(1, 0, true, tokens);
+  first.tag = salt{42};
+  writer.add(first);
+  auto second = stored(2, 1, false, tokens);
+  second.tag = salt{42};
+  second.keys = keys;
+  writer.add(second);
+  CHECK(unpacked(writer.finish(0)).at(1).at(0).at(8) == json::array({json::array({42}), json::array({1, 7, 8})}));
+}
+
+TEST_CASE("an event that has not been finished is in its batch only", "[wire]") {
+  auto writer = batch_writer{wire_encoding::arrays};
+  CHECK(writer.empty());
+  writer.add(evicted(1));
+  CHECK_FALSE(writer.empty());
+  CHECK(unpacked(writer.finish(0)).at(1).size() == 1);
+  writer.clear();
+  CHECK(writer.empty());
+  CHECK(unpacked(writer.finish(0)).at(1).empty());
+}
+
+TEST_CASE("a large batch outgrows its buffer", "[wire]") {
+  const auto encoding = GENERATE(wire_encoding::arrays, wire_encoding::maps);
+  const auto tokens = text(512, 100'000);
+  auto writer = batch_writer{encoding};
+  for (auto i = std::uint64_t{0}; i < 300; ++i) {
+    writer.add(stored(i + 1, i, i == 0, tokens));
+    if (i % 7 == 0) {
+      writer.add(evicted(i));
+    }
+  }
+  const auto read = read_batch(writer.finish(0)).value();
+  auto num_tokens = std::size_t{0};
+  for (const auto& event : read.events) {
+    num_tokens += event.tokens.size();
+  }
+  CHECK(num_tokens == 300 * 512);
+}
+
+TEST_CASE("both encodings read alike", "[wire]") {
+  const auto tokens = text(4, 0);
+  const auto arrays = json::array(
+      {0.5,
+       json::array({json::array({"BlockStored", json::array({1, 2}), 9, json::array({0, 1, 2, 3}), 2, nullptr, "GPU"}),
+                    json::array({"BlockRemoved", json::array({-1}), "CPU", 3}), json::array({"AllBlocksCleared"}),
+                    json::array({"BlockUpdated", 1, json::object({{"new", true}})})}),
+       4});
+  const auto maps = json::array(
+      {0.5,
+       json::array({json{{"type", "BlockStored"},
+                         {"block_hashes", json::array({1, 2})},
+                         {"parent_block_hash", 9},
+                         {"token_ids", json::array({0, 1, 2, 3})},
+                         {"block_size", 2},
+                         {"medium", "GPU"},
+                         {"group_idx", 0},
+                         {"locality", json::array({"a", json::object()})},
+                         {"kv_cache_spec_kind", "full_attention"}},
+                    json{{"group_idx", 3}, {"medium", "CPU"}, {"block_hashes", json::array({-1})}, {"type", "BlockRemoved"}},
+                    json{{"type", "AllBlocksCleared"}}, json{{"type", "BlockUpdated"}}}),
+       4});
+  auto expected = wire_batch{.timestamp = 0.5, .events = {}, .rank = 4, .num_unknown = 1};
+  expected.events.push_back({wire_kind::stored, {1, 2}, 9, tokens, 2, "GPU", 0});
+  expected.events.push_back({wire_kind::removed, {~std::uint64_t{0}}, std::nullopt, {}, 0, "CPU", 3});
+  expected.events.push_back({wire_kind::cleared, {}, std::nullopt, {}, 0, "", 0});
+  CHECK(read_batch(packed(arrays)).value() == expected);
+  CHECK(read_batch(packed(maps)).value() == expected);
+}
+
+TEST_CASE("a hash of bytes becomes one of 64 bits", "[wire]") {
+  const auto digest = std::vector<std::uint8_t>(32, 0xab);
+  const auto batch =
+      json::array({0, json::array({json::array({"BlockRemoved", json::array({json::binary(digest)})})}), nullptr});
+  const auto read = read_batch(packed(batch)).value();
+  CHECK(read.events.at(0).hashes == std::vector<std::uint64_t>{XXH3_64bits(digest.data(), digest.size())});
+}
+
+TEST_CASE("what is no batch is refused", "[wire]") {
+  for (const auto& other : {json(nullptr), json(7), json::array({1}), json::array({0, 5}), json::array({"now", json::array()}),
+                            json::array({0, json::array({json::array({"BlockStored", 1})})}),
+                            json::array({0, json::array({json::array({"BlockStored", json::array({1}), nullptr,
+                                                                      json::array({1, 2, 3}), 2})})}),
+                            json::array({0, json::array({7})})}) {
+    INFO(other);
+    CHECK(read_batch(packed(other)).has_error());
+  }
+  CHECK(read_batch("").has_error());
+}
+
+TEST_CASE("cut and flipped bytes are refused or read, and nothing beyond them is", "[wire]") {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  const auto tokens = text(16, 0);
+  for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
+    auto writer = batch_writer{encoding};
+    writer.add(stored(1, 0, true, tokens));
+    writer.add(evicted(1));
+    const auto whole = std::string{writer.finish(1)};
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      const auto cut = std::vector<char>(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+      CHECK(read_batch({cut.data(), cut.size()}).has_error());
+    }
+    for (auto i = 0; i < 20'000; ++i) {
+      auto flipped = std::vector<char>(whole.begin(), whole.end());
+      for (auto flips = 1 + random() % 3; flips > 0; --flips) {
+        flipped[random() % flipped.size()] ^= static_cast<char>(1 << random() % 8);
+      }
+      static_cast<void>(read_batch({flipped.data(), flipped.size()}));
+    }
+  }
+}
+
+}  // namespace
