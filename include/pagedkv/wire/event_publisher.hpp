@@ -1,0 +1,194 @@
+#pragma once
+
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/wire/batch_writer.hpp>
+#include <pagedkv/wire/framing.hpp>
+
+#include <zmq.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace pagedkv {
+
+/// How a worker publishes its events.
+struct publisher_config {
+  std::string endpoint = "tcp://*:5557";  // the data-parallel rank is added to vLLM's port by convention
+  std::string replay_endpoint;            // where subscribers ask for batches that they missed; none when empty
+  std::string topic;                      // llm-d: "kv@<pod-ip>:<port>@<model>"
+  wire_encoding encoding = wire_encoding::arrays;
+  std::string medium = "GPU";
+  std::optional<std::int64_t> rank;             // data-parallel
+  std::size_t num_kept = 10'000;                // batches that can be asked for again
+  std::size_t max_events = 1'024;               // in a batch
+  std::chrono::milliseconds interval{1};        // between two looks at the queues
+  std::chrono::milliseconds heartbeat{1'000};   // an idle publisher sends an empty batch, which shows a loss before it
+  std::optional<std::uint64_t> first_number;    // of batches; the system clock's microseconds unless given
+};
+
+/// Publishes a cache's events over ZeroMQ in vLLM's format, from a thread of its own: the cache's threads only fill their
+/// queues.
+///
+/// Batches are numbered without gaps, except that a number is left out where the queues had no room for an event. Numbers
+/// begin at the time of construction, so that a subscriber notices a restart as well; vLLM's begin at 0.
+class event_publisher {
+ public:
+  /// Binds both endpoints. Throws `zmq::error_t` when that fails, and `std::bad_alloc`.
+  explicit event_publisher(event_queues queues, const publisher_config& config = {})
+      : queues_(std::move(queues)),
+        config_(config),
+        writer_(config.encoding, config.medium, config.rank),
+        next_number_(config.first_number.value_or(since_1970<std::chrono::microseconds>())),
+        publisher_(context_, zmq::socket_type::pub),
+        replayer_(context_, zmq::socket_type::router) {
+    publisher_.set(zmq::sockopt::linger, linger);
+    replayer_.set(zmq::sockopt::linger, linger);
+    publisher_.bind(config.endpoint);
+    if (!config.replay_endpoint.empty()) {
+      replayer_.bind(config.replay_endpoint);
+    }
+    endpoint_ = publisher_.get(zmq::sockopt::last_endpoint);
+    replay_endpoint_ = replayer_.get(zmq::sockopt::last_endpoint);
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  }
+
+  event_publisher(const event_publisher&) = delete;
+  event_publisher& operator=(const event_publisher&) = delete;
+
+  /// Publishes what is in the queues, then ends.
+  ~event_publisher() = default;
+
+  /// As bound, with the port that was chosen for "*".
+  [[nodiscard]] const std::string& endpoint() const noexcept { return endpoint_; }
+  [[nodiscard]] const std::string& replay_endpoint() const noexcept { return replay_endpoint_; }
+
+  [[nodiscard]] std::uint64_t num_batches() const noexcept { return num_batches_.load(std::memory_order_relaxed); }
+  /// Of the cache, before blocks of one chain are merged.
+  [[nodiscard]] std::uint64_t num_events() const noexcept { return num_events_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr auto linger = 1'000;  // milliseconds in which the last batches may still leave
+
+  struct kept_batch {
+    std::uint64_t number;
+    std::string payload;
+  };
+
+  template <class Unit>
+  [[nodiscard]] static std::uint64_t since_1970() {
+    const auto time = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<Unit>(time).count());
+  }
+
+  void run(const std::stop_token& stop) {
+    auto last_batch = std::chrono::steady_clock::now();
+    while (!stop.stop_requested()) {
+      const auto now = std::chrono::steady_clock::now();
+      if (publish_queued() || now - last_batch >= config_.heartbeat) {
+        publish();
+        last_batch = now;
+      }
+      answer_replays();
+    }
+    if (publish_queued()) {
+      publish();
+    }
+  }
+
+  /// Publishes full batches; whether one is begun.
+  bool publish_queued() {
+    const auto visit = [&](const cache_event& event) {
+      writer_.add(event);
+      if (writer_.num_events() >= config_.max_events) {
+        publish();
+      }
+    };
+    num_events_.fetch_add(queues_.drain(visit), std::memory_order_relaxed);
+    if (const auto dropped = queues_.num_dropped(); dropped != num_dropped_) {
+      num_dropped_ = dropped;
+      if (!writer_.empty()) {
+        publish();
+      }
+      ++next_number_;  // the gap that tells subscribers
+      return true;
+    }
+    return !writer_.empty();
+  }
+
+  void publish() {
+    const auto timestamp = static_cast<double>(since_1970<std::chrono::microseconds>()) * 1e-6;
+    const auto payload = writer_.finish(timestamp);
+    const auto number = detail::big_endian(next_number_);
+    publisher_.send(zmq::buffer(config_.topic), zmq::send_flags::sndmore);
+    publisher_.send(zmq::buffer(number), zmq::send_flags::sndmore);
+    publisher_.send(zmq::buffer(payload), zmq::send_flags::none);
+    if (!config_.replay_endpoint.empty()) {
+      kept_.push_back({next_number_, std::string{payload}});
+      if (kept_.size() > config_.num_kept) {
+        kept_.pop_front();
+      }
+    }
+    writer_.clear();
+    ++next_number_;
+    num_batches_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  /// Waits for requests for one interval, and answers those that came.
+  void answer_replays() {
+    auto wait = config_.interval;
+    auto item = zmq::pollitem_t{replayer_.handle(), 0, ZMQ_POLLIN, 0};
+    while (zmq::poll(&item, 1, wait) > 0) {
+      if (const auto request = detail::receive(replayer_); request.size() == 3) {
+        answer(request[0], detail::from_big_endian(request[2].to_string_view()));
+      }
+      wait = std::chrono::milliseconds{0};
+    }
+  }
+
+  void answer(const zmq::message_t& subscriber, std::optional<std::uint64_t> first) {
+    if (!first) {
+      return;
+    }
+    for (const auto& [number, payload] : kept_) {
+      if (number >= *first) {
+        reply(subscriber, number, payload);
+      }
+    }
+    reply(subscriber, detail::end_of_replay, {});
+  }
+
+  void reply(const zmq::message_t& subscriber, std::uint64_t number, std::string_view payload) {
+    const auto bytes = detail::big_endian(number);
+    replayer_.send(zmq::buffer(subscriber.data(), subscriber.size()), zmq::send_flags::sndmore);
+    replayer_.send(zmq::message_t{}, zmq::send_flags::sndmore);
+    replayer_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
+    replayer_.send(zmq::buffer(payload), zmq::send_flags::none);
+  }
+
+  event_queues queues_;
+  publisher_config config_;
+  batch_writer writer_;
+  std::deque<kept_batch> kept_;
+  std::uint64_t next_number_;
+  std::int64_t num_dropped_ = 0;
+  std::atomic<std::uint64_t> num_batches_{0};
+  std::atomic<std::uint64_t> num_events_{0};
+  zmq::context_t context_;
+  zmq::socket_t publisher_;
+  zmq::socket_t replayer_;
+  std::string endpoint_;
+  std::string replay_endpoint_;
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+}  // namespace pagedkv
