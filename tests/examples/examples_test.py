@@ -43,6 +43,13 @@ class EngineTensors(unittest.TestCase):
         self.assertEqual(done.stdout, "both samples are right, with 3 blocks in use and 1 copied\n")
 
 
+class Threads(unittest.TestCase):
+    def test_threads_leave_nothing_behind(self):
+        done = subprocess.run([EXAMPLES / "threads"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"^\d+ of 800 requests were answered\n")
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)
