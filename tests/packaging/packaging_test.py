@@ -143,17 +143,42 @@ class Packaging(unittest.TestCase):
                 build = tempfile.mkdtemp(dir=self.folder)
                 run("cmake", "-S", self.consumer, "-B", build, where, "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include", PKG_CONFIG_LIBDIR=str(self.folder))
 
+    def test_cmake_fetches_content(self):
+        self.build_and_run_with_cmake("-DFETCH=ON", f"-DFETCHCONTENT_SOURCE_DIR_PAGEDKV={SOURCE_ROOT}")
+
+    def compile_for_device(self, language, source, *options):
+        """Compiles an engine's file with the host's compiler, and the smallest kernel; tests/kernels compiles all."""
+        build = self.folder / "build"
+        run("cmake", "-G", "Ninja", "-S", self.consumer, "-B", build, source, f"-DLANGUAGES={language}", *options)
+        listed = run("ninja", "-C", build, "-t", "targets", "all").splitlines()
+        objects = [line.split(":")[0] for line in listed if "blocks.hip.o:" in line or "device_engine.cpp.o:" in line]
+        self.assertEqual(len(objects), 2)
+        run("ninja", "-C", build, *objects)
+
     def test_cmake_compiles_kernels_for_cuda(self):
         nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
         if nvcc is None:
             self.skipTest("there is no nvcc")
-        build = self.folder / "build"
-        options = ("-DLANGUAGES=CUDA", f"-DCMAKE_CUDA_COMPILER={nvcc}", "-DCMAKE_CUDA_ARCHITECTURES=90")
-        run("cmake", "-G", "Ninja", "-S", self.consumer, "-B", build, f"-DPAGEDKV_SOURCE={SOURCE_ROOT}", *options)
-        objects = run("ninja", "-C", build, "-t", "targets", "all")
-        kernels = [line.split(":")[0] for line in objects.splitlines() if "blocks.hip.o:" in line]
-        self.assertEqual(len(kernels), 1)
-        run("ninja", "-C", build, *kernels)  # the smallest; all of them are compiled in tests/kernels
+        options = (f"-DCMAKE_CUDA_COMPILER={nvcc}", "-DCMAKE_CUDA_ARCHITECTURES=90")
+        fetch = (f"-DFETCHCONTENT_SOURCE_DIR_PAGEDKV={SOURCE_ROOT}", "-DFETCH=ON")
+        for name, how in (("add_subdirectory", (f"-DPAGEDKV_SOURCE={SOURCE_ROOT}",)), ("FetchContent", fetch)):
+            with self.subTest(name):
+                shutil.rmtree(self.folder / "build", ignore_errors=True)
+                self.compile_for_device("CUDA", *how, *options)
+
+    def test_cmake_compiles_kernels_for_hip(self):
+        """Skipped unless CMake finds a compiler and ROCm's packages for the language HIP."""
+        probe = self.folder / "probe"
+        probe.mkdir()
+        project = "cmake_minimum_required(VERSION 3.21)\nproject(probe LANGUAGES HIP)\nfind_package(hip REQUIRED)\n"
+        (probe / "CMakeLists.txt").write_text(project)
+        options = ("-DCMAKE_HIP_ARCHITECTURES=gfx90a",)
+        try:
+            run("cmake", "-G", "Ninja", "-S", probe, "-B", probe / "build", *options)
+        except AssertionError as refused:
+            reason = next((line for line in str(refused).splitlines() if "CMake Error" in line), "no reason")
+            self.skipTest(f"CMake cannot compile HIP here: {reason}")
+        self.compile_for_device("HIP", f"-DPAGEDKV_SOURCE={SOURCE_ROOT}", *options)
 
 
 if __name__ == "__main__":
