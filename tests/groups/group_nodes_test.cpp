@@ -1,0 +1,299 @@
+#include <pagedkv/cache/groups/group_nodes.hpp>
+#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+constexpr auto granularity = std::int32_t{2};
+constexpr auto num_nodes = std::int32_t{20};
+constexpr auto num_blocks = std::int32_t{40};
+
+// The groups: full attention, a window, states of two blocks each, and a window whose blocks hold two nodes.
+constexpr auto full = std::size_t{0};
+constexpr auto window = std::size_t{1};
+constexpr auto state = std::size_t{2};
+constexpr auto wide = std::size_t{3};
+constexpr auto nodes_per_block = std::array<std::int32_t, 4>{1, 1, 0, 2};
+
+/// The nodes from a root, each by its one token, repeated.
+using path = std::vector<token>;
+
+struct model_node {
+  std::map<std::size_t, block_id> attached;
+  int holders = 0;
+};
+
+[[nodiscard]] bool begins_with(const path& longer, const path& shorter) {
+  return longer.size() >= shorter.size() && std::equal(shorter.begin(), shorter.end(), longer.begin());
+}
+
+/// Nodes as a map of vectors, beside those of the library.
+class nodes_beside_model {
+ public:
+  explicit nodes_beside_model(std::uint32_t seed) : random_(seed) {
+    for (auto i = std::size_t{0}; i < num_blocks; ++i) {
+      unused_.push_back(to_block(i));
+    }
+  }
+
+  void do_something() {
+    switch (random_() % 8) {
+      case 0:
+      case 1:
+      case 2: add(); break;
+      case 3: attach(); break;
+      case 4: attach(); break;
+      case 5: let_go(); break;
+      default: detach_any(); break;
+    }
+    check();
+  }
+
+  void finish() {
+    while (!model_.empty()) {
+      let_go();
+      detach_any();
+      check();
+    }
+    CHECK(nodes_.num_alive() == 0);
+    CHECK(unused_.size() == num_blocks);
+  }
+
+ private:
+  [[nodiscard]] static std::vector<token> tokens_of(const path& p) {
+    auto tokens = std::vector<token>{};
+    for (const auto part : p) {
+      tokens.insert(tokens.end(), granularity, part);
+    }
+    return tokens;
+  }
+
+  [[nodiscard]] std::vector<node_id> match(const path& p) const {
+    auto found = std::vector<node_id>{};
+    const auto tokens = tokens_of(p);
+    nodes_.match(nodes_.root(salt::none), tokens, granularity, p.size(), [&](node_id node) { found.push_back(node); });
+    return found;
+  }
+
+  [[nodiscard]] auto pick() {
+    auto found = model_.begin();
+    std::advance(found, static_cast<std::ptrdiff_t>(random_() % model_.size()));
+    return found;
+  }
+
+  /// A node below a known one, or below the root; it may be known, too. Held.
+  void add() {
+    auto p = model_.empty() || random_() % 4 == 0 ? path{} : pick()->first;
+    const auto before = p.empty() ? nodes_.root(salt::none) : nodes_.link(match(p).back());
+    p.push_back(static_cast<token>(random_() % 3));
+    const auto made = nodes_.find_or_add(before, tokens_of({p.back()}));
+    const auto known = model_.contains(p);
+    CHECK((made == no_node) == (!known && model_.size() == num_nodes));
+    if (made != no_node) {
+      nodes_.hold(made);
+      ++model_[p].holders;
+    }
+  }
+
+  void let_go() {
+    const auto held = std::ranges::find_if(model_, [](const auto& entry) { return entry.second.holders > 0; });
+    if (held != model_.end()) {
+      const auto node = match(held->first).back();
+      --held->second.holders;
+      nodes_.let_go(node);
+      prune();
+    }
+  }
+
+  void attach() {
+    if (model_.empty() || unused_.size() < 2) {
+      return;
+    }
+    auto& [p, here] = *pick();
+    const auto group = random_() % nodes_per_block.size();
+    if (here.attached.contains(group)) {
+      return;
+    }
+    const auto chain = match(p);
+    if (group == state) {
+      const auto blocks = std::array{take(), take()};
+      nodes_.attach_state(chain.back(), group, blocks);
+      here.attached[group] = blocks[0];
+      second_of_[blocks[0]] = blocks[1];
+      CHECK(nodes_.next_of_state(blocks[0]) == blocks[1]);
+      return;
+    }
+    auto* above = p.size() % 2 == 0 ? &model_.at(path(p.begin(), p.end() - 1)) : nullptr;
+    if (group == wide && (above == nullptr || above->attached.contains(group))) {
+      return;
+    }
+    const auto block = take();
+    if (group == wide) {
+      nodes_.attach(chain[chain.size() - 2], group, block);
+      above->attached[group] = block;
+    }
+    nodes_.attach(chain.back(), group, block);
+    here.attached[group] = block;
+    CHECK(nodes_.deepest(block) == chain.back());
+    CHECK(nodes_.group_of(block) == group);
+    CHECK(nodes_.published_end(block, granularity) == std::ssize(p) * granularity);
+  }
+
+  void detach_any() {
+    auto attached = std::vector<block_id>{};
+    for (const auto& [p, node] : model_) {
+      for (const auto& [group, block] : node.attached) {
+        attached.push_back(block);
+      }
+    }
+    if (!attached.empty()) {
+      detach(attached[random_() % attached.size()]);
+    }
+  }
+
+  /// With all that becomes useless, as a cache does.
+  void detach(block_id block) {
+    const auto group = nodes_.group_of(block);
+    auto top = path{};
+    for (auto& [p, node] : model_) {
+      if (const auto found = node.attached.find(group); found != node.attached.end() && found->second == block) {
+        top = top.empty() ? p : top;  // the map visits a node before those below it
+        node.attached.erase(found);
+      }
+    }
+    auto expected = std::set<block_id>{};
+    if (group == full) {
+      for (const auto& [p, node] : model_) {
+        for (const auto& [other_group, other] : node.attached) {
+          if (begins_with(p, top) && !is_above(top, other_group, other)) {
+            expected.insert(other);
+          }
+        }
+      }
+    } else if (group == state) {
+      expected.insert(second_of_.at(block));
+    }
+    auto useless = std::set<block_id>{};
+    nodes_.detach(block, group == full, [&](block_id other) { CHECK(useless.insert(other).second); });
+    CHECK(useless == expected);
+    CHECK_FALSE(nodes_.is_attached(block));
+    prune();
+    unused_.push_back(block);
+    if (group == state) {
+      CHECK_FALSE(nodes_.is_attached(second_of_.at(block)));
+      unused_.push_back(second_of_.at(block));
+      second_of_.erase(block);
+      return;
+    }
+    for (const auto other : useless) {
+      if (nodes_.is_attached(other)) {  // another one may have taken it along
+        detach(other);
+      }
+    }
+  }
+
+  /// Whether a block also holds a node above this one.
+  [[nodiscard]] bool is_above(const path& top, std::size_t group, block_id block) const {
+    return std::ranges::any_of(model_, [&](const auto& entry) {
+      const auto& [p, node] = entry;
+      const auto found = node.attached.find(group);
+      return !begins_with(p, top) && found != node.attached.end() && found->second == block;
+    });
+  }
+
+  void prune() {
+    const auto needless = [&](const auto& entry) {
+      const auto below = model_.upper_bound(entry.first);
+      return entry.second.attached.empty() && entry.second.holders == 0 &&
+             (below == model_.end() || !begins_with(below->first, entry.first));
+    };
+    for (auto found = model_.begin(); (found = std::ranges::find_if(model_, needless)) != model_.end();) {
+      model_.erase(found);
+    }
+  }
+
+  [[nodiscard]] block_id take() {
+    const auto block = unused_.back();
+    unused_.pop_back();
+    return block;
+  }
+
+  void check() const {
+    CHECK(nodes_.num_alive() == model_.size());
+    auto ids = std::set<node_id>{};
+    for (const auto& [p, node] : model_) {
+      auto longer = p;
+      longer.push_back(99);
+      const auto found = match(longer);
+      REQUIRE(found.size() == p.size());
+      const auto id = found.back();
+      CHECK(ids.insert(id).second);
+      CHECK(nodes_.depth(id) + 1 == p.size());
+      CHECK(nodes_.num_holders(id) == static_cast<std::uint32_t>(node.holders));
+      for (auto group = std::size_t{0}; group < nodes_per_block.size(); ++group) {
+        const auto wanted = node.attached.find(group);
+        CHECK(nodes_.attached(id, group) == (wanted == node.attached.end() ? no_block : wanted->second));
+      }
+      if (const auto block = nodes_.attached(id, full); block != no_block) {
+        const auto below = model_.upper_bound(p);
+        CHECK(nodes_.has_children(block) == (below != model_.end() && begins_with(below->first, p)));
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  group_nodes<single_thread, xxh3_hash> nodes_{num_nodes, num_blocks, granularity, 7, nodes_per_block};
+  std::map<path, model_node> model_;
+  std::vector<block_id> unused_;
+  std::map<block_id, block_id> second_of_;  // of a state, by its first block
+};
+
+}  // namespace
+
+TEST_CASE("nodes apart from blocks behave as a map of paths does", "[group_nodes]") {
+  const auto seed = std::random_device{}();
+  for (auto run = std::uint32_t{0}; run < 20; ++run) {
+    CAPTURE(seed, run);
+    auto nodes = nodes_beside_model{seed + run};
+    for (auto i = 0; i < 300; ++i) {
+      nodes.do_something();
+    }
+    nodes.finish();
+  }
+}
+
+TEST_CASE("a node outlives its blocks as long as it is held or continued", "[group_nodes]") {
+  auto nodes = group_nodes<single_thread, xxh3_hash>{num_nodes, num_blocks, granularity, 7, nodes_per_block};
+  const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
+  nodes.attach(upper, window, block_id{5});
+  const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
+  nodes.attach(lower, window, block_id{6});
+  nodes.hold(lower);
+  const auto found = [&] {
+    auto num = std::size_t{0};
+    nodes.match(nodes.root(salt{1}), std::array<token, 4>{1, 2, 3, 4}, granularity, 2, [&](node_id) { ++num; });
+    return num;
+  };
+  const auto none = [](block_id) { FAIL("the blocks of a window make no other useless"); };
+  nodes.detach(block_id{5}, false, none);
+  nodes.detach(block_id{6}, false, none);
+  CHECK(found() == 2);
+  CHECK(nodes.attached(lower, window) == no_block);
+  CHECK(nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4}) == lower);
+  nodes.let_go(lower);
+  CHECK(found() == 0);
+  CHECK(nodes.num_alive() == 0);
+}
