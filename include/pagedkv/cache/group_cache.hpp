@@ -176,6 +176,7 @@ class basic_group_cache {
       if constexpr (reports<events_type, event_kind::released>) {
         state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
       }
+      detail::groups::attach_blocks_again(state_, s);
       state_.release_all(s.tables, state_.release_of(s, hint), state_.pool.fence_of(s.steps));
       state_.let_go(s.tail);
       s.pending.clear();

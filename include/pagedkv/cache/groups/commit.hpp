@@ -47,6 +47,31 @@ template <class State>
   return next;
 }
 
+/// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there.
+template <class State>
+void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
+      const auto block = s.tables[g][state.nodes.depth(node) / state.nodes_in_block(g)];
+      if (block != no_block) {
+        state.nodes.attach(node, g, block);
+        state.pool.publish(block);
+      }
+    }
+  }
+}
+
+/// The same at all of its nodes, before its blocks are released: equal blocks that were found instead of them may have
+/// been evicted since.
+template <class State>
+void attach_blocks_again(State& state, const group_sequence& s) noexcept {
+  if (s.options.publish) {
+    for (auto node = s.tail.node; node != no_node; node = state.nodes.parent(node)) {
+      attach_blocks(state, s, node);
+    }
+  }
+}
+
 /// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any.
 template <class State>
 void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
@@ -60,15 +85,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
       break;
     }
     state.nodes.hold(node);
-    for (std::size_t g = 0; g < state.num_groups(); ++g) {
-      if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
-        const auto block = s.tables[g][s.num_nodes / state.nodes_in_block(g)];
-        if (block != no_block) {
-          state.nodes.attach(node, g, block);
-          state.pool.publish(block);
-        }
-      }
-    }
+    attach_blocks(state, s, node);
     state.let_go(s.tail);
     s.tail = state.nodes.link(node);
   }
