@@ -97,6 +97,14 @@ std::vector<stopped_operation> operations_that_change() {
          ignore(cache.release(id));
          ignore(cache.reset_prefix_cache());
        }},
+      {"evict", false,
+       [](cache_under_test& cache, sequence_id) {
+         if (const auto step = cache.begin_step({})) {
+           auto victims = std::array{no_block, no_block};
+           ignore(cache.evict(victims, *step));
+           ignore(cache.retire_step(*step));
+         }
+       }},
       {"time", false,
        [](cache_under_test& cache, sequence_id) {
          cache.advance_time(timestamp{7});
