@@ -1,3 +1,4 @@
+#include "../support/allocation_count.hpp"
 #include "../support/cache_fixture.hpp"
 
 #include <pagedkv/policy/allocator/caller_memory.hpp>
@@ -73,6 +74,36 @@ TEST_CASE("a cache without memory lists the moves of a compaction", "[cache][eng
   REQUIRE(copies.size() == 3);
   CHECK(std::equal(moves.begin(), moves.end(), copies.begin() + 1));
   release_all(cache, {second});
+}
+
+TEST_CASE("a list that cannot grow refuses its operation, which then changes nothing", "[cache][engine_memory]") {
+  auto cache = kv_cache<copy_list>{small_cache(8)};
+  const auto first = create_committed(cache, text(0, 6));
+  const auto second = cache.fork(first).value();
+  const auto before = cache.statistics().blocks;
+  const auto table = table_of(cache, second);
+  auto copies = pairs{};
+  auto num_failures = 0L;
+  const auto refuses_until_there_is_memory = [&](auto&& operation) {
+    for (auto n = 1L;; ++n) {
+      fail_allocation(n);
+      const auto outcome = operation();
+      fail_allocation(0);
+      if (outcome) {
+        return;
+      }
+      ++num_failures;
+      CHECK(outcome.error().code == error_code::out_of_memory);
+      CHECK(copies.empty());
+      CHECK(cache.statistics().blocks == before);
+      CHECK(table_of(cache, second) == table);
+      check_sound(cache);
+    }
+  };
+  refuses_until_there_is_memory([&] { return cache.append(second, token{7}, copies); });
+  CHECK(copies.size() == 1);
+  REQUIRE(num_failures > 0);
+  release_all(cache, {first, second});
 }
 
 TEST_CASE("prefixes are shared without memory, also under a tracker", "[cache][engine_memory]") {

@@ -18,8 +18,8 @@ namespace pagedkv {
 /// How much event queues hold.
 struct event_queue_sizes {
   std::int32_t capacity = 1024;     // events of one thread
-  // Queues: threads that emit take the lowest numbers that no other living thread has. Numbers belong to the process: a
-  // thread has one from its first use of any cache with several threads, or of event queues, until its end.
+  // Queues. Every thread has a number: the lowest that is free when it first uses event queues, or a cache that admits
+  // several threads, until it ends. A thread whose number is not below this has no queue, so its events are dropped.
   std::int32_t num_producers = 32;
   std::int32_t max_keys = 4;        // of one block; an event with more is dropped
 };
