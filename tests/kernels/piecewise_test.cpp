@@ -2,6 +2,8 @@
 #include "reference.hpp"
 #include "target.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
+
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -135,6 +137,154 @@ TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothi
   }
   append_and_gather<element, layout, float16>(target, {16, 4, 2, 80, 50, 0}, slot_order::runs, random);
   append_and_gather<element, layout, bfloat16>(target, {32, 3, 2, 144, 50, 8}, slot_order::runs, random);
+}
+
+/// Fills every row of the blocks that pairs name with random numbers.
+template <class Storage>
+void fill_blocks(const Storage& storage, const std::vector<block_pair>& pairs, std::mt19937& random) {
+  auto number = std::normal_distribution<float>(0.0F, 4.0F);
+  auto numbers = std::vector<float>(static_cast<std::size_t>(storage.config.head_dim));
+  for (const auto& pair : pairs) {
+    for (auto layer = 0; layer < storage.config.num_layers; ++layer) {
+      for (auto offset = 0; offset < storage.config.block_size; ++offset) {
+        for (auto head = 0; head < storage.config.num_kv_heads; ++head) {
+          for (const auto value : {false, true}) {
+            std::generate(numbers.begin(), numbers.end(), [&] { return number(random); });
+            storage.write_row(value, layer, pair.source, offset, head, numbers);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Converts blocks as a plain loop does; equal elements keep their bits.
+template <class To, class ToLayout, class From, class FromLayout>
+void reference_convert(const reference_storage<To, ToLayout>& to, const reference_storage<From, FromLayout>& from,
+                       const std::vector<block_pair>& pairs) {
+  const auto& config = from.config;
+  for (const auto& [source, destination] : pairs) {
+    for (auto row = 0; row < 2 * config.num_layers * config.block_size * config.num_kv_heads; ++row) {
+      const auto value = row % 2 == 1;
+      const auto head = row / 2 % config.num_kv_heads;
+      const auto offset = row / 2 / config.num_kv_heads % config.block_size;
+      const auto layer = row / 2 / config.num_kv_heads / config.block_size;
+      if constexpr (std::is_same_v<To, From>) {
+        for (auto dim = 0; dim < config.head_dim; ++dim) {
+          *to.number(value, layer, destination, offset, head, dim) =
+              *from.number(value, layer, source, offset, head, dim);
+        }
+        if (To::scaled) {
+          *to.scale(value, layer, destination, offset, head) = *from.scale(value, layer, source, offset, head);
+        }
+      } else {
+        to.write_row(value, layer, destination, offset, head, from.read_row(value, layer, source, offset, head));
+      }
+    }
+  }
+}
+
+template <class To, class ToLayout, class From, class FromLayout, class Target>
+void convert(Target& target, cache_config config, std::mt19937& random) {
+  CAPTURE(config.block_size, config.num_kv_heads, config.head_dim);
+  auto to_config = config;
+  to_config.num_blocks = 4;
+  if (!fits<From, FromLayout>(config) || !fits<To, ToLayout>(to_config)) {
+    return;
+  }
+  const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
+  const auto from_plan = plan<From, FromLayout>(config);
+  const auto to_plan = plan<To, ToLayout>(to_config);
+  auto source = std::vector<std::byte>(static_cast<std::size_t>(from_plan.bytes));
+  auto expected = random_bytes(static_cast<std::size_t>(to_plan.bytes), random);
+  const auto from_array = [&] {
+    fill_blocks(reference_storage<From, FromLayout>{config, source.data()}, pairs, random);
+    return target_array<std::byte, Target>(target, source);
+  }();
+  const auto to_array = target_array<std::byte, Target>(target, expected);
+  REQUIRE(hip::convert_blocks<To, From>(at(from_plan.view, from_array.data()), at(to_plan.view, to_array.data()), pairs,
+                                        target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_convert(reference_storage<To, ToLayout>{to_config, expected.data()},
+                    reference_storage<From, FromLayout>{config, source.data()}, pairs);
+  REQUIRE(same_bits(to_array.values(), expected));
+  REQUIRE(same_bits(from_array.values(), source));
+}
+
+template <class To, class ToLayout, class From, class FromLayout>
+struct conversion {
+  template <class Target>
+  static void run(Target& target, const cache_config& config, std::mt19937& random) {
+    convert<To, ToLayout, From, FromLayout>(target, config, random);
+  }
+};
+
+TEMPLATE_TEST_CASE("Blocks are converted between layouts and elements", "[piecewise]",
+                   (conversion<float16, transposed_layer_major, float16, nhd_layer_major>),
+                   (conversion<float32, hnd_block_major, float32, shuffled_layer_major>),
+                   (conversion<int8, shuffled_layer_major, int8, transposed_block_major>),
+                   (conversion<bfloat16, hnd_layer_major, bfloat16, nhd_block_major>),
+                   (conversion<int8, transposed_layer_major, bfloat16, nhd_layer_major>),
+                   (conversion<int8, shuffled_block_major, float32, transposed_layer_major>),
+                   (conversion<float16, nhd_layer_major, int8, shuffled_layer_major>),
+                   (conversion<float32, shuffled_layer_major, float16, hnd_layer_major>)) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  auto on_64 = require_target<hip_target<0>>();
+  auto on_32 = require_target<hip_target<1>>();
+  for (const auto& [block_size, head_dim] :
+       {std::pair{16, 64}, std::pair{32, 80}, std::pair{8, 96}, std::pair{48, 240}, std::pair{5, 112}, std::pair{16, 36}}) {
+    const auto config = make_config(block_size, 6, 2, 3, head_dim);
+    TestType::run(on_64, config, random);
+    TestType::run(on_32, config, random);
+  }
+}
+
+TEMPLATE_TEST_CASE("Blocks of other engines' layouts are copied, moved and swapped whole", "[piecewise]",
+                   transposed_layer_major, shuffled_block_major) {
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(21);
+  const auto layout = plan<int8, TestType>(make_config(16, 8, 2, 2, 48));
+  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  const auto storage = target_array<std::byte, hip_target<0>>(target, expected);
+  const auto view = at(layout.view, storage.data());
+  const auto copies = std::vector<block_pair>{{3, 7}, {0, 5}};
+  const auto moves = std::vector<block_pair>{{0, 1}, {1, 2}, {2, 0}, {7, 4}};
+  REQUIRE(target.backend.copy_blocks(view, copies, target.stream()));
+  REQUIRE(target.backend.move_blocks(view, moves, target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_move(expected, expected, layout.view, layout.view, copies);
+  reference_move(expected, expected, layout.view, layout.view, moves);
+  CHECK(storage.values() == expected);
+
+  auto other = random_bytes(expected.size(), random);
+  const auto outside = target_array<std::byte, hip_target<0>>(target, other);
+  const auto pairs = std::vector<block_pair>{{1, 6}, {4, 0}};
+  REQUIRE(hip::swap_blocks(view, at(layout.view, outside.data()), pairs, runtime::device_to_host, target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_move(other, expected, layout.view, layout.view, pairs);
+  CHECK(outside.values() == other);
+  const auto rows = plan<int8, hnd_layer_major>(make_config(16, 8, 2, 2, 48)).view;
+  CHECK(hip::swap_blocks(view, rows, pairs, runtime::device_to_host, target.stream()).has_error());
+}
+
+TEST_CASE("Kernels that need rows refuse other engines' layouts with a sentence", "[piecewise]") {
+  auto target = require_target<hip_target<0>>();
+  const auto view = plan<float16, transposed_layer_major>(make_config(16, 4, 1, 2, 64)).view;
+  const auto rotated = hip::rope_append<float16, float16, kernels::rope_pairing::halves>(
+      view, 0, {}, {}, {}, {}, {}, {}, target.stream());
+  REQUIRE(rotated.has_error());
+  CHECK(rotated.error().message() ==
+        "invalid argument: numbers in a piece of the layout, of which this kernel needs a strided one: nhd or hnd, is 8, "
+        "limit 0");
+  const auto queries = attention_queries<std::uint16_t>{{}, 2};
+  const auto attended =
+      target.backend.attend<float16, float16>(view, 0, {}, queries, {}, attention_options{}, target.stream());
+  REQUIRE(attended.has_error());
+  CHECK(attended.error().message() ==
+        "invalid argument: numbers in a piece of the layout, of which attention needs a strided one: nhd or hnd, is 8, "
+        "limit 0");
 }
 
 }  // namespace piecewise_test

@@ -46,7 +46,7 @@ namespace pagedkv::hip {
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
 }
 
-/// Enqueues the conversion of blocks to another element, in another storage. Errors: `invalid_argument` for blocks or
+/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Errors: `invalid_argument` for blocks or
 /// storages that do not fit, before anything is enqueued.
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
@@ -55,9 +55,6 @@ template <element To, element From>
     return checked;
   }
   for (const auto* view : {&from, &to}) {
-    if (const auto checked = check_strided(*view); !checked) {
-      return checked;
-    }
     if (const auto checked = check_strides(*view); !checked) {
       return checked;
     }

@@ -8,6 +8,7 @@
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float16, pagedkv::float32)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float16, pagedkv::float16)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float16, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::int8)

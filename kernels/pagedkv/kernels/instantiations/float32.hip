@@ -8,6 +8,7 @@
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::float32)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::float16)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::float32, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::int8)

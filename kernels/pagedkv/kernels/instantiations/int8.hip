@@ -8,6 +8,7 @@
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::int8, pagedkv::float32)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::int8, pagedkv::float16)
 PAGEDKV_INSTANTIATE_ROWS(pagedkv::int8, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::int8)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float32)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::float16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::int8, pagedkv::bfloat16)

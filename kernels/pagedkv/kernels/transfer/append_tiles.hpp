@@ -23,12 +23,18 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     append_tiles_kernel(tile_row_call<const typename Input::storage> call) {
   using stored = typename Element::storage;
   constexpr auto piece = numbers_in_vector<stored>;
-  const auto [begin, end, head] = find_tile<piece>(call);
+  const auto range = find_tile<piece>(call);
+  const auto end = range.end;
+  const auto head = range.head;
   const auto places = places_of(call.shape);
   const auto key_rows = rows_from<stored>(call.shape, 0);
   const auto value_rows = rows_from<stored>(call.shape, call.shape.template row_bytes<stored>());
+  const auto move_half = [&](tile_half tile_storage::*half, const staged_rows<stored>& rows) {
+    const auto& again = read_again(call);
+    store_rows(again.shape, places, again.storage, again.storage.*half, head, rows);
+  };
   PAGEDKV_KEEP_LOOP
-  for (auto first = begin; first < end; first += call.shape.tokens()) {
+  for (auto first = range.begin; first < end; first += call.shape.tokens()) {
     find_places<piece>(read_again(call), first, end);
     for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
       const auto token = active ? first + i : first;
@@ -48,8 +54,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
       });
     });
     barrier();
-    store_rows(read_again(call), places, &tile_storage::keys, head, key_rows);
-    store_rows(read_again(call), places, &tile_storage::values, head, value_rows);
+    move_half(&tile_storage::keys, key_rows);
+    move_half(&tile_storage::values, value_rows);
     barrier();
   }
 }

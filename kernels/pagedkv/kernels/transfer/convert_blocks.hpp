@@ -4,6 +4,7 @@
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 #include <pagedkv/kernels/transfer/block_batch.hpp>
+#include <pagedkv/kernels/transfer/convert_tiles.hpp>
 
 namespace pagedkv::kernels {
 
@@ -24,9 +25,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
 }
 
 template <class To, class From>
-[[nodiscard]] runtime::status convert_blocks(const block_storage_view& from, const block_storage_view& to,
+[[nodiscard]] runtime::status convert_rows(const block_storage_view& from, const block_storage_view& to,
                                              std::span<const block_pair> pairs, runtime::stream stream) {
-  static_assert(!std::is_same_v<To, From>, "blocks of equal elements are copied");
   constexpr auto most = numbers_per_lane<To>;
   const auto aligned = aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);
   const auto block_size = divider<std::int32_t>(from.block_size);
@@ -38,6 +38,17 @@ template <class To, class From>
                                    shape, stream, spread, block_size, from, to, batch);
                              });
   });
+}
+
+template <class To, class From>
+[[nodiscard]] runtime::status convert_blocks(const block_storage_view& from, const block_storage_view& to,
+                                             std::span<const block_pair> pairs, runtime::stream stream) {
+  if constexpr (std::is_same_v<To, From>) {
+    return convert_tiles<To, From>(from, to, pairs, stream);
+  } else {
+    return from.strided() && to.strided() ? convert_rows<To, From>(from, to, pairs, stream)
+                                          : convert_tiles<To, From>(from, to, pairs, stream);
+  }
 }
 
 }  // namespace pagedkv::kernels

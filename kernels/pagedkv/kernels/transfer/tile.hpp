@@ -30,10 +30,11 @@ struct tile_half {
   }
 };
 
-/// One layer of block storage.
+/// Block storage from one layer on.
 struct tile_storage {
   std::byte* base = nullptr;
   std::int64_t block_stride = 0;
+  std::int64_t layer_stride = 0;  // the grid's y counts layers from the first one
   std::int64_t key_scale_offset = 0;
   std::int64_t value_scale_offset = 0;
   std::int32_t scale_token_stride = 0;
@@ -44,7 +45,8 @@ struct tile_storage {
 
   [[nodiscard]] PAGEDKV_DEVICE std::byte* block(std::int32_t index) const {
     check(index < num_blocks, "block within the storage");
-    return base + stride_over(index, block_stride);
+    return base + stride_over(index, block_stride) +
+           stride_over(static_cast<std::int32_t>(workgroup_index().y), layer_stride);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE float* scale(std::int32_t index, std::int64_t first, std::int32_t offset,
@@ -79,6 +81,7 @@ template <class Storage>
   auto storage = tile_storage{};
   storage.base = view.block(layer, 0);
   storage.block_stride = view.block_stride;
+  storage.layer_stride = view.layer_stride;
   storage.key_scale_offset = view.key_scale_offset;
   storage.value_scale_offset = view.value_scale_offset;
   storage.scale_token_stride = static_cast<std::int32_t>(view.scale_token_stride);
@@ -98,8 +101,13 @@ struct staged_tile {
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t tokens() const { return 1 << tokens_log2; }
 
+  /// A conversion has two lists of places.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::size_t places_start(std::int32_t list) const {
+    return static_cast<std::size_t>(list * 3 * tokens()) * sizeof(std::int32_t);
+  }
+
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::size_t rows_start() const {
-    return static_cast<std::size_t>(tokens()) * 3 * sizeof(std::int32_t) / vector_bytes * vector_bytes + vector_bytes;
+    return places_start(2);
   }
 
   /// Numbers from a row to the next: 16 bytes more than a row, so that neighbouring tokens lie in other banks.
@@ -205,10 +213,12 @@ struct tile_places {
   shared_span<std::int32_t> wholes;  // by piece of tokens: whether it lies in one piece of a block
 };
 
-[[nodiscard]] PAGEDKV_DEVICE inline tile_places places_of(const staged_tile& shape) {
+[[nodiscard]] PAGEDKV_DEVICE inline tile_places places_of(const staged_tile& shape, std::int32_t list = 0) {
   const auto count = static_cast<std::size_t>(shape.tokens());
-  return {dynamic_shared<std::int32_t>(0, count), dynamic_shared<std::int32_t>(count * sizeof(std::int32_t), count),
-          dynamic_shared<std::int32_t>(2 * count * sizeof(std::int32_t), count)};
+  const auto start = shape.places_start(list);
+  const auto bytes = count * sizeof(std::int32_t);
+  return {dynamic_shared<std::int32_t>(start, count), dynamic_shared<std::int32_t>(start + bytes, count),
+          dynamic_shared<std::int32_t>(start + 2 * bytes, count)};
 }
 
 [[nodiscard]] PAGEDKV_DEVICE inline std::int32_t lane_of_workgroup() {
@@ -321,11 +331,11 @@ PAGEDKV_DEVICE void for_each_piece(const staged_tile& shape, const tile_places& 
 
 /// Writes rows of shared memory to block storage.
 template <class Storage>
-PAGEDKV_DEVICE void store_rows(const tile_call& call, const tile_places& places, tile_half tile_storage::* half,
-                               std::int32_t head, const staged_rows<Storage>& rows) {
+PAGEDKV_DEVICE void store_rows(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
+                               const tile_half& half, std::int32_t head, const staged_rows<Storage>& rows) {
   constexpr auto most = numbers_in_vector<Storage>;
   for_each_piece(
-      call.shape, places, call.storage, call.storage.*half, head, rows,
+      shape, places, storage, half, head, rows,
       [](Storage* to, const staged_row<Storage>& from) { store_vector<most>(to, load_vector<most>(from)); },
       [&](Storage* to, const staged_row<Storage>& from) {
         auto numbers = vector<Storage, most>{};
@@ -341,11 +351,11 @@ PAGEDKV_DEVICE void store_rows(const tile_call& call, const tile_places& places,
 
 /// Reads rows of block storage into shared memory.
 template <class Storage>
-PAGEDKV_DEVICE void load_rows(const tile_call& call, const tile_places& places, tile_half tile_storage::* half,
-                              std::int32_t head, const staged_rows<Storage>& rows) {
+PAGEDKV_DEVICE void load_rows(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
+                              const tile_half& half, std::int32_t head, const staged_rows<Storage>& rows) {
   constexpr auto most = numbers_in_vector<Storage>;
   for_each_piece(
-      call.shape, places, call.storage, call.storage.*half, head, rows,
+      shape, places, storage, half, head, rows,
       [](const Storage* from, const staged_row<Storage>& to) { store_vector<most>(to, load_vector<most>(from)); },
       [&](const Storage* from, const staged_row<Storage>& to) {
         const auto numbers = load_vector<most>(from);
