@@ -50,6 +50,30 @@ class Threads(unittest.TestCase):
         self.assertRegex(done.stdout, r"^\d+ of 800 requests were answered\n")
 
 
+class Router(unittest.TestCase):
+    """One request at a time, so every run prints the same."""
+
+    def route(self, *arguments):
+        done = subprocess.run([EXAMPLES / "router" / "router", *arguments], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [line.rsplit(maxsplit=3) for line in done.stdout.splitlines()[3:]]
+        return {name: [float(number) for number in numbers] for name, *numbers in rows}
+
+    def test_an_index_finds_the_worker_with_the_prefix(self):
+        rows = self.route("--workers", "8")
+        self.assertGreater(rows["by index"][0], 1.3 * rows["in turn"][0])
+        self.assertLess(rows["by index"][2], 1.1)  # no worker computes much more than the others
+
+    def test_one_worker_leaves_nothing_to_choose(self):
+        rows = self.route("--workers", "1")
+        self.assertEqual(rows["by index"], rows["in turn"])
+
+    def test_the_names_of_blocks_do_not_matter(self):
+        expected = self.route("--limit", "1000")
+        for keys in ("dynamo", "llm-d"):
+            self.assertEqual(self.route("--limit", "1000", "--keys", keys), expected)
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)
