@@ -168,6 +168,26 @@ TEST_CASE("a tree mask hides branches from queries", "[attention]") {
   check_everywhere<float32, float32>(asked);
 }
 
+TEST_CASE("latent vectors with all options", "[attention]") {
+  auto asked = attention_case{};
+  asked.num_kv_heads = 1;
+  asked.latent = true;
+  asked.head_dim = 576;
+  asked.value_dim = 512;
+  asked.lengths = {33, 5, 100};
+  asked.group_size = 20;
+  asked.num_shares = 3;
+  asked.queries = {3, 2, 2};
+  asked.soft_cap = 5;
+  asked.alibi = true;
+  asked.sinks = true;
+  check_everywhere<float16, float32>(asked);
+  asked.tree = true;
+  asked.window = 20;
+  asked.block_size = 5;
+  check_everywhere<bfloat16, bfloat16>(asked);
+}
+
 TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   auto asked = attention_case{};
   asked.prefill = true;

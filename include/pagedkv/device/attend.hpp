@@ -63,7 +63,13 @@ template <element Element>
   shape.max_query_tokens = use.max_query_tokens;
   auto geometry = kernels::plain_attention_geometry;
   shape.columns = 1;
-  if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
+  if (view.is_latent() && view.head_dim > kernels::largest_attention_dim) {
+    if (aligned_for_attention<Element>(view) &&
+        kernels::has_latent_attention<Element>(properties, view.head_dim, view.dim_of_values())) {
+      geometry = {1, 1, kernels::latent_residency};
+      shape.columns = kernels::latent_columns;
+    }
+  } else if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
     if (has_group_attention<Element>(properties, view)) {
       geometry = {1, 1, kernels::group_residency};
       shape.columns = kernels::group_columns(
@@ -124,7 +130,11 @@ template <element Element>
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
-  const auto plain = shape.columns == 1;
+  const auto latent = shape.columns == kernels::latent_columns;
+  if (latent && !view.is_latent()) {
+    return error{error_code::invalid_argument, "attention_batch.plan: latent vectors", 0, 1};
+  }
+  const auto plain = shape.columns == 1 || latent;
   const auto longest_key = plain ? kernels::largest_plain_dim : kernels::largest_attention_dim;
   if (view.head_dim > longest_key) {
     return error{error_code::invalid_argument, "head_dim of attention", view.head_dim, longest_key};
@@ -169,7 +179,7 @@ template <element Element>
 /// accumulated in float32. There, numbers of V with a scale below 2^-64 count as zeros, and a NaN in a token that only
 /// some of a row's queries see reaches all of the row's results.
 ///
-/// Rows above 256 numbers use plain arithmetic.
+/// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
 ///
 /// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, keys above 576 or values above 512
 /// numbers, or a plan that does not fit; `backend_failure` when the launch fails.

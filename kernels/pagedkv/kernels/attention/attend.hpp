@@ -2,6 +2,7 @@
 
 #include <pagedkv/kernels/attention/decode.hpp>
 #include <pagedkv/kernels/attention/group.hpp>
+#include <pagedkv/kernels/attention/latent.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/merge.hpp>
 #include <pagedkv/kernels/attention/plain.hpp>
@@ -99,12 +100,29 @@ template <class Element, class Numbers>
 }
 
 template <class Element, class Numbers>
+[[nodiscard]] runtime::status launch_latent_attention(const attention_call& call, runtime::stream stream) {
+  return with_matrix_of_device([&](auto matrix) {
+    using matrix_type = decltype(matrix);
+    if constexpr (sizeof(typename Element::storage) == 2 && matrix_type::columns == 8) {
+      return launch_following<latent_attend_kernel<Element, Numbers, matrix_type>>(
+          attention_launch(call.plan.num_shares, 1, group_lanes), stream, call,
+          divider<std::int32_t>(call.view.block_size));
+    } else {
+      return runtime::error_invalid_value;
+    }
+  });
+}
+
+template <class Element, class Numbers>
 [[nodiscard]] runtime::status launch_attention(const attention_call& call, std::int32_t columns,
                                                runtime::stream stream) {
   if (columns == 1) {
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
   if constexpr (sizeof(typename Element::storage) < 4) {
+    if (columns == latent_columns) {
+      return launch_latent_attention<Element, Numbers>(call, stream);
+    }
     if (columns >= fewest_group_columns) {
       return launch_group_attention<Element, Numbers>(call, stream);
     }

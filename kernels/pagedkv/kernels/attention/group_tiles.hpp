@@ -44,8 +44,8 @@ struct shared_scales<Tokens, true> {
 };
 
 /// The tokens of a stage. A token that no query of the row sees is replaced by the nearest one that is seen, so no stale
-/// NaN enters.
-template <class Element>
+/// NaN enters. `ReadAgain`: where scalar registers do not suffice to keep the call's members.
+template <bool ReadAgain>
 class stage_location {
  public:
   PAGEDKV_DEVICE stage_location(const attention_call& call, const divider<std::int32_t>& block_size,
@@ -70,7 +70,7 @@ class stage_location {
     const auto wanted = first_token_ + row;
     const auto nearest = wanted < first_ ? first_ : (wanted > last_ ? last_ : wanted);
     const auto [index, offset] = block_size_.split(nearest);
-    const auto& call = Element::scaled ? read_again(call_) : call_;
+    const auto& call = ReadAgain ? read_again(call_) : call_;
     const auto block = static_cast<std::int32_t>(load(call.indices + first_index_ + index));
     check(block >= 0 && block < call.view.num_blocks, "block within the storage");
     return {call.view.block(call.layer, block), offset};
@@ -85,22 +85,24 @@ class stage_location {
   std::int32_t last_;
 };
 
-/// The rows of a stage on their way to shared memory, in the registers of a workgroup's lanes.
-template <class Element, class Shape, int Tokens, int Lanes>
+/// The rows of a stage on their way to shared memory, in the registers of a workgroup's lanes. `Whole`: rows have no
+/// fewer numbers than their shape.
+template <class Shape, int Tokens, int Lanes, bool Whole>
 class row_copies {
   static constexpr int chunks = Shape::row_bytes / vector_bytes;
   static constexpr int count = (Tokens * chunks + Lanes - 1) / Lanes;
 
  public:
   /// Rows start `offset` bytes after their block, plus strides in numbers. Bytes past the end of a row are zeros.
-  PAGEDKV_DEVICE void read(const stage_location<Element>& where, int lane, std::int64_t offset, std::int32_t dim,
+  template <class Location>
+  PAGEDKV_DEVICE void read(const Location& where, int lane, std::int64_t offset, std::int32_t dim,
                            std::int64_t token_stride, std::int32_t of_head) {
     PAGEDKV_UNROLL
     for (auto i = 0; i < count; ++i) {
       const auto at = i * Lanes + lane;
       const auto chunk = at % chunks;
       words_[i] = {};
-      if (at < Tokens * chunks && !where.empty() && chunk * vector_bytes < dim * Shape::number_bytes) {
+      if (exists(i, at) && !where.empty() && (Whole || chunk * vector_bytes < dim * Shape::number_bytes)) {
         const auto token = where.find(at / chunks);
         const auto number = token.offset * static_cast<std::int32_t>(token_stride) + of_head;
         const auto* const row = token.block + offset + static_cast<std::int64_t>(number) * Shape::number_bytes;
@@ -114,13 +116,17 @@ class row_copies {
     PAGEDKV_UNROLL
     for (auto i = 0; i < count; ++i) {
       const auto at = i * Lanes + lane;
-      if (at < Tokens * chunks) {
+      if (exists(i, at)) {
         rows.data[Rows::at(at / chunks, at % chunks)] = words_[i];
       }
     }
   }
 
  private:
+  [[nodiscard]] static PAGEDKV_DEVICE bool exists(int i, int at) {
+    return (i + 1) * Lanes <= Tokens * chunks || at < Tokens * chunks;
+  }
+
   registers<vector<lane_word, 4>, count> words_;
 };
 
@@ -153,7 +159,7 @@ class group_tiles {
   PAGEDKV_DEVICE void read(const attention_walk& walk, std::int32_t first_token) {
     const auto& call = read_again(call_);
     const auto& view = call.view;
-    const auto where = stage_location<Element>(call_, block_size_, walk, first_token);
+    const auto where = stage_location<Element::scaled>(call_, block_size_, walk, first_token);
     const auto head = walk.task / walk.row.num_column_tiles;
     next_keys_.read(where, index_, 0, view.head_dim, view.token_stride,
                     head * static_cast<std::int32_t>(view.head_stride));
@@ -220,8 +226,8 @@ class group_tiles {
   int index_;
   int lane_;
   int first_row_ = 0;
-  row_copies<Element, keys, tokens, lanes> next_keys_;
-  row_copies<Element, values, tokens, lanes> next_values_;
+  row_copies<keys, tokens, lanes, false> next_keys_;
+  row_copies<values, tokens, lanes, false> next_values_;
   float next_key_scale_ = 0.0F;
   float next_value_scale_ = 0.0F;
 };

@@ -40,8 +40,12 @@ struct attention_geometry {
 inline constexpr int group_lanes = 256;
 inline constexpr int group_residency = 2;
 
+/// Columns of a task over latent vectors, and workgroups per processor.
+inline constexpr std::int32_t latent_columns = 32;
+inline constexpr int latent_residency = 1;
+
 /// More columns of a task than one wave processes: a workgroup's.
-inline constexpr std::int32_t fewest_group_columns = 32;
+inline constexpr std::int32_t fewest_group_columns = latent_columns;
 
 /// The dimensions of keys and values that a kernel whose workgroups share tasks is made for.
 struct group_dims {
@@ -75,6 +79,15 @@ template <class Element>
 [[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device, std::int32_t head_dim) noexcept {
   using enum runtime::matrix_instructions;
   return sizeof(typename Element::storage) < 4 && device.matrices != none && (device.matrices != wmma || head_dim <= 128);
+}
+
+/// Whether the kernel for latent vectors supports the device and lengths. On CDNA it would need more scalar registers than
+/// there are.
+template <class Element>
+[[nodiscard]] bool has_latent_attention(const runtime::device_properties& device, std::int32_t key_dim,
+                                        std::int32_t value_dim) noexcept {
+  return sizeof(typename Element::storage) == 2 && device.matrices == runtime::matrix_instructions::mma &&
+         key_dim == largest_plain_dim && value_dim == largest_value_dim;
 }
 
 /// Enqueues attention by the plan; `columns` of its shape selects the kernel. All pointers are device-accessible

@@ -129,7 +129,7 @@ class piece_state {
       }
       weights[t] = Matrix::template make_weights<Number>(probabilities);
     }
-    multiply_values(tile, weights);
+    multiply_values(tile, weights, output_);
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
@@ -149,7 +149,7 @@ class piece_state {
             if (writer) {
               write_log_sum_exp(call, query, ended);
             }
-            write(t, c, [&](std::int32_t dim, const auto& numbers) {
+            write(output_[t], c, [&](std::int32_t dim, const auto& numbers) {
               write_output<Numbers>(call, query, dim, numbers, ended.factor);
             });
           } else {
@@ -157,14 +157,15 @@ class piece_state {
             if (writer) {
               write_partial_sum(call, at, reference_[t][c], total);
             }
-            write(t, c, [&](std::int32_t dim, const auto& numbers) { write_partial(call, at, dim, numbers); });
+            write(output_[t], c,
+                  [&](std::int32_t dim, const auto& numbers) { write_partial(call, at, dim, numbers); });
           }
         }
       }
     }
   }
 
- private:
+ protected:
   // A sum may grow to 2^headroom times its reference before the reference is replaced.
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
@@ -260,9 +261,12 @@ class piece_state {
     }
   }
 
-  template <class ReadAhead>
-  PAGEDKV_DEVICE void multiply_values(const ReadAhead& tile,
-                                      const registers<typename Matrix::weights, Tiles>& weights) {
+  /// The sums of one column of matrices.
+  using column_sums = registers<float, value_shape::value_chunks * value_shape::products, Matrix::sums>;
+
+  template <class ReadAhead, std::size_t N>
+  static PAGEDKV_DEVICE void multiply_values(const ReadAhead& tile, const typename Matrix::weights (&weights)[N],
+                                             column_sums (&output)[N]) {
     PAGEDKV_UNROLL
     for (auto j = 0; j < value_shape::value_chunks; ++j) {
       registers<lane_word, Matrix::value_rows, 4> rows;
@@ -294,8 +298,8 @@ class piece_state {
           }
         }
         PAGEDKV_UNROLL
-        for (auto t = 0; t < Tiles; ++t) {
-          Matrix::template multiply_values<Number>(output_[t][j * value_shape::products + p], of_values, weights[t]);
+        for (auto t = std::size_t{0}; t < N; ++t) {
+          Matrix::template multiply_values<Number>(output[t][j * value_shape::products + p], of_values, weights[t]);
         }
       }
     }
@@ -362,7 +366,7 @@ class piece_state {
 
   /// Calls `put(first dimension, numbers)` for each chunk of a column's output that this lane holds.
   template <class Put>
-  PAGEDKV_DEVICE void write(int t, int c, Put put) {
+  PAGEDKV_DEVICE void write(const column_sums& output, int c, Put put) const {
     PAGEDKV_UNROLL
     for (auto j = 0; j < value_shape::value_chunks; ++j) {
       PAGEDKV_UNROLL
@@ -372,7 +376,7 @@ class piece_state {
         PAGEDKV_UNROLL
         for (auto dim = 0; dim < value_shape::value_chunk; ++dim) {
           numbers.values[dim] =
-              output_[t][j * value_shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
+              output[j * value_shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
         }
         put(first, numbers);
       }
