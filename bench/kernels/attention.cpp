@@ -1,5 +1,6 @@
-// Decode attention as a share of the device's read bandwidth, measured in the same run. Built for a device by
-// scripts/device-test; built for the host it only checks that every shape runs, and reports in TAP.
+// Decode attention as a share of the device's read bandwidth, measured in the same run; decoding over latent vectors and
+// attention of prompts as operations per second. Built for a device by scripts/device-test; built for the host it only
+// checks that every shape runs, and reports in TAP.
 //
 //   kernel_attention [FILE]   prints the table; writes the same as JSON to FILE
 
@@ -137,6 +138,48 @@ struct head_shape {
   std::int32_t kv_heads;
 };
 
+/// Attention whose arithmetic counts, not its bytes. `queries`: of each row; empty: one, of decoding.
+struct product_shape {
+  std::string name;
+  group_config group;
+  std::int32_t query_heads;
+  std::vector<std::int32_t> lengths;
+  std::vector<std::int32_t> queries;
+
+  /// Multiplications and additions.
+  [[nodiscard]] double num_operations() const {
+    auto pairs = 0.0;  // of query and key
+    for (auto row = std::size_t{0}; row < lengths.size(); ++row) {
+      const auto num_queries = queries.empty() ? 1.0 : static_cast<double>(queries[row]);
+      pairs += num_queries * (lengths[row] - (num_queries - 1) / 2);
+    }
+    return 2 * pairs * query_heads * (group.key_dim + group.value_dim);
+  }
+};
+
+[[nodiscard]] std::vector<product_shape> make_product_shapes() {
+  auto latent = group_config{};
+  latent.kind = group_kind::latent;
+  latent.key_dim = 576;
+  latent.value_dim = 512;
+  auto full = group_config{};
+  full.num_kv_heads = on_device ? 8 : 1;
+  full.key_dim = full.value_dim = head_dim;
+  auto longer_keys = full;
+  longer_keys.num_kv_heads = on_device ? 16 : 1;
+  longer_keys.key_dim = 192;
+  if (!on_device) {
+    return {{"MLA 1 x 40", latent, 4, {40}, {}}, {"prefill 40", full, 2, {40, 10}, {30, 10}}};
+  }
+  const auto rows = [](std::int32_t length) { return std::vector<std::int32_t>(8, length); };
+  const auto decoding = std::vector<std::int32_t>(64, 4096);
+  return {{"MLA 64 x 4096", latent, 128, decoding, {}},
+          {"MLA 64 x 4096", latent, 16, decoding, {}},
+          {"prefill 8 x 2048", full, 32, rows(2048), rows(2048)},
+          {"prefill 8 x 512 over 8192", full, 32, rows(8704), rows(512)},
+          {"prefill 8 x 2048, 192/128", longer_keys, 16, rows(2048), rows(2048)}};
+}
+
 /// The shapes of the comparison with other libraries; bench/peers reads the same lengths from the JSON.
 [[nodiscard]] std::vector<batch_shape> make_shapes() {
   if (!on_device) {
@@ -167,7 +210,8 @@ void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream st
   auto number = std::uniform_real_distribution<float>(-1.0F, 1.0F);
   for (auto block = std::size_t{0}; block < 64; ++block) {
     auto* const start = pattern.data() + block * layer_bytes;
-    const auto numbers = 2 * static_cast<std::size_t>(view.value_offset) / sizeof(typename Element::storage);
+    const auto row = view.head_dim + (view.is_latent() ? 0 : view.dim_of_values());
+    const auto numbers = static_cast<std::size_t>(view.block_size * view.num_kv_heads * row);
     for (auto i = std::size_t{0}; i < numbers; ++i) {
       const auto stored = Element::encode(number(random), 1.0F / 127);
       std::memcpy(start + i * sizeof(stored), &stored, sizeof(stored));
@@ -233,30 +277,75 @@ class bench {
     config.num_blocks = indptr.back();
     const auto storage = block_storage<Element, layout, hip::device_allocator>::create(config).value();
     fill<Element>(storage.view(), storage.bytes(), stream_.get());
-    auto blocks = std::vector<block_id>{};
-    for (auto i = 0; i < config.num_blocks; ++i) {
-      blocks.push_back(block_id{i});
-    }
-    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
     const auto num_rows = static_cast<std::int32_t>(batch.lengths.size());
     const auto shape =
         hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, num_rows).value();
+    const auto [seconds, plan_seconds] =
+        measure<Element>(storage.view(), shape, {indptr, {}, last_block_len, {}}, num_rows);
+    print<Element>(batch, heads, seconds, static_cast<double>(bytes) / seconds, plan_seconds);
+  }
+
+  template <class Element>
+  void report(const product_shape& asked) {
+    auto indptr = std::vector<std::int32_t>{0};
+    auto query_indptr = std::vector<std::int32_t>{0};
+    auto last_block_len = std::vector<std::int32_t>{};
+    for (auto row = std::size_t{0}; row < asked.lengths.size(); ++row) {
+      indptr.push_back(indptr.back() + (asked.lengths[row] + block_size - 1) / block_size);
+      last_block_len.push_back((asked.lengths[row] - 1) % block_size + 1);
+      query_indptr.push_back(query_indptr.back() + (asked.queries.empty() ? 1 : asked.queries[row]));
+    }
+    auto plan = plan_storage<layout>(asked.group, block_size, indptr.back(), size_of_element<Element>).value();
+    const auto memory = device_array<std::byte>(static_cast<std::size_t>(plan.bytes));
+    plan.view.base = memory.data();
+    fill<Element>(plan.view, plan.bytes, stream_.get());
+    const auto prefill = !asked.queries.empty();
+    auto use = hip::attention_use{};
+    use.max_rows = static_cast<std::int32_t>(asked.lengths.size());
+    use.max_query_tokens = prefill ? query_indptr.back() : 0;
+    const auto group_size = asked.query_heads / asked.group.num_kv_heads;
+    const auto shape = hip::attention_shape_on<Element>(0, plan.view, group_size, use).value();
+    auto batch = attention_batch{indptr, {}, last_block_len, {}};
+    if (prefill) {
+      batch.query_indptr = query_indptr;
+    }
+    const auto [seconds, plan_seconds] = measure<Element>(plan.view, shape, batch, query_indptr.back());
+    print<Element>(asked, seconds, plan_seconds);
+  }
+
+  [[nodiscard]] const std::string& product_json() const { return product_json_; }
+
+ private:
+  struct times {
+    double call;
+    double plan;
+  };
+
+  /// Measures attention over blocks in random order; `planned` needs no blocks.
+  template <class Element>
+  [[nodiscard]] times measure(const block_storage_view& view, const attention_shape& shape, attention_batch planned,
+                              std::int32_t num_query_tokens) {
+    auto blocks = std::vector<block_id>{};
+    for (auto i = 0; i < view.num_blocks; ++i) {
+      blocks.push_back(block_id{i});
+    }
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+    planned.indices = blocks;
     auto planner = attention_planner(shape);
-    const auto planned = attention_batch{indptr, blocks, last_block_len, {}};
     const auto start = std::chrono::steady_clock::now();
     planner.plan(planned).value();
     const auto plan_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
+    const auto query_heads = shape.num_kv_heads * shape.group_size;
     const auto words = device_array<std::byte>(planner.bytes().size());
     const auto indices = device_array<block_id>(blocks.size());
-    const auto workspace = device_array<std::byte>(attention_workspace_bytes(shape, head_dim));
-    const auto num_numbers =
-        static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(heads.query_heads) * head_dim;
-    const auto queries = device_array<std::uint16_t>(num_numbers);
-    const auto output = device_array<std::uint16_t>(num_numbers);
+    const auto workspace = device_array<std::byte>(attention_workspace_bytes(shape, view.dim_of_values()));
+    const auto num_heads = static_cast<std::size_t>(num_query_tokens) * static_cast<std::size_t>(query_heads);
+    auto numbers = std::vector<std::uint16_t>(num_heads * static_cast<std::size_t>(view.head_dim));
+    const auto queries = device_array<std::uint16_t>(numbers.size());
+    const auto output = device_array<std::uint16_t>(num_heads * static_cast<std::size_t>(view.dim_of_values()));
     words.upload(planner.bytes().data(), stream_.get());
     indices.upload(blocks.data(), stream_.get());
-    auto numbers = std::vector<std::uint16_t>(num_numbers);
     auto random = std::mt19937(4);
     std::ranges::generate(numbers, [&] { return bfloat16::encode(static_cast<float>(random() % 2001) / 1000 - 1, 1); });
     queries.upload(numbers.data(), stream_.get());
@@ -264,17 +353,41 @@ class bench {
     auto asked = planned;
     asked.indices = {indices.data(), indices.size()};
     asked.plan = {shape, words.data(), workspace.data()};
-    const auto token_stride = std::int64_t{heads.query_heads} * head_dim;
-    const auto from = attention_queries<std::uint16_t>{{queries.data(), token_stride, head_dim}, heads.query_heads};
-    const auto to = attention_output<std::uint16_t>{{output.data(), token_stride, head_dim}, nullptr};
+    const auto rows_of = [&](std::uint16_t* data, std::int32_t dim) {
+      return token_rows<std::uint16_t>{data, std::int64_t{query_heads} * dim, dim};
+    };
+    const auto from = attention_queries<std::uint16_t>{rows_of(queries.data(), view.head_dim), query_heads};
+    const auto to = attention_output<std::uint16_t>{rows_of(output.data(), view.dim_of_values()), nullptr};
     const auto seconds = timer_.measure(stream_.get(), [&] {
-      backend_.template attend<Element, bfloat16>(storage.view(), 0, asked, from, to, {}, stream_.get()).value();
+      backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();
     });
     stream_.synchronize().value();
-    print<Element>(batch, heads, seconds, static_cast<double>(bytes) / seconds, plan_seconds);
+    return {seconds, plan_seconds};
   }
 
- private:
+  template <class Element>
+  void print(const product_shape& asked, double seconds, double plan_seconds) {
+    const auto rate = asked.num_operations() / seconds;
+    char line[512];
+    std::snprintf(line, sizeof(line),
+                  R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
+                  R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f})",
+                  asked.name.c_str(), asked.query_heads, asked.group.num_kv_heads, std::string(Element::name).c_str(),
+                  seconds * 1e6, rate, plan_seconds * 1e6);
+    product_json_ += product_json_.empty() ? "" : ",\n";
+    product_json_ += line;
+    ++num_reports_;
+    if (on_device) {
+      std::printf("| %-25s | %3d/%-2d | %-8s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
+                  asked.group.num_kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate / 1e12,
+                  plan_seconds * 1e6);
+    } else {
+      std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, asked.name.c_str(), asked.query_heads,
+                  asked.group.num_kv_heads, std::string(Element::name).c_str());
+    }
+    std::fflush(stdout);
+  }
+
   template <class Element>
   void print(const batch_shape& batch, const head_shape& heads, double seconds, double rate, double plan_seconds) {
     char line[512];
@@ -309,6 +422,7 @@ class bench {
   double ceiling_ = 0;
   int num_reports_ = 0;
   std::string json_;
+  std::string product_json_;
 };
 
 void report_all(bench& b) {
@@ -319,6 +433,12 @@ void report_all(bench& b) {
       b.report<bfloat16>(shape, each);
       b.report<int8>(shape, each);
     }
+  }
+  if (on_device) {
+    std::printf("\n| batch | heads | element | us | TFLOP/s | plan |\n|---|---|---|---|---|---|\n");
+  }
+  for (const auto& shape : make_product_shapes()) {
+    b.report<bfloat16>(shape);
   }
 }
 
@@ -350,7 +470,8 @@ int main(int argc, char** argv) {
         std::perror(argv[1]);
         return 1;
       }
-      std::fprintf(file, "{\"read_ceiling\": %.4g, \"results\": [\n%s\n]}\n", b.read_ceiling(), b.json().c_str());
+      std::fprintf(file, "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n]}\n", b.read_ceiling(),
+                   b.json().c_str(), b.product_json().c_str());
       std::fclose(file);
     }
     return 0;
