@@ -11,6 +11,8 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/policy/layout/shuffled_layer_major.hpp>
+#include <pagedkv/policy/layout/transposed_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
@@ -166,8 +168,16 @@ template <class Element>
   return config;
 }
 
-template <class Element>
-using device_storage = block_storage<Element, layout, hip::device_allocator>;
+template <class Element, class Layout = layout>
+using device_storage = block_storage<Element, Layout, hip::device_allocator>;
+
+/// After the name of an operation; nothing for the layout of most measurements.
+template <class Layout>
+inline constexpr auto layout_suffix = "";
+template <>
+inline constexpr auto layout_suffix<transposed_layer_major> = ", V transposed";
+template <>
+inline constexpr auto layout_suffix<shuffled_layer_major> = ", V shuffled";
 
 /// Every slot of a storage, blocks in random order, as in a cache in use.
 [[nodiscard]] std::vector<slot> scattered_slots(const cache_config& config) {
@@ -184,11 +194,11 @@ using device_storage = block_storage<Element, layout, hip::device_allocator>;
   return slots;
 }
 
-template <class Element, class Rows>
+template <class Element, class Rows, class Layout = layout>
 void report_rows(bench& b, double copy_rate) {
   using number = typename Rows::storage;
   const auto config = make_config<Element>(b, 1);
-  const auto storage = device_storage<Element>::create(config).value();
+  const auto storage = device_storage<Element, Layout>::create(config).value();
   const auto slots = scattered_slots(config);
   const auto num_tokens = static_cast<std::int64_t>(slots.size());
   const auto rows_per_token = std::int64_t{config.num_kv_heads};
@@ -211,11 +221,19 @@ void report_rows(bench& b, double copy_rate) {
   const auto stored = num_tokens * rows_per_token * 2 *
                       (config.head_dim * size_of_element<Element>.bytes + size_of_element<Element>.scale_bytes);
   const auto moved = stored + 2 * row_bytes + static_cast<std::int64_t>(mapping.size());
-  const auto suffix = " " + std::string(Rows::name) + " to " + std::string(Element::name);
+  const auto suffix = " " + std::string(Rows::name) + " to " + std::string(Element::name) + layout_suffix<Layout>;
   b.report("append" + suffix, copy_rate, moved, [&] {
     return hip::append<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
                                       b.stream());
   });
+  const auto gathered = " " + std::string(Element::name) + " to " + std::string(Rows::name) + layout_suffix<Layout>;
+  b.report("gather" + gathered, copy_rate, moved, [&] {
+    return hip::gather<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), out), rows_of(values.data(), out),
+                                      b.stream());
+  });
+  if constexpr (!strided_layout<Layout>) {
+    return;
+  }
   const auto num_positions = std::int64_t{4096};
   const auto table = device_buffer(num_positions * config.head_dim * static_cast<std::int64_t>(sizeof(float)));
   const auto positions = device_buffer(num_tokens * static_cast<std::int64_t>(sizeof(std::int64_t)));
@@ -232,10 +250,6 @@ void report_rows(bench& b, double copy_rate) {
         storage.view(), 0, span, rows_of(keys.data(), in), rows_of(values.data(), in),
         {reinterpret_cast<const std::int64_t*>(positions.data()), slots.size()},
         {reinterpret_cast<const float*>(table.data()), num_positions, config.head_dim}, {}, b.stream());
-  });
-  b.report("gather " + std::string(Element::name) + " to " + std::string(Rows::name), copy_rate, moved, [&] {
-    return hip::gather<Element, Rows>(storage.view(), 0, span, rows_of(keys.data(), out), rows_of(values.data(), out),
-                                      b.stream());
   });
 }
 
@@ -286,6 +300,21 @@ void report_conversion(bench& b, double copy_rate) {
   }
   b.report("convert " + std::string(From::name) + " to " + std::string(To::name), copy_rate, from.bytes() + to.bytes(),
            [&] { return hip::convert_blocks<To, From>(from.view(), to.view(), pairs, b.stream()); });
+}
+
+/// From rows to another engine's layout.
+template <class Element, class Layout>
+void report_layout_conversion(bench& b, double copy_rate) {
+  const auto config = make_config<Element>(b, 32);
+  const auto from = device_storage<Element>::create(config).value();
+  const auto to = device_storage<Element, Layout>::create(config).value();
+  fill(from.view().base, from.bytes(), b.stream());
+  auto pairs = std::vector<block_pair>();
+  for (auto i = 0; i < config.num_blocks; ++i) {
+    pairs.push_back({i, config.num_blocks - 1 - i});
+  }
+  b.report("convert " + std::string(Element::name) + layout_suffix<Layout>, copy_rate, from.bytes() + to.bytes(),
+           [&] { return hip::convert_blocks<Element, Element>(from.view(), to.view(), pairs, b.stream()); });
 }
 
 void report_swaps(bench& b) {
@@ -366,6 +395,12 @@ void report_all(std::int64_t bytes) {
   report_rows<int8, float16>(b, copy_rate);
   report_rows<int8, float32>(b, copy_rate);
   report_rows<float16, float32>(b, copy_rate);
+  report_rows<float16, float16, transposed_layer_major>(b, copy_rate);
+  report_rows<float16, float16, shuffled_layer_major>(b, copy_rate);
+  report_rows<int8, float16, transposed_layer_major>(b, copy_rate);
+  report_rows<int8, float16, shuffled_layer_major>(b, copy_rate);
+  report_layout_conversion<float16, transposed_layer_major>(b, copy_rate);
+  report_layout_conversion<int8, shuffled_layer_major>(b, copy_rate);
   report_blocks(b, copy_rate);
   report_conversion<int8, float16>(b, copy_rate);
   report_conversion<float16, int8>(b, copy_rate);
