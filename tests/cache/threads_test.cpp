@@ -1,5 +1,8 @@
 #include "../support/cache_fixture.hpp"
 
+#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -189,6 +192,50 @@ TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which a
   CHECK(statistics.blocks.retiring == 0);
   CHECK(statistics.hit_blocks > 0);
   CHECK(statistics.evictions > 0);
+  check_sound(cache);
+}
+
+TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another resizes", "[cache][threads]",
+                   rw_lock, basic_sharded_mutex<3>, lock_free) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  constexpr auto num_threads = 4;
+  constexpr auto smallest = 8;  // a prompt
+  auto config = small_cache(24);
+  config.max_blocks = 40;
+  auto cache = kv_cache<float32, TestType, clock_sweep, reserving_allocator>{config};
+  auto complaints = std::vector<std::string>(num_threads);
+  auto done = std::atomic<int>{0};
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto i = 0; i < num_threads; ++i) {
+      threads.emplace_back([&, i] {
+        complaints[static_cast<std::size_t>(i)] = work(cache, seed + static_cast<unsigned>(i), 3000);
+        ++done;
+      });
+    }
+    auto random = std::mt19937{seed};
+    while (done < num_threads && complaints.size() == num_threads) {
+      const auto before = cache.num_blocks();
+      const auto wanted = static_cast<std::int32_t>(smallest + random() % (40 - smallest + 1));
+      const auto resized = cache.resize(wanted);
+      const auto& counts = cache.statistics().blocks;
+      if (cache.num_blocks() != (resized ? wanted : before)) {
+        complaints.push_back("the size is neither the old nor the new one");
+      } else if (!resized && resized.error().code != error_code::in_use) {
+        complaints.push_back("resize: " + resized.error().message());
+      } else if (counts.free + counts.in_use + counts.evictable + counts.retiring != cache.num_blocks()) {
+        complaints.push_back("the blocks of all states do not add up to the pool");
+      }
+    }
+  }
+  for (const auto& complaint : complaints) {
+    CHECK(complaint == "");
+  }
+  CHECK(cache.statistics().blocks.in_use == 0);
+  check_sound(cache);
+  CHECK(cache.resize(1));
+  CHECK(cache.resize(40));
   check_sound(cache);
 }
 

@@ -90,6 +90,34 @@ TEMPLATE_LIST_TEST_CASE("a free list returns ids that were given back", "[free_l
   CHECK(list.size() == 2);
 }
 
+TEMPLATE_LIST_TEST_CASE("the upper ids of a free list can be taken out", "[free_list]", models) {
+  const auto num_blocks = GENERATE(1, 2, 64, 200);
+  const auto first = block_id{num_blocks / 3};
+  auto list = TestType{num_blocks};
+  auto held = std::vector<block_id>{};
+  for (auto i = 0; i < num_blocks / 2; ++i) {
+    held.push_back(list.pop());
+  }
+  for (; held.size() > static_cast<std::size_t>(num_blocks) / 4; held.pop_back()) {
+    list.push(held.back());
+  }
+  auto taken = std::vector<block_id>{};
+  list.take_from(first, [&](block_id block) { taken.push_back(block); });
+  CHECK(std::ranges::all_of(taken, [&](block_id block) { return block >= first; }));
+  CHECK(list.size() == num_blocks - static_cast<std::int32_t>(held.size() + taken.size()));
+  for (auto block = list.pop(); block != no_block; block = list.pop()) {
+    CHECK(block < first);
+    held.push_back(block);
+  }
+  std::ranges::for_each(taken, [&](block_id block) { list.push(block); });
+  for (auto block = list.pop(); block != no_block; block = list.pop()) {
+    held.push_back(block);
+  }
+  std::ranges::sort(held);
+  REQUIRE(held.size() == static_cast<std::size_t>(num_blocks));
+  CHECK(std::ranges::adjacent_find(held) == held.end());
+}
+
 TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations", "[free_list]", models) {
   const auto seed = GENERATE(take(10, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);

@@ -61,6 +61,20 @@ class audited {
     num_free_.fetch_add(1);
   }
 
+  /// Keeps the ids from one on. The others may be out of the list meanwhile.
+  void take_from(block_id first) {
+    const auto all = static_cast<std::int32_t>(held_.size());
+    const auto call = call_in_progress{*this, -all};
+    auto num_taken = std::int32_t{0};
+    list_.take_from(first, [&](block_id block) {
+      execution_.expect(block >= first && !held_[to_index(block)], "taken though too low or held");
+      held_[to_index(block)] = true;
+      contents_[to_index(block)].write(3);
+      ++num_taken;
+    });
+    num_free_.fetch_add(all - num_taken);
+  }
+
   void measure() {
     const auto call = call_in_progress{*this, 0};
     const auto size = list_.size();
@@ -200,6 +214,24 @@ scenario turnover(std::uint32_t num_caches) {
   };
 }
 
+/// One thread takes the upper ids out while another pops and pushes.
+template <class List>
+scenario taking(std::int32_t num_blocks, std::uint32_t num_caches) {
+  return [=](execution& e) {
+    auto list = audited<List>{e, num_blocks, num_caches};
+    const auto first = list.pop();
+    const auto second = list.pop();
+    list.push(first);
+    e.spawn([&] { list.take_from(block_id{1}); });
+    e.spawn([&] {
+      list.push(second);
+      list.push(list.pop());
+      list.pop();
+    });
+    list.run();
+  };
+}
+
 /// One thread reads the size while another pops, exchanging magazines, and pushes, twice.
 template <class List>
 scenario count_in_passing(std::int32_t num_blocks, std::uint32_t num_caches, int depth) {
@@ -280,6 +312,16 @@ TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_
   auto explored = explorer{{.preemptions = 2}};
   for (const auto num_caches : {1U, 2U, 3U, 4U}) {
     const auto found = explored.exhaustive(relay<list_of<scheduled>>(num_caches));
+    check_passes(found);
+    CHECK(found.complete);
+  }
+}
+
+TEST_CASE("the upper ids of a lock-free free list can be taken out under every schedule", "[lock_free_free_list]") {
+  auto explored = explorer{{.preemptions = 2, .surprises = 1}};
+  for (const auto& body : {taking<list_of<scheduled>>(3, 3), taking<list_of<scheduled>>(3, 2),
+                           taking<list_of<scheduled>>(3, 1), taking<list_of<scheduled, 3>>(4, 3)}) {
+    const auto found = explored.exhaustive(body);
     check_passes(found);
     CHECK(found.complete);
   }

@@ -125,6 +125,17 @@ class audited_pool {
     execution_.expect(pool_.retire_step(step).has_value(), "the step cannot be retired");
   }
 
+  /// Takes the last block out of the pool and puts it back, unless another thread keeps it there.
+  void shrink_and_grow() {
+    const auto size = pool_.size();
+    auto num_evicted = std::int64_t{0};
+    if (pool_.shrink_to(size - 1, chains_, num_evicted)) {
+      execution_.expect(pool_.size() == size - 1, "a size that is neither");
+      contents_[to_index(block_id{size - 1})].write(3);  // its memory went
+      pool_.grow_to(size);
+    }
+  }
+
   /// Runs the threads. Afterwards nobody holds anything: every block is free or evictable, and can be allocated.
   void run() {
     execution_.run();
@@ -455,6 +466,61 @@ void leaving_races_retirement(execution& e) {
 }
 
 template <template <class> class Atomic>
+void shrinking_races_allocation(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  e.spawn([&] { pool.shrink_and_grow(); });
+  e.spawn([&] {
+    const auto first = pool.allocate();
+    if (first != no_block) {
+      pool.release(first);
+    }
+    if (const auto second = pool.allocate(); second != no_block) {
+      pool.release(second);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void shrinking_races_hit(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.publish();
+  pool.release(block);
+  e.spawn([&] { pool.shrink_and_grow(); });
+  e.spawn([&] {
+    pool.hit(block);
+    pool.lease(block, false);
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void shrinking_races_eviction(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 2};
+  const auto blocks = std::array{pool.publish(), pool.publish()};
+  pool.release(blocks[0]);
+  pool.release(blocks[1]);
+  e.spawn([&] { pool.shrink_and_grow(); });
+  e.spawn([&] {
+    if (const auto taken = pool.allocate(); taken != no_block) {
+      pool.release(taken);
+    }
+  });
+  pool.run();
+}
+
+template <template <class> class Atomic>
+void shrinking_races_retirement(execution& e) {
+  auto pool = audited_pool<Atomic>{e, 1};
+  const auto block = pool.allocate();
+  const auto step = pool.pool().begin_step().value();
+  pool.release(block);
+  e.spawn([&] { pool.shrink_and_grow(); });
+  e.spawn([&] { e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired"); });
+  pool.run();
+}
+
+template <template <class> class Atomic>
 std::vector<scenario> scenarios() {
   return {hit_races_eviction<Atomic>,          hit_races_release<Atomic>,
           claim_races_claim<Atomic>,           hit_races_restored_victims<Atomic>,
@@ -466,7 +532,9 @@ std::vector<scenario> scenarios() {
           fence_races_hit<Atomic>,             retire_races_another_holder<Atomic, true>,
           retire_races_another_holder<Atomic, false>,
           allocation_races_moves<Atomic>,      leaving_races_hit<Atomic>,
-          leaving_races_claim<Atomic>,         leaving_races_retirement<Atomic>};
+          leaving_races_claim<Atomic>,         leaving_races_retirement<Atomic>,
+          shrinking_races_allocation<Atomic>,  shrinking_races_hit<Atomic>,
+          shrinking_races_eviction<Atomic>,    shrinking_races_retirement<Atomic>};
 }
 
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {

@@ -74,6 +74,19 @@ class Router(unittest.TestCase):
             self.assertEqual(self.route("--limit", "1000", "--keys", keys), expected)
 
 
+class LendMemory(unittest.TestCase):
+    def test_cached_blocks_stay_as_far_as_they_fit(self):
+        done = subprocess.run([EXAMPLES / "lend_memory"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        expected = """lent: 36 blocks
+batch: 100 blocks, of which 100 in use and 0 cached
+chat: 28 blocks, of which 0 in use and 28 cached
+given back: 36 blocks
+chat: 64 blocks, of which 0 in use and 28 cached
+"""
+        self.assertEqual(done.stdout, expected)
+
+
 class BadInput(TemporaryFolder):
     def check(self, *arguments, names):
         done = run(*arguments)

@@ -2,6 +2,7 @@
 #include "../support/cache_matrix.hpp"
 #include "../support/cache_model.hpp"
 #include "../support/full_numbers.hpp"
+#include "../support/small_granules.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -25,6 +26,7 @@ namespace {
   auto config = cache_config{};
   config.block_size = block_size;
   config.num_blocks = between(1, block_size == 16 ? 12 : 30);
+  config.max_blocks = config.num_blocks + between(0, config.num_blocks);
   config.num_layers = between(1, 2);
   config.num_kv_heads = between(1, 2);
   config.head_dim = between(1, 5);
@@ -65,6 +67,8 @@ struct outcome {
 void add(model_coverage& sum, const model_coverage& more) {
   sum.operations += more.operations;
   sum.moves += more.moves;
+  sum.growths += more.growths;
+  sum.shrinkings += more.shrinkings;
   sum.revivals_checked += more.revivals_checked;
   sum.keyed_hits += more.keyed_hits;
   sum.chunks += more.chunks;
@@ -80,6 +84,8 @@ void add(model_coverage& sum, const model_coverage& more) {
 void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   INFO(kind.name);
   CHECK(sum.moves > 0);
+  CHECK(sum.growths > 0);
+  CHECK(sum.shrinkings > 0);
   CHECK(sum.revivals_checked > 0);
   CHECK(sum.keyed_hits > 0);
   CHECK(sum.chunks > 0);
@@ -97,6 +103,7 @@ template <class Locking, class Eviction>
   auto kind = cache_kind{};
   kind.name = std::string(copy_list::name) + " " + std::string(Locking::name) + " " + std::string(Eviction::name);
   kind.evicts = evicts<Eviction>;
+  kind.moves_to_fit = detail::runs_alone<Locking>;
   kind.compiled_for = true;
   kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
     return std::make_unique<adapted_cache<cache_beside_arrays<Locking, Eviction>>>(config);
@@ -140,6 +147,18 @@ TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cach
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for (const auto& kind :
        {make_kind_beside_arrays<single_thread, lru>(), make_kind_beside_arrays<lock_free, clock_sweep>()}) {
+    auto sum = model_coverage{};
+    for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
+      add(sum, run_random(kind, 4, 2000 + seed, 300));
+    }
+    check_coverage(sum, kind);
+  }
+}
+
+TEST_CASE("caches whose memory comes and goes behave as the model does", "[cache][model]") {
+  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
+  for (const auto& kind : {make_kind<float16, single_thread, lru, nhd_layer_major, small_granules>(),
+                           make_kind<float32, lock_free, clock_sweep, nhd_block_major, small_granules>()}) {
     auto sum = model_coverage{};
     for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
       add(sum, run_random(kind, 4, 2000 + seed, 300));

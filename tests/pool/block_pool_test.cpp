@@ -375,7 +375,7 @@ TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   }
   // In use: 1, 4, 6; evictable: 7.
   auto moves = std::vector<block_pair>{};
-  plan_moves(test.pool, [&](block_id from, block_id to) {
+  plan_moves(test.pool, 0, [&](block_id from, block_id to) {
     moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
   });
   CHECK(moves == std::vector<block_pair>{{7, 0}, {6, 2}, {4, 3}});
@@ -384,7 +384,7 @@ TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   CHECK(test.pool.num_available(std::array{block_id{0}}) == 4);
   CHECK(test.pool.state(block_id{2}).count() == 1);
   moves.clear();
-  plan_moves(test.pool, [&](block_id, block_id) { FAIL("a second compaction moves blocks"); });
+  plan_moves(test.pool, 0, [&](block_id, block_id) { FAIL("a second compaction moves blocks"); });
   CHECK(test.allocate(4) == std::vector{block_id{4}, block_id{5}, block_id{6}, block_id{7}});
   CHECK(test.allocate(1) == std::vector{block_id{0}});  // the victim, under its new name
   CHECK(test.index.erased == std::vector{block_id{0}});

@@ -24,8 +24,8 @@ class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
         width_(static_cast<std::size_t>(config.num_kv_heads) * static_cast<std::size_t>(config.head_dim)),
         block_(static_cast<std::size_t>(config.block_size) * width_),
         layers_(static_cast<std::size_t>(config.num_layers),
-                arrays{std::vector<float>(block_ * static_cast<std::size_t>(config.num_blocks)),
-                       std::vector<float>(block_ * static_cast<std::size_t>(config.num_blocks))}) {}
+                arrays{std::vector<float>(block_ * static_cast<std::size_t>(config.capacity())),
+                       std::vector<float>(block_ * static_cast<std::size_t>(config.capacity()))}) {}
 
   result<void> append(sequence_id id, const token_run& run) {
     return carried_out([&](copies& pairs) { return this->cache::append(id, run, pairs); });
@@ -41,6 +41,9 @@ class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
   }
   result<std::vector<block_pair>> compact() {
     return carried_out([&](copies& pairs) { return this->cache::compact(pairs); });
+  }
+  result<std::vector<block_pair>> resize(std::int32_t num_blocks) {
+    return carried_out([&](copies& pairs) { return this->cache::resize(num_blocks, pairs); });
   }
 
   result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,

@@ -77,6 +77,7 @@ void cache_model::apply(const operation& next) {
     case action::begin_step: begin_step(next); break;
     case action::retire_step: retire_step(next); break;
     case action::compact: compact(next); break;
+    case action::resize: resize(next); break;
     case action::reset: reset(); break;
     case action::advance_time: advance_time(next); break;
     case action::update_batches: update_batches(next); break;
@@ -552,12 +553,65 @@ void cache_model::compact(const operation& next) {
     return expect_error(moves, error_code::in_use, "compact with a step in flight");
   }
   expect_success(moves, "compact");
+  follow_moves(*moves);
+  const auto again = cache_.compact();
+  expect(again && again->empty(), "compaction left a free block below another");
+  if (next.a % 2 == 0) {
+    check();
+    for (auto i = std::uint32_t{0}; i < live_.size(); ++i) {  // goes on where blocks have moved
+      compute({.what = action::compute, .a = i, .b = 1});
+    }
+  }
+}
+
+void cache_model::resize(const operation& next) {
+  const auto capacity = config_.capacity();
+  const auto wanted = static_cast<std::int32_t>(next.a % (static_cast<std::uint32_t>(capacity) + 2));
+  const auto moves = cache_.resize(wanted);
+  if (wanted < 1 || wanted > capacity) {
+    return expect_error(moves, error_code::invalid_argument, "resize beyond the capacity");
+  }
+  const auto& blocks = seen_.blocks;
+  const auto num_kept = blocks.in_use + blocks.retiring + (kind_.evicts ? 0 : blocks.evictable);
+  if (wanted < config_.num_blocks) {
+    const auto held = !kind_.moves_to_fit && may_hold_beyond(wanted);
+    if (num_kept > wanted || (held && !moves)) {
+      return expect_error(moves, error_code::in_use, "resize below what is in use");
+    }
+    if (kind_.moves_to_fit) {
+      expected_.evictions += std::max(std::int64_t{0}, num_kept + (kind_.evicts ? blocks.evictable : 0) - wanted);
+    } else {
+      expected_.evictions = cache_.statistics().evictions;  // those of cached blocks beyond the new size
+    }
+  }
+  expect_success(moves, "resize");
+  expect(kind_.moves_to_fit || moves->empty(), "a resize moved blocks while other threads may be at work");
+  ++(wanted < config_.num_blocks ? coverage_.shrinkings : coverage_.growths);
+  config_.num_blocks = wanted;
+  expect(std::ranges::all_of(*moves, [&](const block_pair& pair) { return pair.source >= wanted; }),
+         "a resize moved a block that could stay");
+  expect_equal(cache_.num_blocks(), wanted, "blocks of the pool");
+  follow_moves(*moves);
+  std::erase_if(published_, [&](const auto& entry) { return entry.first >= block_id{wanted}; });
+  std::erase_if(hidden_, [&](block_id block) { return block >= block_id{wanted}; });
+}
+
+/// Whether a sequence holds a block beyond this size, or a pin or a step may keep one there.
+bool cache_model::may_hold_beyond(std::int32_t num_blocks) const {
+  return !pins_.empty() || seen_.blocks.retiring != 0 || (!kind_.evicts && seen_.blocks.evictable != 0) ||
+         std::ranges::any_of(live_, [&](const model_sequence& s) {
+           return std::ranges::any_of(s.blocks, [&](block_id block) { return block >= block_id{num_blocks}; });
+         });
+}
+
+/// Renames blocks wherever the model knows them.
+void cache_model::follow_moves(std::span<const block_pair> moves) {
   auto names = std::map<block_id, block_id>{};
   auto destinations = std::set<std::int32_t>{};
-  for (const auto& [source, destination] : *moves) {
-    expect(destination < source, "compaction moved a block up");
-    expect(names.emplace(block_id{source}, block_id{destination}).second, "compaction moved a block twice");
-    expect(destinations.insert(destination).second, "compaction moved two blocks to one place");
+  for (const auto& [source, destination] : moves) {
+    expect(destination < source, "a block was moved up");
+    expect(names.emplace(block_id{source}, block_id{destination}).second, "a block was moved twice");
+    expect(destinations.insert(destination).second, "two blocks were moved to one place");
   }
   for (auto& s : live_) {
     for (auto& block : s.blocks) {
@@ -582,15 +636,12 @@ void cache_model::compact(const operation& next) {
     }
   }
   hidden_ = std::move(hidden);
-  coverage_.moves += static_cast<std::int64_t>(moves->size());
-  const auto again = cache_.compact();
-  expect(again && again->empty(), "compaction left a free block below another");
-  if (next.a % 2 == 0) {
-    check();
-    for (auto i = std::uint32_t{0}; i < live_.size(); ++i) {  // goes on where blocks have moved
-      compute({.what = action::compute, .a = i, .b = 1});
-    }
+  auto fences = std::map<block_id, std::uint64_t>{};
+  for (const auto& [block, step] : fences_) {
+    fences[names.contains(block) ? names[block] : block] = step;
   }
+  fences_ = std::move(fences);
+  coverage_.moves += static_cast<std::int64_t>(moves.size());
 }
 
 void cache_model::reset() {

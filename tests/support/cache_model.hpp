@@ -66,6 +66,8 @@ struct model_coverage {
   std::int64_t operations = 0;
   cache_statistics statistics;
   std::int64_t moves = 0;
+  std::int64_t growths = 0;
+  std::int64_t shrinkings = 0;
   std::int64_t revivals_checked = 0;  // hits on blocks that no live sequence held
   std::int64_t keyed_hits = 0;        // hits on blocks behind a key
   std::int64_t chunks = 0;            // of prompts, appended after creation
@@ -112,6 +114,9 @@ class cache_model {
   void retire_step(const operation& next);
   void retire(step_id step);
   void compact(const operation& next);
+  void resize(const operation& next);
+  [[nodiscard]] bool may_hold_beyond(std::int32_t num_blocks) const;
+  void follow_moves(std::span<const block_pair> moves);
   void reset();
   void advance_time(const operation& next);
   void update_batches(const operation& next);

@@ -27,6 +27,7 @@ enum class action : std::uint8_t {
   begin_step,
   retire_step,
   compact,
+  resize,
   reset,
   advance_time,
   update_batches,

@@ -55,6 +55,8 @@ class cache_under_test {
   virtual result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
                             token_rows<float> values) = 0;
   virtual result<std::vector<block_pair>> compact() = 0;
+  virtual result<std::vector<block_pair>> resize(std::int32_t num_blocks) = 0;
+  virtual std::int32_t num_blocks() const = 0;
   virtual result<std::int64_t> reset_prefix_cache() = 0;
   virtual cache_statistics statistics() const = 0;
   virtual std::vector<std::string> check_invariants() const = 0;
@@ -66,6 +68,7 @@ struct cache_kind {
   bool scaled = false;  // elements: numbers come back within half a scale, not exactly
   bool evicts = false;
   std::int32_t piece = 1;     // divides the head dimension
+  bool moves_to_fit = false;  // shrinking moves blocks that are in the way
   bool compiled_for = false;  // the eviction policy is part of the cache's type, not chosen when it is made
   std::unique_ptr<cache_under_test> (*make)(const cache_config&) = nullptr;
 };
@@ -143,6 +146,8 @@ class adapted_cache final : public cache_under_test {
     return cache_.read(layer, slots, keys, values);
   }
   result<std::vector<block_pair>> compact() override { return cache_.compact(); }
+  result<std::vector<block_pair>> resize(std::int32_t num_blocks) override { return cache_.resize(num_blocks); }
+  std::int32_t num_blocks() const override { return cache_.num_blocks(); }
   result<std::int64_t> reset_prefix_cache() override { return cache_.reset_prefix_cache(); }
   cache_statistics statistics() const override { return cache_.statistics(); }
   std::vector<std::string> check_invariants() const override { return cache_.check_invariants(); }
@@ -166,16 +171,18 @@ template <class Element, class Locking, class Eviction, class Layout>
   kind.name += Layout::storage == storage_order::layer_major ? "layer_major" : "block_major";
   kind.scaled = Element::scaled;
   kind.evicts = evicts<Eviction>;
+  kind.moves_to_fit = detail::runs_alone<Locking>;
   return kind;
 }
 
 /// A cache compiled for its eviction policy.
-template <class Element, class Locking, class Eviction, class Layout = nhd_layer_major>
+template <class Element, class Locking, class Eviction, class Layout = nhd_layer_major,
+          class Allocator = host_allocator>
 [[nodiscard]] cache_kind make_kind() {
   auto kind = describe_kind<Element, Locking, Eviction, Layout>();
   kind.compiled_for = true;
   kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache<kv_cache<Element, Locking, Eviction, Layout>>>(config);
+    return std::make_unique<adapted_cache<kv_cache<Element, Locking, Eviction, Layout, Allocator>>>(config);
   };
   return kind;
 }

@@ -8,10 +8,12 @@
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
 #include <pagedkv/pool/free_lists.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace pagedkv::testing {
 
@@ -27,6 +29,13 @@ class one_step_free_list {
   void push(block_id block) noexcept {
     operations_.fetch_add(1, std::memory_order_acq_rel);
     blocks_.push(block);
+  }
+  template <class Visit>
+  void take_from(block_id first, Visit&& visit) noexcept {
+    operations_.fetch_add(1, std::memory_order_acq_rel);
+    auto taken = std::vector<block_id>{};
+    blocks_.take_from(first, [&](block_id block) { taken.push_back(block); });
+    std::ranges::for_each(taken, visit);  // which may let other threads run
   }
 
   [[nodiscard]] std::int32_t size() const noexcept { return blocks_.size(); }

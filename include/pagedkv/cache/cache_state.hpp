@@ -38,8 +38,8 @@ struct cache_state {
 
   cache_state(const cache_config& valid, Events stream)
       : config(valid),
-        pool(config.num_blocks),
-        index(config.num_blocks, config.block_size, config.hash_seed != 0 ? config.hash_seed : random_seed()),
+        pool(config.num_blocks, config.capacity()),
+        index(config.capacity(), config.block_size, config.hash_seed != 0 ? config.hash_seed : random_seed()),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {}
@@ -48,9 +48,9 @@ struct cache_state {
   [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {
     return (static_cast<std::size_t>(num_tokens) + block_size() - 1) / block_size();
   }
-  /// Length of a block table for all tokens that a sequence may have; not more than the pool.
+  /// Length of a block table for all tokens that a sequence may have; not more than the capacity.
   [[nodiscard]] std::size_t blocks_expected(const sequence_options& options) const noexcept {
-    return std::min(blocks_for(options.expected_tokens), static_cast<std::size_t>(config.num_blocks));
+    return std::min(blocks_for(options.expected_tokens), static_cast<std::size_t>(config.capacity()));
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
@@ -102,11 +102,11 @@ struct cache_state {
   /// More blocks than the pool has, whatever is released.
   [[nodiscard]] error exceeds_pool(std::size_t num_needed) const noexcept {
     return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
-            config.num_blocks};
+            pool.size()};
   }
   /// The same for an operation that is refused: counted and reported.
   [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
-    note_refusal(static_cast<std::int64_t>(num_needed), config.num_blocks);
+    note_refusal(static_cast<std::int64_t>(num_needed), pool.size());
     return exceeds_pool(num_needed);
   }
 
@@ -154,6 +154,7 @@ struct cache_state {
   counters<cache_statistics, Locking> counts;
   typename Locking::template atomic<std::int64_t> peak_in_use{0};
   typename Locking::template atomic<std::int64_t> now{0};
+  typename Locking::template atomic<bool> resizing{false};
   [[no_unique_address]] Events events;
 
  private:

@@ -17,6 +17,7 @@
 #include <pagedkv/cache/operations/invalidate.hpp>
 #include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/release.hpp>
+#include <pagedkv/cache/operations/resize.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
@@ -53,7 +54,8 @@ namespace pagedkv {
 /// Operations return a value or an error; a failed operation changes nothing. Only the constructor throws. Of two
 /// concurrent operations on one sequence, the second waits under the locks, and gets `sequence_busy` under a lock-free
 /// policy. With a locking policy other than `single_thread`, every operation may be called from any thread; only
-/// `compact` and `check_invariants` run alone, which they ensure themselves except under lock-free policies.
+/// `compact` and `check_invariants` run alone, which they ensure themselves except under lock-free policies. (So does
+/// `resize`, which needs it only to move blocks.)
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
 ///
@@ -113,6 +115,11 @@ class basic_kv_cache {
   }
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
+  /// Blocks of the pool now: `cache_config::num_blocks` until the first `resize`.
+  [[nodiscard]] std::int32_t num_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.size();
+  }
 
   /// Starts a sequence with a prompt, which may be empty. Allocates blocks for all of the prompt, or for
   /// `sequence_options::first_chunk` of its uncached tokens; all or nothing. At least the last token is left to
@@ -528,6 +535,26 @@ class basic_kv_cache {
     return detail::evict(state_, blocks, step);
   }
 
+  /// Changes the number of blocks, between 1 and `cache_config::capacity`. With a `resizable_allocator`, memory comes and goes
+  /// with them; addresses and strides stay, so captured kernels go on working. Growing keeps everything where it is.
+  /// Shrinking evicts, in the order of the policy, as many blocks as do not fit, and moves those with higher ids to free
+  /// ones below, as `compact` does; returns the moves. They run on `on`: order it after all kernels that use the blocks,
+  /// also those of open steps, because the call waits for `on` before it gives memory back. Callers rebuild slot mappings;
+  /// batches adapt at their next update. Linear in the pool and in all block tables if blocks move, otherwise in the pool.
+  ///
+  /// Under lock-free policies other threads may be at work, and nothing moves: cached blocks beyond the new size are evicted.
+  /// `compact` before, with no other thread at work, gathers the blocks in use below.
+  ///
+  /// Errors: `in_use` when blocks in use, retiring or under a lease do not fit, or while another thread changes the size;
+  /// `invalid_argument`; `out_of_memory`; those of the backend, after which evicted blocks stay evicted.
+  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
+    const auto guard = whole_guard{mutex_};
+    return detail::resize(
+        state_, storage_, num_blocks,
+        [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.view(), moves, on); },
+        [&] { return backend_.synchronize(on); });
+  }
+
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -552,7 +579,7 @@ class basic_kv_cache {
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto profile = detail::profile_metadata(state_);
-    profile.payload = storage_.bytes();
+    profile.payload = storage_.bytes_for(state_.pool.size());
     return profile;
   }
 

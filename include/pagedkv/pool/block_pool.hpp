@@ -20,7 +20,8 @@
 
 namespace pagedkv {
 
-/// Owns the block ids: their states (free, in use, evictable, retiring) and their reference counts.
+/// Owns the block ids: their states (free, in use, evictable, retiring) and their reference counts. Metadata is for the
+/// capacity; ids from the size on are outside the pool.
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
@@ -28,21 +29,26 @@ namespace pagedkv {
 template <locking Locking, eviction_policy Eviction>
 class block_pool {
  public:
-  explicit block_pool(std::int32_t num_blocks)
-      : num_blocks_(num_blocks),
-        states_(num_blocks),
-        free_(num_blocks),
-        victims_(num_blocks),
-        retirement_(num_blocks) {}
+  explicit block_pool(std::int32_t num_blocks) : block_pool(num_blocks, num_blocks) {}
+  block_pool(std::int32_t num_blocks, std::int32_t capacity)
+      : size_(num_blocks), states_(capacity), free_(capacity), victims_(capacity), retirement_(capacity) {
+    if (num_blocks < capacity) {
+      take_free_from(block_id{num_blocks});
+    }
+  }
 
-  [[nodiscard]] std::int32_t size() const noexcept { return num_blocks_; }
+  [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
   [[nodiscard]] block_state state(block_id block) const noexcept { return states_.words[block]; }
   /// Exact unless other threads are at work. Otherwise, free and evictable blocks may be counted too high, never too
   /// low; no count is negative, and they add up.
   [[nodiscard]] block_counts counts() const noexcept {
     auto counts = block_counts{};
     const auto num_evictable = states_.tally.num_evictable([&] { counts.free = free_.size(); });
-    counts.in_use = num_blocks_ - counts.free;
+    const auto num_blocks = std::int64_t{size()};
+    if constexpr (Locking::family::concurrent) {
+      counts.free = std::min(counts.free, num_blocks);  // the pool may grow between the two readings
+    }
+    counts.in_use = num_blocks - counts.free;
     counts.evictable = std::clamp(num_evictable, std::int64_t{0}, counts.in_use);
     counts.in_use -= counts.evictable;
     counts.retiring = std::clamp(states_.tally.num_retiring(), std::int64_t{0}, counts.in_use);
@@ -68,7 +74,7 @@ class block_pool {
   /// Number of blocks in use or retiring, in O(blocks). Blocks that stay so during the call are counted.
   [[nodiscard]] std::int64_t count_occupied() const noexcept {
     auto num = std::int64_t{0};
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
+    for (auto block = block_id{0}; block < block_id{size()}; block = next(block)) {
       const auto seen = state(block);
       num += seen.count() > 0 || seen.retiring();
     }
@@ -208,7 +214,7 @@ class block_pool {
     }
     return false;
   }
-  void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of({})); }
+  void release(block_id block, const block_release& how) noexcept { release(block, how, fence_of(step_set{})); }
 
   /// Puts a published block, to which the caller has a reference, out of the reach of hits: it is freed with its last
   /// reference. False when another thread has done so. The caller takes it out of the prefix index.
@@ -261,7 +267,7 @@ class block_pool {
   template <class Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
-    for (auto block = block_id{0}; block < block_id{num_blocks_}; block = next(block)) {
+    for (auto block = block_id{0}; block < block_id{size()}; block = next(block)) {
       num_forgotten += forget(block, chains);
     }
     return num_forgotten;
@@ -291,8 +297,7 @@ class block_pool {
     return seen.count() == 1 && !seen.published();
   }
 
-  /// Renames blocks in this order (see `plan_moves`). Requires that no step is in flight and no other thread uses the
-  /// pool.
+  /// Renames blocks in this order (see `plan_moves`). Requires that no other thread uses the pool.
   void apply_moves(std::span<const block_pair> moves) noexcept {
     while (free_.pop() != no_block) {
     }
@@ -301,12 +306,67 @@ class block_pool {
       states_.words.set(block_id{from}, block_state{});
       victims_.rename(block_id{from}, block_id{to});
     }
-    for (auto block = to_block(static_cast<std::size_t>(num_blocks_)); block > block_id{0};) {
+    for (auto block = to_block(static_cast<std::size_t>(size())); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
       if (state(block).word() == 0) {
         free_.push(block);
       }
     }
+    for (const auto& pair : moves) {
+      const auto block = block_id{pair.destination};
+      if (const auto step = state(block).step(); step != 0) {
+        watch(block, step);
+      }
+    }
+  }
+
+  /// Adds the ids up to a new size. All of them are free.
+  void grow_to(std::int32_t num_blocks) noexcept {
+    const auto first = to_index(block_id{size()});
+    size_.store(num_blocks, std::memory_order_release);
+    for (auto index = static_cast<std::size_t>(num_blocks); index-- > first;) {
+      set_free(to_block(index));
+    }
+  }
+
+  /// Number of blocks from this id on that would not leave the pool: in use, retiring, under a lease, or evictable under a
+  /// policy that evicts nothing.
+  [[nodiscard]] std::int64_t count_held_from(block_id first) const noexcept {
+    auto num = std::int64_t{0};
+    for (auto block = first; block < block_id{size()}; block = next(block)) {
+      const auto seen = state(block);
+      num += seen.word() != 0 && !(evicts<Eviction> && seen.evictable() && seen.leases() == 0);
+    }
+    return num;
+  }
+
+  /// Removes the ids from a new size on. Evicts the evictable ones among them. False when other blocks are there, or
+  /// another thread has its hands on one; then the pool keeps its size and its blocks.
+  template <class Chains>
+  [[nodiscard]] bool shrink_to(std::int32_t num_blocks, Chains& chains, std::int64_t& num_evicted) noexcept {
+    const auto first = block_id{num_blocks};
+    const auto end = block_id{size()};
+    const auto num_invalidations = invalidations_ended_.load(std::memory_order_acquire);
+    auto taken = first;
+    for (auto attempts = 0; taken < end && attempts < max_attempts; ++attempts) {
+      take_free_from(first);
+      while (taken < end && (is_outside(taken) || (evicts<Eviction> && victims_.claim(taken, states_, chains)))) {
+        taken = next(taken);
+      }
+    }
+    if (taken < end) {
+      give_back_tail(first, taken, chains, num_invalidations);
+      return false;
+    }
+    for (auto block = first; block < end; block = next(block)) {
+      if (!is_outside(block)) {
+        chains.erase(block);
+        states_.words.set(block, block_state::outside());
+        ++num_evicted;
+      }
+    }
+    size_.store(num_blocks, std::memory_order_release);
+    return true;
   }
 
   [[nodiscard]] contention_counts contention() const noexcept {
@@ -339,6 +399,26 @@ class block_pool {
       states_.tally.add_retiring(1);
       states_.words.set(block, block_state{}.with_step(fence));
       watch(block, fence);
+    }
+  }
+
+  [[nodiscard]] bool is_outside(block_id block) const noexcept {
+    return state(block).word() == block_state::outside().word();
+  }
+
+  void take_free_from(block_id first) noexcept {
+    free_.take_from(first, [&](block_id block) { states_.words.set(block, block_state::outside()); });
+  }
+
+  /// Undoes a shrinking that came as far as `taken`.
+  template <class Chains>
+  void give_back_tail(block_id first, block_id taken, Chains& chains, std::uint64_t num_invalidations) noexcept {
+    for (auto block = first; block < block_id{size()}; block = next(block)) {
+      if (is_outside(block)) {
+        set_free(block);
+      } else if (block < taken) {
+        restore_victim(block, chains, num_invalidations);
+      }
     }
   }
 
@@ -396,7 +476,7 @@ class block_pool {
     }
   }
 
-  std::int32_t num_blocks_;
+  typename Locking::template atomic<std::int32_t> size_;
   mutable block_states<Locking> states_;  // queries take and end leases
   free_list_for<Locking> free_;
   victim_search<Locking, Eviction> victims_;

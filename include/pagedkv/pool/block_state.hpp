@@ -17,6 +17,7 @@ namespace pagedkv {
 /// | evictable | 0     | yes       | no      | 0                                            |
 /// | claimed   | 0     | yes       | yes     | either: one thread is taking it away         |
 /// | retiring  | 0     | either    | no      | the step that it waits for                   |
+/// | outside   | 0     | no        | yes     | 0: the pool is too small for its id          |
 class block_state {
  public:
   static constexpr std::uint32_t max_count = (std::uint32_t{1} << 20) - 1;
@@ -26,6 +27,7 @@ class block_state {
   constexpr explicit block_state(std::uint64_t word) noexcept : word_(word) {}
 
   [[nodiscard]] static constexpr block_state fresh() noexcept { return block_state{1}; }
+  [[nodiscard]] static constexpr block_state outside() noexcept { return block_state{claimed_bit}; }
 
   [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
   [[nodiscard]] constexpr std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(word_ & max_count); }

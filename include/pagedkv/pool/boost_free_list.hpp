@@ -36,6 +36,20 @@ class boost_free_list {
     ids_.bounded_push(static_cast<std::int32_t>(block));
   }
 
+  template <class Visit>
+  void take_from(block_id first, Visit&& visit) noexcept {
+    auto kept = boost::lockfree::stack<std::int32_t, boost::lockfree::fixed_sized<true>>(
+        static_cast<std::size_t>(num_blocks_));
+    for (auto block = pop(); block != no_block; block = pop()) {
+      if (block < first) {
+        kept.bounded_push(static_cast<std::int32_t>(block));
+      } else {
+        visit(block);
+      }
+    }
+    kept.consume_all([&](std::int32_t id) { push(block_id{id}); });
+  }
+
   [[nodiscard]] std::int32_t size() const noexcept { return num_free_.load(std::memory_order_acquire); }
 
   template <class Visit>

@@ -89,6 +89,35 @@ class lock_free_free_list {
     fill_slot(own, pushing, block);
   }
 
+  /// Visits all slots. Single ids that stay are out of the list for a moment, as if another thread had popped them.
+  template <class Visit>
+  void take_from(block_id first, Visit&& visit) noexcept {
+    const auto lowest = static_cast<std::int32_t>(first);
+    const auto found = [&](std::int32_t id) {
+      popped_without_cache_.fetch_add(1, std::memory_order_release);
+      visit(block_id{id});
+    };
+    for (auto slot = std::uint32_t{0}; slot < num_magazines_ * stride; ++slot) {
+      auto id = level_of(slot) < MagazineSize ? slots_[slot].load(std::memory_order_acquire) : no_id;
+      if (id >= lowest && slots_[slot].compare_exchange_strong(id, no_id, std::memory_order_acq_rel,
+                                                               std::memory_order_acquire)) {
+        found(id);
+      }
+    }
+    auto kept = stack{};
+    for (auto id = singles_.pop(next_single_); id != stack::none; id = singles_.pop(next_single_)) {
+      if (static_cast<std::int32_t>(id) >= lowest) {
+        found(static_cast<std::int32_t>(id));
+      } else {
+        popped_without_cache_.fetch_add(1, std::memory_order_release);
+        kept.push(next_single_, id);
+      }
+    }
+    for (auto id = kept.pop(next_single_); id != stack::none; id = kept.pop(next_single_)) {
+      push_without_cache(to_block(id));
+    }
+  }
+
   /// Visits all caches. With other threads at work, never less than the size at some moment of the call.
   [[nodiscard]] std::int32_t size() const noexcept {
     // Pops first: then every push that enabled a counted pop is also counted.

@@ -59,6 +59,24 @@ class sharded_free_list {
     static_cast<void>(push_to(shards_[own], block, true));
   }
 
+  template <class Visit>
+  void take_from(block_id first, Visit&& visit) noexcept {
+    for (auto& each : shards_) {
+      const auto guard = eager_guard{each.mutex, true};
+      for (auto* link = &each.top; *link != no_block;) {
+        const auto block = *link;
+        auto& below = below_[to_index(block)];
+        if (block < first) {
+          link = &below;
+        } else {
+          *link = below;
+          size_.fetch_sub(1, std::memory_order_release);
+          visit(block);
+        }
+      }
+    }
+  }
+
   [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_acquire); }
   template <class Visit>
   void for_each(Visit&& visit) const {

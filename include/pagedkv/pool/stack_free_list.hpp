@@ -35,6 +35,17 @@ class stack_free_list {
     blocks_.push_back(block);
   }
 
+  template <class Visit>
+  void take_from(block_id first, Visit&& visit) noexcept {
+    std::erase_if(blocks_, [&](block_id block) {
+      const auto taken = block >= first;
+      if (taken) {
+        visit(block);
+      }
+      return taken;
+    });
+  }
+
   [[nodiscard]] std::int32_t size() const noexcept { return static_cast<std::int32_t>(blocks_.size()); }
 
   template <class Visit>

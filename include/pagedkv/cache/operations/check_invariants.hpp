@@ -24,14 +24,14 @@ class invariant_check {
     count_free();
     auto counted = block_counts{};
     for (std::size_t i = 0; i < num_blocks(); ++i) {
-      check_block(to_block(i), counted);
+      i < static_cast<std::size_t>(state_.pool.size()) ? check_block(to_block(i), counted) : check_outside(to_block(i));
     }
     check_counts(counted);
     return std::move(broken_);
   }
 
  private:
-  [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.config.num_blocks); }
+  [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.config.capacity()); }
 
   void expect(bool holds, const char* sentence, std::int64_t which) {
     if (!holds) {
@@ -125,9 +125,17 @@ class invariant_check {
            name);
   }
 
+  void check_outside(block_id block) {
+    expect(state_.pool.state(block).word() == block_state::outside().word() && references_[to_index(block)] == 0 &&
+               times_free_[to_index(block)] == 0,
+           "a block outside the pool has a state, a holder or a place in the free list", std::int64_t(block));
+  }
+
   void check_counts(const block_counts& counted) {
     const auto kept = state_.pool.counts();
     expect(kept.free == counted.free, "the free list differs in size from the free blocks", kept.free);
+    expect(kept.free + kept.in_use + kept.evictable + kept.retiring == state_.pool.size(),
+           "the blocks of all states do not add up to the pool", state_.pool.size());
     expect(kept.evictable == counted.evictable, "the count of evictable blocks is wrong", kept.evictable);
     expect(kept.retiring == counted.retiring, "the count of retiring blocks is wrong", kept.retiring);
     expect(state_.pool.step_in_flight() || counted.retiring == 0, "blocks are retiring with no step in flight",

@@ -13,24 +13,24 @@
 
 namespace pagedkv::detail {
 
-/// Where compaction would move blocks. No sources are destinations.
+/// Where compaction would move blocks from `first` on. No sources are destinations.
 template <class State>
-[[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state) noexcept {
+[[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state, std::size_t first = 0) noexcept {
   const auto plan = [&]() -> result<std::vector<block_pair>> {
     auto moves = std::vector<block_pair>{};
-    plan_moves(state.pool, [&](block_id from, block_id to) {
+    plan_moves(state.pool, first, [&](block_id from, block_id to) {
       moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
     });
     return moves;
   };
-  return with_memory(plan, error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks});
+  return with_memory(plan, error{error_code::out_of_memory, "number of blocks to compact", state.pool.size()});
 }
 
 /// The id of every block after the moves.
 template <class State>
 [[nodiscard]] result<std::vector<block_id>> new_names(const State& state, std::span<const block_pair> moves) noexcept {
   const auto rename = [&]() -> result<std::vector<block_id>> {
-    auto names = std::vector<block_id>(static_cast<std::size_t>(state.config.num_blocks));
+    auto names = std::vector<block_id>(static_cast<std::size_t>(state.config.capacity()));
     for (std::size_t i = 0; i < names.size(); ++i) {
       names[i] = to_block(i);
     }
@@ -39,7 +39,7 @@ template <class State>
     }
     return names;
   };
-  return with_memory(rename, error{error_code::out_of_memory, "number of blocks to compact", state.config.num_blocks});
+  return with_memory(rename, error{error_code::out_of_memory, "number of blocks to compact", state.pool.size()});
 }
 
 /// Renames moved blocks wherever they are named: linear in the pool and in all block tables.

@@ -72,7 +72,7 @@ template <class State>
     }
   }
   const auto num_blocks = state.blocks_for(num_prompt);
-  if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
+  if (num_blocks > static_cast<std::size_t>(state.pool.size())) {
     return state.never_fits(num_blocks);
   }
   if (!s.blocks.try_reserve(std::max(num_blocks, state.blocks_expected(options))) ||

@@ -70,7 +70,7 @@ std::int64_t invalidate_salt(State& state, salt salt) noexcept {
   const auto during = invalidation{state.pool};
   const auto leases = leases_of(state);
   auto count = std::int64_t{0};
-  for (std::size_t i = 0; i < static_cast<std::size_t>(state.config.num_blocks); ++i) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(state.pool.size()); ++i) {
     const auto block = to_block(i);
     if (!leases.take(block)) {
       continue;
@@ -89,10 +89,11 @@ std::int64_t invalidate_salt(State& state, salt salt) noexcept {
 /// Invalidates those of these blocks that are cached; returns how many. Errors: `invalid_argument` outside the pool.
 template <class State>
 [[nodiscard]] result<std::int64_t> invalidate_blocks(State& state, std::span<const block_id> blocks) noexcept {
-  const auto outside = [&](block_id block) { return to_index(block) >= static_cast<std::size_t>(state.config.num_blocks); };
+  const auto num_blocks = state.pool.size();
+  const auto outside = [&](block_id block) { return to_index(block) >= static_cast<std::size_t>(num_blocks); };
   if (const auto found = std::ranges::find_if(blocks, outside); found != blocks.end()) {
     return error{error_code::invalid_argument, "block to invalidate", static_cast<std::int64_t>(*found),
-                 state.config.num_blocks};
+                 num_blocks};
   }
   const auto during = invalidation{state.pool};
   auto count = std::int64_t{0};

@@ -26,7 +26,7 @@ template <class State>
     return checked.error();
   }
   const auto num_blocks = state.blocks_for(num_tokens);
-  if (num_blocks > static_cast<std::size_t>(state.config.num_blocks)) {
+  if (num_blocks > static_cast<std::size_t>(state.pool.size())) {
     return state.exceeds_pool(num_blocks);
   }
   const auto plan =

@@ -19,7 +19,7 @@ template <class State, class Copy>
   const auto total = std::max(size, state.blocks_for(num_tokens));
   const auto num_fresh = total - size + (must_copy ? 1 : 0);
   const auto num_held = total - s.blocks.num_dropped();
-  if (num_held > static_cast<std::size_t>(state.config.num_blocks)) {
+  if (num_held > static_cast<std::size_t>(state.pool.size())) {
     return state.never_fits(num_held);
   }
   if (!s.blocks.try_reserve(size + num_fresh)) {

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <pagedkv/cache/operations/compact.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagedkv::detail {
+
+/// Whether an operation can keep all other threads out of the cache.
+template <locking Locking>
+inline constexpr bool runs_alone =
+    !Locking::family::concurrent || !std::same_as<typename Locking::cache_mutex, no_mutex>;
+
+/// Marks the time in which one thread changes the size.
+template <class State>
+class [[nodiscard]] size_change {
+ public:
+  explicit size_change(State& state) noexcept
+      : state_(state), first_(!state.resizing.exchange(true, std::memory_order_acquire)) {}
+  size_change(const size_change&) = delete;
+  size_change& operator=(const size_change&) = delete;
+  ~size_change() {
+    if (first_) {
+      state_.resizing.store(false, std::memory_order_release);
+    }
+  }
+
+  [[nodiscard]] bool first() const noexcept { return first_; }
+
+ private:
+  State& state_;
+  bool first_;
+};
+
+/// Evicts so many blocks that the rest fits into a pool of this size. No other thread is at work.
+template <class State>
+void evict_to_fit(State& state, std::int64_t num_blocks) noexcept {
+  const auto counts = state.pool.counts();
+  auto num_left = counts.in_use + counts.retiring + counts.evictable - num_blocks;
+  auto watched = state.chains();
+  auto victims = std::array<block_id, 64>{};
+  while (num_left > 0) {
+    const auto wanted = std::span{victims}.first(std::min(static_cast<std::size_t>(num_left), victims.size()));
+    const auto num_evicted = static_cast<std::int64_t>(state.pool.evict(wanted, watched, state.time(), 0));
+    if (num_evicted == 0) {
+      break;
+    }
+    count<&cache_statistics::evictions>(state.counts, num_evicted);
+    num_left -= num_evicted;
+  }
+}
+
+/// Takes the blocks from `num_blocks` on out of the pool, the cached ones among them too.
+template <class State>
+[[nodiscard]] result<void> cut_tail(State& state, std::int32_t num_blocks) noexcept {
+  const auto num_held = state.pool.count_held_from(block_id{num_blocks});
+  auto watched = state.chains();
+  auto num_evicted = std::int64_t{0};
+  if (num_held != 0 || !state.pool.shrink_to(num_blocks, watched, num_evicted)) {
+    return error{error_code::in_use, "number of held blocks beyond the new size", std::max(num_held, std::int64_t{1}),
+                 0};
+  }
+  count<&cache_statistics::evictions>(state.counts, num_evicted);
+  return {};
+}
+
+/// Moves the blocks from `num_blocks` on to free ones below, after it has evicted as many as do not fit.
+template <class State, class Move, class Wait>
+[[nodiscard]] result<std::vector<block_pair>> shrink_alone(State& state, std::int32_t num_blocks, Move move,
+                                                           Wait wait) noexcept {
+  if (const auto staying = state.pool.size() - state.pool.num_available(); staying > num_blocks) {
+    return error{error_code::in_use, "number of blocks that the pool has to keep", staying, num_blocks};
+  }
+  evict_to_fit(state, num_blocks);
+  auto moves = plan_compaction(state, static_cast<std::size_t>(num_blocks));
+  if (!moves) {
+    return moves;
+  }
+  const auto names = moves->empty() ? result<std::vector<block_id>>{std::vector<block_id>{}} : new_names(state, *moves);
+  if (!names) {
+    return names.error();
+  }
+  if (const result<void> moved = moves->empty() ? result<void>{} : move(*moves); !moved) {
+    return moved.error();
+  }
+  if (const result<void> idle = wait(); !idle) {
+    return idle.error();
+  }
+  if (!moves->empty()) {
+    apply_moves(state, *moves, *names);
+  }
+  if (const auto cut = cut_tail(state, num_blocks); !cut) {
+    return cut.error();
+  }
+  return moves;
+}
+
+/// The same where other threads may be at work: moves nothing, and evicts the cached blocks from `num_blocks` on.
+template <class State, class Wait>
+[[nodiscard]] result<std::vector<block_pair>> shrink_among_others(State& state, std::int32_t num_blocks,
+                                                                  Wait wait) noexcept {
+  const auto before = state.pool.size();
+  if (const auto cut = cut_tail(state, num_blocks); !cut) {
+    return cut.error();
+  }
+  if (const result<void> idle = wait(); !idle) {
+    state.pool.grow_to(before);
+    return idle.error();
+  }
+  return std::vector<block_pair>{};
+}
+
+/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them, `wait()` waits for
+/// the device's work on blocks whose memory goes.
+template <class State, class Storage, class Move, class Wait>
+[[nodiscard]] result<std::vector<block_pair>> resize(State& state, Storage& storage, std::int32_t num_blocks, Move move,
+                                                     Wait wait) noexcept {
+  if (num_blocks < 1 || num_blocks > state.config.capacity()) {
+    return error{error_code::invalid_argument, "number of blocks", num_blocks,
+                 num_blocks < 1 ? 1 : state.config.capacity()};
+  }
+  const auto change = size_change{state};
+  if (!change.first()) {
+    return error{error_code::in_use, "number of other changes of the size", 1, 0};
+  }
+  if (num_blocks >= state.pool.size()) {
+    if (const auto grown = storage.resize(num_blocks); !grown) {
+      return grown.error();
+    }
+    state.pool.grow_to(num_blocks);
+    return std::vector<block_pair>{};
+  }
+  const auto wait_if_needed = [&]() -> result<void> {
+    return storage.bytes_for(num_blocks) == storage.bytes() ? result<void>{} : wait();
+  };
+  auto moves = [&] {
+    if constexpr (runs_alone<typename State::locking_type>) {
+      return shrink_alone(state, num_blocks, move, wait_if_needed);
+    } else {
+      return shrink_among_others(state, num_blocks, wait_if_needed);
+    }
+  }();
+  if (moves) {
+    static_cast<void>(storage.resize(num_blocks));
+  }
+  return moves;
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,241 @@
+#include "../support/cache_fixture.hpp"
+#include "../support/recording_backend.hpp"
+#include "../support/small_granules.hpp"
+
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+template <class... Policies>
+using resized_cache = kv_cache<float32, reserving_allocator, Policies...>;
+
+[[nodiscard]] cache_config growing_cache(std::int32_t num_blocks, std::int32_t max_blocks) {
+  auto config = small_cache(num_blocks);
+  config.max_blocks = max_blocks;
+  return config;
+}
+
+/// Has memory for the first call.
+struct mapped_once : small_granules {
+  bool first = true;
+
+  [[nodiscard]] bool map(std::byte*, std::size_t) noexcept { return std::exchange(first, false); }
+};
+
+/// Writes the numbers of these tokens to a sequence's slots, or compares them.
+template <class Cache>
+void write_rows(Cache& cache, sequence_id id, const tokens& of) {
+  auto slots = std::vector<slot>(of.size());
+  REQUIRE(cache.slot_mapping(id, 0, slots));
+  auto numbers = std::vector<float>{};
+  for (const auto each : of) {
+    numbers.insert(numbers.end(), {static_cast<float>(each), -static_cast<float>(each)});
+  }
+  REQUIRE(cache.write(0, slots, {numbers.data(), 2, 2, std::ssize(of)}, {numbers.data(), 2, 2, std::ssize(of)}));
+}
+template <class Cache>
+[[nodiscard]] bool holds_rows(Cache& cache, sequence_id id, const tokens& of) {
+  auto slots = std::vector<slot>(of.size());
+  REQUIRE(cache.slot_mapping(id, 0, slots));
+  auto keys = std::vector<float>(2 * of.size());
+  auto values = keys;
+  REQUIRE(cache.read(0, slots, {keys.data(), 2, 2, std::ssize(of)}, {values.data(), 2, 2, std::ssize(of)}));
+  auto all = true;
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    const auto number = static_cast<float>(of[i]);
+    all = all && keys[2 * i] == number && values[2 * i + 1] == -number;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a pool grows to its capacity and shrinks to what is in use", "[cache][resize]",
+                   (resized_cache<single_thread>), (resized_cache<rw_lock>), (resized_cache<sharded_mutex>),
+                   (resized_cache<lock_free, clock_sweep>), (kv_cache<float32>)) {
+  auto cache = TestType{growing_cache(4, 40)};
+  const auto view = cache.view();
+  CHECK(cache.num_blocks() == 4);
+  const auto first = create_committed(cache, text(0, 16));
+  write_rows(cache, first, text(0, 16));
+  CHECK(cache.create_sequence(text(100, 17)).error().code == error_code::never_fits);
+  CHECK(cache.create_sequence(text(100, 4)).error().code == error_code::capacity_exhausted);
+  REQUIRE(cache.resize(40));
+  CHECK(cache.num_blocks() == 40);
+  CHECK(cache.statistics().blocks == block_counts{.free = 36, .in_use = 4});
+  const auto second = create_committed(cache, text(100, 100));
+  write_rows(cache, second, text(100, 100));
+  check_sound(cache);
+
+  const auto refused = cache.resize(28);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::in_use);
+  CHECK(cache.num_blocks() == 40);
+  CHECK(cache.statistics().blocks == block_counts{.free = 11, .in_use = 29});
+  REQUIRE(cache.compact());
+  REQUIRE(cache.resize(29));
+  CHECK(cache.view().base == view.base);
+  CHECK(cache.view().layer_stride == view.layer_stride);
+  CHECK(holds_rows(cache, first, text(0, 16)));
+  CHECK(holds_rows(cache, second, text(100, 100)));
+  CHECK(cache.append(second, 7).error().code == error_code::capacity_exhausted);
+  check_sound(cache);
+  for (const auto wrong : {0, -1, 41}) {
+    CHECK(cache.resize(wrong).error().code == error_code::invalid_argument);
+  }
+  release_all(cache, {first, second});
+  REQUIRE(cache.resize(1));
+  REQUIRE(cache.resize(40));
+  CHECK(cache.statistics().blocks.free >= 39);
+  check_sound(cache);
+}
+
+TEMPLATE_TEST_CASE("shrinking moves the blocks that are in the way", "[cache][resize]", (resized_cache<single_thread>),
+                   (resized_cache<rw_lock>), (resized_cache<sharded_mutex>)) {
+  auto cache = TestType{small_cache(30)};
+  const auto filler = cache.create_sequence(text(100, 40)).value().id;
+  const auto cached = create_committed(cache, text(0, 20));
+  const auto used = create_committed(cache, text(50, 30));
+  const auto pinned = cache.pin(text(0, 9)).value();
+  write_rows(cache, cached, text(0, 20));
+  write_rows(cache, used, text(50, 30));
+  REQUIRE(cache.release(cached));
+  REQUIRE(cache.release(filler));
+  const auto before = cache.statistics();
+  const auto moves = cache.resize(13).value();
+  CHECK(moves.size() == 10);
+  CHECK(cache.statistics().evictions == before.evictions);
+  CHECK(cache.statistics().blocks == block_counts{.in_use = 10, .evictable = 3});
+  for (const auto block : table_of(cache, used)) {
+    CHECK(block < block_id{13});
+  }
+  CHECK(holds_rows(cache, used, text(50, 30)));
+  CHECK(num_cached(cache, text(0, 20)) == 20);
+  check_sound(cache);
+  const auto again = cache.create_sequence(text(0, 20)).value();
+  CHECK(again.num_cached_tokens == 16);
+  CHECK(holds_rows(cache, again.id, text(0, 16)));
+  REQUIRE(cache.unpin(pinned.id));
+  release_all(cache, {used, again.id});
+}
+
+TEST_CASE("shrinking evicts what does not fit, in the policy's order, and says so", "[cache][resize]") {
+  auto events = event_queues{small_cache(1).block_size};
+  auto cache = kv_cache<float32, lru, event_queues>{small_cache(20), events};
+  for (const auto first : {0, 100, 200, 300}) {
+    release_all(cache, {create_committed(cache, text(first, 20))});
+  }
+  release_all(cache, {create_committed(cache, text(0, 20))});  // the first is now the last that was used
+  events.drain([](const cache_event&) {});
+  REQUIRE(cache.resize(10));
+  auto num_evicted = 0;
+  events.drain([&](const cache_event& event) { num_evicted += event.kind == event_kind::evicted; });
+  CHECK(num_evicted == 10);
+  CHECK(cache.statistics().evictions == 11);  // one for the repetition
+  CHECK(cache.statistics().blocks == block_counts{.evictable = 10});
+  CHECK(num_cached(cache, text(0, 20)) == 20);
+  CHECK(num_cached(cache, text(300, 20)) == 20);
+  CHECK(num_cached(cache, text(100, 20)) == 0);
+  CHECK(num_cached(cache, text(200, 20)) == 0);
+  check_sound(cache);
+}
+
+TEST_CASE("a policy that evicts nothing keeps its blocks while the pool shrinks", "[cache][resize]") {
+  auto cache = kv_cache<float32, no_eviction>{small_cache(20)};
+  const auto filler = cache.create_sequence(text(100, 20)).value().id;
+  release_all(cache, {create_committed(cache, text(0, 20)), filler});
+  CHECK(cache.resize(4).error().code == error_code::in_use);
+  CHECK(cache.resize(5)->size() == 5);
+  CHECK(num_cached(cache, text(0, 20)) == 20);
+  check_sound(cache);
+}
+
+TEST_CASE("blocks move while steps are open, and keep waiting for them", "[cache][resize]") {
+  auto cache = kv_cache<float32, reserving_allocator>{growing_cache(12, 20)};
+  const auto filler = cache.create_sequence(text(100, 16)).value().id;
+  const auto used = create_committed(cache, text(0, 14));
+  const auto ended = create_committed(cache, text(50, 8));
+  write_rows(cache, used, text(0, 14));
+  const auto step = cache.begin_step(std::array{used, ended}).value();
+  REQUIRE(cache.release(ended));
+  REQUIRE(cache.release(filler));
+  CHECK(cache.resize(5).error().code == error_code::in_use);
+  CHECK(cache.resize(6)->size() == 4);
+  CHECK(cache.statistics().blocks == block_counts{.in_use = 4, .retiring = 2});
+  CHECK(holds_rows(cache, used, text(0, 14)));
+  check_sound(cache);
+  REQUIRE(cache.truncate(used, 13));
+  REQUIRE(cache.resize(7));
+  REQUIRE(cache.append(used, 9));  // the step reads token 13
+  CHECK(cache.statistics().copies == 1);
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks == block_counts{.free = 1, .in_use = 4, .evictable = 2});
+  check_sound(cache);
+  release_all(cache, {used});
+}
+
+TEST_CASE("without a lock, cached blocks beyond the size go, and blocks in use stay", "[cache][resize]") {
+  auto cache = kv_cache<float32, lock_free, clock_sweep>{small_cache(20)};
+  const auto first = create_committed(cache, text(0, 20));
+  const auto second = create_committed(cache, text(100, 20));
+  const auto third = create_committed(cache, text(200, 20));
+  REQUIRE(cache.release(first));
+  REQUIRE(cache.release(third));
+  const auto refused = cache.resize(9);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::in_use);
+  CHECK(refused.error().value == 1);
+  CHECK(cache.statistics().blocks == block_counts{.free = 5, .in_use = 5, .evictable = 10});
+  CHECK(num_cached(cache, text(200, 20)) == 20);
+  check_sound(cache);
+  CHECK(cache.resize(11)->empty());
+  CHECK(cache.statistics().blocks == block_counts{.in_use = 5, .evictable = 6});
+  CHECK(num_cached(cache, text(0, 20)) == 20);
+  CHECK(num_cached(cache, text(200, 20)) == 4);
+  CHECK(cache.statistics().evictions == 4);
+  check_sound(cache);
+  release_all(cache, {second});
+}
+
+TEST_CASE("a change of size that fails in the backend or the allocator leaves the size", "[cache][resize]") {
+  auto log = recording_backend::log{};
+  auto cache = kv_cache<float32, recording_backend, small_granules>{small_cache(20), {}, recording_backend{log}};
+  const auto filler = cache.create_sequence(text(100, 40)).value().id;
+  const auto used = create_committed(cache, text(0, 20));
+  write_rows(cache, used, text(0, 20));
+  REQUIRE(cache.release(filler));
+  const auto before = table_of(cache, used);
+  log.fail = true;
+  CHECK(cache.resize(10).error().code == error_code::backend_failure);
+  CHECK(cache.num_blocks() == 20);
+  CHECK(table_of(cache, used) == before);
+  check_sound(cache);
+  log.fail = false;
+  REQUIRE(cache.resize(10, 3));
+  CHECK(log.calls.back() == std::pair{std::string{"move"}, 3});
+  CHECK(holds_rows(cache, used, text(0, 20)));
+  release_all(cache, {used});
+
+  auto small = kv_cache<float32, lock_free, clock_sweep, mapped_once>{growing_cache(4, 9)};
+  const auto refused = small.resize(9);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::out_of_memory);
+  CHECK(small.num_blocks() == 4);
+  CHECK(small.memory().payload < 9 * 256);
+  check_sound(small);
+}
