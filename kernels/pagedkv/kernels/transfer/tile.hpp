@@ -270,6 +270,9 @@ struct tile_row_call : tile_call {
   token_rows<Number> values;
 };
 
+template <class Storage>
+inline constexpr auto vector_log2 = std::countr_zero(static_cast<std::uint32_t>(numbers_in_vector<Storage>));
+
 /// Calls `move_vector(numbers, row)` for the pieces of one half of a tile and head, a piece a lane, and
 /// `move_number(number, row)` for numbers outside of whole pieces. Neighbouring lanes take neighbouring addresses.
 /// `move_vector` takes numbers of one token. A piece of tokens is moved by `move_column(numbers, row)`: its numbers are
@@ -286,7 +289,7 @@ PAGEDKV_DEVICE void for_each_piece(const staged_tile& shape, const tile_places& 
   const auto lanes = lanes_of_workgroup();
   if (half.vectors && half.holds_tokens) {
     const auto num_pieces = shape.tokens() / most;
-    const auto pieces_log2 = shape.tokens_log2 - std::countr_zero(static_cast<unsigned>(most));
+    const auto pieces_log2 = shape.tokens_log2 - vector_log2<Storage>;
     const auto tokens_adjoin = half.token_stride < half.dim_stride;
     PAGEDKV_KEEP_LOOP
     for (auto unit = lane_of_workgroup(); unit < num_pieces * shape.head_dim; unit += lanes) {
