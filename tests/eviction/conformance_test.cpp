@@ -117,6 +117,10 @@ TEMPLATE_LIST_TEST_CASE("a chain is evicted from its tail", "[eviction]", evicti
   }
 }
 
+TEST_CASE("hit_density takes at most 24 bytes for each of a million blocks", "[eviction]") {
+  CHECK(hit_density{1'000'000}.metadata_bytes() <= 24'000'000);
+}
+
 TEST_CASE("no_eviction never gives a block up", "[eviction]") {
   auto policy = no_eviction{2};
   policy.insert(block_id{0}, {});

@@ -206,6 +206,35 @@ std::vector<support::trace_request> sessions_with_known_pauses() {
   return writer.requests();
 }
 
+/// 60 agents take turns after pauses of much the same length, until their tasks are done and others take over.
+std::vector<support::trace_request> agents_in_turn() {
+  struct agent {
+    std::vector<std::uint64_t> blocks;
+    std::size_t turns_left = 0;
+  };
+  constexpr auto num_agents = std::size_t{60};
+  auto writer = request_writer{};
+  auto due = std::multimap<std::size_t, agent>{};
+  for (auto i = std::size_t{0}; i < num_agents; ++i) {
+    due.emplace(i, agent{});
+  }
+  while (writer.requests().size() < 6000) {
+    auto next = due.extract(due.begin());
+    auto& turn = next.mapped();
+    if (turn.turns_left == 0) {
+      turn.blocks.clear();
+      writer.extend(turn.blocks, 10 + writer.below(20));
+      turn.turns_left = 5 + writer.below(30);
+    }
+    --turn.turns_left;
+    writer.extend(turn.blocks, 1 + writer.below(2));
+    writer.add(turn.blocks, 10 + writer.below(100));
+    next.key() += num_agents - 5 + writer.below(11);
+    due.insert(std::move(next));
+  }
+  return writer.requests();
+}
+
 /// Every request has one of 150 heads of 8 blocks; the rest of it never returns.
 std::vector<support::trace_request> requests_with_shared_heads() {
   auto writer = request_writer{};
@@ -305,6 +334,17 @@ TEST_CASE("true hints bring priority near the oracle, and help hit_density", "[e
     CHECK(oracle > without.of_lru + .05);
     CHECK(support::simulate<with_true_hints<priority>>(trace, num_blocks).hit_ratio() > oracle - .01);
     CHECK(support::simulate<with_true_hints<hit_density>>(trace, num_blocks).hit_ratio() > without.of_lru + .03);
+  }
+}
+
+TEST_CASE("hit_density keeps some sessions whole when all cannot stay", "[eviction]") {
+  const auto trace = support::prefix_trace{agents_in_turn()};
+  for (const auto num_blocks : {600, 1200, 1800}) {
+    const auto ratios = compare(trace, num_blocks);
+    const auto oracle = support::oracle_of(trace, num_blocks).hit_ratio();
+    CAPTURE(num_blocks, ratios.of_lru, oracle);
+    CHECK(ratios.of_lru < .1 * oracle);
+    CHECK(ratios.of_hit_density > .8 * oracle);
   }
 }
 

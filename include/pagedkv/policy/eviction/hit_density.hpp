@@ -26,7 +26,7 @@ namespace pagedkv {
 /// tuned; until there is evidence the order is that of `lru`, and old evidence fades.
 ///
 /// Hints of a release are features like the others: worth what they turn out to be worth. Time is counted in releases.
-/// 18 bytes per block, those of `hit_memory` and `reuse_log`, and 0.6 MB.
+/// 18 bytes per block, those of `hit_memory` and `reuse_log`, and 1 MB.
 class hit_density {
  public:
   static constexpr std::string_view name = "hit_density";

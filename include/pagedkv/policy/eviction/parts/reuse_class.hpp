@@ -18,7 +18,7 @@ struct reuse_class {
   enum class pace : std::uint8_t { first_request, fast, slow };
 
   /// Levels by feature. The first stays the lowest digit of a class; the order of the others means nothing.
-  static constexpr auto num_levels = std::array<index, 6>{5, 2, 4, 2, 3, 4};
+  static constexpr auto num_levels = std::array<index, 7>{5, 2, 4, 2, 3, 4, 2};
 
   static constexpr auto count = [] {
     auto product = index{1};
@@ -37,7 +37,7 @@ struct reuse_class {
                                           const block_release& release) noexcept {
     const auto levels = std::array<index, num_levels.size()>{
         of_hits(num_hits),  ends_chain(release),  of_answer(release), lies_deep(release),
-        static_cast<index>(session_pace), of_hint(release)};
+        static_cast<index>(session_pace), of_hint(release), was_found(release)};
     auto combined = index{0};
     for (auto i = levels.size(); i-- > 0;) {
       combined = static_cast<index>(combined * num_levels[i] + levels[i]);
@@ -61,6 +61,12 @@ struct reuse_class {
     constexpr auto deep = std::uint64_t{4096};
     const auto num_tokens = std::uint64_t{release.num_prompt_tokens} + release.num_output_tokens;
     return num_tokens * release.depth / std::max(release.num_chain_blocks, release.depth + 1) >= deep ? 1 : 0;
+  }
+
+  /// Whether the request that releases the block found it cached, as a part of the chain that it continued. Contents
+  /// that were hit before may have been evicted since, and computed anew.
+  [[nodiscard]] static constexpr index was_found(const block_release& release) noexcept {
+    return release.depth < release.num_cached_blocks ? 1 : 0;
   }
 
   /// Nothing said, ended, or expected back within 15 seconds or later.
