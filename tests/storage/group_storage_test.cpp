@@ -30,31 +30,29 @@ struct extent {
 
 /// Byte extents of the rows and scales of one block, from its start.
 template <class Element>
-std::vector<extent> extents_of(const group_config& group, const group_view& views, std::int64_t block) {
+std::vector<extent> extents_of(const group_config& group, const block_storage_view& view, std::int64_t block) {
   using storage = typename Element::storage;
   auto extents = std::vector<extent>{};
-  const auto start = views.keys.base + block * views.keys.block_stride;
+  const auto start = view.base + block * view.block_stride;
   const auto add = [&](const auto* address, std::int64_t count) {
     const auto begin = reinterpret_cast<const std::byte*>(address) - start;
     extents.push_back({begin, begin + count * static_cast<std::int64_t>(sizeof(*address))});
   };
-  const auto& k = views.keys;
-  const auto& v = views.rows_alike() ? views.keys : views.values;
   for (auto layer = 0; layer < group.num_layers; ++layer) {
-    for (auto offset = 0; offset < k.block_size; ++offset) {
+    for (auto offset = 0; offset < view.block_size; ++offset) {
       for (auto head = 0; head < group.num_kv_heads; ++head) {
-        add(k.template key<storage>(layer, block, offset, head), group.key_dim);
+        add(view.template key<storage>(layer, block, offset, head), group.key_dim);
         if (group.kind != group_kind::latent) {
-          add(v.template value<storage>(layer, block, offset, head), group.value_dim);
+          add(view.template value<storage>(layer, block, offset, head), group.value_dim);
         } else {
-          CHECK(v.template value<storage>(layer, block, offset, head) ==
-                k.template key<storage>(layer, block, offset, head));
+          CHECK(view.template value<storage>(layer, block, offset, head) ==
+                view.template key<storage>(layer, block, offset, head));
         }
         if (Element::scaled) {
-          add(k.key_scale(layer, block, offset, head), 1);
+          add(view.key_scale(layer, block, offset, head), 1);
         }
         if (Element::scaled && group.kind != group_kind::latent) {
-          add(v.value_scale(layer, block, offset, head), 1);
+          add(view.value_scale(layer, block, offset, head), 1);
         }
       }
     }
@@ -75,9 +73,9 @@ void check_extents() {
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(i, sizeof(typename Element::storage));
     const auto& group = config.groups[i];
-    const auto& views = storage.view(i);
-    CHECK(views.keys.base == storage.blocks().base);
-    auto extents = extents_of<Element>(group, views, 6);
+    const auto& view = storage.view(i);
+    CHECK(view.base == storage.blocks().base);
+    auto extents = extents_of<Element>(group, view, 6);
     std::ranges::sort(extents, {}, &extent::begin);
     CHECK(extents.front().begin == 0);
     CHECK(extents.back().end <= storage.plan().block_bytes);
@@ -85,7 +83,7 @@ void check_extents() {
         std::ranges::adjacent_find(extents, [](const extent& a, const extent& b) { return a.end > b.begin; });
     CHECK(overlap == extents.end());
     for (auto layer = 0; layer < group.num_layers; ++layer) {
-      CHECK((views.keys.block(layer, 6) - storage.blocks().base) % block_alignment == 0);
+      CHECK((view.block(layer, 6) - storage.blocks().base) % block_alignment == 0);
     }
   }
 }
@@ -112,9 +110,8 @@ TEST_CASE("a group whose K and V have one size is laid out as storage without gr
   };
   for (const auto element : {element_size{2, 0}, element_size{1, 4}}) {
     const auto plan = plan_memory(grouped.groups, element).value();
-    const auto views = plan_view<hnd_block_major>(even, plan.groups[0], element, plan.block_bytes, 7);
-    CHECK(same(views.keys, plan_storage<hnd_block_major>(config, element)->view));
-    CHECK(views.rows_alike());
+    const auto view = plan_view<hnd_block_major>(even, plan.groups[0], element, plan.block_bytes, 7).value();
+    CHECK(same(view, plan_storage<hnd_block_major>(config, element)->view));
   }
 }
 
@@ -137,7 +134,7 @@ TEST_CASE("memory of groups is given back once, and errors allocate nothing", "[
     auto* const base = first.blocks().base;
     CHECK(log.live_bytes == first.bytes());
     const auto second = std::move(first);
-    CHECK(second.view(1).keys.base == base);
+    CHECK(second.view(1).base == base);
     CHECK(log.live == 1);
   }
   CHECK(log.live == 0);

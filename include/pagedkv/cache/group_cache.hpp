@@ -346,15 +346,7 @@ class basic_group_cache {
     if (auto checked = check_group(group, true); !checked) {
       return checked;
     }
-    const auto& views = storage_.view(group);
-    if (views.rows_alike()) {
-      return backend_.template append<element_type, Rows>(views.keys, layer, slots, keys, values, on);
-    }
-    auto written = backend_.template append<element_type, Rows>(views.keys, layer, slots, keys, keys, on);
-    if (!written || state_.group(group).kind == group_kind::latent) {
-      return written;
-    }
-    return backend_.template append<element_type, Rows>(views.values, layer, slots, values, values, on);
+    return backend_.template append<element_type, Rows>(storage_.view(group), layer, slots, keys, values, on);
   }
 
   /// Reads rows of one layer of a group; the values of a latent group are the first numbers of its vectors.
@@ -366,16 +358,11 @@ class basic_group_cache {
     if (auto checked = check_group(group, true); !checked) {
       return checked;
     }
-    const auto& views = storage_.view(group);
-    if (views.rows_alike()) {
-      return backend_.template gather<element_type, Rows>(views.keys, layer, slots, keys, values, on);
-    }
-    auto done = backend_.template gather<element_type, Rows>(views.keys, layer, slots, keys, keys, on);
-    return done ? backend_.template gather<element_type, Rows>(views.values, layer, slots, values, values, on) : done;
+    return backend_.template gather<element_type, Rows>(storage_.view(group), layer, slots, keys, values, on);
   }
 
   /// For kernels. Valid as long as the cache.
-  [[nodiscard]] const group_view& view(std::size_t group) const noexcept { return storage_.view(group); }
+  [[nodiscard]] const block_storage_view& view(std::size_t group) const noexcept { return storage_.view(group); }
   /// One part of a state in one of the blocks that `block_table` names.
   [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept {
     return storage_.state_part(group, block, part);
