@@ -135,7 +135,8 @@ TEST_CASE("policies hit the published share of prefix blocks", "[eviction][trace
 
 TEST_CASE("taking leaves first makes up for what fifo and s3_fifo lose on chains", "[eviction][trace]") {
   require_trace();
-  // Without that rule ancestors go while what continues them stays, of no use until they return: the published figures.
+  // The published figures are of caches without that rule. Ancestors go there before the blocks that continue them, and
+  // those are of no use until the ancestors return.
   const auto ignoring_chains = support::simulation_options{.leaves_first = false};
   const auto published = [&]<class Policy>(std::type_identity<Policy>, std::int32_t num_blocks) {
     return support::simulate<Policy>(conversation(), num_blocks, ignoring_chains).hit_ratio();

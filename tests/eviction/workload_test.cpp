@@ -250,7 +250,8 @@ std::vector<support::trace_request> requests_with_shared_heads() {
   return writer.requests();
 }
 
-/// Some sessions return after 8 to 24 requests, nine times in ten; the others after 200 to 400, and end most often then.
+/// Some sessions return after 8 to 24 requests, nine times in ten; the others after 200 to 400, and end most often
+/// then.
 std::vector<support::trace_request> sessions_by_pace() {
   struct session {
     bool is_slow = false;

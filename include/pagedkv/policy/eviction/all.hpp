@@ -16,7 +16,7 @@
 
 namespace pagedkv {
 
-/// Every eviction policy, once: for programs whose users choose one, and for what runs over all of them.
+/// Every eviction policy, once: for programs whose users choose one, and for tests and benchmarks that run over all.
 using all_evictions =
     policy_list<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density>;
 

@@ -12,8 +12,8 @@
 namespace pagedkv {
 
 /// ARC (Megiddo and Modha, FAST 2003): one LRU list of blocks used once and one of blocks used again, whose shares
-/// follow the ghosts that come back. A pool evicts before it knows what the room is for, so the shares move when a
-/// returning block is first released, not when it is missed.
+/// follow the ghosts that come back. A pool evicts before it knows which contents come into the room. Therefore the
+/// shares move when a returning block is first released, not when it is missed.
 class arc {
  public:
   static constexpr std::string_view name = "arc";

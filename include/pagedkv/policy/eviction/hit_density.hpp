@@ -19,13 +19,13 @@
 
 namespace pagedkv {
 
-/// Learns from the traffic what is worth keeping: evicts the block with the fewest expected hits per unit of time
-/// that it would stay. Released blocks fall into classes (`reuse_class`); of each class the least and the most recently
-/// released are candidates, and `reuse_model` says from their ages what they are worth. Where sessions return after
-/// pauses that the pool cannot bridge for all, the youngest go, and some sessions stay whole. Nothing has to be
-/// tuned; until there is evidence the order is that of `lru`, and old evidence fades.
+/// Learns from the traffic which blocks return: evicts the block with the fewest expected hits per unit of time that it
+/// would stay. Released blocks fall into classes (`reuse_class`). Of each class the least and the most recently
+/// released are candidates, and `reuse_model` gives their worth for their ages. Where sessions return after pauses that
+/// the pool cannot bridge for all, the youngest go, and some sessions stay whole. Nothing has to be tuned. Until there
+/// is evidence the order is that of `lru`, and old evidence fades.
 ///
-/// Hints of a release are features like the others: worth what they turn out to be worth. Time is counted in releases.
+/// Hints of a release are features like the others: the policy learns their worth. Time is counted in releases.
 /// 18 bytes per block, those of `hit_memory` and `reuse_log`, and 1 MB.
 class hit_density {
  public:
@@ -130,7 +130,7 @@ class hit_density {
   }
 
   /// How long the last block that the request found cached had been evictable. That block is in use until its own
-  /// release; blocks before it share what was found then.
+  /// release; blocks before it share the pace that was found then.
   [[nodiscard]] reuse_class::pace pace_of(const block_release& release) noexcept {
     if (release.last_cached == no_block) {
       return reuse_class::pace::first_request;
@@ -180,7 +180,7 @@ class hit_density {
     }
   }
 
-  /// Finds what the candidates of a class are worth.
+  /// Finds the worth of the candidates of a class.
   void look_at(std::size_t of_class) noexcept {
     const auto c = static_cast<reuse_class::index>(of_class);
     const auto oldest = lists_.oldest_evictable(c);

@@ -17,11 +17,11 @@
 namespace pagedkv {
 
 /// Evicts the lowest priority first and, within one, the block whose next use is farthest off. Without a hint that is
-/// the least recently released block: its next use is supposed to be as far ahead as its release lies back. A block that
-/// the caller expects back counts with the time that is left until then. Half of that time after it was expected it is
-/// given up, and counts as released when it was expected. Expectations change the order only as long as most blocks
-/// return when they are expected, give or take half of the time. The policy observes this on the blocks that each
-/// request added.
+/// the least recently released block: its next use is supposed to be as far ahead as its release lies back. A block
+/// that the caller expects back counts with the time that is left until then. Half of that time after it was expected
+/// it is given up, and counts as released when it was expected. Expectations change the order only as long as most
+/// blocks return when they are expected, give or take half of the time. The policy observes this on the blocks that
+/// each request added.
 ///
 /// A priority that was given for a time falls back to 0 when the time is over, and counts as released then. Blocks of
 /// sessions that have ended go before all others, except as far as others continue them, and unless the policy has

@@ -10,7 +10,8 @@
 namespace pagedkv {
 
 /// SIEVE (Zhang et al., NSDI 2024): a queue by time of publication and a hand that goes from its old end to its new
-/// one, spares what was hit since it last came by, and evicts the rest. Blocks keep their place when they are hit.
+/// one, spares blocks that were hit since it last came by, and evicts the others. Blocks keep their place when they are
+/// hit.
 class sieve {
  public:
   static constexpr std::string_view name = "sieve";

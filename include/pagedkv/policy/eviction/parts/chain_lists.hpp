@@ -8,7 +8,7 @@
 
 namespace pagedkv {
 
-/// Lists of tracked blocks from which leaves are taken: what most eviction policies are made of. 14 bytes per block;
+/// Lists of tracked blocks from which leaves are taken. Most eviction policies are made of them. 14 bytes per block;
 /// every operation is amortised constant time.
 ///
 /// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those

@@ -8,9 +8,9 @@
 
 namespace pagedkv {
 
-/// Remembers of the contents released last how often they were hit, 7 times at most, whether they are evicted meanwhile
-/// or not: one place for each hash, which the next with the same place takes. One in 8,192 is mistaken for another. 2
-/// to 4 bytes per block, 32 KB at least.
+/// Remembers how often the contents released last were hit, up to 7 times, also after they are evicted. Each hash has
+/// one place, and the next hash of that place takes it. One in 8,192 is mistaken for another. 2 to 4 bytes per block,
+/// 32 KB at least.
 class hit_memory {
  public:
   static constexpr auto most_hits = std::uint32_t{7};
@@ -22,7 +22,7 @@ class hit_memory {
     notes_[place(hash)] = static_cast<std::uint16_t>(mark(hash) << 3 | (std::min(num_hits, most_hits - 1) + 1));
   }
 
-  /// Hits of the contents when they were released last, and the one that asks; 0 when they are not remembered.
+  /// Hits of the contents when they were released last, and one for the present hit; 0 when they are not remembered.
   [[nodiscard]] std::uint32_t hits_with_this(std::uint64_t hash) const noexcept {
     const auto note = notes_[place(hash)];
     return note >> 3 == mark(hash) ? note & 7U : 0;

@@ -10,8 +10,8 @@
 namespace pagedkv {
 
 /// Observes whether blocks of sessions that are said to have ended return less often than others: a sample of the
-/// released contents, each followed until it is released again or another takes its place. 1 to 2 bytes per block, 16 KB
-/// at least.
+/// released contents, each followed until it is released again or another takes its place. 1 to 2 bytes per block, 16
+/// KB at least.
 class observed_ends {
  public:
   explicit observed_ends(std::int32_t num_blocks)

@@ -9,8 +9,8 @@
 
 namespace pagedkv {
 
-/// Sorts released blocks by what tells whether and when they return: one level of each feature, and a class for each
-/// combination of levels.
+/// Sorts released blocks by features that tell whether and when they return: a class for each combination of levels of
+/// the features.
 struct reuse_class {
   using index = std::uint16_t;
 

@@ -13,10 +13,9 @@
 
 namespace pagedkv {
 
-/// Follows a sample of the released blocks, chosen by hash, whether they stay in the cache or are evicted meanwhile:
-/// what is learned from it is not only what the cache happened to keep. Time is counted in releases. The log goes back
-/// two to four releases per block of the pool, 65,536 at least, and holds 32,768 of them, or one in 16 if that is more; 20
-/// bytes each.
+/// Follows a sample of the released blocks, chosen by hash, also after they are evicted, so that a policy does not
+/// learn only from blocks that the cache kept. Time is counted in releases. The log goes back two to four releases per
+/// block of the pool, 65,536 at least. It holds 32,768 of them, or one in 16 if that is more; 20 bytes each.
 class reuse_log {
  public:
   using time = std::uint32_t;  // 28 bits; wraps
@@ -54,8 +53,8 @@ class reuse_log {
     return followed;
   }
 
-  /// Tells `reached(class, bin)` of followed releases which came to a new bin of ages with their block unused. To be called
-  /// every few releases.
+  /// Calls `reached(class, bin)` for followed releases that came to a new bin of ages with their block unused. To be
+  /// called every few releases.
   template <class Reached>
   void sweep(Reached reached) noexcept {
     for (auto bin = std::size_t{0}; bin < num_bins_; ++bin) {

@@ -14,13 +14,13 @@
 namespace pagedkv {
 
 /// Learns, for each class of blocks, how likely one of a given age is to be used again soon: at each age, how many
-/// reached it unused and how many of those were used before the next. Evidence counts at the nodes of a small graph: all
-/// blocks, those with as many hits, those with as many hits and one more feature in common, and the class itself. An
-/// estimate leans on the coarser one as far as its own evidence is thin: the number of hits on all blocks, each further
-/// feature on the number of hits, and the class on the product of what its features change. How far, and how strongly
-/// each feature counts in the product, is adjusted to what would have foretold best: a feature that tells nothing costs
-/// little. All blocks together lean on a prior under which old blocks are worth less: with no evidence at all the order
-/// is that of LRU.
+/// reached it unused and how many of those were used before the next. Evidence counts at the nodes of a small graph:
+/// all blocks, those with as many hits, those with as many hits and one more feature in common, and the class itself.
+/// An estimate leans on the coarser one as far as its own evidence is thin: the number of hits on all blocks, each
+/// further feature on the number of hits, and the class on the product of the factors of its features. The model
+/// adjusts how far an estimate leans, and how strongly each feature counts in the product, to the values that would
+/// have foretold best. A feature that tells nothing therefore costs little. All blocks together lean on a prior under
+/// which old blocks are worth less: with no evidence at all the order is that of LRU.
 ///
 /// Density is the chance of a use per unit of time that the block is kept, for the length of keeping at which that is
 /// best (the index of Gittins; after the hit density of Beckmann et al., NSDI 2018, which takes the lifetimes under
@@ -127,8 +127,8 @@ class reuse_model {
    public:
     [[nodiscard]] float weight() const noexcept { return weights[chosen_]; }
 
-    /// Adds up what each weight would have cost in foretelling an observation: its negative logarithm, in two terms where
-    /// the chance is small.
+    /// Adds the cost of each weight in foretelling an observation: its negative logarithm, in two terms where the
+    /// chance is small.
     void judge(const counts& evidence, std::size_t bin, float coarser, bool used) noexcept {
       for (auto i = std::size_t{0}; i < weights.size(); ++i) {
         const auto chance = std::min(blend(evidence, bin, coarser, weights[i]), 0.999F);
@@ -252,7 +252,7 @@ class reuse_model {
     return std::min(product, most_likely);
   }
 
-  /// Compares what each weight, and each strength, would have foretold with an observation.
+  /// Compares the forecast under each weight, and under each strength, with an observation.
   void judge(reuse_class::index c, std::size_t bin, bool used) noexcept {
     const auto& at = places[c];
     const auto chance_of_hits = by_hits_[at.hits - 1U][bin];
