@@ -74,6 +74,7 @@ void add(model_coverage& sum, const model_coverage& more) {
   sum.chunks += more.chunks;
   sum.batch_entries += more.batch_entries;
   sum.batch_failures += more.batch_failures;
+  sum.evicted_ahead += more.evicted_ahead;
   sum.statistics.hit_blocks += more.statistics.hit_blocks;
   sum.statistics.evictions += more.statistics.evictions;
   sum.statistics.copies += more.statistics.copies;
@@ -91,6 +92,7 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   CHECK(sum.chunks > 0);
   CHECK(sum.batch_entries > 0);
   CHECK(sum.batch_failures > 0);
+  CHECK((sum.evicted_ahead > 0) == kind.evicts);
   CHECK(sum.statistics.hit_blocks > 0);
   CHECK((sum.statistics.evictions > 0) == kind.evicts);
   CHECK(sum.statistics.copies > 0);

@@ -48,6 +48,7 @@ void cache_model::apply(const operation& next) {
   fresh_taken_ = 0;
   peak_within_ = 0;
   peak_at_most_ = 0;
+  may_free_within_ = false;
   refused_ = false;
   switch (next.what) {
     case action::create: create(next); break;
@@ -76,6 +77,7 @@ void cache_model::apply(const operation& next) {
     case action::find_prefix: find_prefix(next); break;
     case action::begin_step: begin_step(next); break;
     case action::retire_step: retire_step(next); break;
+    case action::evict: evict(next); break;
     case action::compact: compact(next); break;
     case action::resize: resize(next); break;
     case action::reset: reset(); break;
@@ -267,6 +269,7 @@ void cache_model::append_batch(const operation& next) {
   expect(std::ranges::equal(blocks, wanted, same), "a batch told other new blocks than there are");
   peak_within_ = in_use;
   peak_at_most_ = in_use + fresh_taken_;
+  may_free_within_ = invalidated_;
   for (const auto& failure : failures) {
     if (failure.entry < rows.size()) {
       auto again = entries[failure.entry];
@@ -545,6 +548,31 @@ void cache_model::retire(step_id step) {
   in_flight_.erase(static_cast<std::uint64_t>(step));
   std::erase_if(fences_, [&](const auto& fence) { return in_flight_.empty() || *in_flight_.begin() > fence.second; });
   unpinned_in_flight_ &= !in_flight_.empty();
+}
+
+/// Behind a step of its own, in which a transfer would read the victims.
+void cache_model::evict(const operation& next) {
+  const auto oldest = in_flight_.empty() ? last_step_ + 1 : *in_flight_.begin();
+  if (last_step_ + 1 - oldest >= 64) {
+    return;
+  }
+  const auto step = cache_.begin_step(std::span<const sequence_id>{});
+  expect_success(step, "begin step of no sequence");
+  in_flight_.insert(++last_step_);
+  auto victims = std::vector<block_id>(next.a % 4, no_block);
+  const auto wanted = kind_.evicts ? std::min(std::ssize(victims), seen_.blocks.evictable) : 0;
+  const auto done = cache_.evict(victims, *step);
+  expect_success(done, "evict");
+  expect_equal(*done, wanted, "blocks evicted ahead of need");
+  victims.resize(static_cast<std::size_t>(*done));
+  for (const auto block : victims) {
+    expect(published_.erase(block) == 1, "a block was evicted that is not cached");
+    hidden_.erase(block);  // it may continue what an invalidation hid
+    expect(!held_by_any(block), "a block was evicted while a sequence held it");
+    expect(fences_.emplace(block, last_step_).second, "a block was evicted while a step in flight may touch it");
+  }
+  expected_.evictions += *done;
+  coverage_.evicted_ahead += *done;
 }
 
 void cache_model::compact(const operation& next) {

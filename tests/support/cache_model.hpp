@@ -73,6 +73,7 @@ struct model_coverage {
   std::int64_t chunks = 0;            // of prompts, appended after creation
   std::int64_t batch_entries = 0;
   std::int64_t batch_failures = 0;
+  std::int64_t evicted_ahead = 0;     // blocks
 };
 
 /// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
@@ -112,6 +113,7 @@ class cache_model {
   void find_prefix(const operation& next);
   void begin_step(const operation& next);
   void retire_step(const operation& next);
+  void evict(const operation& next);
   void retire(step_id step);
   void compact(const operation& next);
   void resize(const operation& next);
@@ -197,6 +199,7 @@ class cache_model {
   std::int64_t fresh_taken_ = 0;
   std::int64_t peak_within_ = 0;
   std::int64_t peak_at_most_ = 0;  // where copies within a batch let go of blocks; 0 for exactly
+  bool may_free_within_ = false;  // a batch: blocks become free before it ends
   bool refused_ = false;  // the latest operation was, and so changed nothing
   std::size_t num_checks_ = 0;
   padded_batch padded_;

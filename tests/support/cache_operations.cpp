@@ -15,11 +15,12 @@ struct action_info {
 };
 
 constexpr auto actions = std::array<action_info, static_cast<std::size_t>(action::number_of_actions)>{{
-    {"create", 16},      {"append_one", 12},     {"append_run", 8},  {"reserve_slots", 4}, {"append_batch", 8},
-    {"compute", 16},     {"write_ahead", 3},     {"fork", 5},        {"truncate", 5},      {"drop_before", 4},
-    {"release", 13},     {"pin", 2},             {"unpin", 2},       {"unpin_all", 1},     {"invalidate", 2},
-    {"find_prefix", 3},  {"begin_step", 3},      {"retire_step", 4}, {"compact", 2},       {"resize", 4},
-    {"reset", 1},        {"advance_time", 2},    {"update_batches", 4}, {"ask_wrongly", 4}, {"use_dead_id", 2},
+    {"create", 16},      {"append_one", 12},     {"append_run", 8},     {"reserve_slots", 4}, {"append_batch", 8},
+    {"compute", 16},     {"write_ahead", 3},     {"fork", 5},           {"truncate", 5},      {"drop_before", 4},
+    {"release", 13},     {"pin", 2},             {"unpin", 2},          {"unpin_all", 1},     {"invalidate", 2},
+    {"find_prefix", 3},  {"begin_step", 3},      {"retire_step", 4},    {"evict", 2},         {"compact", 2},
+    {"resize", 4},       {"reset", 1},           {"advance_time", 2},   {"update_batches", 4}, {"ask_wrongly", 4},
+    {"use_dead_id", 2},
 }};
 
 static_assert(actions.back().name != nullptr, "every action has a name and a weight");

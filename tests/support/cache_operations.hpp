@@ -26,6 +26,7 @@ enum class action : std::uint8_t {
   find_prefix,
   begin_step,
   retire_step,
+  evict,
   compact,
   resize,
   reset,

@@ -43,6 +43,7 @@ class cache_under_test {
   virtual result<step_id> begin_step() = 0;
   virtual result<step_id> begin_step(std::span<const sequence_id> ids) = 0;
   virtual result<void> retire_step(step_id step) = 0;
+  virtual result<std::int64_t> evict(std::span<block_id> blocks, step_id step) = 0;
   virtual void advance_time(timestamp now) = 0;
   virtual result<sequence_info> describe(sequence_id id) const = 0;
   virtual result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots) const = 0;
@@ -119,6 +120,7 @@ class adapted_cache final : public cache_under_test {
   std::int64_t num_available_blocks() const override { return cache_.num_available_blocks(); }
   result<step_id> begin_step() override { return cache_.begin_step(); }
   result<step_id> begin_step(std::span<const sequence_id> ids) override { return cache_.begin_step(ids); }
+  result<std::int64_t> evict(std::span<block_id> blocks, step_id step) override { return cache_.evict(blocks, step); }
   result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<sequence_info> describe(sequence_id id) const override { return cache_.describe(id); }
