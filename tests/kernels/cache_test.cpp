@@ -6,6 +6,7 @@
 
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
+#include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -24,9 +25,10 @@ std::vector<token> tokens_from(token first, std::size_t count) {
 }
 
 /// Writes rows whose numbers are `first`, `first` + 1, … to tokens [from, to) of a sequence, in every layer.
+template <class Cache>
 class row_writer {
  public:
-  row_writer(const hip_target<0>& target, device_cache& cache) : target_(target), cache_(cache) {}
+  row_writer(const hip_target<0>& target, Cache& cache) : target_(target), cache_(cache) {}
 
   void write(sequence_id id, std::int64_t from, std::int64_t to, float first) {
     auto rows = make_rows(to - from);
@@ -65,7 +67,7 @@ class row_writer {
   }
 
   const hip_target<0>& target_;
-  device_cache& cache_;
+  Cache& cache_;
 };
 
 std::vector<float> counted(float first, std::size_t count) {
@@ -102,6 +104,35 @@ TEST_CASE("Compaction moves blocks on the caller's stream", "[cache]") {
   REQUIRE(moves);
   CHECK_FALSE(moves->empty());
   CHECK(rows.read(second, 0, 20) == counted(9.0F, 160));
+  CHECK(cache.check_invariants().empty());
+}
+
+TEST_CASE("A device's pool grows and shrinks behind one address", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  auto config = make_config(16, 40, 2, 8, 128);
+  config.max_blocks = 256;
+  auto cache = kv_cache<float32, hip_backend, hip::mapping_allocator>(config);
+  auto rows = row_writer(target, cache);
+  const auto view = cache.view();  // as a captured kernel keeps it
+  const auto first = cache.create_sequence(tokens_from(0, 40 * 16)).value().id;
+  const auto at_first = cache.memory().payload;
+  REQUIRE(cache.resize(256, target.stream()));
+  CHECK(cache.memory().payload > at_first);
+  const auto second = cache.create_sequence(tokens_from(5000, 200 * 16)).value().id;
+  rows.write(second, 199 * 16, 200 * 16, 9.0F);
+  REQUIRE(cache.truncate(second, 0));
+  REQUIRE(cache.release(first));
+  const auto third = cache.create_sequence(tokens_from(0, 20)).value().id;
+  rows.write(third, 0, 20, 3.0F);
+  REQUIRE(cache.resize(2, target.stream()));
+  CHECK(cache.memory().payload < at_first);
+  CHECK(rows.read(third, 0, 20) == counted(3.0F, 20 * 1024));
+  REQUIRE(cache.resize(100, target.stream()));
+  REQUIRE(cache.append(third, tokens_from(20, 90 * 16), target.stream()));
+  rows.write(third, 89 * 16, 90 * 16, 5.0F);
+  CHECK(rows.read(third, 89 * 16, 90 * 16) == counted(5.0F, 16 * 1024));
+  CHECK(cache.view().base == view.base);
+  CHECK(cache.view().layer_stride == view.layer_stride);
   CHECK(cache.check_invariants().empty());
 }
 
