@@ -131,10 +131,8 @@ struct cache_state {
   };
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
 
-  void report_eviction([[maybe_unused]] block_id block) noexcept {
-    if constexpr (reports<Events, event_kind::evicted>) {
-      events.emit({.kind = event_kind::evicted, .block = block, .hash = index.link(block).hash});
-    }
+  void report_eviction(block_id block) noexcept {
+    detail::report<event_kind::evicted>(events, [&] { return cache_event{.block = block, .hash = index.link(block).hash}; });
   }
 
   /// Where threads share the counts, only at creation and before releases, so that appending need not sum them up.
@@ -160,9 +158,8 @@ struct cache_state {
  private:
   void note_refusal(std::int64_t num_needed, std::int64_t num_available) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
-    if constexpr (reports<Events, event_kind::refused>) {
-      events.emit({.kind = event_kind::refused, .num_blocks = num_needed, .num_available = num_available});
-    }
+    detail::report<event_kind::refused>(
+        events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
   }
 
   [[nodiscard]] static std::uint64_t random_seed() {

@@ -1,33 +1,38 @@
 #pragma once
 
 #include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/append.hpp>
 #include <pagedkv/cache/operations/append_batch.hpp>
+#include <pagedkv/cache/operations/begin_step.hpp>
+#include <pagedkv/cache/operations/block_table.hpp>
 #include <pagedkv/cache/operations/check_invariants.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
 #include <pagedkv/cache/operations/common_prefix.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/describe.hpp>
 #include <pagedkv/cache/operations/drop_before.hpp>
-#include <pagedkv/cache/operations/find_prefix.hpp>
 #include <pagedkv/cache/operations/evict.hpp>
+#include <pagedkv/cache/operations/find_prefix.hpp>
 #include <pagedkv/cache/operations/fork.hpp>
 #include <pagedkv/cache/operations/gain_of_releasing.hpp>
 #include <pagedkv/cache/operations/hash_blocks.hpp>
 #include <pagedkv/cache/operations/invalidate.hpp>
 #include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/release.hpp>
+#include <pagedkv/cache/operations/reset_prefix_cache.hpp>
 #include <pagedkv/cache/operations/resize.hpp>
+#include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
+#include <pagedkv/cache/operations/update.hpp>
 #include <pagedkv/cache/operations/would_fit.hpp>
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
-#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -35,8 +40,6 @@
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -129,21 +132,7 @@ class basic_kv_cache {
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto* admitted = static_cast<const sequence*>(nullptr);
-    const auto made = detail::make_record(state_.sequences, "number of sequences", [&](sequence& s) {
-      admitted = &s;
-      return detail::create_sequence(state_, s, prompt, options);
-    });
-    if (!made) {
-      return made.error();
-    }
-    // No other thread knows the id yet.
-    const auto id = static_cast<sequence_id>(*made);
-    const auto& s = *admitted;
-    detail::report_admission(state_, id, s, prompt.tokens);
-    const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
-    const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
-    return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};
+    return detail::create_sequence(state_, prompt, options);
   }
 
   /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
@@ -151,21 +140,12 @@ class basic_kv_cache {
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) -> result<void> {
-      if (s.has_room()) [[likely]] {
-        s.last_access = state_.time();
-        *s.next_token++ = next;
-        ++s.num_tokens;
-        return {};
-      }
-      const auto run = std::array{next};  // only here does the token need an address
-      return extend(s, run, 0, on);
-    });
+    return detail::append(state_, id, next, [&](sequence& s, const token_run& run) { return extend(s, run, 0, on); });
   }
 
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return extend(s, run, 0, on); });
+    return detail::visit_sequence(state_, id, [&](sequence& s) { return extend(s, run, 0, on); });
   }
 
   /// Takes blocks for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later appends use
@@ -173,7 +153,7 @@ class basic_kv_cache {
   /// reserved again, or the other sequence has gone. Errors: those of `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
+    return detail::visit_sequence(state_, id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
   }
 
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
@@ -186,7 +166,7 @@ class basic_kv_cache {
   /// committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return accessed(s, detail::commit(state_, s, num_tokens)); });
+    return detail::commit(state_, id, num_tokens);
   }
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
@@ -205,64 +185,38 @@ class basic_kv_cache {
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
   [[nodiscard]] result<sequence_id> fork(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& from) -> result<sequence_id> {
-      const auto made = detail::make_record(state_.sequences, "number of sequences",
-                                            [&](sequence& to) { return detail::fork(state_, from, to); });
-      if (!made) {
-        return made.error();
-      }
-      const auto forked = static_cast<sequence_id>(*made);
-      if constexpr (reports<events_type, event_kind::forked>) {
-        state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
-      }
-      return forked;
-    });
+    return detail::fork(state_, id);
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
   /// published ones stay published. A prompt that is cut ends there.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return detail::truncate(state_, s, num_tokens); });
+    return detail::truncate(state_, id, num_tokens);
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](sequence& s) { return detail::drop_before(state_, s, num_tokens); });
+    return detail::drop_before(state_, id, num_tokens);
   }
 
   /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. The
   /// hint is for the eviction policy.
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](sequence& s) {
-      if constexpr (reports<events_type, event_kind::released>) {
-        state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
-      }
-      detail::release(state_, s, hint);
-    });
+    return detail::release(state_, id, hint);
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
   [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto num_blocks = std::size_t{0};
-    const auto made = detail::make_record(state_.pins, "number of pins", [&](pinned_prefix& p) {
-      auto pinned = detail::pin(state_, p, run, salt);
-      num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
-      return pinned;
-    });
-    if (!made) {
-      return made.error();
-    }
-    return pinning{static_cast<pin_id>(*made), static_cast<std::int64_t>(num_blocks * state_.block_size())};
+    return detail::pin(state_, run, salt);
   }
 
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id),
-                              [&](pinned_prefix& p) { detail::unpin(state_, p); });
+    return detail::unpin(state_, id);
   }
   /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile.
   std::int64_t unpin_all() noexcept {
@@ -350,43 +304,22 @@ class basic_kv_cache {
   /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto step = state_.pool.begin_step(step_use::named_sequences);
-    for (auto id = ids.begin(); step && id != ids.end(); ++id) {
-      const auto used = visit(*id, [&](sequence& s) -> result<void> {
-        s.steps.insert(*step);
-        return {};
-      });
-      if (!used) {
-        static_cast<void>(state_.pool.retire_step(*step));
-        return used.error();
-      }
-    }
-    return begun(step);
+    return detail::begin_step(state_, ids);
   }
   /// Opens a step that may use any block in use, also by later sequences and pins.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return begun(state_.pool.begin_step(step_use::everything));
+    return detail::begin_step(state_);
   }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto retired = state_.pool.retire_step(step);
-    if constexpr (reports<events_type, event_kind::step_retired>) {
-      if (retired) {
-        state_.events.emit({.kind = event_kind::step_retired, .step = step});
-      }
-    }
-    return retired;
+    return detail::retire_step(state_, step);
   }
 
   /// Sets the time that dates sequences and ends retention. Never goes back.
   void advance_time(timestamp now) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto value = static_cast<std::int64_t>(now);
-    auto seen = state_.now.load(std::memory_order_relaxed);
-    while (seen < value &&
-           !state_.now.compare_exchange_weak(seen, value, std::memory_order_relaxed, std::memory_order_relaxed)) {
-    }
+    detail::advance_time(state_, now);
   }
   [[nodiscard]] timestamp time() const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -395,17 +328,7 @@ class basic_kv_cache {
 
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const sequence& s) -> result<sequence_info> {
-      return sequence_info{s.num_tokens,
-                           s.num_computed_tokens,
-                           s.num_prompt_tokens,
-                           s.num_cached_tokens,
-                           static_cast<std::int64_t>(s.blocks.size()),
-                           std::max(s.num_tokens, s.num_reserved),
-                           s.created,
-                           s.last_access,
-                           s.options};
-    });
+    return detail::describe(state_, id);
   }
 
   /// Fills `slots` for the tokens from `first_token` on, reserved ones included. Errors: `invalid_argument` outside of
@@ -413,7 +336,7 @@ class basic_kv_cache {
   [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token,
                                           std::span<slot> slots) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const sequence& s) { return detail::slot_mapping(state_, s, first_token, slots); });
+    return detail::slot_mapping(state_, id, first_token, slots);
   }
 
   /// Copies the block table from the entry at `first_block` on, and returns the table's size. An append changes only
@@ -422,19 +345,7 @@ class basic_kv_cache {
   [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks,
                                                 std::size_t first_block = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const sequence& s) -> result<std::size_t> {
-      if (first_block > s.blocks.size()) {
-        return error{error_code::invalid_argument, "first block to copy", static_cast<std::int64_t>(first_block),
-                     static_cast<std::int64_t>(s.blocks.size())};
-      }
-      const auto wanted = s.blocks.all().subspan(first_block);
-      if (blocks.size() < wanted.size()) {
-        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
-                     static_cast<std::int64_t>(wanted.size())};
-      }
-      copy_run(wanted, blocks);
-      return s.blocks.size();
-    });
+    return detail::copy_block_table(state_, id, blocks, first_block);
   }
 
   /// Number of full blocks that all of these sequences share at the start of their tables, for cascade attention.
@@ -449,18 +360,7 @@ class basic_kv_cache {
   template <class Batch>
   [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
-    const auto visit_row = [&](std::size_t i, auto&& use) {
-      return visit(ids[i], [&](const sequence& s) -> result<void> {
-        const auto blocks = s.blocks.all();  // without those that only have slots ahead
-        const auto size = s.num_reserved > s.num_tokens ? state_.blocks_for(s.num_tokens) : blocks.size();
-        return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, blocks.first(size)});
-      });
-    };
-    auto updated = batch.update(ids.size(), state_.config.block_size, visit_row);
-    while (locking_type::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
-      updated = batch.update(ids.size(), state_.config.block_size, visit_row);  // another thread has changed a sequence
-    }
-    return updated;
+    return detail::update(state_, batch, ids);
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
@@ -473,7 +373,7 @@ class basic_kv_cache {
                                    const token_rows<const typename Rows::storage>& values, stream on = {}) noexcept {
     static_assert(has_memory, "this cache has no memory: write K/V to the engine's, at the slots");
     static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
-    assert(detail::may_write<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
+    assert(detail::slots_in_use<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
     if constexpr (has_memory) {
       return backend_.template append<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
     }
@@ -507,22 +407,9 @@ class basic_kv_cache {
   /// no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
-    if (state_.pool.step_in_flight()) {
-      return error{error_code::in_use, "number of steps in flight", state_.pool.num_open_steps()};
-    }
-    auto moves = detail::plan_compaction(state_);
-    if (!moves || moves->empty()) {
-      return moves;
-    }
-    auto names = detail::new_names(state_, *moves);
-    if (!names) {
-      return names.error();
-    }
-    if (auto moved = backend_.move_blocks(storage_.view(), *moves, on); !moved) {
-      return moved.error();
-    }
-    detail::apply_moves(state_, *moves, *names);
-    return moves;
+    return detail::compact(state_, [&](std::span<const block_pair> moves) {
+      return backend_.move_blocks(storage_.view(), moves, on);
+    });
   }
 
   /// Evicts blocks ahead of need: writes at most `blocks.size()` ids, in the order in which they would be evicted, and
@@ -558,14 +445,7 @@ class basic_kv_cache {
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    if (const auto num_occupied = state_.pool.count_occupied(); num_occupied != 0) {
-      return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
-    }
-    const auto num_forgotten = state_.pool.forget_evictable(state_.index);  // not reported one by one
-    if constexpr (reports<events_type, event_kind::reset>) {
-      state_.events.emit({.kind = event_kind::reset, .num_blocks = num_forgotten});
-    }
-    return num_forgotten;
+    return detail::reset_prefix_cache(state_);
   }
 
   /// Linear in the number of sequences; delays no operation: see `cache_statistics`.
@@ -598,41 +478,13 @@ class basic_kv_cache {
 
   using state_type = cache_state<locking_type, eviction_type, hash_type, events_type>;
 
-  /// Calls `body(record)` inside the sequence's mutex.
-  template <class Body>
-  [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, sequence&> {
-    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
-  }
-  template <class Body>
-  [[nodiscard]] auto visit(sequence_id id, Body&& body) const noexcept -> std::invoke_result_t<Body, const sequence&> {
-    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
-  }
-
+  /// Out of line, because an append inside a block does not come here.
   [[gnu::noinline]] result<void> extend(sequence& s, const token_run& run, std::int64_t num_ahead,
                                         stream on) noexcept {
-    const auto copy = [&](block_id from, block_id to) {
+    return detail::extend(state_, s, run, num_ahead, [&](block_id from, block_id to) {
       const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
       return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
-    };
-    return accessed(s, detail::append(state_, s, run, num_ahead, copy));
-  }
-
-  /// Reports a step that has begun.
-  [[nodiscard]] result<step_id> begun(const result<step_id>& step) noexcept {
-    if constexpr (reports<events_type, event_kind::step_begun>) {
-      if (step) {
-        state_.events.emit({.kind = event_kind::step_begun, .step = *step});
-      }
-    }
-    return step;
-  }
-
-  /// Dates a sequence whose operation succeeded.
-  [[nodiscard]] result<void> accessed(sequence& s, const result<void>& outcome) const noexcept {
-    if (outcome) {
-      s.last_access = state_.time();
-    }
-    return outcome;
+    });
   }
 
   [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <cstdint>
@@ -61,6 +62,12 @@ template <class Map, class Body>
     map.leave(inside, id);
     return outcome;
   });
+}
+
+/// Calls `body(sequence)` alone in the sequence.
+template <class State, class Body>
+[[nodiscard]] auto visit_sequence(State& state, sequence_id id, Body&& body) noexcept {
+  return visit_record(state.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
 }
 
 /// Empties a record by `empty(record)`, closes it, and makes its cell vacant.

@@ -33,11 +33,9 @@ class request_preemption {
     if (!taken) {
       return taken.error();
     }
-    if constexpr (reports<typename Cache::events_type, event_kind::preempted>) {
-      cache_.events().emit({.kind = event_kind::preempted,
-                            .sequence = taken->sequence,
-                            .request = id});
-    }
+    detail::report<event_kind::preempted>(cache_.events(), [&] {
+      return cache_event{.sequence = taken->sequence, .request = id};
+    });
     if constexpr (Preemption::keeps_kv) {
       policy_.save(cache_, *taken, on);
     }

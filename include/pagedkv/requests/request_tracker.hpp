@@ -209,11 +209,10 @@ class request_tracker {
   [[nodiscard]] tracker_statistics statistics() const noexcept { return records_.statistics(); }
 
  private:
-  void report_start([[maybe_unused]] request_id id, [[maybe_unused]] sequence_id sequence) noexcept {
-    if constexpr (reports<typename Cache::events_type, event_kind::started>) {
-      cache_.events().emit(
-          {.kind = event_kind::started, .sequence = sequence, .request = id});
-    }
+  void report_start(request_id id, sequence_id sequence) noexcept {
+    detail::report<event_kind::started>(cache_.events(), [&] {
+      return cache_event{.sequence = sequence, .request = id};
+    });
   }
 
   using locking_type = typename Cache::locking_type;
@@ -264,9 +263,8 @@ class request_tracker {
     if (!held) {
       return held.error();
     }
-    if constexpr (reports<typename Cache::events_type, event_kind::ended>) {
-      cache_.events().emit({.kind = event_kind::ended, .request = id});
-    }
+    detail::report<event_kind::ended>(cache_.events(),
+                                      [&] { return cache_event{.request = id}; });
     if (*held) {
       releases_.release(**held, hint);
     }

@@ -2,9 +2,11 @@
 
 #include <pagedkv/cache/operations/parts/make_room.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -27,13 +29,14 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
 
 /// Appends a run of tokens, and reserves slots for `num_ahead` more: all or nothing. `copy`: see `make_room`.
 template <class State, class Copy>
-[[nodiscard]] result<void> append(State& state, sequence& s, const token_run& run, std::int64_t num_ahead,
+[[nodiscard]] result<void> extend(State& state, sequence& s, const token_run& run, std::int64_t num_ahead,
                                   Copy&& copy) noexcept {
   if (num_ahead < 0 || num_ahead > std::numeric_limits<std::int32_t>::max()) {
     return error{error_code::invalid_argument, "number of slots ahead", num_ahead,
                  std::numeric_limits<std::int32_t>::max()};
   }
   if (run.tokens.empty() && num_ahead == 0) {
+    s.last_access = state.time();
     return {};
   }
   const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(run.tokens.size());
@@ -56,7 +59,23 @@ template <class State, class Copy>
     s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);
   }
   find_room(state, s);
+  s.last_access = state.time();
   return {};
+}
+
+/// Appends a token, by `extend(s, run)` where no block has room for it.
+template <class State, class Extend>
+[[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) -> result<void> {
+    if (s.has_room()) [[likely]] {
+      s.last_access = state.time();
+      *s.next_token++ = next;
+      ++s.num_tokens;
+      return {};
+    }
+    const auto run = std::array{next};  // only here does the token need an address
+    return extend(s, run);
+  });
 }
 
 }  // namespace pagedkv::detail

@@ -125,7 +125,6 @@ template <class State, class Extend, class Added>
     if (auto committed = commit(state, s, entry.num_computed_tokens); !committed) {
       return committed;
     }
-    s.last_access = state.time();
   }
   const auto first = s.num_tokens;
   auto appended = watch_table(
@@ -148,20 +147,19 @@ template <class State, class Extend>
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
-    const auto appended =
-        visit_record(state.sequences, static_cast<std::uint64_t>(entry.id), [&](sequence& s) -> result<void> {
-          if (!only_stores(state, s, entry)) [[unlikely]] {
-            return append_at_length(state, s, entry, slots, extend, [&](std::size_t index, block_id block) {
-              note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
-            });
-          }
-          slots[0] = state.index.slot_of(s.next_token);
-          *s.next_token++ = entry.run.tokens[0];
-          s.num_computed_tokens = std::max(s.num_computed_tokens, entry.num_computed_tokens);
-          ++s.num_tokens;
-          s.last_access = now;
-          return {};
+    const auto appended = visit_sequence(state, entry.id, [&](sequence& s) -> result<void> {
+      if (!only_stores(state, s, entry)) [[unlikely]] {
+        return append_at_length(state, s, entry, slots, extend, [&](std::size_t index, block_id block) {
+          note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
         });
+      }
+      slots[0] = state.index.slot_of(s.next_token);
+      *s.next_token++ = entry.run.tokens[0];
+      s.num_computed_tokens = std::max(s.num_computed_tokens, entry.num_computed_tokens);
+      ++s.num_tokens;
+      s.last_access = now;
+      return {};
+    });
     if (!appended) [[unlikely]] {
       std::ranges::fill(slots, skip_slot);
       out.failures[done.num_failures++] = {i, appended.error()};

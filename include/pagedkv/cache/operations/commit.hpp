@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/operations/parts/withdraw.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <array>
@@ -19,17 +20,16 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
     newest = false;
   } else {
     // Before another thread can find the block, and before it can be evicted.
-    if constexpr (reports<typename State::events_type, event_kind::stored>) {
+    report<event_kind::stored>(state.events, [&] {
       const auto contents = state.index.contents(block);
-      state.events.emit({.kind = event_kind::stored,
-                         .block = block,
+      return cache_event{.block = block,
                          .origin = s.tail.node,
                          .hash = hash,
                          .parent_hash = s.tail.hash,
                          .tokens = contents.tokens,
                          .keys = contents.keys,
-                         .salt = s.options.salt});
-    }
+                         .salt = s.options.salt};
+    });
     const auto leases = leases_of(state);
     auto twin = no_block;
     if (newest) {
@@ -96,8 +96,7 @@ template <class State>
   return {};
 }
 
-/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written. Errors:
-/// `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
+/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written.
 template <class State>
 [[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
   if (num_tokens > s.num_tokens) {
@@ -115,7 +114,13 @@ template <class State>
     publish_up_to(state, s, num_blocks);
   }
   s.num_computed_tokens = num_tokens;
+  s.last_access = state.time();
   return {};
+}
+
+template <class State>
+[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) { return commit(state, s, num_tokens); });
 }
 
 }  // namespace pagedkv::detail

@@ -23,13 +23,10 @@ namespace pagedkv::detail {
 /// so that no two sequences are entered at once. O(common blocks times sequences).
 template <class State>
 [[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::span<const sequence_id> ids) noexcept {
-  const auto visit = [&](sequence_id id, auto&& body) {
-    return visit_record(state.sequences, static_cast<std::uint64_t>(id), body);
-  };
   auto run = std::array<block_id, 256>{};
   auto num_common = std::size_t{0};
   for (auto size = ids.empty() ? std::size_t{0} : run.size(); size == run.size(); num_common += size) {
-    const auto copied = visit(ids[0], [&](const sequence& s) -> result<void> {
+    const auto copied = visit_sequence(state, ids[0], [&](const sequence& s) -> result<void> {
       const auto blocks = full_blocks(s, num_common, state.block_size());
       size = std::min(size, blocks.size());
       copy_run(blocks.first(size), std::span<block_id>{run});
@@ -39,9 +36,10 @@ template <class State>
       return copied.error();
     }
     for (const auto id : ids.subspan(1)) {
-      const auto compared = visit(id, [&](const sequence& s) -> result<void> {
+      const auto compared = visit_sequence(state, id, [&](const sequence& s) -> result<void> {
         const auto blocks = full_blocks(s, num_common, state.block_size());
-        const auto parted = std::mismatch(run.begin(), run.begin() + static_cast<std::ptrdiff_t>(size), blocks.begin(), blocks.end());
+        const auto end = run.begin() + static_cast<std::ptrdiff_t>(size);
+        const auto parted = std::mismatch(run.begin(), end, blocks.begin(), blocks.end());
         size = static_cast<std::size_t>(parted.first - run.begin());
         return {};
       });

@@ -69,4 +69,25 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });
 }
 
+/// Moves blocks so that all free ones have higher ids than all others: K/V through `move(moves)`.
+template <class State, class Move>
+[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move) noexcept {
+  if (state.pool.step_in_flight()) {
+    return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps()};
+  }
+  auto moves = plan_compaction(state);
+  if (!moves || moves->empty()) {
+    return moves;
+  }
+  const auto names = new_names(state, *moves);
+  if (!names) {
+    return names.error();
+  }
+  if (const result<void> moved = move(*moves); !moved) {
+    return moved.error();
+  }
+  apply_moves(state, *moves, *names);
+  return moves;
+}
+
 }  // namespace pagedkv::detail

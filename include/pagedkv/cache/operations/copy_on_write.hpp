@@ -53,9 +53,7 @@ template <class State, class Copy>
   apply_ranges(how, s, index, state.block_size(), state.time());
   release_block(state, shared, index, how, state.pool.fence_of(s.steps));
   count<&cache_statistics::copies>(state.counts, 1);
-  if constexpr (reports<typename State::events_type, event_kind::copied>) {
-    state.events.emit({.kind = event_kind::copied, .block = fresh, .origin = shared});
-  }
+  report<event_kind::copied>(state.events, [&] { return cache_event{.block = fresh, .origin = shared}; });
   return {};
 }
 

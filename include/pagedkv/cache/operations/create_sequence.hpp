@@ -4,6 +4,8 @@
 #include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
@@ -56,8 +58,8 @@ void fill_blocks(State& state, const block_table& blocks, std::size_t first, std
 /// Makes an empty sequence one of this prompt: shares the longest published prefix, leaving the last token to compute,
 /// and allocates blocks for the first chunk of the rest.
 template <class State>
-[[nodiscard]] result<void> create_sequence(State& state, sequence& s, const token_run& prompt,
-                                           const sequence_options& options) noexcept {
+[[nodiscard]] result<void> begin_sequence(State& state, sequence& s, const token_run& prompt,
+                                          const sequence_options& options) noexcept {
   const auto tokens = prompt.tokens;
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
   const bool ranged = has_ranges(options);
@@ -125,29 +127,46 @@ template <class State>
   return {};
 }
 
-/// Reports a sequence that `create_sequence` has made.
+/// Reports a sequence that was created.
 template <class State>
-void report_admission([[maybe_unused]] State& state, [[maybe_unused]] sequence_id id,
-                      [[maybe_unused]] const sequence& s, [[maybe_unused]] std::span<const token> prompt) noexcept {
-  using stream = typename State::events_type;
-  if constexpr (reports<stream, event_kind::hit>) {
-    if (s.num_cached_tokens != 0) {
-      state.events.emit({.kind = event_kind::hit,
-                         .block = s.tail.node,
+void report_admission(State& state, sequence_id id, const sequence& s, std::span<const token> prompt) noexcept {
+  if (s.num_cached_tokens != 0) {
+    report<event_kind::hit>(state.events, [&] {
+      return cache_event{.block = s.tail.node,
                          .hash = s.tail.hash,
                          .salt = s.options.salt,
                          .sequence = id,
                          .num_tokens = s.num_cached_tokens,
-                         .num_blocks = static_cast<std::int64_t>(s.num_published_blocks)});
-    }
+                         .num_blocks = static_cast<std::int64_t>(s.num_published_blocks)};
+    });
   }
-  if constexpr (reports<stream, event_kind::admitted>) {
-    state.events.emit({.kind = event_kind::admitted,
-                       .salt = s.options.salt,
+  report<event_kind::admitted>(state.events, [&] {
+    return cache_event{.salt = s.options.salt,
                        .sequence = id,
                        .num_tokens = static_cast<std::int64_t>(prompt.size()),
-                       .num_blocks = static_cast<std::int64_t>(s.blocks.size())});
+                       .num_blocks = static_cast<std::int64_t>(s.blocks.size())};
+  });
+}
+
+/// Starts a sequence with a prompt.
+template <class State>
+[[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt,
+                                                const sequence_options& options) noexcept {
+  auto* admitted = static_cast<const sequence*>(nullptr);
+  const auto made = make_record(state.sequences, "number of sequences", [&](sequence& s) {
+    admitted = &s;
+    return begin_sequence(state, s, prompt, options);
+  });
+  if (!made) {
+    return made.error();
   }
+  // No other thread knows the id yet.
+  const auto id = static_cast<sequence_id>(*made);
+  const auto& s = *admitted;
+  report_admission(state, id, s, prompt.tokens);
+  const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
+  const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
+  return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};
 }
 
 }  // namespace pagedkv::detail

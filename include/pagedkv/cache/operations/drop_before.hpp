@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,11 @@ template <class State>
     s.blocks.drop_before(last);
   }
   return {};
+}
+
+template <class State>
+[[nodiscard]] result<void> drop_before(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) { return drop_before(state, s, num_tokens); });
 }
 
 }  // namespace pagedkv::detail

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +11,7 @@ namespace pagedkv::detail {
 /// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the
 /// other has tokens that are not computed: their K/V would be written into shared blocks.
 template <class State>
-[[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
+[[nodiscard]] result<void> share_blocks(State& state, sequence& from, sequence& to) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
                  from.num_tokens - from.num_computed_tokens};
@@ -51,6 +52,21 @@ template <class State>
   from.forget_room();
   to.forget_room();
   return {};
+}
+
+/// Makes a second sequence on the blocks of the first.
+template <class State>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id) noexcept {
+  return visit_sequence(state, id, [&](sequence& from) -> result<sequence_id> {
+    const auto made = make_record(state.sequences, "number of sequences",
+                                  [&](sequence& to) { return share_blocks(state, from, to); });
+    if (!made) {
+      return made.error();
+    }
+    const auto forked = static_cast<sequence_id>(*made);
+    report<event_kind::forked>(state.events, [&] { return cache_event{.sequence = forked, .source = id}; });
+    return forked;
+  });
 }
 
 }  // namespace pagedkv::detail

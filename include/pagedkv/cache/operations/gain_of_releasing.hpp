@@ -44,7 +44,7 @@ void add_references(const State& state, sequence_id id, std::size_t order, std::
       std::ranges::for_each(held, [&](block_id block) { references.push_back({block, id, order, fenced}); });
       return {};
     };
-    static_cast<void>(visit_record(state.sequences, static_cast<std::uint64_t>(id), copy));
+    static_cast<void>(visit_sequence(state, id, copy));
   } while (num_missing != 0);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
 #include <cstddef>
@@ -10,7 +11,7 @@ namespace pagedkv::detail {
 
 /// References every full block of a published prefix of these tokens.
 template <class State>
-[[nodiscard]] result<void> pin(State& state, pinned_prefix& pinned, const token_run& run, salt salt) noexcept {
+[[nodiscard]] result<void> pin_prefix(State& state, pinned_prefix& pinned, const token_run& run, salt salt) noexcept {
   const auto max_blocks = run.tokens.size() / state.block_size();
   if (!pinned.blocks.try_reserve(max_blocks)) {
     return error{error_code::out_of_memory, "number of tokens to pin", static_cast<std::int64_t>(run.tokens.size())};
@@ -23,9 +24,30 @@ template <class State>
 }
 
 template <class State>
-void unpin(State& state, pinned_prefix& pinned) noexcept {
-  release_blocks(state, pinned.blocks, 0, pinned.blocks.size(), block_release{}, step_set{});
-  pinned.blocks.clear();
+[[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt salt) noexcept {
+  auto num_blocks = std::size_t{0};
+  const auto made = make_record(state.pins, "number of pins", [&](pinned_prefix& p) {
+    auto pinned = pin_prefix(state, p, run, salt);
+    num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
+    return pinned;
+  });
+  if (!made) {
+    return made.error();
+  }
+  return pinning{static_cast<pin_id>(*made), static_cast<std::int64_t>(num_blocks * state.block_size())};
+}
+
+template <class State>
+[[nodiscard]] result<void> end_pin(State& state, std::uint64_t id) noexcept {
+  return end_record(state.pins, id, [&](pinned_prefix& p) {
+    release_blocks(state, p.blocks, 0, p.blocks.size(), block_release{}, step_set{});
+    p.blocks.clear();
+  });
+}
+
+template <class State>
+[[nodiscard]] result<void> unpin(State& state, pin_id id) noexcept {
+  return end_pin(state, static_cast<std::uint64_t>(id));
 }
 
 /// Ends every pin that is open when the call comes to it; returns how many.
@@ -33,8 +55,7 @@ template <class State>
 std::int64_t unpin_all(State& state) noexcept {
   auto count = std::int64_t{0};
   state.pins.for_each([&](auto& open) {
-    const auto ended = end_record(state.pins, state.pins.id_of(open), [&](pinned_prefix& p) { unpin(state, p); });
-    count += ended.has_value() ? 1 : 0;
+    count += end_pin(state, state.pins.id_of(open)).has_value() ? 1 : 0;
   });
   return count;
 }

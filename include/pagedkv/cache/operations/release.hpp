@@ -1,8 +1,10 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace pagedkv::detail {
 
@@ -18,6 +20,15 @@ void release(State& state, sequence& from, const release_hint& hint) noexcept {
   release_blocks(state, from, first, trunk, how);
   from.blocks.clear();
   from.keys.clear();
+}
+
+/// Ends a sequence.
+template <class State>
+[[nodiscard]] result<void> release(State& state, sequence_id id, const release_hint& hint) noexcept {
+  return end_record(state.sequences, static_cast<std::uint64_t>(id), [&](sequence& s) {
+    report<event_kind::released>(state.events, [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
+    release(state, s, hint);
+  });
 }
 
 }  // namespace pagedkv::detail

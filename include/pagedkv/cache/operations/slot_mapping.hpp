@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/slot_mapping.hpp>
 
 #include <cstddef>
@@ -30,6 +31,12 @@ template <class State>
   }
   fill_slots(s.blocks, state.config.block_size, first_token, slots);
   return {};
+}
+
+template <class State>
+[[nodiscard]] result<void> slot_mapping(const State& state, sequence_id id, std::int64_t first_token,
+                                        std::span<slot> slots) noexcept {
+  return visit_sequence(state, id, [&](const sequence& s) { return slot_mapping(state, s, first_token, slots); });
 }
 
 }  // namespace pagedkv::detail

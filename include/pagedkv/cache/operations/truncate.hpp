@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -49,6 +50,11 @@ template <class State>
   }
   find_room(state, s);
   return {};
+}
+
+template <class State>
+[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) { return truncate(state, s, num_tokens); });
 }
 
 }  // namespace pagedkv::detail

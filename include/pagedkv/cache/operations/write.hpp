@@ -15,7 +15,7 @@ namespace pagedkv::detail {
 /// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the host
 /// cannot read pass.
 template <class Backend, class State, class Mutex>
-[[nodiscard]] bool may_write(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
+[[nodiscard]] bool slots_in_use(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
   if constexpr (reads_on_host<Backend>) {
     const auto guard = shared_guard{mutex};
     return std::ranges::all_of(slots, [&](slot s) {

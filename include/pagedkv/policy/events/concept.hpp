@@ -106,6 +106,21 @@ concept events = std::move_constructible<E> && requires(E stream, const cache_ev
 template <events Events, event_kind Kind>
 inline constexpr bool reports = Events::kinds.contains(Kind);
 
+namespace detail {
+
+/// Emits an event of this kind, whose fields are those of `describe()`. Compiles nothing of it for a stream that does not
+/// take the kind.
+template <event_kind Kind, events Events, class Describe>
+void report([[maybe_unused]] Events& stream, [[maybe_unused]] Describe&& describe) noexcept {
+  if constexpr (reports<Events, Kind>) {
+    auto event = cache_event{describe()};
+    event.kind = Kind;
+    stream.emit(event);
+  }
+}
+
+}  // namespace detail
+
 struct events_axis {
   template <class Policy>
   static constexpr bool takes = events<Policy>;

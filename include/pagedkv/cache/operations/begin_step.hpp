@@ -1,0 +1,42 @@
+#pragma once
+
+#include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/cache/record_access.hpp>
+
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Reports a step if it has begun.
+template <class State>
+[[nodiscard]] result<step_id> report_step(State& state, const result<step_id>& begun) noexcept {
+  if (begun) {
+    report<event_kind::step_begun>(state.events, [&] { return cache_event{.step = *begun}; });
+  }
+  return begun;
+}
+
+/// Opens a step that may use any block in use.
+template <class State>
+[[nodiscard]] result<step_id> begin_step(State& state) noexcept {
+  return report_step(state, state.pool.begin_step(step_use::everything));
+}
+
+/// Opens a step that uses these sequences: all or nothing.
+template <class State>
+[[nodiscard]] result<step_id> begin_step(State& state, std::span<const sequence_id> ids) noexcept {
+  const auto step = state.pool.begin_step(step_use::named_sequences);
+  for (auto id = ids.begin(); step && id != ids.end(); ++id) {
+    const auto used = visit_sequence(state, *id, [&](sequence& s) -> result<void> {
+      s.steps.insert(*step);
+      return {};
+    });
+    if (!used) {
+      static_cast<void>(state.pool.retire_step(*step));
+      return used.error();
+    }
+  }
+  return report_step(state, step);
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <pagedkv/cache/cache_state.hpp>
+
+#include <cstdint>
+
+namespace pagedkv::detail {
+
+/// Frees every evictable block, which is reported as one event; returns how many.
+template <class State>
+[[nodiscard]] result<std::int64_t> reset_prefix_cache(State& state) noexcept {
+  if (const auto num_occupied = state.pool.count_occupied(); num_occupied != 0) {
+    return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
+  }
+  const auto num_forgotten = state.pool.forget_evictable(state.index);
+  report<event_kind::reset>(state.events, [&] { return cache_event{.num_blocks = num_forgotten}; });
+  return num_forgotten;
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/sequence/batch_view.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Updates a batch with a row for each of these sequences, once more for as long as the locking policy waits for
+/// sequences that another thread changes.
+template <class State, class Batch>
+[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids) noexcept {
+  const auto visit_row = [&](std::size_t i, auto&& use) {
+    return visit_sequence(state, ids[i], [&](const sequence& s) -> result<void> {
+      const auto blocks = s.blocks.all();  // without those that only have slots ahead
+      const auto size = s.num_reserved > s.num_tokens ? state.blocks_for(s.num_tokens) : blocks.size();
+      return use(batch_row{ids[i], s.blocks.version(), s.num_tokens, blocks.first(size)});
+    });
+  };
+  auto updated = batch.update(ids.size(), state.config.block_size, visit_row);
+  while (State::locking_type::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
+    updated = batch.update(ids.size(), state.config.block_size, visit_row);
+  }
+  return updated;
+}
+
+}  // namespace pagedkv::detail
