@@ -3,9 +3,9 @@
 #include <pagedkv/core/error.hpp>
 
 #include <cassert>
+#include <new>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 namespace pagedkv {
 
@@ -13,6 +13,66 @@ namespace detail {
 
 /// The value of a `result<void>`.
 struct no_value {};
+
+/// A value or an error. Not a `std::variant`, which takes several times as long to compile, for each type of value.
+template <class Value, bool Trivial = std::is_trivially_copyable_v<Value>>
+struct value_or_error {
+  template <class From>
+  constexpr value_or_error(std::in_place_t, From&& from) noexcept(std::is_nothrow_constructible_v<Value, From>)
+      : value(std::forward<From>(from)), has_value(true) {}
+  constexpr explicit value_or_error(const error& why) noexcept : reason(why), has_value(false) {}
+
+  union {
+    Value value;
+    error reason;
+  };
+  bool has_value;
+};
+
+template <class Value>
+struct value_or_error<Value, false> {
+  template <class From>
+  value_or_error(std::in_place_t, From&& from) noexcept(std::is_nothrow_constructible_v<Value, From>)
+      : value(std::forward<From>(from)), has_value(true) {}
+  explicit value_or_error(const error& why) noexcept : reason(why), has_value(false) {}
+  value_or_error(value_or_error&& other) noexcept(std::is_nothrow_move_constructible_v<Value>)
+      : has_value(other.has_value) {
+    construct(std::move(other));
+  }
+  value_or_error(const value_or_error& other)
+    requires std::is_copy_constructible_v<Value>
+      : has_value(other.has_value) {
+    construct(other);
+  }
+  value_or_error& operator=(value_or_error other) noexcept {
+    destroy();
+    has_value = other.has_value;
+    construct(std::move(other));
+    return *this;
+  }
+  ~value_or_error() { destroy(); }
+
+  union {
+    Value value;
+    error reason;
+  };
+  bool has_value;
+
+ private:
+  template <class Other>
+  void construct(Other&& other) noexcept(std::is_nothrow_constructible_v<Value, Other>) {
+    if (has_value) {
+      ::new (static_cast<void*>(&value)) Value(std::forward<Other>(other).value);
+    } else {
+      reason = other.reason;
+    }
+  }
+  void destroy() noexcept {
+    if (has_value) {
+      value.~Value();
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -28,21 +88,21 @@ class [[nodiscard]] result {
   // Not defaulted: `return {};` would clear the bytes of an error first.
   constexpr result() noexcept
     requires std::is_void_v<T>
-  {}
+      : held_(std::in_place, detail::no_value{}) {}
   template <class Value>
     requires(!std::is_void_v<T>) && std::is_convertible_v<Value, T> &&
             (!std::is_same_v<std::remove_cvref_t<Value>, result>)
   constexpr result(Value&& value) noexcept(std::is_nothrow_constructible_v<T, Value>)
-      : held_(std::in_place_index<0>, std::forward<Value>(value)) {}
-  constexpr result(const pagedkv::error& reason) noexcept : held_(std::in_place_index<1>, reason) {}
+      : held_(std::in_place, std::forward<Value>(value)) {}
+  constexpr result(const pagedkv::error& reason) noexcept : held_(reason) {}
 
-  [[nodiscard]] constexpr bool has_value() const noexcept { return held_.index() == 0; }
-  [[nodiscard]] constexpr bool has_error() const noexcept { return held_.index() != 0; }
+  [[nodiscard]] constexpr bool has_value() const noexcept { return held_.has_value; }
+  [[nodiscard]] constexpr bool has_error() const noexcept { return !held_.has_value; }
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return has_value(); }
 
   [[nodiscard]] constexpr const pagedkv::error& error() const noexcept {
     assert(has_error() && "a result that holds a value has no error");
-    return *std::get_if<1>(&held_);
+    return held_.reason;
   }
 
   constexpr decltype(auto) value() & { return checked(*this); }
@@ -87,7 +147,7 @@ class [[nodiscard]] result {
   template <class Self>
   [[nodiscard]] static constexpr auto& unchecked(Self& self) noexcept {
     assert(self.has_value() && "a result that holds an error has no value");
-    return *std::get_if<0>(&self.held_);
+    return (self.held_.value);
   }
 
   template <class Self>
@@ -100,7 +160,7 @@ class [[nodiscard]] result {
     }
   }
 
-  std::variant<stored, pagedkv::error> held_;
+  detail::value_or_error<stored> held_;
 };
 
 }  // namespace pagedkv
