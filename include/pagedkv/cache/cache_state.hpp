@@ -13,9 +13,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <span>
 #include <utility>
+
+#include <sys/random.h>
 
 namespace pagedkv {
 
@@ -162,9 +163,13 @@ struct cache_state {
         events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
   }
 
+  /// From the operating system, since `<random>` takes longer to compile than the rest of the cache's state.
   [[nodiscard]] static std::uint64_t random_seed() {
-    auto device = std::random_device{};
-    return std::uint64_t{device()} << 32 | device();
+    auto seed = std::uint64_t{0};
+    if (getentropy(&seed, sizeof seed) != 0) {
+      detail::fail({error_code::backend_failure, "the operating system's random numbers"});
+    }
+    return seed;
   }
 };
 

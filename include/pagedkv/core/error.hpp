@@ -78,16 +78,16 @@ class exception : public std::runtime_error {
 }
 
 inline std::string error::message() const {
-  const auto* const verb = *detail == '\0' ? " is " : " answered ";
-  auto text = std::string(describe(code)) + ": " + subject + verb + std::to_string(value);
+  auto text = std::string(describe(code));
+  text.append(": ").append(subject).append(*detail == '\0' ? " is " : " answered ").append(std::to_string(value));
   if (limit != no_limit) {
-    text += ", limit " + std::to_string(limit);
+    text.append(", limit ").append(std::to_string(limit));
   }
   if (step != step_id{}) {
-    text += ", until step " + std::to_string(static_cast<std::uint64_t>(step)) + " retires";
+    text.append(", until step ").append(std::to_string(static_cast<std::uint64_t>(step))).append(" retires");
   }
   if (*detail != '\0') {
-    text += std::string(" (") + detail + ")";
+    text.append(" (").append(detail).append(")");
   }
   return text;
 }

@@ -55,7 +55,7 @@ class group_list {
   constexpr group_list() noexcept = default;
   constexpr group_list(std::initializer_list<group_config> groups) noexcept : group_list(std::span(groups)) {}
   constexpr explicit group_list(std::span<const group_config> groups) noexcept : size_(groups.size()) {
-    std::ranges::copy(groups.first(std::min(size_, max_size)), groups_.begin());
+    std::copy_n(groups.begin(), std::min(size_, max_size), groups_.begin());
   }
 
   /// The number of groups that were given. More than `max_size` are not kept, and `validate` refuses the list.

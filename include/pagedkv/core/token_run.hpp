@@ -26,9 +26,10 @@ struct prefix_key {
   if (keys.empty()) {
     return keys;
   }
-  const auto from = std::ranges::lower_bound(keys, first, {}, &prefix_key::position);
-  const auto to = std::ranges::lower_bound(from, keys.end(), last, {}, &prefix_key::position);
-  return {from, to};
+  const auto is_before = [](const prefix_key& key, std::int64_t position) { return key.position < position; };
+  const auto* const end = keys.data() + keys.size();
+  const auto* const from = std::lower_bound(keys.data(), end, first, is_before);
+  return {from, std::lower_bound(from, end, last, is_before)};
 }
 
 /// Contents of one block, given those of the blocks before it.

@@ -56,7 +56,8 @@ class request_preemption {
     const auto preempt_fewest = [&] {
       auto candidates = records_.running();
       std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
-      std::ranges::sort(candidates, [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
+      std::sort(candidates.begin(), candidates.end(),
+                [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
       auto sequences = std::vector<sequence_id>{};
       sequences.reserve(candidates.size());
       for (const auto& candidate : candidates) {

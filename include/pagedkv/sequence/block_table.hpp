@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
@@ -54,10 +55,10 @@ class block_table {
   void push_back(block_id block) noexcept { extend(1)[0] = block; }
 
   /// Removes entries that the last `extend` appended.
-  void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
+  void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count, no_block); }
 
   void shrink(std::size_t size) noexcept {
-    blocks_.resize(size);
+    blocks_.resize(size, no_block);
     ++version_;
   }
 
@@ -83,7 +84,8 @@ class block_table {
 
   /// Copies the first `size` entries of another table, which has dropped no more. Requires reserved memory.
   void copy(const block_table& other, std::size_t size) noexcept {
-    blocks_.assign(other.blocks_.begin(), other.blocks_.begin() + static_cast<std::ptrdiff_t>(size));
+    blocks_.clear();
+    copy_run(other.all().first(size), extend(size));
     num_dropped_ = other.num_dropped_;
     ++version_;
   }

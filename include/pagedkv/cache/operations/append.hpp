@@ -53,7 +53,7 @@ template <class State, class Copy>
     s.reuses_slots = false;
   }
   store_tokens(state, s, run.tokens);
-  s.keys.insert(s.keys.end(), run.keys.begin(), run.keys.end());
+  add_keys(s, run.keys);
   note_hashes(state, s, run.hashes);
   if (num_ahead != 0) {
     s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);

@@ -161,7 +161,7 @@ template <class State, class Extend>
       return {};
     });
     if (!appended) [[unlikely]] {
-      std::ranges::fill(slots, skip_slot);
+      std::fill(slots.begin(), slots.end(), skip_slot);
       out.failures[done.num_failures++] = {i, appended.error()};
     }
     done.num_slots += slots.size();

@@ -28,7 +28,7 @@ namespace pagedkv::detail {
 
 [[nodiscard]] inline bool has_valid_ranges(const sequence_options& options) noexcept {
   return is_valid(options.answer.value_or(block_retention{})) &&
-         std::ranges::all_of(options.ranges, [](const range_retention& range) {
+         std::all_of(options.ranges.begin(), options.ranges.end(), [](const range_retention& range) {
            return 0 <= range.first && range.first <= range.last && is_valid(range.retention);
          });
 }
@@ -102,7 +102,7 @@ template <class State>
 
   s.num_tokens = plan.length(num_hits);
   fill_blocks(state, s.blocks, num_hits, tokens.first(static_cast<std::size_t>(s.num_tokens)));
-  s.keys.insert(s.keys.end(), prompt.keys.begin(), prompt.keys.end());
+  add_keys(s, prompt.keys);
   s.options = options;
   s.has_ranges = ranged;
   s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);

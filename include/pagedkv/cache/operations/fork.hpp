@@ -32,7 +32,7 @@ template <class State>
     }
   }
   to.blocks.copy(from.blocks, num_blocks);
-  to.keys.assign(from.keys.begin(), from.keys.end());
+  add_keys(to, from.keys);
   to.num_tokens = from.num_tokens;
   to.num_computed_tokens = from.num_computed_tokens;
   to.num_published_blocks = from.num_published_blocks;

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <vector>
 
 namespace pagedkv::detail {
@@ -22,7 +21,7 @@ struct block_reference {
   bool fenced = false;    // a step that uses the sequence is open
 
   friend bool operator<(const block_reference& a, const block_reference& b) noexcept {
-    return std::tie(a.block, a.by, a.order) < std::tie(b.block, b.by, b.order);
+    return a.block != b.block ? a.block < b.block : a.by != b.by ? a.by < b.by : a.order < b.order;
   }
 };
 
@@ -41,7 +40,9 @@ void add_references(const State& state, sequence_id id, std::size_t order, std::
         return {};
       }
       const bool fenced = state.pool.fence_of(s.steps) != 0;
-      std::ranges::for_each(held, [&](block_id block) { references.push_back({block, id, order, fenced}); });
+      for (const auto block : held) {
+        references.push_back({block, id, order, fenced});
+      }
       return {};
     };
     static_cast<void>(visit_sequence(state, id, copy));
@@ -80,7 +81,7 @@ template <class State>
 
   const auto plan = prompt_plan{std::ssize(prompt.tokens), state.config.block_size};
   auto shared = find_shared(state, prompt, salt, plan.max_hits());
-  std::ranges::sort(shared);
+  std::sort(shared.begin(), shared.end());
   for (std::size_t next = 0; next < references.size();) {
     const auto block = references[next].block;
     auto run = gained_block{next, next, 0, state.pool.fenced(block)};
@@ -90,7 +91,7 @@ template <class State>
     }
     next = run.end;
     if (run.end - run.first == state.pool.state(block).count() && state.pool.could_be_released(block) &&
-        !std::ranges::binary_search(shared, block)) {
+        !std::binary_search(shared.begin(), shared.end(), block)) {
       released.gained.push_back(run);
     }
   }
@@ -100,12 +101,12 @@ template <class State>
 /// How many of the sequences, from the first on, have to be released to gain so many blocks; 0 when all are not enough.
 [[nodiscard]] inline std::size_t fewest_in_order(const released_blocks& released, std::size_t num_sequences,
                                                  std::int64_t num_blocks) {
-  auto gains = std::vector<std::int64_t>(num_sequences);  // a block is gained with the last of its references
+  auto gains = std::vector<std::size_t>(num_sequences);  // a block is gained with the last of its references
   for (const auto& block : released.gained) {
     ++gains[block.last_order];
   }
   for (std::size_t i = 0; i < gains.size(); ++i) {
-    num_blocks -= gains[i];
+    num_blocks -= static_cast<std::int64_t>(gains[i]);
     if (num_blocks <= 0) {
       return i + 1;
     }
@@ -115,21 +116,22 @@ template <class State>
 
 /// Which of the first `count` sequences hold a block that releasing these gains.
 [[nodiscard]] inline std::vector<std::size_t> useful_among(const released_blocks& released, std::size_t count) {
-  auto useful = std::vector<bool>(count);
+  auto useful = std::vector<std::size_t>(count);
   for (const auto& block : released.gained) {
     if (block.last_order < count) {
       for (auto i = block.first; i < block.end; ++i) {
-        useful[released.references[i].order] = true;
+        useful[released.references[i].order] = 1;
       }
     }
   }
-  auto chosen = std::vector<std::size_t>{};
+  auto num_chosen = std::size_t{0};
   for (std::size_t i = 0; i < count; ++i) {
-    if (useful[i]) {
-      chosen.push_back(i);
+    if (useful[i] != 0) {
+      useful[num_chosen++] = i;
     }
   }
-  return chosen;
+  useful.resize(num_chosen);
+  return useful;
 }
 
 [[nodiscard]] inline error no_memory_for_gain(std::size_t num_sequences) noexcept {

@@ -66,7 +66,9 @@ template <class State>
 void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const block_table& blocks,
                       [[maybe_unused]] std::size_t count) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
-    std::ranges::for_each(blocks.all().first(count), [&](block_id block) { state.pool.reference_leased(block); });
+    for (const auto block : blocks.all().first(count)) {
+      state.pool.reference_leased(block);
+    }
   }
 }
 
@@ -95,7 +97,9 @@ template <class State, class Total>
     return refused;
   }
   if constexpr (!State::locking_type::family::concurrent) {
-    std::ranges::for_each(blocks.all(), [&](block_id block) { reference_found(state, block); });
+    for (const auto block : blocks.all()) {
+      reference_found(state, block);
+    }
   }
   return {};
 }

@@ -36,6 +36,13 @@ namespace pagedkv::detail {
   return with_memory(reserve, false);
 }
 
+/// Adds keys, with room for them.
+inline void add_keys(sequence& s, std::span<const prefix_key> keys) noexcept {
+  for (const auto& key : keys) {
+    s.keys.push_back(key);
+  }
+}
+
 /// Keeps the hashes that a caller told of blocks which are full now, until they are published.
 template <class State>
 void note_hashes(State& state, sequence& s, std::span<const std::uint64_t> hashes) noexcept {
