@@ -6,6 +6,7 @@
 #include <pagedkv/host/append.hpp>
 #include <pagedkv/host/attend.hpp>
 
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <vector>

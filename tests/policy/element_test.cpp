@@ -6,6 +6,7 @@
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 using namespace pagedkv;
 using namespace pagedkv::test;

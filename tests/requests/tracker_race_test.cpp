@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <latch>
+#include <numeric>
 #include <random>
 #include <thread>
 
