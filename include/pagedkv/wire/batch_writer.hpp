@@ -89,7 +89,7 @@ class batch_writer {
       pending_ = wire_kind::stored;
       parent_ = event.origin == no_block ? std::nullopt : std::optional{event.parent_hash};
       block_size_ = event.tokens.size();
-      salt_ = event.tag;
+      salt_ = event.salt;
     }
     hashes_.push_back(event.hash);
     tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
