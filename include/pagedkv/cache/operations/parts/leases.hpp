@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 namespace pagedkv::detail {
@@ -87,7 +88,11 @@ template <class State, class Total>
     blocks.withdraw(static_cast<std::size_t>(room.end() - next));
   }
   const auto num_more = total(blocks.size()) - blocks.size();
-  const auto num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
+  // Enough even if every hit is evictable? Then no pass over the hits has to tell how many are.
+  auto num_available = state.pool.num_available() - std::ssize(blocks.all());
+  if (static_cast<std::int64_t>(num_more) > num_available) {
+    num_available = num_more != 0 ? state.pool.num_available(blocks.all()) : 0;
+  }
   if (static_cast<std::int64_t>(num_more) > num_available) {
     const auto refused = state.refuse(num_more, num_available, {.shared = blocks.all()});
     if constexpr (State::locking_type::family::concurrent) {
