@@ -68,8 +68,10 @@ void check_threads(const options& chosen) {
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
-  const auto make = [&]<bool Concurrent>(std::bool_constant<Concurrent>, support::eviction_factory factory) {
-    using eviction_type = support::chosen_eviction<Concurrent>;
+  constexpr auto has_shards = requires { Locking::family::num_shards; };
+  const auto make = [&]<bool Concurrent, bool Shardable>(std::bool_constant<Concurrent>, std::bool_constant<Shardable>,
+                                                         support::eviction_factory factory) {
+    using eviction_type = support::chosen_eviction<Concurrent, Shardable>;
     eviction_type::factory = factory;
     return std::unique_ptr<engine>(
         std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type, event_log>>>(config, log));
@@ -77,9 +79,9 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
     if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
-      return make(std::false_type{}, factory);
+      return make(std::false_type{}, std::bool_constant<shardable<Eviction> || !has_shards>{}, factory);
     } else if constexpr (Eviction::concurrent) {
-      return make(std::true_type{}, factory);
+      return make(std::true_type{}, std::true_type{}, factory);
     } else {
       throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
                          " cannot; use --eviction clock_sweep or none, or --locking sharded_mutex");

@@ -68,6 +68,12 @@ class Figures(TemporaryFolder):
                     self.assertEqual(point["evictions"], replayed["evictions"])
                 self.assertEqual(point["refused_requests"], replayed["refused_requests"])
 
+    def test_sharded_order_is_near_the_single_one(self):
+        options = ["--eviction", "hit_density", "--blocks", 2000]
+        single, sharded = [replay(*options, "--locking", locking)["hit_ratio"]
+                           for locking in ("single_thread", "sharded_mutex")]
+        self.assertAlmostEqual(single, sharded, delta=0.005)
+
     def test_does_not_depend_on_threads(self):
         reports = [replay("--compare", "--limit", 300, "--threads", threads) for threads in (1, 4)]
         for part in ("capacities", "policies", "oracle", "bound"):
