@@ -101,10 +101,10 @@ TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wir
   const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
   auto writer = batch_writer{wire_encoding::arrays};
   auto first = stored(1, 0, true, tokens);
-  first.tag = salt{42};
+  first.salt = salt{42};
   writer.add(first);
   auto second = stored(2, 1, false, tokens);
-  second.tag = salt{42};
+  second.salt = salt{42};
   second.keys = keys;
   writer.add(second);
   CHECK(unpacked(writer.finish(0)).at(1).at(0).at(8) == json::array({json::array({42}), json::array({1, 7, 8})}));
