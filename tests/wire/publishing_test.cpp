@@ -138,6 +138,32 @@ TEST_CASE("events that found a queue full show as a loss", "[wire]") {
   CHECK(visitor.hashes == std::vector<std::uint64_t>{1, 2, 0});
 }
 
+TEST_CASE("a subscriber that comes late gets all kept batches", "[wire]") {
+  constexpr auto num_batches = std::uint64_t{5'000};  // more than ZeroMQ queues for a peer by default
+  auto queues = event_queues{4, {.capacity = 8'192}};
+  auto expected = std::vector<std::uint64_t>{};
+  for (auto i = std::uint64_t{1}; i <= num_batches; ++i) {
+    auto event = cache_event{};
+    event.kind = event_kind::evicted;
+    event.hash = i;
+    queues.emit(event);
+    expected.push_back(i);
+  }
+  auto publishing = on_loopback();
+  publishing.max_events = 1;
+  const auto publisher = event_publisher{queues, publishing};
+  while (publisher.num_events() < num_batches) {
+    std::this_thread::yield();
+  }
+  auto subscriber = event_subscriber{to(publisher)};
+  auto visitor = counting_visitor{};
+  while (visitor.hashes.size() < num_batches && visitor.num_lost == 0) {
+    subscriber.poll(no_hang, visitor);
+  }
+  CHECK(visitor.hashes == expected);
+  CHECK(subscriber.num_losses() == 0);
+}
+
 /// A worker whose every message the test decides.
 class scripted_worker {
  public:

@@ -53,6 +53,7 @@ class event_publisher {
         replayer_(context_, zmq::socket_type::router) {
     publisher_.set(zmq::sockopt::linger, linger);
     replayer_.set(zmq::sockopt::linger, linger);
+    replayer_.set(zmq::sockopt::sndhwm, 0);  // a router drops what exceeds the limit: a replay may be all kept batches
     publisher_.bind(config.endpoint);
     if (!config.replay_endpoint.empty()) {
       replayer_.bind(config.replay_endpoint);
