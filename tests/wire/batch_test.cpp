@@ -121,6 +121,18 @@ TEST_CASE("an event that has not been finished is in its batch only", "[wire]") 
   CHECK(unpacked(writer.finish(0)).at(1).empty());
 }
 
+TEST_CASE("nothing of an event that was given up is in the next batch", "[wire]") {
+  const auto tokens = text(2, 0);
+  const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
+  auto writer = batch_writer{wire_encoding::arrays};
+  auto given_up = stored(1, 0, true, tokens);
+  given_up.keys = keys;
+  writer.add(given_up);
+  writer.clear();
+  writer.add(stored(2, 0, true, tokens));
+  CHECK(unpacked(writer.finish(0)).at(1).at(0).at(8) == json::array({nullptr}));
+}
+
 TEST_CASE("a large batch outgrows its buffer", "[wire]") {
   const auto encoding = GENERATE(wire_encoding::arrays, wire_encoding::maps);
   const auto tokens = text(512, 100'000);

@@ -69,8 +69,7 @@ class batch_writer {
     bytes_.resize(std::max(bytes_.size(), std::size_t{4096}));
     end_ = head_bytes;
     num_events_ = 0;
-    hashes_.clear();
-    tokens_.clear();
+    forget_pending();
   }
 
  private:
@@ -106,6 +105,10 @@ class batch_writer {
     } else {
       write_removed();
     }
+    forget_pending();
+  }
+
+  void forget_pending() noexcept {
     hashes_.clear();
     tokens_.clear();
     keys_.clear();
