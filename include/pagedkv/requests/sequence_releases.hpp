@@ -1,12 +1,12 @@
 #pragma once
 
+#include <sched.h>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/requests/deferred_releases.hpp>
 #include <pagedkv/sequence/sequence.hpp>
 
 #include <cstddef>
-#include <thread>
 
 namespace pagedkv {
 
@@ -21,7 +21,7 @@ template <class Locking, class Operation>
   for (auto attempts = 1; !Locking::waits_for_sequence && !done && done.error().code == error_code::sequence_busy &&
                           attempts < max_attempts;
        ++attempts) {
-    std::this_thread::yield();
+    sched_yield();  // <thread> would take a tenth of the time to compile a tracker
     done = operation();
   }
   return done;
