@@ -3,6 +3,7 @@
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
+#include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
@@ -15,8 +16,6 @@
 #include <cstdint>
 #include <span>
 #include <utility>
-
-#include <sys/random.h>
 
 namespace pagedkv {
 
@@ -40,7 +39,7 @@ struct cache_state {
   cache_state(const cache_config& valid, Events stream)
       : config(valid),
         pool(config.num_blocks, config.capacity()),
-        index(config.capacity(), config.block_size, config.hash_seed != 0 ? config.hash_seed : random_seed()),
+        index(config.capacity(), config.block_size, config.hash_seed != 0 ? config.hash_seed : detail::random_seed()),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {}
@@ -161,15 +160,6 @@ struct cache_state {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(
         events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
-  }
-
-  /// From the operating system, since `<random>` takes longer to compile than the rest of the cache's state.
-  [[nodiscard]] static std::uint64_t random_seed() {
-    auto seed = std::uint64_t{0};
-    if (getentropy(&seed, sizeof seed) != 0) {
-      detail::fail({error_code::backend_failure, "the operating system's random numbers"});
-    }
-    return seed;
   }
 };
 

@@ -7,6 +7,7 @@
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/core/step_set.hpp>
+#include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
@@ -21,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -102,7 +102,7 @@ class group_state {
         plan(planned),
         pool(config.num_blocks),
         nodes(static_cast<std::int32_t>(num_nodes(valid, planned)), config.num_blocks, config.block_size,
-              config.hash_seed != 0 ? config.hash_seed : random_seed(), nodes_per_block(valid, planned)),
+              config.hash_seed != 0 ? config.hash_seed : detail::random_seed(), nodes_per_block(valid, planned)),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {
@@ -327,11 +327,6 @@ class group_state {
       }
     }
     return least;
-  }
-
-  [[nodiscard]] static std::uint64_t random_seed() {
-    auto device = std::random_device{};
-    return std::uint64_t{device()} << 32 | device();
   }
 
   std::vector<block_id> useless_;  // room for every block
