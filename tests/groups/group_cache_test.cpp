@@ -12,6 +12,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iomanip>
 #include <iostream>
@@ -537,6 +538,46 @@ TEST_CASE("a window group's batch has the rows and lengths that kernels take", "
     e.compute(b);
   }
   CHECK(e.cache.update(7, padded, ids).error().subject == std::string{"index of a group"});
+}
+
+/// Notes the kinds of all events.
+struct noted_kinds {
+  static constexpr auto kinds = all_event_kinds;
+
+  std::vector<event_kind>* seen;
+
+  void emit(const cache_event& event) noexcept { seen->push_back(event.kind); }
+};
+
+TEST_CASE("a cache with groups reports sequences and steps", "[group_cache]") {
+  auto seen = std::vector<event_kind>{};
+  auto cache = group_cache<noted_kinds>{config_of({full, window}), {}, {}, noted_kinds{&seen}};
+  const auto made = cache.create_sequence(counted(20)).value();
+  const auto step = cache.begin_step(std::array{made.id}).value();
+  REQUIRE(cache.commit(made.id, 20).has_value());
+  REQUIRE(cache.fork(made.id).has_value());
+  REQUIRE(cache.release(made.id).has_value());
+  REQUIRE(cache.retire_step(step).has_value());
+  REQUIRE(cache.begin_step().has_value());
+  using enum event_kind;
+  CHECK(seen == std::vector{admitted, step_begun, forked, released, step_retired, step_begun});
+}
+
+TEST_CASE("pinned blocks count among those that were in use at once", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto serve = [&](token first) {
+    const auto made = cache.create_sequence(counted(20, first)).value();
+    REQUIRE(cache.commit(made.id, 20).has_value());
+    REQUIRE(cache.release(made.id).has_value());
+  };
+  serve(0);
+  serve(100);
+  const auto one = cache.pin(counted(20)).value();
+  const auto other = cache.pin(counted(20, 100)).value();
+  const auto in_use = cache.statistics().blocks.in_use;
+  REQUIRE(cache.unpin(one.id).has_value());
+  REQUIRE(cache.unpin(other.id).has_value());
+  CHECK(cache.statistics().peak_in_use >= in_use);
 }
 
 TEST_CASE("configurations that no cache with groups supports are refused", "[group_cache]") {

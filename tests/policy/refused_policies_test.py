@@ -19,6 +19,7 @@ PROGRAM = """
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/layout/transposed_layer_major.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
@@ -68,9 +69,11 @@ bool run(Cache blocks) {
 STRICT_ORDER = "use the eviction policy `clock_sweep` or `no_eviction` with lock_free, or the locking policy `sharded_mutex`"
 TWO = "are given, and a cache has one: leave the other out"
 NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
-CANONICAL = "write kv_cache<Policies...>, which takes them in any order"
+CANONICAL = "write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order"
 NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
 GROUPS = "use the locking policy `single_thread` or `rw_lock`"
+GROUPS_OWN_MEMORY = "lays out blocks that they share in memory of its own: leave `no_memory` out"
+GROUPS_STRIDED = "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
 # Choices that are compiled together, so that each is quick; no two of them have the same sentence.
@@ -105,7 +108,13 @@ REFUSED = (
     },
     {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
     {"group_cache<lock_free, clock_sweep>": GROUPS},
-    {"group_cache<sharded_mutex>": GROUPS},
+    {
+        "group_cache<sharded_mutex>": GROUPS,
+        "group_cache<own_copies>": GROUPS_OWN_MEMORY,
+        "group_cache<transposed_layer_major>": GROUPS_STRIDED,
+        "group_cache<hip::device_allocator>": HOST_ONLY,
+        "basic_group_cache<default_policies, lru>": CANONICAL,
+    },
 )
 
 # Operations of a cache without memory that need some, each with its sentence.

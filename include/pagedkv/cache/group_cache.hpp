@@ -7,19 +7,24 @@
 #include <pagedkv/cache/groups/fork.hpp>
 #include <pagedkv/cache/groups/pin.hpp>
 #include <pagedkv/cache/groups/truncate.hpp>
+#include <pagedkv/cache/operations/advance_time.hpp>
+#include <pagedkv/cache/operations/begin_step.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
+#include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
 #include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/storage/group_storage.hpp>
 
 #include <algorithm>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -60,10 +65,17 @@ class basic_group_cache {
   using events_type = typename policies::template on<events_axis>;
   using stream = typename backend_type::stream;
 
+  static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
   static_assert(
       !locking_type::family::concurrent,
       "a cache with groups changes the blocks of several groups at once, which sharded_mutex and lock_free do "
       "not offer: use the locking policy `single_thread` or `rw_lock`");
+  static_assert(provides_memory<allocator_type>,
+                "a cache with groups lays out blocks that they share in memory of its own: leave `no_memory` out, and "
+                "take a backend that copies");
+  static_assert(strided_layout<layout_type>,
+                "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts "
+                "`nhd_layer_major`, `nhd_block_major`, `hnd_layer_major` and `hnd_block_major`");
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
@@ -156,9 +168,7 @@ class basic_group_cache {
         return made.error();
       }
       const auto forked = static_cast<sequence_id>(*made);
-      if constexpr (reports<events_type, event_kind::forked>) {
-        state_.events.emit({.kind = event_kind::forked, .sequence = forked, .source = id});
-      }
+      detail::report<event_kind::forked>(state_.events, [&] { return cache_event{.sequence = forked, .source = id}; });
       return forked;
     });
   }
@@ -173,9 +183,8 @@ class basic_group_cache {
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
-      if constexpr (reports<events_type, event_kind::released>) {
-        state_.events.emit({.kind = event_kind::released, .sequence = id, .num_tokens = s.num_tokens});
-      }
+      detail::report<event_kind::released>(
+          state_.events, [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
       detail::groups::attach_blocks_again(state_, s);
       state_.release_all(s.tables, state_.release_of(s, hint), state_.pool.fence_of(s.steps));
       state_.let_go(s.tail);
@@ -229,34 +238,22 @@ class basic_group_cache {
   /// Opens a step that uses these sequences: blocks that they release are allocated again only when it has retired.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto step = state_.pool.begin_step(step_use::named_sequences);
-    for (auto id = ids.begin(); step && id != ids.end(); ++id) {
-      const auto used = visit(*id, [&](group_sequence& s) -> result<void> {
-        s.steps.insert(*step);
-        return {};
-      });
-      if (!used) {
-        static_cast<void>(state_.pool.retire_step(*step));
-        return used.error();
-      }
-    }
-    return step;
+    return detail::begin_step(state_, ids);
   }
   /// Opens a step that may use any block in use.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return state_.pool.begin_step(step_use::everything);
+    return detail::begin_step(state_);
   }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return state_.pool.retire_step(step);
+    return detail::retire_step(state_, step);
   }
 
   /// Sets the time that dates sequences and ends retention. Never goes back.
   void advance_time(timestamp now) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    state_.now.store(std::max(state_.now.load(std::memory_order_relaxed), static_cast<std::int64_t>(now)),
-                     std::memory_order_relaxed);
+    detail::advance_time(state_, now);
   }
 
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
@@ -433,7 +430,10 @@ class basic_group_cache {
   }
 
  private:
-  using storage_type = group_storage<element_type, layout_type, allocator_type>;
+  // A layout that is refused above is replaced, so that compilers report nothing else.
+  using stored_layout =
+      std::conditional_t<strided_layout<layout_type>, layout_type, typename Defaults::layout_type>;
+  using storage_type = group_storage<element_type, stored_layout, allocator_type>;
   using state_type = group_state<locking_type, eviction_type, hash_type, events_type>;
 
   basic_group_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
@@ -492,24 +492,22 @@ class basic_group_cache {
     state_.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
   }
 
-  void report_admission([[maybe_unused]] sequence_id id, [[maybe_unused]] const group_sequence& s) noexcept {
-    if constexpr (reports<events_type, event_kind::hit>) {
-      if (s.num_cached_tokens != 0) {
-        state_.events.emit({.kind = event_kind::hit,
-                            .hash = s.tail.hash,
-                            .salt = s.options.salt,
-                            .sequence = id,
-                            .num_tokens = s.num_cached_tokens,
-                            .num_blocks = static_cast<std::int64_t>(s.num_nodes)});
-      }
+  void report_admission(sequence_id id, const group_sequence& s) noexcept {
+    if (s.num_cached_tokens != 0) {
+      detail::report<event_kind::hit>(state_.events, [&] {
+        return cache_event{.hash = s.tail.hash,
+                           .salt = s.options.salt,
+                           .sequence = id,
+                           .num_tokens = s.num_cached_tokens,
+                           .num_blocks = static_cast<std::int64_t>(s.num_nodes)};
+      });
     }
-    if constexpr (reports<events_type, event_kind::admitted>) {
-      state_.events.emit({.kind = event_kind::admitted,
-                          .salt = s.options.salt,
-                          .sequence = id,
-                          .num_tokens = s.num_prompt_tokens,
-                          .num_blocks = s.usage().num_blocks});
-    }
+    detail::report<event_kind::admitted>(state_.events, [&] {
+      return cache_event{.salt = s.options.salt,
+                         .sequence = id,
+                         .num_tokens = s.num_prompt_tokens,
+                         .num_blocks = s.usage().num_blocks};
+    });
   }
 
   [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;

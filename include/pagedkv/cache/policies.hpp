@@ -45,8 +45,8 @@ struct cache_check {
                                                   typename policy_set<cache_axes, Defaults>::template on<Axis>>;
 
   static_assert(std::is_same_v<typename policies::changes, policy_list<Changes...>>,
-                "basic_kv_cache takes only the policies that differ from the defaults, in the order of cache_axes: "
-                "write kv_cache<Policies...>, which takes them in any order");
+                "basic_kv_cache and basic_group_cache take only the policies that differ from the defaults, in the order "
+                "of cache_axes: write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order");
   static_assert(provides_memory<allocator_type> || !uses_storage<backend_type>,
                 "this backend copies blocks in memory that `no_memory` does not provide: add the backend `copy_list`, "
                 "which lists the blocks to copy");

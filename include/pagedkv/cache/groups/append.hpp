@@ -79,9 +79,7 @@ template <class State, class Copy>
       s.tables[g].replace(place, targets[g]);
       state.release(shared, state.release_of(s), fence);
       count<&cache_statistics::copies>(state.counts, 1);
-      if constexpr (reports<typename State::events_type, event_kind::copied>) {
-        state.events.emit({.kind = event_kind::copied, .block = targets[g], .origin = shared});
-      }
+      report<event_kind::copied>(state.events, [&] { return cache_event{.block = targets[g], .origin = shared}; });
     }
   }
   return {};

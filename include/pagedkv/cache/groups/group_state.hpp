@@ -171,16 +171,17 @@ class group_state {
       assert(taken && "the caller has counted the available blocks");
       free_useless();
     }
-    peak_in_use = std::max(peak_in_use, pool.counts().in_use);
+    note_peak();
   }
+
+  void note_peak() noexcept { peak_in_use = std::max(peak_in_use, pool.counts().in_use); }
 
   /// The error of an operation that needs more blocks than there are: counted and reported. `error::step` is the step
   /// whose retirement provides the missing blocks.
   [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
-    if constexpr (reports<Events, event_kind::refused>) {
-      events.emit({.kind = event_kind::refused, .num_blocks = num_needed, .num_available = num_available});
-    }
+    detail::report<event_kind::refused>(
+        events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
     if (num_needed > config.num_blocks) {
       return {error_code::never_fits, "number of blocks needed", num_needed, config.num_blocks};
     }
@@ -280,10 +281,9 @@ class group_state {
         return;
       }
       detail::count<&cache_statistics::evictions>(state.counts, 1);
-      if constexpr (reports<Events, event_kind::evicted>) {
-        const auto hash = state.nodes.link(state.nodes.deepest(block)).hash;
-        state.events.emit({.kind = event_kind::evicted, .block = block, .hash = hash});
-      }
+      detail::report<event_kind::evicted>(state.events, [&] {
+        return cache_event{.block = block, .hash = state.nodes.link(state.nodes.deepest(block)).hash};
+      });
       state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), [&](block_id other) {
         if (state.pool.state(other).listed()) {
           state.useless_.push_back(other);

@@ -52,6 +52,7 @@ template <class State>
     }
   }
   state.hold(pinned.tail);
+  state.note_peak();
   return length;
 }
 

@@ -27,7 +27,7 @@ template <class State>
 [[nodiscard]] result<step_id> begin_step(State& state, std::span<const sequence_id> ids) noexcept {
   const auto step = state.pool.begin_step(step_use::named_sequences);
   for (auto id = ids.begin(); step && id != ids.end(); ++id) {
-    const auto used = visit_sequence(state, *id, [&](sequence& s) -> result<void> {
+    const auto used = visit_sequence(state, *id, [&](auto& s) -> result<void> {
       s.steps.insert(*step);
       return {};
     });
