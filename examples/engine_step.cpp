@@ -1,6 +1,7 @@
-// The step loop of a serving engine, with a model of one kernel: continuous batching, prompts in chunks, shared prefixes,
-// a fork, preemption and resumption, and two steps in flight, on a stream, in memory and with a kernel of the engine's
-// own. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor. See docs/integrate.md.
+// The step loop of a serving engine, with a model of one kernel: continuous batching, prompts in chunks, shared
+// prefixes, a fork, preemption and resumption, and two steps in flight, on a stream, in memory and with a kernel of the
+// engine's own. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor. See
+// docs/integrate.md.
 
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>

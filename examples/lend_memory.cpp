@@ -12,8 +12,8 @@ namespace {
 
 using cache = pagedkv::kv_cache<pagedkv::float16, pagedkv::reserving_allocator>;
 
-/// Moves the memory of up to `num_blocks` blocks from one cache to another, whose blocks have the same size; returns of how
-/// many. Blocks in use stay; cached ones are evicted as far as necessary.
+/// Moves the memory of up to `num_blocks` blocks from one cache to another, whose blocks have the same size; returns of
+/// how many. Blocks in use stay; cached ones are evicted as far as necessary.
 std::int32_t lend(cache& from, cache& to, std::int32_t num_blocks) {
   const auto available = static_cast<std::int32_t>(from.num_available_blocks());
   const auto room = to.config().capacity() - to.num_blocks();

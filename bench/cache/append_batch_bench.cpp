@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-// Times are the best of many repetitions; `ratio` is that of one call for the batch over that of single calls, both from
-// this run.
+// Times are the best of many repetitions; `ratio` is that of one call for the batch over that of single calls, both
+// from this run.
 
 namespace {
 

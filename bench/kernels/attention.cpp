@@ -1,6 +1,6 @@
-// Decode attention as a share of the device's read bandwidth, measured in the same run; decoding over latent vectors and
-// attention of prompts as operations per second. Built for a device by scripts/device-test; built for the host it only
-// checks that every shape runs, and reports in TAP.
+// Decode attention as a share of the device's read bandwidth, measured in the same run; decoding over latent vectors
+// and attention of prompts as operations per second. Built for a device by scripts/device-test; built for the host it
+// only checks that every shape runs, and reports in TAP.
 //
 //   kernel_attention [FILE]   prints the table; writes the same as JSON to FILE
 

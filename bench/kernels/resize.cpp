@@ -1,6 +1,6 @@
-// How long a device's pool takes to grow and to shrink, and how much of that is the cache's own time, beyond the device's
-// calls to map and unmap memory. scripts/device-test builds it for a device. Built for the host, it only checks that it
-// runs, and reports in TAP.
+// How long a device's pool takes to grow and to shrink, and how much of that is the cache's own time, beyond the
+// device's calls to map and unmap memory. scripts/device-test builds it for a device. Built for the host, it only
+// checks that it runs, and reports in TAP.
 
 #include "../support/timed_allocator.hpp"
 

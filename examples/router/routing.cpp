@@ -26,7 +26,8 @@ namespace {
 /// Every hash of every worker begins with it, so that routers can compute them.
 constexpr auto hash_seed = std::uint64_t{1};
 
-/// Tokens do not matter to the hit ratio; the workload's blocks do. So a block has the fewest tokens that tell it apart.
+/// Tokens do not matter to the hit ratio; the workload's blocks do. So a block has the fewest tokens that tell it
+/// apart.
 constexpr auto block_size = std::size_t{4};
 
 cache_config config_of(const setting& chosen) {
@@ -70,7 +71,8 @@ struct worker {
   }
 };
 
-/// Sends every request to the worker that `choose(request number, prompt)` names, and tells `served(worker)` afterwards.
+/// Sends every request to the worker that `choose(request number, prompt)` names, and tells `served(worker)`
+/// afterwards.
 template <class Choose, class Served>
 outcome route(const replay::workload& work, std::vector<std::unique_ptr<worker>>& workers, Choose choose,
               Served served) {

@@ -99,8 +99,8 @@ struct rows_of {
   std::vector<storage> numbers;
 };
 
-/// Where the numbers of one head lie in one layer of one block, by the index formulas that the engines publish; x is the
-/// numbers in 16 bytes.
+/// Where the numbers of one head lie in one layer of one block, by the index formulas that the engines publish; x is
+/// the numbers in 16 bytes.
 template <class Layout>
 struct published_order;
 

@@ -34,8 +34,8 @@ class host_target {
   void download(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
 };
 
-/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and devices 1 and 2
-/// waves of 32.
+/// A device of the HIP or CUDA runtime, or of the host executor, whose device 0 has waves of 64 lanes and devices 1 and
+/// 2 waves of 32.
 template <int Device>
 class hip_target {
  public:

@@ -27,8 +27,8 @@ struct family {
   std::map<label_set, std::int64_t> samples;
 };
 
-/// Reads the text exposition format, version 0.0.4, by its grammar, as far as pagedkv writes it: HELP, TYPE and then all
-/// samples of each name, integers only, no timestamps. Throws on everything else.
+/// Reads the text exposition format, version 0.0.4, by its grammar, as far as pagedkv writes it: HELP, TYPE and then
+/// all samples of each name, integers only, no timestamps. Throws on everything else.
 class exposition_parser {
  public:
   explicit exposition_parser(std::string_view text) : rest_(text) {}

@@ -291,8 +291,8 @@ TEMPLATE_LIST_TEST_CASE("requests that share blocks are preempted together where
   pool.check_invariants();
 }
 
-// Under lock_free an operation on a busy sequence is refused, so a search for victims must not keep one busy while it waits
-// for memory.
+// Under lock_free an operation on a busy sequence is refused, so a search for victims must not keep one busy while it
+// waits for memory.
 TEST_CASE("a search for requests to preempt finds each request free whenever it takes memory", "[requests]") {
   auto pool = tracked_cache<kv_cache<lock_free, clock_sweep>>{8};
   const auto held = std::array{pool.sequence(pool.running(4, with_priority(20))),

@@ -11,8 +11,8 @@
 
 namespace pagedkv::test {
 
-/// A cache without memory, and beside it an engine's arrays for K/V, with the operations of a cache that has memory. Each
-/// list of copies is carried out as an engine does it: in order, before anything else is written.
+/// A cache without memory, and beside it an engine's arrays for K/V, with the operations of a cache that has memory.
+/// Each list of copies is carried out as an engine does it: in order, before anything else is written.
 template <class... Policies>
 class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
   using cache = kv_cache<copy_list, Policies...>;

@@ -9,8 +9,8 @@
 
 namespace pagedkv::test {
 
-/// The matrix is compiled in parts, side by side: part `i` has every `num_matrix_parts`-th element from the i-th on, in a
-/// file of its own, tests/model/matrix_<i>.cpp.
+/// The matrix is compiled in parts, side by side: part `i` has every `num_matrix_parts`-th element from the i-th on, in
+/// a file of its own, tests/model/matrix_<i>.cpp.
 inline constexpr auto num_matrix_parts = std::size_t{4};
 
 template <std::size_t Part>

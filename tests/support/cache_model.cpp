@@ -183,8 +183,8 @@ void cache_model::reserve_slots(const operation& next) {
   }
 }
 
-/// One entry for each of some sequences, and perhaps one for none. Those that did not fit must not fit behind the batch,
-/// either: the others have only taken blocks.
+/// One entry for each of some sequences, and perhaps one for none. Those that did not fit must not fit behind the
+/// batch, either: the others have only taken blocks.
 void cache_model::append_batch(const operation& next) {
   auto rows = std::vector<model_sequence*>{};
   auto growths = std::vector<model_growth>{};
@@ -808,7 +808,8 @@ model_sequence* cache_model::pick(std::uint32_t number) {
   return live_.empty() ? nullptr : &live_[number % live_.size()];
 }
 
-/// Three texts that part and meet often, and what sequences held before, so that prefixes really overlap; some with keys.
+/// Three texts that part and meet often, and what sequences held before, so that prefixes really overlap; some with
+/// keys.
 model_text cache_model::draw_prompt(const operation& next) const {
   const auto room = static_cast<std::size_t>(config_.num_blocks) * block_size();
   const auto max_size = next.b % 16 == 0 ? room + block_size() : room / 2;

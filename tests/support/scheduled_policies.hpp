@@ -82,8 +82,8 @@ struct scheduled_sharded_mutex : basic_sharded_mutex<2, scheduled_mutex> {
   using atomic = scheduled<T>;
 };
 
-/// A locking policy as the scheduler runs it, and an eviction policy that works under it. Every policy of the list whose
-/// components several threads enter has one.
+/// A locking policy as the scheduler runs it, and an eviction policy that works under it. Every policy of the list
+/// whose components several threads enter has one.
 template <class Locking>
 struct scheduled_form;
 template <>

@@ -7,8 +7,8 @@
 
 namespace pagedkv::test {
 
-/// Memory that comes and goes in such small pieces that every change of a pool's size maps or unmaps some. Numbers in memory
-/// that is not mapped, or was mapped again, are NaN.
+/// Memory that comes and goes in such small pieces that every change of a pool's size maps or unmaps some. Numbers in
+/// memory that is not mapped, or was mapped again, are NaN.
 struct small_granules : host_allocator {
   [[nodiscard]] std::size_t granule() const noexcept { return 256; }
 

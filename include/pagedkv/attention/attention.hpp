@@ -47,8 +47,8 @@ inline constexpr std::int32_t largest_attention_tree = 32;
 /// of row i belong to the last tokens of its sequence, in order: a query sees its own token's key and all earlier ones.
 ///
 /// With tree masks, the query tokens of each row are the tokens of a tree of drafts, each after its ancestors. A query
-/// sees its own token, all tokens before the tree, and the j-th token of the tree if that comes earlier and bit j of the
-/// query's mask is set. Windows and ALiBi count tokens in the order of the sequence, not along branches.
+/// sees its own token, all tokens before the tree, and the j-th token of the tree if that comes earlier and bit j of
+/// the query's mask is set. Windows and ALiBi count tokens in the order of the sequence, not along branches.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
   std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
@@ -60,16 +60,17 @@ struct attention_batch {
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };
 
-/// Queries: rows `[token][head][dim]`, as long as keys. The number of query heads is a multiple of the number of KV heads; query head h
-/// attends to KV head h / group size.
+/// Queries: rows `[token][head][dim]`, as long as keys. The number of query heads is a multiple of the number of KV
+/// heads; query head h attends to KV head h / group size.
 template <class Number>
 struct attention_queries {
   token_rows<const Number> rows;
   std::int32_t num_heads = 0;
 };
 
-/// Where results are written: rows like those of the queries, as long as values, and, for each query token and head, the natural logarithm
-/// of the sum of the exponentials of its scores, sink included. An empty sequence gives zeros and minus infinity.
+/// Where results are written: rows like those of the queries, as long as values, and, for each query token and head,
+/// the natural logarithm of the sum of the exponentials of its scores, sink included. An empty sequence gives zeros and
+/// minus infinity.
 template <class Number>
 struct attention_output {
   token_rows<Number> rows;

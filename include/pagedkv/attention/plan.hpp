@@ -52,8 +52,8 @@ inline constexpr std::int32_t merged_by_group = 4;
 static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
               "kernels read these as vectors of int32");
 
-/// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at its
-/// own last token, so that none reads tokens that all of its queries do not see.
+/// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at
+/// its own last token, so that none reads tokens that all of its queries do not see.
 [[nodiscard]] constexpr std::int32_t queries_per_row(const attention_shape& shape) noexcept {
   constexpr auto tile_columns = 32;
   return shape.columns < tile_columns ? largest_attention_tree : std::max(1, shape.columns / shape.group_size);

@@ -39,15 +39,15 @@ namespace pagedkv {
 /// The paged key/value cache for models with several kinds of layers: `cache_config::groups`. Operations are those of
 /// `basic_kv_cache`, with the group as first argument where they concern one.
 ///
-/// A prompt shares the longest cached prefix, a multiple of `cache_config::block_size` tokens, from which every group can
-/// continue: all blocks of full and latent groups, the last `window` tokens and the sinks of windows, a state saved at
-/// exactly that length. Where it ends inside a group's block, the block is copied.
+/// A prompt shares the longest cached prefix, a multiple of `cache_config::block_size` tokens, from which every group
+/// can continue: all blocks of full and latent groups, the last `window` tokens and the sinks of windows, a state saved
+/// at exactly that length. Where it ends inside a group's block, the block is copied.
 ///
 /// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
 /// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `state_saving` chooses.
 ///
-/// One thread at a time changes the cache, so locking is `single_thread` or `rw_lock`. Kinds of layers cost a cache of one
-/// kind nothing: that one is `kv_cache`.
+/// One thread at a time changes the cache, so locking is `single_thread` or `rw_lock`. Kinds of layers cost a cache of
+/// one kind nothing: that one is `kv_cache`.
 ///
 /// `group_cache<Policies...>` names one.
 template <class Defaults, class... Changes>
@@ -142,14 +142,14 @@ class basic_group_cache {
     return visit(id, [&](group_sequence& s) { return detail::groups::append(state_, s, run.tokens, copier(on)); });
   }
 
-  /// Declares K/V and state of the first `num_tokens` written. See the class for windows and states. A state that finds no
-  /// room is not saved.
+  /// Declares K/V and state of the first `num_tokens` written. See the class for windows and states. A state that finds
+  /// no room is not saved.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](group_sequence& s) { return detail::groups::commit(state_, s, num_tokens, copier(on)); });
   }
-  /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number if
-  /// there is none.
+  /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
+  /// if there is none.
   [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
     return visit(id, [&](const group_sequence& s) -> result<std::int64_t> {
@@ -173,8 +173,8 @@ class basic_group_cache {
     });
   }
 
-  /// Keeps the first `num_tokens`. Errors: `invalid_argument` beyond the length, and where a window was released or, with
-  /// a state, before the computed tokens.
+  /// Keeps the first `num_tokens`. Errors: `invalid_argument` beyond the length, and where a window was released or,
+  /// with a state, before the computed tokens.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return visit(id, [&](group_sequence& s) { return detail::groups::truncate(state_, s, num_tokens); });
@@ -315,8 +315,8 @@ class basic_group_cache {
     });
   }
 
-  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
-  /// sequences: their tables, and their lengths without the skipped tokens.
+  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of
+  /// these sequences: their tables, and their lengths without the skipped tokens.
   template <class Batch>
   [[nodiscard]] result<void> update(std::size_t group, Batch& batch, std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -332,8 +332,8 @@ class basic_group_cache {
     return batch.update(ids.size(), state_.plan.groups[group].block_size, visit_row);
   }
 
-  /// Writes rows of one layer of a group through a slot mapping, asynchronously on `on`. A latent group takes its vectors
-  /// as keys, and no values.
+  /// Writes rows of one layer of a group through a slot mapping, asynchronously on `on`. A latent group takes its
+  /// vectors as keys, and no values.
   template <element Rows = float32>
   [[nodiscard]] result<void> write(std::size_t group, std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
@@ -367,8 +367,8 @@ class basic_group_cache {
   [[nodiscard]] backend_type& backend() noexcept { return backend_; }
   [[nodiscard]] events_type& events() noexcept { return state_.events; }
 
-  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. Errors: `in_use` while a step
-  /// is in flight, `out_of_memory`, and those of the backend.
+  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. Errors: `in_use` while a
+  /// step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     if (state_.pool.step_in_flight()) {

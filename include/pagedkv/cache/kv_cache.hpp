@@ -229,8 +229,8 @@ class basic_kv_cache {
   /// and no equal block; a commit caches anew. Prefixes are found by the hashes of their tokens, also where a caller
   /// gave others. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
   /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
-  /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a block
-  /// outside the pool; then nothing is invalidated.
+  /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a
+  /// block outside the pool; then nothing is invalidated.
   std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::invalidate_prefix(state_, run, salt);
@@ -245,8 +245,8 @@ class basic_kv_cache {
   }
 
   /// Blocks that an allocation takes without evicting any, and those that it can have: free ones, and evictable ones
-  /// under a policy that evicts. Constant time in the pool. While other threads are at work, a count is not less than the
-  /// true one at some moment of the call; blocks on which a look-up has a lease count as evictable.
+  /// under a policy that evicts. Constant time in the pool. While other threads are at work, a count is not less than
+  /// the true one at some moment of the call; blocks on which a look-up has a lease count as evictable.
   [[nodiscard]] std::int64_t num_free_blocks() const noexcept {
     const auto guard = shared_guard{mutex_};
     return state_.pool.num_free();
@@ -264,8 +264,8 @@ class basic_kv_cache {
     return detail::would_fit(state_, prompt, options);
   }
 
-  /// Length, in tokens, of the longest cached prefix that `create_sequence` would share: at most all but the last token,
-  /// in whole blocks. Takes no references. Linear in the prompt.
+  /// Length, in tokens, of the longest cached prefix that `create_sequence` would share: at most all but the last
+  /// token, in whole blocks. Takes no references. Linear in the prompt.
   [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::find_prefix(state_, run, salt);
@@ -400,11 +400,11 @@ class basic_kv_cache {
   [[nodiscard]] backend_type& backend() noexcept { return backend_; }
   [[nodiscard]] events_type& events() noexcept { return state_.events; }
 
-  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. They run on `on`: order them
-  /// after all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at
-  /// their next update. The eviction policy's knowledge of a block moves with it. Under `sharded_mutex`, this takes 8
-  /// bytes more per block from the first compaction on; without this memory, moved blocks count as just released, with
-  /// no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
+  /// Moves blocks so that all free ones have higher ids than all others; returns the moves. They run on `on`: order
+  /// them after all kernels that use the blocks, those of `commit` included. Callers rebuild slot mappings; batches
+  /// adapt at their next update. The eviction policy's knowledge of a block moves with it. Under `sharded_mutex`, this
+  /// takes 8 bytes more per block from the first compaction on; without this memory, moved blocks count as just
+  /// released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::compact(state_, [&](std::span<const block_pair> moves) {
@@ -422,18 +422,19 @@ class basic_kv_cache {
     return detail::evict(state_, blocks, step);
   }
 
-  /// Changes the number of blocks, between 1 and `cache_config::capacity`. With a `resizable_allocator`, memory comes and goes
-  /// with them; addresses and strides stay, so captured kernels go on working. Growing keeps everything where it is.
-  /// Shrinking evicts, in the order of the policy, as many blocks as do not fit, and moves those with higher ids to free
-  /// ones below, as `compact` does; returns the moves. They run on `on`: order it after all kernels that use the blocks,
-  /// also those of open steps, because the call waits for `on` before it gives memory back. Callers rebuild slot mappings;
-  /// batches adapt at their next update. Linear in the pool and in all block tables if blocks move, otherwise in the pool.
+  /// Changes the number of blocks, between 1 and `cache_config::capacity`. With a `resizable_allocator`, memory comes
+  /// and goes with them; addresses and strides stay, so captured kernels go on working. Growing keeps everything where
+  /// it is. Shrinking evicts, in the order of the policy, as many blocks as do not fit, and moves those with higher ids
+  /// to free ones below, as `compact` does; returns the moves. They run on `on`: order it after all kernels that use
+  /// the blocks, also those of open steps, because the call waits for `on` before it gives memory back. Callers rebuild
+  /// slot mappings; batches adapt at their next update. Linear in the pool and in all block tables if blocks move,
+  /// otherwise in the pool.
   ///
-  /// Under lock-free policies other threads may be at work, and nothing moves: cached blocks beyond the new size are evicted.
-  /// `compact` before, with no other thread at work, gathers the blocks in use below.
+  /// Under lock-free policies other threads may be at work, and nothing moves: cached blocks beyond the new size are
+  /// evicted. `compact` before, with no other thread at work, gathers the blocks in use below.
   ///
-  /// Errors: `in_use` when blocks in use, retiring or under a lease do not fit, or while another thread changes the size;
-  /// `invalid_argument`; `out_of_memory`; those of the backend, after which evicted blocks stay evicted.
+  /// Errors: `in_use` when blocks in use, retiring or under a lease do not fit, or while another thread changes the
+  /// size; `invalid_argument`; `out_of_memory`; those of the backend, after which evicted blocks stay evicted.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::resize(

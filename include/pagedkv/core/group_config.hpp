@@ -108,7 +108,8 @@ class group_list {
   return {};
 }
 
-/// Errors: those of each group; `invalid_argument` for more than `group_list::max_size`, and for none that holds tokens.
+/// Errors: those of each group; `invalid_argument` for more than `group_list::max_size`, and for none that holds
+/// tokens.
 [[nodiscard]] constexpr result<void> validate(const group_list& groups) noexcept {
   if (groups.size() > group_list::max_size) {
     return error{error_code::invalid_argument, "number of cache_config.groups",

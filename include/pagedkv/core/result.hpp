@@ -78,8 +78,8 @@ struct value_or_error<Value, false> {
 
 /// A value, or the error that says why there is none. Every operation that can be refused returns one.
 ///
-/// `return value;` and `return error{...};` both convert. `value()` of a result without one ends as `detail::fail` does;
-/// `*`, `->` and `error()` assert that the result holds what they return.
+/// `return value;` and `return error{...};` both convert. `value()` of a result without one ends as `detail::fail`
+/// does; `*`, `->` and `error()` assert that the result holds what they return.
 template <class T>
 class [[nodiscard]] result {
  public:

@@ -181,8 +181,8 @@ template <element Element>
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
 ///
-/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, keys above 576 or values above 512
-/// numbers, or a plan that does not fit; `backend_failure` when the launch fails.
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, keys above 576 or values
+/// above 512 numbers, or a plan that does not fit; `backend_failure` when the launch fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

@@ -46,8 +46,8 @@ namespace pagedkv::hip {
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
 }
 
-/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Errors: `invalid_argument` for blocks or
-/// storages that do not fit, before anything is enqueued.
+/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Errors:
+/// `invalid_argument` for blocks or storages that do not fit, before anything is enqueued.
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
                                           std::span<const block_pair> pairs, runtime::stream stream) noexcept {

@@ -10,9 +10,9 @@
 namespace pagedkv::hip {
 
 /// Enqueues: decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot
-/// leaves its token unchanged. Values with rows of their own take a second launch. Slots and rows are device-accessible memory; only debug builds of the kernels detect
-/// slots past the storage. Errors: `invalid_argument` for a layer outside the storage, and for more tokens than a
-/// launch takes, 16 million.
+/// leaves its token unchanged. Values with rows of their own take a second launch. Slots and rows are device-accessible
+/// memory; only debug builds of the kernels detect slots past the storage. Errors: `invalid_argument` for a layer
+/// outside the storage, and for more tokens than a launch takes, 16 million.
 template <element Element, element Output>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,

@@ -19,8 +19,8 @@ class mapping_allocator {
  public:
   static constexpr bool on_host = false;
 
-  /// Memory is mapped in pieces of the device's own granule, 2 MiB on today's devices. Throws `exception` when the device
-  /// does not exist or has no virtual memory.
+  /// Memory is mapped in pieces of the device's own granule, 2 MiB on today's devices. Throws `exception` when the
+  /// device does not exist or has no virtual memory.
   explicit mapping_allocator(int device = 0) : device_(device) {
     const auto scope = device_scope(device);
     require(scope.status(), "the choice of a device");

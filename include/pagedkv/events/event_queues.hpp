@@ -84,8 +84,8 @@ class event_ring {
 }  // namespace detail
 
 /// A bounded queue of events for each thread, and one consumer for all. Emitting is wait-free and allocates nothing: an
-/// entry has room for the tokens and keys of one block. An event that finds its thread's queue full, or its thread without a
-/// queue, is dropped and counted; its number is then missing from the stream.
+/// entry has room for the tokens and keys of one block. An event that finds its thread's queue full, or its thread
+/// without a queue, is dropped and counted; its number is then missing from the stream.
 ///
 /// Numbers tell the order: of two events of one block, the one that happened first has the lower number.
 ///
@@ -110,8 +110,8 @@ class basic_event_queues {
   }
 
   /// Calls `visit(event)` on every event in the queues, in the order of their numbers; returns how many. The tokens and
-  /// keys of an event are valid during its visit. An event may follow in a later call than one of a higher number, if another
-  /// thread was just emitting it. One thread at a time. An event whose visit throws stays in its queue.
+  /// keys of an event are valid during its visit. An event may follow in a later call than one of a higher number, if
+  /// another thread was just emitting it. One thread at a time. An event whose visit throws stays in its queue.
   template <class Visit>
   std::size_t drain(Visit&& visit) {
     for (const auto& ring : shared_->rings) {

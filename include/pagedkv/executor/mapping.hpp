@@ -1,7 +1,7 @@
 #pragma once
 
-// Virtual memory of the host executor, as strict as devices are: a piece is mapped once, is not accessible at first, and
-// is unmapped whole.
+// Virtual memory of the host executor, as strict as devices are: a piece is mapped once, is not accessible at first,
+// and is unmapped whole.
 
 #include <pagedkv/executor/runtime.hpp>
 

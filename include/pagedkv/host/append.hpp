@@ -31,8 +31,8 @@ void append_in_pieces(const block_storage_view& view, std::int32_t layer, std::s
 }
 
 /// Encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot skips its
-/// token; of equal slots the last wins. Latent storage takes the keys alone. Errors: `invalid_argument` for a layer or slot outside the storage, or too few
-/// rows, before anything is written.
+/// token; of equal slots the last wins. Latent storage takes the keys alone. Errors: `invalid_argument` for a layer or
+/// slot outside the storage, or too few rows, before anything is written.
 template <element Element, element Input = float32>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,

@@ -8,8 +8,8 @@
 
 namespace pagedkv {
 
-/// Running sums for the counters in the table of `Statistics`: one for each row of kind `counter` that describes a field
-/// of its own.
+/// Running sums for the counters in the table of `Statistics`: one for each row of kind `counter` that describes a
+/// field of its own.
 template <class Statistics, locking Locking>
 class counters {
  public:

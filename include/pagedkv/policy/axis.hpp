@@ -4,10 +4,10 @@
 
 namespace pagedkv {
 
-/// An axis is one thing about a class that a policy decides. A class with axes takes policies in any order, and only those
-/// that differ from its defaults: each given type is recognised by the concept that it models. The axis of each concept
-/// stands below it, in `policy/<axis>/concept.hpp`; a class lists its axes (see `cache_axes`) and reads its policies from
-/// a `policy_set`.
+/// An axis is one thing about a class that a policy decides. A class with axes takes policies in any order, and only
+/// those that differ from its defaults: each given type is recognised by the concept that it models. The axis of each
+/// concept stands below it, in `policy/<axis>/concept.hpp`; a class lists its axes (see `cache_axes`) and reads its
+/// policies from a `policy_set`.
 ///
 /// | requirement of an axis `A`                       | meaning                                                       |
 /// |--------------------------------------------------|---------------------------------------------------------------|

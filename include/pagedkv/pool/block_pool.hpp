@@ -329,8 +329,8 @@ class block_pool {
     }
   }
 
-  /// Number of blocks from this id on that would not leave the pool: in use, retiring, under a lease, or evictable under a
-  /// policy that evicts nothing.
+  /// Number of blocks from this id on that would not leave the pool: in use, retiring, under a lease, or evictable
+  /// under a policy that evicts nothing.
   [[nodiscard]] std::int64_t count_held_from(block_id first) const noexcept {
     auto num = std::int64_t{0};
     for (auto block = first; block < block_id{size()}; block = next(block)) {

@@ -6,8 +6,8 @@
 
 namespace pagedkv {
 
-/// Calls `move(from, to)` for moves of blocks from `first` on after which, as far as there are free blocks, none of those
-/// is below a block that is not free. Requires that no other thread uses the pool.
+/// Calls `move(from, to)` for moves of blocks from `first` on after which, as far as there are free blocks, none of
+/// those is below a block that is not free. Requires that no other thread uses the pool.
 template <class Pool, class Move>
 void plan_moves(const Pool& pool, std::size_t first, Move&& move) {
   const auto is_free = [&](std::size_t index) { return pool.state(to_block(index)).word() == 0; };

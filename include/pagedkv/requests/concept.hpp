@@ -16,8 +16,8 @@
 
 namespace pagedkv {
 
-/// A cache that a request tracker can work on, such as `kv_cache`. Anything that hands out blocks to sequences can model
-/// it.
+/// A cache that a request tracker can work on, such as `kv_cache`. Anything that hands out blocks to sequences can
+/// model it.
 ///
 /// | requirement                                    | meaning                                                          |
 /// |------------------------------------------------|------------------------------------------------------------------|

@@ -48,8 +48,8 @@ class request_preemption {
     return {};
   }
 
-  /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and adds
-  /// them to `preempted`. False, and nothing is changed, when their blocks would not be enough.
+  /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and
+  /// adds them to `preempted`. False, and nothing is changed, when their blocks would not be enough.
   [[nodiscard]] bool make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
                                const token_run& prompt, salt salt, stream on,
                                std::vector<request_id>& preempted) noexcept {

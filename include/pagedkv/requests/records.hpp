@@ -114,8 +114,8 @@ class request_records {
     return change(id, request_state::preempted, [&](request_info& request) { request.sequence = {}; }).has_value();
   }
 
-  /// A copy of the record of a request that can be resumed. Errors: see `error_of`; `sequence_busy` while another thread
-  /// saves its K/V.
+  /// A copy of the record of a request that can be resumed. Errors: see `error_of`; `sequence_busy` while another
+  /// thread saves its K/V.
   [[nodiscard]] result<request_info> describe_resumable(request_id id) noexcept {
     auto waiting = describe_in(id, request_state::preempted);
     if (waiting && is_saving(*waiting)) {

@@ -100,9 +100,9 @@ class request_tracker {
     return {submission_of(id, *admitted), std::move(preempted)};
   }
 
-  /// Restarts a preempted request on all its tokens so far. Its prompt ends where it ended at submission; the other tokens
-  /// are its answer. Errors: those of `submit`; `not_preempted`,
-  /// `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
+  /// Restarts a preempted request on all its tokens so far. Its prompt ends where it ended at submission; the other
+  /// tokens are its answer. Errors: those of `submit`; `not_preempted`, `already_ended`, `unknown_request`;
+  /// `sequence_busy` while another thread saves its K/V.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
     const auto waiting = records_.describe_resumable(id);
     if (!waiting) {

@@ -8,7 +8,8 @@
 
 namespace pagedkv {
 
-/// Result of an operation that may preempt requests: a value or an error, and with either the requests that it preempted.
+/// Result of an operation that may preempt requests: a value or an error, and with either the requests that it
+/// preempted.
 template <class T>
 class [[nodiscard]] tracker_result : public result<T> {
  public:

@@ -9,7 +9,8 @@
 
 namespace pagedkv {
 
-/// The hashes that this library's caches report in events, as docs/events.md defines them, for blocks without prefix keys.
+/// The hashes that this library's caches report in events, as docs/events.md defines them, for blocks without prefix
+/// keys.
 class cache_keys {
  public:
   /// For caches with this `cache_config::hash_seed` and sequences with this salt.

@@ -12,8 +12,8 @@
 namespace pagedkv {
 
 /// The sequence hashes of NVIDIA Dynamo's router: XXH3 of a block's tokens as little-endian 32-bit numbers, seeded with
-/// 1337, then XXH3 with that seed of the pair of the hash before it and the block's own, chained from the first block on.
-/// An adapter's name adds its own XXH3 to the seed of the tokens' hash.
+/// 1337, then XXH3 with that seed of the pair of the hash before it and the block's own, chained from the first block
+/// on. An adapter's name adds its own XXH3 to the seed of the tokens' hash.
 class dynamo_keys {
  public:
   static constexpr auto seed = std::uint64_t{1337};

@@ -51,8 +51,8 @@ class cbor_fnv {
 
 }  // namespace detail
 
-/// The keys of llm-d's router: FNV-1a over the canonical CBOR of `[parent, tokens, null]`. The parent of a first block is
-/// such a hash of `[hash of the seed, null, model]`. Tokens count as unsigned.
+/// The keys of llm-d's router: FNV-1a over the canonical CBOR of `[parent, tokens, null]`. The parent of a first block
+/// is such a hash of `[hash of the seed, null, model]`. Tokens count as unsigned.
 class llm_d_keys {
  public:
   explicit llm_d_keys(std::string_view model, std::string_view hash_seed = {}) noexcept {

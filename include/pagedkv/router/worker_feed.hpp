@@ -26,8 +26,8 @@ class worker_feed {
   worker_feed& operator=(const worker_feed&) = delete;
   ~worker_feed() { clear(); }
 
-  /// A block entered the worker's cache. `parent` is the worker's hash of the block before it; none for a first block. A block
-  /// whose parent is unknown, because its event was lost, is counted and left out. May throw `std::bad_alloc`.
+  /// A block entered the worker's cache. `parent` is the worker's hash of the block before it; none for a first block.
+  /// A block whose parent is unknown, because its event was lost, is counted and left out. May throw `std::bad_alloc`.
   void stored(std::uint64_t hash, std::optional<std::uint64_t> parent, std::span<const token> tokens) {
     if (const auto known = blocks_.find(hash); known != blocks_.end()) {
       ++known->second.count;

@@ -23,16 +23,17 @@ struct worker_index_config {
   std::int32_t num_workers = 63;  // at most 1,023
 };
 
-/// Which workers hold which blocks: a set of workers for each key. A hint: a worker may have evicted a block whose removal
-/// is still on its way.
+/// Which workers hold which blocks: a set of workers for each key. A hint: a worker may have evicted a block whose
+/// removal is still on its way.
 ///
-/// Lock-free: no member waits for another thread, and queries do not write. Any thread may ask; one thread at a time adds
-/// and removes for a worker. While others add and remove, an answer may miss a block, or name a worker that does not hold it.
+/// Lock-free: no member waits for another thread, and queries do not write. Any thread may ask; one thread at a time
+/// adds and removes for a worker. While others add and remove, an answer may miss a block, or name a worker that does
+/// not hold it.
 ///
-/// A fixed table of buckets of eight keys, one cache line each; a key lies in one of two buckets. An entry without workers
-/// is free. One bit of an entry's set of workers claims it while its key changes. A thread passes by an entry that is
-/// claimed, so a key may be in several entries, and a look-up unites them. Memory: for up to 63 workers 32 to 64 bytes for
-/// each of `num_blocks`, taken at construction.
+/// A fixed table of buckets of eight keys, one cache line each; a key lies in one of two buckets. An entry without
+/// workers is free. One bit of an entry's set of workers claims it while its key changes. A thread passes by an entry
+/// that is claimed, so a key may be in several entries, and a look-up unites them. Memory: for up to 63 workers 32 to
+/// 64 bytes for each of `num_blocks`, taken at construction.
 template <template <class> class Atomic>
 class basic_worker_index {
  public:

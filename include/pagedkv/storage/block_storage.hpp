@@ -14,9 +14,9 @@ namespace pagedkv {
 /// Owns the memory of every block in every layer. Not initialised: a block is written before it is read, and padding is
 /// never read as numbers. Moving the object keeps the address of the memory, so views stay valid.
 ///
-/// There are addresses for the capacity of the configuration. With a `resizable_allocator`, memory is behind those of the
-/// first blocks only: one range per layer if the layout is layer-major, each rounded up to whole granules, otherwise one
-/// range. Other allocators provide memory for the capacity at once.
+/// There are addresses for the capacity of the configuration. With a `resizable_allocator`, memory is behind those of
+/// the first blocks only: one range per layer if the layout is layer-major, each rounded up to whole granules,
+/// otherwise one range. Other allocators provide memory for the capacity at once.
 template <element Element, memory_layout Layout, allocator Allocator>
 class block_storage {
  public:
@@ -86,9 +86,9 @@ class block_storage {
   }
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_for(num_blocks_); }
 
-  /// Provides memory for so many blocks, at most the capacity, and keeps the contents of those that stay. Blocks that go
-  /// are not accessed any more, by the device neither. One call of the allocator per region. Errors: `out_of_memory` with
-  /// the additional bytes; then nothing has changed. Shrinking never fails.
+  /// Provides memory for so many blocks, at most the capacity, and keeps the contents of those that stay. Blocks that
+  /// go are not accessed any more, by the device neither. One call of the allocator per region. Errors: `out_of_memory`
+  /// with the additional bytes; then nothing has changed. Shrinking never fails.
   [[nodiscard]] result<void> resize(std::int32_t num_blocks) noexcept {
     if constexpr (resizable) {
       const auto before = region_bytes(num_blocks_);

@@ -16,8 +16,8 @@
 namespace pagedkv {
 
 /// The view of one group's layers in blocks that all groups share: one base, the group's own strides; without memory
-/// behind it. Blocks follow each other, with all layers of a block in one run, whatever order of layers the layout names.
-/// Errors: as `plan_storage`.
+/// behind it. Blocks follow each other, with all layers of a block in one run, whatever order of layers the layout
+/// names. Errors: as `plan_storage`.
 template <memory_layout Layout>
 [[nodiscard]] result<block_storage_view> plan_view(const group_config& group, const group_plan& plan,
                                                    element_size element, std::int64_t block_bytes,
@@ -39,8 +39,8 @@ class group_storage {
   using layout_type = Layout;
   using allocator_type = Allocator;
 
-  /// Errors: those of `validate`, `plan_memory` and `plan_view`; `size_overflow` when the pool has more bytes than 63 bits count;
-  /// `out_of_memory` with the requested bytes.
+  /// Errors: those of `validate`, `plan_memory` and `plan_view`; `size_overflow` when the pool has more bytes than 63
+  /// bits count; `out_of_memory` with the requested bytes.
   [[nodiscard]] static result<group_storage> create(const cache_config& config, Allocator memory = Allocator{}) {
     if (const auto valid = validate(config); !valid) {
       return valid.error();

@@ -125,10 +125,10 @@ template <memory_layout Layout>
 
 }  // namespace detail
 
-/// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the number
-/// of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors: `invalid_argument`
-/// for a configuration with groups, and for sizes that the pieces of a piecewise layout do not fill; `size_overflow` when a
-/// product exceeds 63 bits.
+/// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the
+/// number of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors:
+/// `invalid_argument` for a configuration with groups, and for sizes that the pieces of a piecewise layout do not fill;
+/// `size_overflow` when a product exceeds 63 bits.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element,
                                                 std::int64_t granule = 1) noexcept {
@@ -143,8 +143,8 @@ template <memory_layout Layout>
   return detail::plan_layers<Layout>(group, config.block_size, config.capacity(), element, granule);
 }
 
-/// The same for one group with blocks of its own. Errors: those of `validate`; `invalid_argument` for states, which hold no
-/// tokens, and for sizes below one.
+/// The same for one group with blocks of its own. Errors: those of `validate`; `invalid_argument` for states, which
+/// hold no tokens, and for sizes below one.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const group_config& group, std::int32_t block_size,
                                                 std::int32_t num_blocks, element_size element,

@@ -2,9 +2,9 @@
 
 #include <pagedkv/core/group_config.hpp>
 
-/// Groups of published models, for `cache_config::groups`. Counts of heads and layers are those of a whole model: divide
-/// `num_kv_heads` by the degree of tensor parallelism. States follow the layout that the models' authors run: the
-/// recurrent part, then the last `kernel - 1` inputs of the convolution in bfloat16.
+/// Groups of published models, for `cache_config::groups`. Counts of heads and layers are those of a whole model:
+/// divide `num_kv_heads` by the degree of tensor parallelism. States follow the layout that the models' authors run:
+/// the recurrent part, then the last `kernel - 1` inputs of the convolution in bfloat16.
 namespace pagedkv::presets {
 
 /// Llama 3.1 8B. Source: `config.json` of meta-llama/Llama-3.1-8B.

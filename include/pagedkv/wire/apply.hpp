@@ -10,8 +10,8 @@
 
 namespace pagedkv {
 
-/// Applies a worker's batch to its feed. Blocks of other groups of layers than `group`, and those on another medium than
-/// `medium`, are left out; a worker that names no medium means this one.
+/// Applies a worker's batch to its feed. Blocks of other groups of layers than `group`, and those on another medium
+/// than `medium`, are left out; a worker that names no medium means this one.
 template <block_keys Keys, class Index>
 void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_view medium = "GPU",
            std::int64_t group = 0) {

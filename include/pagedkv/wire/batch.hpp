@@ -11,8 +11,8 @@ namespace pagedkv {
 
 enum class wire_kind : std::uint8_t { stored, removed, cleared };
 
-/// How events are written: as tagged arrays, which vLLM wrote until June 2026 and every router of that time reads, or as
-/// maps with a "type", which it writes since.
+/// How events are written: as tagged arrays, which vLLM wrote until June 2026 and every router of that time reads, or
+/// as maps with a "type", which it writes since.
 enum class wire_encoding : std::uint8_t { arrays, maps };
 
 /// One change of a worker's cache, as vLLM's KV events tell it.

@@ -153,8 +153,8 @@ class batch_writer {
     ++num_events_;
   }
 
-  /// For each block nil, or an array of numbers: at the start of a sequence its salt, if it has one, then the position and
-  /// both words of each prefix key.
+  /// For each block nil, or an array of numbers: at the start of a sequence its salt, if it has one, then the position
+  /// and both words of each prefix key.
   char* write_keys(char* at) const {
     at = mp_encode_array(at, static_cast<std::uint32_t>(num_keys_.size()));
     auto key = keys_.begin();

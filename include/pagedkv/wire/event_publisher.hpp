@@ -36,11 +36,11 @@ struct publisher_config {
   std::optional<std::uint64_t> first_number;    // of batches; the system clock's microseconds unless given
 };
 
-/// Publishes a cache's events over ZeroMQ in vLLM's format, from a thread of its own: the cache's threads only fill their
-/// queues.
+/// Publishes a cache's events over ZeroMQ in vLLM's format, from a thread of its own: the cache's threads only fill
+/// their queues.
 ///
-/// Batches are numbered without gaps, except that a number is left out where the queues had no room for an event. Numbers
-/// begin at the time of construction, so that a subscriber notices a restart as well; vLLM's begin at 0.
+/// Batches are numbered without gaps, except that a number is left out where the queues had no room for an event.
+/// Numbers begin at the time of construction, so that a subscriber notices a restart as well; vLLM's begin at 0.
 class event_publisher {
  public:
   /// Binds both endpoints. Throws `zmq::error_t` when that fails, and `std::bad_alloc`.

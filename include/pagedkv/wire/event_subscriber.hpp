@@ -23,9 +23,9 @@ struct subscriber_config {
   std::chrono::milliseconds replay_timeout{1'000};  // between two batches of a replay
 };
 
-/// Receives the events of one worker that publishes as vLLM does. Batches reach the visitor in the order of their numbers,
-/// each once. Where a number is missing, the subscriber asks for a replay, and reports a loss when that does not have it.
-/// A worker that begins anew counts as a loss. For one thread.
+/// Receives the events of one worker that publishes as vLLM does. Batches reach the visitor in the order of their
+/// numbers, each once. Where a number is missing, the subscriber asks for a replay, and reports a loss when that does
+/// not have it. A worker that begins anew counts as a loss. For one thread.
 class event_subscriber {
  public:
   /// Throws `zmq::error_t` for an endpoint that cannot be.
@@ -35,9 +35,9 @@ class event_subscriber {
     subscriber_.connect(config.endpoint);
   }
 
-  /// Waits for at most `timeout` for a message, then takes all that have arrived. Calls `visitor.batch(const wire_batch&)`
-  /// for each batch, and `visitor.lost()` where some are missing: forget what the worker has cached. Returns the number of
-  /// batches passed on. Throws what the visitor throws, and `std::bad_alloc`.
+  /// Waits for at most `timeout` for a message, then takes all that have arrived. Calls `visitor.batch(const
+  /// wire_batch&)` for each batch, and `visitor.lost()` where some are missing: forget what the worker has cached.
+  /// Returns the number of batches passed on. Throws what the visitor throws, and `std::bad_alloc`.
   template <class Visitor>
   std::size_t poll(std::chrono::milliseconds timeout, Visitor&& visitor) {
     auto count = std::size_t{0};

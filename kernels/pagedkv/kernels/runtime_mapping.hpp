@@ -1,8 +1,8 @@
 #pragma once
 
 // Virtual memory of the runtime that `runtime.hpp` chooses, under names of this library's own: addresses are reserved,
-// memory is mapped behind them in pieces, made accessible, and unmapped piece by piece. Apart from `runtime.hpp`, because
-// NVIDIA has these functions in the driver's interface.
+// memory is mapped behind them in pieces, made accessible, and unmapped piece by piece. Apart from `runtime.hpp`,
+// because NVIDIA has these functions in the driver's interface.
 
 #include <pagedkv/kernels/runtime.hpp>
 #include <pagedkv/kernels/runtime_mapping_amd.hpp>

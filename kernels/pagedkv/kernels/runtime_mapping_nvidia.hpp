@@ -11,8 +11,8 @@
 
 namespace pagedkv::runtime {
 
-/// Calls a function of the driver, which the runtime finds by its name: programs need not link the driver's library. The
-/// driver's numbers of errors are the runtime's.
+/// Calls a function of the driver, which the runtime finds by its name: programs need not link the driver's library.
+/// The driver's numbers of errors are the runtime's.
 template <class... Parameters, class... Arguments>
 status call_driver(CUresult (*)(Parameters...), const char* name, Arguments... arguments) {
   void* found = nullptr;

@@ -9,8 +9,8 @@
 
 namespace pagedkv::detail::groups {
 
-/// Whether the next token can be written without a copy: nothing else holds its block, no hit finds its slot, and no open
-/// step reads the slots that are written.
+/// Whether the next token can be written without a copy: nothing else holds its block, no hit finds its slot, and no
+/// open step reads the slots that are written.
 template <class State>
 [[nodiscard]] bool appends_in_place(const State& state, const group_sequence& s, std::size_t g) noexcept {
   const auto block = s.tables[g][state.place_of(g, s.num_tokens)];

@@ -130,9 +130,9 @@ void attach_copied_state(State& state, group_sequence& s, std::size_t g, bool wa
   }
 }
 
-/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states at
-/// chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument` beyond the
-/// length, or before what was committed; those of `copy`.
+/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states
+/// at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
+/// beyond the length, or before what was committed; those of `copy`.
 template <class State, class Copy>
 [[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
   if (num_tokens > s.num_tokens) {

@@ -31,8 +31,8 @@ class admission_plan {
     return state_.pool.num_available(beside);
   }
 
-  /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks are
-  /// available. When the copy fails, everything is given back.
+  /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
+  /// are available. When the copy fails, everything is given back.
   template <class Copy>
   [[nodiscard]] result<void> carry_out(Copy&& copy) noexcept {
     reference(shared_);

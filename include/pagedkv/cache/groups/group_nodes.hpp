@@ -18,8 +18,8 @@
 namespace pagedkv {
 
 /// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
-/// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their own.
-/// Contents have at most one node. A node stays while it has a block, a child or a holder.
+/// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their
+/// own. Contents have at most one node. A node stays while it has a block, a child or a holder.
 ///
 /// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
 /// nodes of these are attached to.
@@ -134,9 +134,9 @@ class group_nodes {
     return found;
   }
 
-  /// Detaches a block, or the whole state that it is a part of, and calls `useless(other)` on blocks that no hit can need
-  /// any more: of the same state, or, if the group `is_whole` (full or latent), of the nodes in the block and of all that
-  /// continue them, unless these continue in another block of the same place.
+  /// Detaches a block, or the whole state that it is a part of, and calls `useless(other)` on blocks that no hit can
+  /// need any more: of the same state, or, if the group `is_whole` (full or latent), of the nodes in the block and of
+  /// all that continue them, unless these continue in another block of the same place.
   template <class Useless>
   void detach(block_id block, bool is_whole, Useless&& useless) noexcept {
     if (!is_attached(block)) {

@@ -110,7 +110,8 @@ class group_state {
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32 numbers.
+  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32
+  /// numbers.
   [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
     const auto num = num_nodes(config, plan);
     if (num == 0) {

@@ -45,7 +45,8 @@ class hit_search {
   }
 
  private:
-  /// `num_nodes` if every group can continue there, otherwise a smaller number that the longest possible does not exceed.
+  /// `num_nodes` if every group can continue there, otherwise a smaller number that the longest possible does not
+  /// exceed.
   [[nodiscard]] std::size_t limit(std::size_t num_nodes, bool with_states) const noexcept {
     const auto length = static_cast<std::int64_t>(num_nodes) * state_.granularity();
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {

@@ -8,8 +8,8 @@
 
 namespace pagedkv::detail::groups {
 
-/// The shortest length to which a sequence can be cut: every group still holds what the next token reads, and a state is
-/// of exactly the computed tokens.
+/// The shortest length to which a sequence can be cut: every group still holds what the next token reads, and a state
+/// is of exactly the computed tokens.
 template <class State>
 [[nodiscard]] std::int64_t shortest_cut(const State& state, const group_sequence& s) noexcept {
   auto least = std::int64_t{0};
@@ -50,8 +50,8 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
   s.num_nodes = num_nodes;
 }
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released. Errors: `invalid_argument` beyond the length, or
-/// before `shortest_cut`.
+/// Keeps the first `num_tokens`; whole blocks past the end are released. Errors: `invalid_argument` beyond the length,
+/// or before `shortest_cut`.
 template <class State>
 [[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   if (const auto least = shortest_cut(state, s); num_tokens < least) {

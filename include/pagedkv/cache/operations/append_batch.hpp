@@ -105,7 +105,8 @@ template <class State, class Change, class Added>
   return changed;
 }
 
-/// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit fills no block.
+/// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit fills
+/// no block.
 template <class State>
 [[nodiscard]] bool only_stores(const State& state, const sequence& s, const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;

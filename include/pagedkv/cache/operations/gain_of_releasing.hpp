@@ -25,8 +25,8 @@ struct block_reference {
   }
 };
 
-/// Adds the references of a sequence; nothing when it is gone or busy. Takes memory only outside of the sequence, so that
-/// other threads find it busy for no longer than a copy takes.
+/// Adds the references of a sequence; nothing when it is gone or busy. Takes memory only outside of the sequence, so
+/// that other threads find it busy for no longer than a copy takes.
 template <class State>
 void add_references(const State& state, sequence_id id, std::size_t order, std::vector<block_reference>& references) {
   auto num_missing = std::size_t{0};

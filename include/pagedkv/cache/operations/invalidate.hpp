@@ -30,8 +30,8 @@ void withdraw_and_release(State& state, block_id block) noexcept {
   release_block(state, block, 0, block_release{}, 0);
 }
 
-/// Withdraws every block that continues `before` with these contents. Returns what the last of them was, a link without a
-/// block if there was none; adds their number to `count`.
+/// Withdraws every block that continues `before` with these contents. Returns what the last of them was, a link without
+/// a block if there was none; adds their number to `count`.
 template <class State>
 [[nodiscard]] chain_link withdraw_next(State& state, const chain_link& before, const block_contents& contents,
                                        std::int64_t& count) noexcept {

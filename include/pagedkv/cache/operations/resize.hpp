@@ -117,8 +117,8 @@ template <class State, class Wait>
   return std::vector<block_pair>{};
 }
 
-/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them, `wait()` waits for
-/// the device's work on blocks whose memory goes.
+/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them, `wait()`
+/// waits for the device's work on blocks whose memory goes.
 template <class State, class Storage, class Move, class Wait>
 [[nodiscard]] result<std::vector<block_pair>> resize(State& state, Storage& storage, std::int32_t num_blocks, Move move,
                                                      Wait wait) noexcept {

@@ -12,8 +12,8 @@
 namespace pagedkv::detail {
 
 /// Whether every slot is of a block that is in use or retiring. (Published and shared ones may be written, too, since
-/// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the host
-/// cannot read pass.
+/// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the
+/// host cannot read pass.
 template <class Backend, class State, class Mutex>
 [[nodiscard]] bool slots_in_use(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
   if constexpr (reads_on_host<Backend>) {

@@ -7,9 +7,9 @@
 
 namespace pagedkv {
 
-/// Memory of the caller's for the blocks of one cache, which it outlives: one allocation at a time, at the first aligned
-/// address. `plan_storage<Layout>(config, size_of_element<Element>)` tells how many bytes a cache needs; alignment to
-/// `block_alignment` comes on top. The backend reaches the memory: device memory suits `hip_backend` only.
+/// Memory of the caller's for the blocks of one cache, which it outlives: one allocation at a time, at the first
+/// aligned address. `plan_storage<Layout>(config, size_of_element<Element>)` tells how many bytes a cache needs;
+/// alignment to `block_alignment` comes on top. The backend reaches the memory: device memory suits `hip_backend` only.
 class caller_memory {
  public:
   explicit caller_memory(std::span<std::byte> memory) noexcept : free_(memory) {}

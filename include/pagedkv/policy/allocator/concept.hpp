@@ -27,8 +27,8 @@ concept allocator = std::move_constructible<A> && requires(A a, std::size_t byte
   { a.deallocate(pointer, bytes) } noexcept;
 };
 
-/// An allocator of memory that comes and goes behind addresses that stay. Blocks keep their addresses while a cache grows
-/// and shrinks. Ranges below start and end at multiples of the granule from the start of their reservation.
+/// An allocator of memory that comes and goes behind addresses that stay. Blocks keep their addresses while a cache
+/// grows and shrinks. Ranges below start and end at multiples of the granule from the start of their reservation.
 ///
 /// | requirement                    | meaning                                                                                |
 /// |--------------------------------|----------------------------------------------------------------------------------------|

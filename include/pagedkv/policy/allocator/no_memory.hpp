@@ -4,8 +4,8 @@
 
 namespace pagedkv {
 
-/// None: K/V lies in tensors of the engine's, which block ids and slots index. A cache with it has no `write`, `read` or
-/// `view`; it takes a backend that uses no storage, as `copy_list` does.
+/// None: K/V lies in tensors of the engine's, which block ids and slots index. A cache with it has no `write`, `read`
+/// or `view`; it takes a backend that uses no storage, as `copy_list` does.
 struct no_memory {
   static constexpr bool provides_memory = false;
 

@@ -26,8 +26,8 @@ class reserving_allocator {
     return ::mprotect(pointer, bytes, PROT_READ | PROT_WRITE) == 0;
   }
 
-  /// Fresh pages without access take the place of the old ones, whose memory the system then has back. Without memory for
-  /// its own records, the system keeps the range writable and takes only its contents.
+  /// Fresh pages without access take the place of the old ones, whose memory the system then has back. Without memory
+  /// for its own records, the system keeps the range writable and takes only its contents.
   void unmap(std::byte* pointer, std::size_t bytes) noexcept {
     if (map_pages(pointer, bytes, PROT_NONE, MAP_FIXED) == nullptr) {
       ::madvise(pointer, bytes, MADV_DONTNEED);

@@ -27,10 +27,10 @@ namespace pagedkv {
 /// | `B::name`                                                | for tables                                          |
 ///
 /// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a
-/// member `reads_on_host` that is true. A backend whose storage must lie in memory of its own kind names an allocator of
-/// that memory as `B::default_allocator`: a cache uses it unless it is given another. A backend that copies blocks outside
-/// of block storage, in the engine's tensors, says by a member `uses_storage` that is false that it leaves the view alone,
-/// and names `no_memory` as `B::default_allocator`.
+/// member `reads_on_host` that is true. A backend whose storage must lie in memory of its own kind names an allocator
+/// of that memory as `B::default_allocator`: a cache uses it unless it is given another. A backend that copies blocks
+/// outside of block storage, in the engine's tensors, says by a member `uses_storage` that is false that it leaves the
+/// view alone, and names `no_memory` as `B::default_allocator`.
 ///
 /// A minimal model:
 ///

@@ -108,8 +108,8 @@ inline constexpr bool reports = Events::kinds.contains(Kind);
 
 namespace detail {
 
-/// Emits an event of this kind, whose fields are those of `describe()`. Compiles nothing of it for a stream that does not
-/// take the kind.
+/// Emits an event of this kind, whose fields are those of `describe()`. Compiles nothing of it for a stream that does
+/// not take the kind.
 template <event_kind Kind, events Events, class Describe>
 void report([[maybe_unused]] Events& stream, [[maybe_unused]] Describe&& describe) noexcept {
   if constexpr (reports<Events, Kind>) {

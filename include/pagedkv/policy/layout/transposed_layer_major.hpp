@@ -4,8 +4,8 @@
 
 namespace pagedkv {
 
-/// K in pieces of 16 bytes, [block][head][dim / x][token][x] with x numbers in 16 bytes, and V transposed: [block][head][dim][token]
-/// (docs/layouts.md). One layer's blocks lie together.
+/// K in pieces of 16 bytes, [block][head][dim / x][token][x] with x numbers in 16 bytes, and V transposed:
+/// [block][head][dim][token] (docs/layouts.md). One layer's blocks lie together.
 struct transposed_layer_major : split_keys {
   static constexpr auto storage = storage_order::layer_major;
 

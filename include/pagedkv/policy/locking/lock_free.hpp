@@ -14,7 +14,8 @@ struct lock_free_family {
 };
 
 /// No thread waits: a thread stopped anywhere stops no other. A second operation on the same sequence gets
-/// `sequence_busy`. `compact` and `check_invariants` are for moments when no other thread is at work; `resize` moves nothing.
+/// `sequence_busy`. `compact` and `check_invariants` are for moments when no other thread is at work; `resize` moves
+/// nothing.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
 struct basic_lock_free {
   template <class T>

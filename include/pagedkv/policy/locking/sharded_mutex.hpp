@@ -25,8 +25,8 @@ struct sharded_family {
 /// strict order keeps one order per shard.
 ///
 /// Lock order: gate (shared), one sequence, one shard of the evictable order, one shard of the free list. Debug builds
-/// check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they wait for operations under way, and
-/// later ones wait for them.
+/// check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they wait for operations under
+/// way, and later ones wait for them.
 template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
 struct basic_sharded_mutex {
   static_assert(NumShards > 0, "sharded_mutex needs at least one shard");

@@ -18,8 +18,8 @@ struct preemption_candidate {
   timestamp submitted{};
 };
 
-/// Decides which running requests are preempted when a request that may preempt finds too few blocks, and what becomes of
-/// their K/V. Functions are called from any thread that calls the tracker.
+/// Decides which running requests are preempted when a request that may preempt finds too few blocks, and what becomes
+/// of their K/V. Functions are called from any thread that calls the tracker.
 ///
 /// | requirement           | meaning                                                                             |
 /// |-----------------------|-------------------------------------------------------------------------------------|

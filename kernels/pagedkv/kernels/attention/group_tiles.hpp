@@ -43,8 +43,8 @@ struct shared_scales<Tokens, true> {
   shared_array<float, static_cast<std::size_t>(Tokens)> values;
 };
 
-/// The tokens of a stage. A token that no query of the row sees is replaced by the nearest one that is seen, so no stale
-/// NaN enters. `ReadAgain`: where scalar registers do not suffice to keep the call's members.
+/// The tokens of a stage. A token that no query of the row sees is replaced by the nearest one that is seen, so no
+/// stale NaN enters. `ReadAgain`: where scalar registers do not suffice to keep the call's members.
 template <bool ReadAgain>
 class stage_location {
  public:

@@ -99,7 +99,8 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     }
   }
 
-  /// Writes the piece's results, one group of columns after the other, through the memory of a stage. All waves call this.
+  /// Writes the piece's results, one group of columns after the other, through the memory of a stage. All waves call
+  /// this.
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {

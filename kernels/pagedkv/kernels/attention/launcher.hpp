@@ -81,8 +81,8 @@ template <class Element>
   return sizeof(typename Element::storage) < 4 && device.matrices != none && (device.matrices != wmma || head_dim <= 128);
 }
 
-/// Whether the kernel for latent vectors supports the device and lengths. On CDNA it would need more scalar registers than
-/// there are.
+/// Whether the kernel for latent vectors supports the device and lengths. On CDNA it would need more scalar registers
+/// than there are.
 template <class Element>
 [[nodiscard]] bool has_latent_attention(const runtime::device_properties& device, std::int32_t key_dim,
                                         std::int32_t value_dim) noexcept {

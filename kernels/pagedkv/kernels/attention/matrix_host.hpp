@@ -48,7 +48,8 @@ template <class Half>
   return pack<Half>(number_of<Half>(a, 0) - number_of<Half>(b, 0), number_of<Half>(a, 1) - number_of<Half>(b, 1));
 }
 
-/// Emulates the matrix instructions of every kind, wmma as RDNA 4 has it: lanes exchange their operands through the executor.
+/// Emulates the matrix instructions of every kind, wmma as RDNA 4 has it: lanes exchange their operands through the
+/// executor.
 struct matrix_unit {
   static constexpr bool available = true;
 

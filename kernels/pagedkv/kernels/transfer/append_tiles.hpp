@@ -4,8 +4,8 @@
 
 namespace pagedkv::kernels {
 
-/// Calls `move(call, i, active)` for every row of a tile that the calling lane takes part in, with the same number of calls on
-/// every lane.
+/// Calls `move(call, i, active)` for every row of a tile that the calling lane takes part in, with the same number of
+/// calls on every lane.
 template <class Call, class Move>
 PAGEDKV_DEVICE void for_each_row(const Call& call, std::int32_t num_tokens, Move move) {
   const auto groups = lanes_of_workgroup() >> call.spread.lanes_log2;

@@ -8,8 +8,8 @@
 #include <bit>
 
 // Rows of piecewise layouts. A workgroup takes a tile: some neighbouring tokens of a call and one KV head. Its rows lie
-// in shared memory between the caller's order, in which a lane holds neighbouring dimensions, and the layout's, in which
-// a lane holds a piece of 16 bytes and neighbouring lanes hold neighbouring pieces.
+// in shared memory between the caller's order, in which a lane holds neighbouring dimensions, and the layout's, in
+// which a lane holds a piece of 16 bytes and neighbouring lanes hold neighbouring pieces.
 
 namespace pagedkv::kernels {
 
@@ -92,8 +92,8 @@ template <class Storage>
   return storage;
 }
 
-/// The sizes of a tile, and where its parts lie in shared memory: the block and the offset of each token, whether a piece
-/// of tokens is whole, and rows.
+/// The sizes of a tile, and where its parts lie in shared memory: the block and the offset of each token, whether a
+/// piece of tokens is whole, and rows.
 struct staged_tile {
   std::int32_t tokens_log2 = 0;
   std::int32_t head_dim = 0;

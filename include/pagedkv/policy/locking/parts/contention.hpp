@@ -22,7 +22,8 @@ struct contention_counts {
   friend bool operator==(const contention_counts&, const contention_counts&) = default;
 };
 
-/// Where a component counts its contention: a member of every mutex, stack and list, so that counts belong to one cache.
+/// Where a component counts its contention: a member of every mutex, stack and list, so that counts belong to one
+/// cache.
 ///
 /// | requirement                               | meaning                   |
 /// |-------------------------------------------|---------------------------|
