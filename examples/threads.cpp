@@ -59,7 +59,8 @@ bool serve(cache_type& cache, std::atomic<sequence_id>& shown, token own) {
 }
 
 /// Looks at sequences that other threads append to and release.
-std::array<std::int64_t, 3> watch(const cache_type& cache, const std::array<std::atomic<sequence_id>, num_threads>& shown,
+std::array<std::int64_t, 3> watch(const cache_type& cache,
+                                  const std::array<std::atomic<sequence_id>, num_threads>& shown,
                                   const std::atomic<int>& running) {
   auto seen = std::array<std::int64_t, 3>{};
   while (running != 0) {

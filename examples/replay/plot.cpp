@@ -66,7 +66,8 @@ constexpr auto line_styles = std::array<line_style, 14>{{
 void write_data(std::ostream& script, const comparison& made) {
   script << "$hits << END\n";
   for (auto i = std::size_t{0}; i < made.capacities.size(); ++i) {
-    script << made.capacities[i] << fmt::format(" {:.6f} {:.6f}", made.bound.results[i].hit_ratio(), made.oracle.results[i].hit_ratio());
+    script << made.capacities[i]
+           << fmt::format(" {:.6f} {:.6f}", made.bound.results[i].hit_ratio(), made.oracle.results[i].hit_ratio());
     for (const auto& row : made.policies) {
       script << fmt::format(" {:.6f}", row.results[i].hit_ratio());
     }

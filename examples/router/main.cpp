@@ -13,11 +13,14 @@
 int main(int argc, char** argv) {
   auto chosen = pagedkv::router::setting{};
   auto source = pagedkv::replay::options{};
-  auto app = CLI::App{"Routes requests over workers that share no memory, and prints how much of their prompts was cached."};
+  auto app =
+      CLI::App{"Routes requests over workers that share no memory, and prints how much of their prompts was cached."};
   app.add_option("--trace", source.trace, "a trace in Mooncake's format; a generated workload without it")
       ->check(CLI::ExistingFile);
   app.add_option("--limit", source.limit, "requests to read");
-  app.add_option("--workers", chosen.num_workers, "number of workers")->check(CLI::Range(1, 1'023))->capture_default_str();
+  app.add_option("--workers", chosen.num_workers, "number of workers")
+      ->check(CLI::Range(1, 1'023))
+      ->capture_default_str();
   app.add_option("--blocks", chosen.num_blocks, "blocks of each worker; a tenth of the workload's over all by default")
       ->check(CLI::PositiveNumber);
   app.add_option("--keys", chosen.keys, "names of blocks: cache, dynamo or llm-d")

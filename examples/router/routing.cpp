@@ -92,7 +92,8 @@ outcome route(const replay::workload& work, std::vector<std::unique_ptr<worker>>
     total += each->num_computed;
     most = std::max(most, each->num_computed);
   }
-  sum.imbalance = total == 0 ? 1 : static_cast<double>(most) * static_cast<double>(workers.size()) / static_cast<double>(total);
+  sum.imbalance =
+      total == 0 ? 1 : static_cast<double>(most) * static_cast<double>(workers.size()) / static_cast<double>(total);
   return sum;
 }
 

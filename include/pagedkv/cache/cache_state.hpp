@@ -132,7 +132,8 @@ struct cache_state {
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
 
   void report_eviction(block_id block) noexcept {
-    detail::report<event_kind::evicted>(events, [&] { return cache_event{.block = block, .hash = index.link(block).hash}; });
+    detail::report<event_kind::evicted>(events,
+                                        [&] { return cache_event{.block = block, .hash = index.link(block).hash}; });
   }
 
   /// Where threads share the counts, only at creation and before releases, so that appending need not sum them up.

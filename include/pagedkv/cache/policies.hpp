@@ -44,9 +44,10 @@ struct cache_check {
   static constexpr bool changed = !std::is_same_v<typename policies::template on<Axis>,
                                                   typename policy_set<cache_axes, Defaults>::template on<Axis>>;
 
-  static_assert(std::is_same_v<typename policies::changes, policy_list<Changes...>>,
-                "basic_kv_cache and basic_group_cache take only the policies that differ from the defaults, in the order "
-                "of cache_axes: write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order");
+  static_assert(
+      std::is_same_v<typename policies::changes, policy_list<Changes...>>,
+      "basic_kv_cache and basic_group_cache take only the policies that differ from the defaults, in the order "
+      "of cache_axes: write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order");
   static_assert(provides_memory<allocator_type> || !uses_storage<backend_type>,
                 "this backend copies blocks in memory that `no_memory` does not provide: add the backend `copy_list`, "
                 "which lists the blocks to copy");

@@ -31,7 +31,8 @@ class mapping_allocator {
 
   [[nodiscard]] std::byte* reserve(std::size_t bytes, std::size_t /*alignment*/) noexcept {
     const auto size = whole_granules(bytes);
-    return size < bytes ? nullptr : detail::with_memory([&] { return reserve_granules(size); }, static_cast<std::byte*>(nullptr));
+    return size < bytes ? nullptr
+                        : detail::with_memory([&] { return reserve_granules(size); }, static_cast<std::byte*>(nullptr));
   }
 
   [[nodiscard]] bool map(std::byte* pointer, std::size_t bytes) noexcept {

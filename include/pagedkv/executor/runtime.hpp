@@ -10,8 +10,8 @@
 namespace pagedkv::executor {
 
 inline constexpr auto wave_sizes = std::array<std::uint32_t, 3>{64, 32, 32};
-inline constexpr auto matrices =
-    std::array{runtime::matrix_instructions::mfma, runtime::matrix_instructions::mma, runtime::matrix_instructions::wmma};
+inline constexpr auto matrices = std::array{runtime::matrix_instructions::mfma, runtime::matrix_instructions::mma,
+                                            runtime::matrix_instructions::wmma};
 inline constexpr auto num_devices = static_cast<int>(wave_sizes.size());
 inline constexpr auto max_workgroup_size = std::uint32_t{1024};
 inline constexpr auto shared_bytes_per_workgroup = std::size_t{64} << 10;

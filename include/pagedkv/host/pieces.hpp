@@ -109,7 +109,8 @@ void read_row(const row_in_pieces<typename Element::storage>& from, float scale,
 /// The rows of one token and head.
 template <class Storage>
 [[nodiscard]] row_in_pieces<Storage> key_in_pieces(const block_storage_view& view, std::int32_t layer,
-                                                   std::int64_t block, std::int32_t offset, std::int32_t head) noexcept {
+                                                   std::int64_t block, std::int32_t offset,
+                                                   std::int32_t head) noexcept {
   return {reinterpret_cast<Storage*>(view.block(layer, block)), &view.key_pieces, offset, head};
 }
 

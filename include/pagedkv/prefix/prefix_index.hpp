@@ -50,7 +50,8 @@ class prefix_index {
         seed_(seed) {}
 
   [[nodiscard]] link_type root(salt salt) const noexcept {
-    const auto words = std::to_array({upper(static_cast<std::uint64_t>(salt)), lower(static_cast<std::uint64_t>(salt))});
+    const auto words =
+        std::to_array({upper(static_cast<std::uint64_t>(salt)), lower(static_cast<std::uint64_t>(salt))});
     return {Hash::hash(seed_, words), static_cast<std::uint64_t>(salt), none};
   }
 

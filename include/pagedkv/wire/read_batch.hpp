@@ -183,7 +183,8 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
 /// Reads a batch of vLLM's KV events in either encoding. Fields and kinds that it does not know are skipped. Errors:
 /// `invalid_argument` for bytes that are not such a batch. May throw `std::bad_alloc`.
 [[nodiscard]] inline result<wire_batch> read_batch(std::string_view payload) {
-  const auto broken = error{error_code::invalid_argument, "batch of KV events", static_cast<std::int64_t>(payload.size())};
+  const auto broken =
+      error{error_code::invalid_argument, "batch of KV events", static_cast<std::int64_t>(payload.size())};
   const auto* end = payload.data();
   if (payload.empty() || mp_check(&end, payload.data() + payload.size()) != 0 ||
       end != payload.data() + payload.size()) {

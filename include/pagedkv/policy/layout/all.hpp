@@ -13,8 +13,9 @@
 namespace pagedkv {
 
 /// Every layout, once: for programs whose users choose one, and for what runs over all of them.
-using all_layouts = policy_list<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, transposed_layer_major,
-                                transposed_block_major, shuffled_layer_major, shuffled_block_major>;
+using all_layouts =
+    policy_list<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, transposed_layer_major,
+                transposed_block_major, shuffled_layer_major, shuffled_block_major>;
 
 /// The layouts in which a row is contiguous: those of any sizes, and those that attention reads.
 using strided_layouts = policy_list<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major>;

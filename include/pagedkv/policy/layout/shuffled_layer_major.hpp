@@ -9,7 +9,9 @@ namespace pagedkv {
 struct shuffled_layer_major : split_keys {
   static constexpr auto storage = storage_order::layer_major;
 
-  [[nodiscard]] static constexpr piece_order values(const block_shape& shape) noexcept { return shuffled_values(shape); }
+  [[nodiscard]] static constexpr piece_order values(const block_shape& shape) noexcept {
+    return shuffled_values(shape);
+  }
 };
 
 static_assert(memory_layout<shuffled_layer_major>);

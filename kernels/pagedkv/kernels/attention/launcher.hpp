@@ -78,7 +78,8 @@ inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 template <class Element>
 [[nodiscard]] bool has_matrix_attention(const runtime::device_properties& device, std::int32_t head_dim) noexcept {
   using enum runtime::matrix_instructions;
-  return sizeof(typename Element::storage) < 4 && device.matrices != none && (device.matrices != wmma || head_dim <= 128);
+  return sizeof(typename Element::storage) < 4 && device.matrices != none &&
+         (device.matrices != wmma || head_dim <= 128);
 }
 
 /// Whether the kernel for latent vectors supports the device and lengths. On CDNA it would need more scalar registers

@@ -72,7 +72,9 @@ class own_tiles {
   }
 
   /// Chunk `j` of the `i`-th key that this lane reads.
-  PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const { take(current().keys[i][j], words); }
+  PAGEDKV_DEVICE void take_key(int i, int j, registers<lane_word, 4>& words) const {
+    take(current().keys[i][j], words);
+  }
   PAGEDKV_DEVICE void take_value(int i, int j, registers<lane_word, 4>& words) const {
     take(current().values[i][j], words);
   }

@@ -35,7 +35,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
           source.key_scale_at = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
           source.value_scale_at = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
         }
-        transfer_unscaled<Output, N>(again.spread, source, true, [&] { return rows_of_token(again.keys, again.values, first + i, head); });
+        transfer_unscaled<Output, N>(again.spread, source, true,
+                                     [&] { return rows_of_token(again.keys, again.values, first + i, head); });
       }
     });
     barrier();

@@ -184,7 +184,9 @@ struct staged_source {
   const float* key_scale_at = nullptr;
   const float* value_scale_at = nullptr;
 
-  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const { return load_vector<N>(key_row + first); }
+  [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const {
+    return load_vector<N>(key_row + first);
+  }
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
     return load_vector<N>(value_row + first);
   }
