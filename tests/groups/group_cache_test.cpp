@@ -440,6 +440,25 @@ TEST_CASE("states are saved where a prompt branches and before its end, or where
   CHECK(e.sequences.at(resent).computed == 32);
 }
 
+TEST_CASE("the next length whose commit saves a state is a multiple of both numbers, if there is one", "[group_cache]") {
+  auto e = plain{config_of({full, state})};
+  const auto next_of = [&](std::int64_t every) {
+    const auto id = e.create(counted(40), {}, {.at_branches = false, .at_prompt_end = false, .every = every}).value();
+    const auto next = e.cache.next_saved_length(id).value();
+    e.release(id);
+    return next;
+  };
+  CHECK(next_of(0) == whole_length);
+  CHECK(next_of(6) == 12);
+  CHECK(next_of(whole_length) == whole_length);
+  CHECK(next_of(whole_length / 4) == whole_length / 4 * 4);
+  CHECK(next_of(whole_length / 2) == whole_length);
+
+  auto without = plain{config_of({full, window})};
+  const auto id = without.create(counted(40), {}, {.every = 8}).value();
+  CHECK(without.cache.next_saved_length(id).value() == whole_length);
+}
+
 TEST_CASE("a forked sequence has a state of its own", "[group_cache]") {
   auto e = plain{config_of({full, window, state})};
   const auto first = e.create(counted(22)).value();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 
 namespace pagedkv::detail::groups {
@@ -17,10 +18,11 @@ template <class State>
   return s.saving.at_prompt_end ? last / state.granularity() * state.granularity() : 0;
 }
 
-/// Whether a commit of so many tokens saves the state, if a node ends there and there is room.
+/// Whether a commit of so many tokens saves a state, if a node ends there and there is room.
 template <class State>
 [[nodiscard]] bool saves_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
-  return s.options.publish && num_tokens > s.num_cached_tokens && num_tokens % state.granularity() == 0 &&
+  return state.group_with_state() != state.num_groups() && s.options.publish && num_tokens > s.num_cached_tokens &&
+         num_tokens % state.granularity() == 0 &&
          (num_tokens == end_of_prompt(state, s) || (s.saving.at_branches && num_tokens == s.branch) ||
           (s.saving.every != 0 && num_tokens % s.saving.every == 0));
 }
@@ -38,11 +40,11 @@ template <class State>
   consider(end_of_prompt(state, s));
   consider(s.branch);
   if (s.saving.every != 0) {
-    auto length = s.num_computed_tokens / s.saving.every * s.saving.every + s.saving.every;
-    while (length % state.granularity() != 0) {
-      length += s.saving.every;
+    const auto factor = state.granularity() / std::gcd(s.saving.every, state.granularity());
+    if (s.saving.every <= (none - s.num_computed_tokens) / factor) {
+      const auto distance = factor * s.saving.every;  // of multiples of both
+      consider((s.num_computed_tokens / distance + 1) * distance);
     }
-    consider(length);
   }
   return next;
 }
@@ -144,7 +146,7 @@ template <class State, class Copy>
   }
   const bool saves = num_tokens > s.num_computed_tokens && saves_at(state, s, num_tokens);
   const auto with_state = state.group_with_state();
-  if (saves && with_state != state.num_groups()) {
+  if (saves) {
     if (auto copied = copy_state(state, s, with_state, copy); !copied) {
       return copied;
     }
@@ -152,7 +154,7 @@ template <class State, class Copy>
   if (s.options.publish) {
     publish_up_to(state, s, num_tokens);
   }
-  if (saves && with_state != state.num_groups() && !s.saved.empty()) {
+  if (saves && !s.saved.empty()) {
     const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
     attach_copied_state(state, s, with_state, published);
     s.saved.clear();
