@@ -440,6 +440,18 @@ TEST_CASE("states are saved where a prompt branches and before its end, or where
   CHECK(e.sequences.at(resent).computed == 32);
 }
 
+TEST_CASE("the state before the end of a prompt is saved when its answer is there already", "[group_cache]") {
+  auto e = plain{config_of({full, state})};
+  auto options = sequence_options{};
+  options.num_prompt_tokens = 22;
+  const auto again = e.create(counted(40), options).value();
+  CHECK(e.cache.describe(again)->num_prompt_tokens == 22);
+  CHECK(e.cache.next_saved_length(again).value() == 20);
+  e.compute(again);
+  const auto other = e.create(counted(22)).value();
+  CHECK(e.sequences.at(other).computed == 20);
+}
+
 TEST_CASE("the next length whose commit saves a state is a multiple of both numbers, if there is one", "[group_cache]") {
   auto e = plain{config_of({full, state})};
   const auto next_of = [&](std::int64_t every) {

@@ -118,7 +118,7 @@ class basic_group_cache {
       return made.error();
     }
     const auto id = static_cast<sequence_id>(*made);
-    report_admission(id, *admitted);
+    report_admission(id, *admitted, prompt.tokens);
     auto result = admission{id, admitted->num_cached_tokens, admitted->num_tokens, 0, 0};
     for (const auto& table : admitted->tables) {
       for (const auto block : table.all()) {
@@ -492,7 +492,7 @@ class basic_group_cache {
     state_.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
   }
 
-  void report_admission(sequence_id id, const group_sequence& s) noexcept {
+  void report_admission(sequence_id id, const group_sequence& s, std::span<const token> prompt) noexcept {
     if (s.num_cached_tokens != 0) {
       detail::report<event_kind::hit>(state_.events, [&] {
         return cache_event{.hash = s.tail.hash,
@@ -505,7 +505,7 @@ class basic_group_cache {
     detail::report<event_kind::admitted>(state_.events, [&] {
       return cache_event{.salt = s.options.salt,
                          .sequence = id,
-                         .num_tokens = s.num_prompt_tokens,
+                         .num_tokens = static_cast<std::int64_t>(prompt.size()),
                          .num_blocks = s.usage().num_blocks};
     });
   }

@@ -217,7 +217,7 @@ template <class State, class Copy>
     return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit) : reason;
   }
   state.hold(s.tail);
-  s.num_prompt_tokens = num_prompt;
+  s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
   s.branch = known > s.num_cached_tokens ? known : 0;
   s.steps = {};
