@@ -18,6 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include <signal.h>
+#include <unistd.h>
+
 namespace {
 
 using namespace pagedkv;
@@ -251,6 +254,36 @@ struct conversation {
     }
   }
 };
+
+TEST_CASE("signals end neither a publisher nor a poll", "[wire]") {
+  struct sigaction on_signal {};
+  struct sigaction before {};
+  on_signal.sa_handler = [](int) {};
+  REQUIRE(sigaction(SIGUSR1, &on_signal, &before) == 0);
+  const auto queues = event_queues{4};
+  const auto publisher = event_publisher{queues, on_loopback()};
+  auto subscriber = event_subscriber{to(publisher)};
+  auto visitor = counting_visitor{};
+  const auto deliver = [&](std::uint64_t num_signals) {
+    for (auto i = num_signals; i > 0; --i) {
+      REQUIRE(kill(getpid(), SIGUSR1) == 0);
+      subscriber.poll(1ms, visitor);
+    }
+  };
+  deliver(20);  // to this thread
+  auto usr1 = sigset_t{};
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  REQUIRE(pthread_sigmask(SIG_BLOCK, &usr1, nullptr) == 0);
+  deliver(200);  // to the publisher's, the only one left that takes it
+  const auto before_last = publisher.num_batches();
+  while (publisher.num_batches() == before_last) {
+    subscriber.poll(1ms, visitor);
+  }
+  CHECK(visitor.num_lost == 0);
+  REQUIRE(pthread_sigmask(SIG_UNBLOCK, &usr1, nullptr) == 0);
+  REQUIRE(sigaction(SIGUSR1, &before, nullptr) == 0);
+}
 
 TEST_CASE("missing batches come by replay, in order and once", "[wire]") {
   auto talk = conversation{};

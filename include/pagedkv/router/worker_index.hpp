@@ -30,7 +30,7 @@ struct worker_index_config {
 /// adds and removes for a worker. While others add and remove, an answer may miss a block, or name a worker that does
 /// not hold it.
 ///
-/// A fixed table of buckets of eight keys, one cache line each; a key lies in one of two buckets. An entry without
+/// A fixed table of buckets of eight keys, two cache lines each; a key lies in one of two buckets. An entry without
 /// workers is free. One bit of an entry's set of workers claims it while its key changes. A thread passes by an entry
 /// that is claimed, so a key may be in several entries, and a look-up unites them. Memory: for up to 63 workers 32 to
 /// 64 bytes for each of `num_blocks`, taken at construction.
@@ -129,7 +129,7 @@ class basic_worker_index {
 
   using worker_set = std::array<std::uint64_t, max_words>;
 
-  /// Two cache lines, which processors like to fetch together.
+  /// Two cache lines, neighbours that processors often fetch together.
   struct alignas(128) bucket {
     std::array<Atomic<std::uint64_t>, bucket_size> keys{};
     std::array<Atomic<std::uint64_t>, bucket_size> first_words{};  // of each entry's set of workers

@@ -31,7 +31,7 @@ struct publisher_config {
   std::optional<std::int64_t> rank;             // data-parallel
   std::size_t num_kept = 10'000;                // batches that can be asked for again
   std::size_t max_events = 1'024;               // in a batch
-  std::chrono::milliseconds interval{1};        // between two looks at the queues
+  std::chrono::milliseconds interval{1};        // between two readings of the queues
   std::chrono::milliseconds heartbeat{1'000};   // an idle publisher sends an empty batch, which shows a loss before it
   std::optional<std::uint64_t> first_number;    // of batches; the system clock's microseconds unless given
 };
@@ -66,7 +66,7 @@ class event_publisher {
   event_publisher(const event_publisher&) = delete;
   event_publisher& operator=(const event_publisher&) = delete;
 
-  /// Publishes what is in the queues, then ends.
+  /// Publishes what is in the queues. Waits for up to a second until subscribers have it.
   ~event_publisher() = default;
 
   /// As bound, with the port that was chosen for "*".
@@ -147,8 +147,7 @@ class event_publisher {
   /// Waits for requests for one interval, and answers those that came.
   void answer_replays() {
     auto wait = config_.interval;
-    auto item = zmq::pollitem_t{replayer_.handle(), 0, ZMQ_POLLIN, 0};
-    while (zmq::poll(&item, 1, wait) > 0) {
+    while (detail::has_message(replayer_, wait)) {
       if (const auto request = detail::receive(replayer_); request.size() == 3) {
         answer(request[0], detail::from_big_endian(request[2].to_string_view()));
       }

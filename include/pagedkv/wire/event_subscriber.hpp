@@ -35,14 +35,14 @@ class event_subscriber {
     subscriber_.connect(config.endpoint);
   }
 
-  /// Waits for at most `timeout` for a message, then takes all that have arrived. Calls `visitor.batch(const
-  /// wire_batch&)` for each batch, and `visitor.lost()` where some are missing: forget what the worker has cached.
-  /// Returns the number of batches passed on. Throws what the visitor throws, and `std::bad_alloc`.
+  /// Waits for at most `timeout` for a message, then takes all that have arrived; a replay may add `replay_timeout` for
+  /// each of its batches. Calls `visitor.batch(const wire_batch&)` for each batch, and `visitor.lost()` where some are
+  /// missing: forget what the worker has cached. Returns the number of batches passed on. Throws what the visitor
+  /// throws, `zmq::error_t` and `std::bad_alloc`.
   template <class Visitor>
   std::size_t poll(std::chrono::milliseconds timeout, Visitor&& visitor) {
     auto count = std::size_t{0};
-    auto item = zmq::pollitem_t{subscriber_.handle(), 0, ZMQ_POLLIN, 0};
-    while (zmq::poll(&item, 1, timeout) > 0) {
+    while (detail::has_message(subscriber_, timeout)) {
       const auto parts = detail::receive(subscriber_);
       const auto number = parts.size() == 3 ? detail::from_big_endian(parts[1].to_string_view()) : std::nullopt;
       if (number) {
@@ -92,8 +92,7 @@ class event_subscriber {
     socket.send(zmq::message_t{}, zmq::send_flags::sndmore);
     socket.send(zmq::buffer(request), zmq::send_flags::none);
     auto count = std::size_t{0};
-    auto item = zmq::pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0};
-    while (zmq::poll(&item, 1, config_.replay_timeout) > 0) {
+    while (detail::has_message(socket, config_.replay_timeout)) {
       const auto parts = detail::receive(socket);
       const auto number = parts.size() == 3 ? detail::from_big_endian(parts[1].to_string_view()) : std::nullopt;
       if (!number || *number >= end) {

@@ -2,7 +2,10 @@
 
 #include <zmq.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,6 +35,22 @@ inline constexpr auto end_of_replay = ~std::uint64_t{0};
     number = number << 8 | static_cast<std::uint8_t>(byte);
   }
   return number;
+}
+
+/// Waits until a message has arrived; false when none has in time. Signals do not end the wait.
+[[nodiscard]] inline bool has_message(zmq::socket_t& socket, std::chrono::milliseconds timeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto item = zmq_pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0};
+  for (auto left = timeout;;) {
+    if (const auto num_ready = zmq_poll(&item, 1, static_cast<long>(left.count())); num_ready >= 0) {
+      return num_ready > 0;
+    }
+    if (zmq_errno() != EINTR) {
+      throw zmq::error_t{};
+    }
+    const auto elapsed = std::chrono::steady_clock::now() - begin;
+    left = std::max(timeout - std::chrono::floor<std::chrono::milliseconds>(elapsed), std::chrono::milliseconds{0});
+  }
 }
 
 /// All parts of the next message, which has arrived.
