@@ -582,7 +582,7 @@ struct noted_kinds {
 
 TEST_CASE("a cache with groups reports sequences and steps", "[group_cache]") {
   auto seen = std::vector<event_kind>{};
-  auto cache = group_cache<noted_kinds>{config_of({full, window}), {}, {}, noted_kinds{&seen}};
+  auto cache = group_cache<noted_kinds>{config_of({full, window}), noted_kinds{&seen}};
   const auto made = cache.create_sequence(counted(20)).value();
   const auto step = cache.begin_step(std::array{made.id}).value();
   REQUIRE(cache.commit(made.id, 20).has_value());

@@ -83,8 +83,10 @@ class basic_group_cache {
                              backend_type backend = backend_type{}, events_type events = events_type{})
       : basic_group_cache(storage_of(config, std::move(memory)).value(), config, std::move(backend),
                           std::move(events)) {}
+  basic_group_cache(const cache_config& config, events_type events)
+      : basic_group_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
-  /// A cache, with what the constructor throws as an error.
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move.
   [[nodiscard]] static result<std::unique_ptr<basic_group_cache>> create(const cache_config& config,
                                                                          allocator_type memory = allocator_type{},
                                                                          backend_type backend = backend_type{},
@@ -98,6 +100,10 @@ class basic_group_cache {
           new basic_group_cache(std::move(*storage), config, std::move(backend), std::move(events)));
     };
     return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+  }
+  [[nodiscard]] static result<std::unique_ptr<basic_group_cache>> create(const cache_config& config,
+                                                                         events_type events) noexcept {
+    return create(config, allocator_type{}, backend_type{}, std::move(events));
   }
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }

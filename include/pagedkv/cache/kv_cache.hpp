@@ -434,7 +434,7 @@ class basic_kv_cache {
   /// evicted. `compact` before, with no other thread at work, gathers the blocks in use below.
   ///
   /// Errors: `in_use` when blocks in use, retiring or under a lease do not fit, or while another thread changes the
-  /// size; `invalid_argument`; `out_of_memory`; those of the backend, after which evicted blocks stay evicted.
+  /// size; `invalid_argument`; `out_of_memory` and those of the backend, after which evicted blocks stay evicted.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::resize(

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace pagedkv {
-
-namespace detail {
+namespace pagedkv::detail {
 
 template <class State>
 [[nodiscard]] cache_statistics take_statistics(const State& state) {
@@ -40,6 +38,4 @@ template <class State>
   return profile;
 }
 
-}  // namespace detail
-
-}  // namespace pagedkv
+}  // namespace pagedkv::detail
