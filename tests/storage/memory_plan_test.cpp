@@ -74,14 +74,14 @@ waste waste_of(const group_list& groups, const memory_plan& plan, const std::vec
       const auto length = lengths[i % lengths.size()];
       const auto used = static_cast<double>(payload_bytes(groups[g], bfloat16_size, length));
       payload += used;
-      planned += static_cast<double>(num_blocks(groups[g], plan.groups[g], length) * plan.block_bytes);
+      planned += static_cast<double>(num_sequence_blocks(groups[g], plan.groups[g], length) * plan.block_bytes);
       if (!groups[g].holds_tokens()) {
         least += used;
         continue;
       }
       const auto own = group_plan{.block_size = plan.hit_granularity};
       const auto token = static_cast<double>(payload_bytes(groups[g], bfloat16_size, 1));
-      least += static_cast<double>(num_blocks(groups[g], own, length)) * own.block_size * token;
+      least += static_cast<double>(num_sequence_blocks(groups[g], own, length)) * own.block_size * token;
     }
   }
   return {100 * (1 - payload / planned), 100 * (1 - payload / least)};
@@ -164,7 +164,7 @@ TEST_CASE("padding is shared by the tokens of a block", "[memory_plan]") {
 
 TEST_CASE("a sequence holds the blocks of its windows, sinks and states", "[memory_plan]") {
   const auto held = [](const group_config& group, std::int64_t num_tokens) {
-    return num_blocks(group, {.block_size = 16, .parts_per_block = 1, .blocks_per_state = 5}, num_tokens);
+    return num_sequence_blocks(group, {.block_size = 16, .parts_per_block = 1, .blocks_per_state = 5}, num_tokens);
   };
   const auto full = group_config{};
   auto window = group_config{.kind = group_kind::window, .window = 32};

@@ -40,8 +40,8 @@ struct memory_plan {
 }
 
 /// Blocks that a sequence holds for a group: its tokens from the first needed one on and its sinks, or one state.
-[[nodiscard]] constexpr std::int64_t num_blocks(const group_config& group, const group_plan& plan,
-                                                std::int64_t num_tokens) noexcept {
+[[nodiscard]] constexpr std::int64_t num_sequence_blocks(const group_config& group, const group_plan& plan,
+                                                         std::int64_t num_tokens) noexcept {
   if (!group.holds_tokens()) {
     return plan.blocks_per_state;
   }
