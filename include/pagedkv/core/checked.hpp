@@ -4,7 +4,7 @@
 
 namespace pagedkv {
 
-/// Signed 64-bit arithmetic on sizes that remembers whether any step overflowed. Results after that are meaningless.
+/// Signed 64-bit arithmetic on sizes that notes whether any step overflowed. Results after that are meaningless.
 class checked_size {
  public:
   [[nodiscard]] constexpr std::int64_t multiply(std::int64_t a, std::int64_t b) noexcept {

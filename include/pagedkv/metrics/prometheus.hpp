@@ -102,7 +102,7 @@ class prometheus_writer {
 }  // namespace detail
 
 /// Appends statistics of any number of caches or trackers to a text in Prometheus' exposition format 0.0.4. The format
-/// wants each name in one place, so pass all of one type in one call. Labels have unique names, which differ from those
+/// has each name in one place, so pass all of one type in one call. Labels have unique names, which differ from those
 /// of the table (docs/metrics.md). May throw `std::bad_alloc`.
 template <class Statistics>
 void append_prometheus(std::string& text, std::span<const labelled_statistics<Statistics>> all) {

@@ -26,7 +26,7 @@ struct worker_index_config {
 /// Which workers hold which blocks: a set of workers for each key. A hint: a worker may have evicted a block whose
 /// removal is still on its way.
 ///
-/// Lock-free: no member waits for another thread, and queries do not write. Any thread may ask; one thread at a time
+/// Lock-free: no member waits for another thread, and queries do not write. Any thread may query; one thread at a time
 /// adds and removes for a worker. While others add and remove, an answer may miss a block, or name a worker that does
 /// not hold it.
 ///

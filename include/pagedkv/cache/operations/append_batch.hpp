@@ -55,7 +55,7 @@ struct batch_outcome {
 
 namespace detail {
 
-/// How many slots an entry wants. Not less than 0, whatever the entry asks for.
+/// How many slots an entry needs: for its tokens, and ahead of them unless `num_ahead` is negative.
 [[nodiscard]] inline std::size_t num_slots_of(const batch_entry& entry) noexcept {
   return entry.run.tokens.size() + static_cast<std::size_t>(std::max(entry.num_ahead, std::int64_t{0}));
 }

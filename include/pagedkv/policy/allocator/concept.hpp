@@ -73,7 +73,7 @@ inline constexpr bool provides_memory<A> = false;
 
 namespace detail {
 
-/// The allocator that one of the policies, a backend, wants to be used by default.
+/// The `default_allocator` of the backend among the policies; `Otherwise` if it names none.
 template <class Otherwise, class...>
 struct default_allocator_of {
   using type = Otherwise;

@@ -70,7 +70,7 @@ struct mfma_unit {
   #endif
 };
 
-/// WMMA of RDNA 3 and 4. A lane has half of the numbers of its row or column; RDNA 3 wants all of them in both lanes
+/// WMMA of RDNA 3 and 4. A lane has half of the numbers of its row or column; RDNA 3 needs all of them in both lanes
 /// that share these, so there lanes exchange halves first.
 struct wmma_unit {
   #if defined(__GFX11__) || defined(__GFX12__)

@@ -9,7 +9,7 @@
 
 namespace pagedkv {
 
-/// Block ids by deadline, earliest first: a binary heap that knows where each id is. Logarithmic time; 24 bytes per
+/// Block ids by deadline, earliest first: a binary heap with the position of each id. Logarithmic time; 24 bytes per
 /// block.
 class deadline_heap {
  public:
@@ -65,7 +65,7 @@ class deadline_heap {
     positions_[to_index(e.block)] = at;
   }
 
-  /// Puts an entry at `at`, whose own entry is gone, or as far up or down from there as the order asks.
+  /// Puts an entry at `at`, whose own entry is gone, or as far up or down from there as the order requires.
   void settle(const entry& e, std::uint32_t at) noexcept {
     for (; at > 0 && e.deadline < heap_[(at - 1) / 2].deadline; at = (at - 1) / 2) {
       put(heap_[(at - 1) / 2], at);
