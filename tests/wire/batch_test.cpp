@@ -1,3 +1,5 @@
+#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/wire/apply.hpp>
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/read_batch.hpp>
 
@@ -9,6 +11,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -179,6 +182,25 @@ TEST_CASE("both encodings read alike", "[wire]") {
   expected.events.push_back({wire_kind::cleared, {}, std::nullopt, {}, 0, "", 0});
   CHECK(read_batch(packed(arrays)).value() == expected);
   CHECK(read_batch(packed(maps)).value() == expected);
+}
+
+TEST_CASE("stored blocks without tokens are read, and left out of an index", "[wire]") {
+  const auto both =
+      json::array({"BlockStored", json::array({1, 2}), nullptr, json::array({0, 1, 2, 3}), 2, nullptr, "GPU"});
+  const auto offloaded = json::array({"BlockStored", json::array({1, 2}), nullptr, json::array(), 0, nullptr, "CPU"});
+  const auto listed = json{{"type", "BlockStored"}, {"block_hashes", json::array({1, 7})}, {"parent_block_hash", nullptr},
+                           {"token_ids", json::array()}, {"block_size", 2}, {"medium", "GPU"}};
+  const auto batch = read_batch(packed(json::array({0, json::array({both, offloaded, listed})}))).value();
+  REQUIRE(batch.events.size() == 3);
+  CHECK(batch.events[1] == wire_event{wire_kind::stored, {1, 2}, std::nullopt, {}, 0, "CPU", 0});
+  CHECK(batch.events[2] == wire_event{wire_kind::stored, {1, 7}, std::nullopt, {}, 2, "GPU", 0});
+
+  auto index = worker_index{{.num_blocks = 64}};
+  auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+  apply(batch, feed);
+  CHECK(feed.num_blocks() == 2);
+  feed.removed(1);
+  CHECK(feed.num_blocks() == 1);
 }
 
 TEST_CASE("a hash of bytes becomes one of 64 bits", "[wire]") {

@@ -20,7 +20,8 @@ void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_
       feed.clear();
       continue;
     }
-    if (event.group != group || (!event.medium.empty() && event.medium != medium)) {
+    const bool has_key = event.kind != wire_kind::stored || !event.tokens.empty();
+    if (!has_key || event.group != group || (!event.medium.empty() && event.medium != medium)) {
       continue;
     }
     auto parent = event.parent;

@@ -20,7 +20,7 @@ struct wire_event {
   wire_kind kind = wire_kind::cleared;
   std::vector<std::uint64_t> hashes;    // stored, removed: of consecutive blocks, in order
   std::optional<std::uint64_t> parent;  // stored: the block before the first one; none at the start of a sequence
-  std::vector<token> tokens;            // stored: of all blocks
+  std::vector<token> tokens;            // stored: of all blocks; empty when the worker sends hashes only
   std::int64_t block_size = 0;          // stored: tokens
   std::string medium;                   // where the blocks are, "GPU" for example; empty when the worker does not say
   std::int64_t group = 0;               // of layers

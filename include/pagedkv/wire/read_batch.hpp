@@ -170,9 +170,9 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
   return kind ? std::optional{std::move(event)} : std::nullopt;
 }
 
-/// Whether a stored event has the tokens of its blocks.
+/// Whether a stored event has the tokens of its blocks, or none: vLLM names offloaded blocks by their hashes alone.
 [[nodiscard]] inline bool is_whole(const wire_event& event) noexcept {
-  return event.kind != wire_kind::stored ||
+  return event.kind != wire_kind::stored || event.tokens.empty() ||
          (event.block_size > 0 && !event.hashes.empty() &&
           event.tokens.size() / event.hashes.size() == static_cast<std::size_t>(event.block_size) &&
           event.tokens.size() % event.hashes.size() == 0);
