@@ -27,8 +27,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
   const auto end = range.end;
   const auto head = range.head;
   const auto places = places_of(call.shape);
-  const auto key_rows = rows_from<stored>(call.shape, 0);
-  const auto value_rows = rows_from<stored>(call.shape, call.shape.template row_bytes<stored>());
+  const auto key_rows = [&] { return rows_from<stored>(read_again(call).shape, 0); };
+  const auto value_rows = [&] {
+    const auto& shape = read_again(call).shape;
+    return rows_from<stored>(shape, shape.template row_bytes<stored>());
+  };
   const auto move_half = [&](tile_half tile_storage::*half, const staged_rows<stored>& rows) {
     const auto& again = read_again(call);
     store_rows(again.shape, places, again.storage, again.storage.*half, head, rows);
@@ -44,7 +47,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
         source.rows = rows_of_token(again.keys, again.values, token, head);
       }
       transfer<Element, N>(again.spread, source, active, block >= 0, [&] {
-        auto to = staged_row_pair<stored>{row_at(key_rows, i), row_at(value_rows, i)};
+        auto to = staged_row_pair<stored>{row_at(key_rows(), i), row_at(value_rows(), i)};
         if constexpr (Element::scaled) {
           const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
           to.key_scale = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
@@ -54,8 +57,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
       });
     });
     barrier();
-    move_half(&tile_storage::keys, key_rows);
-    move_half(&tile_storage::values, value_rows);
+    move_half(&tile_storage::keys, key_rows());
+    move_half(&tile_storage::values, value_rows());
     barrier();
   }
 }
