@@ -19,7 +19,7 @@ namespace pagedkv {
 struct subscriber_config {
   std::string endpoint;                             // "tcp://worker:5557"
   std::string replay_endpoint;                      // none when empty
-  std::string topic;                                // that the publisher's begins with
+  std::string topic;                                // the first characters of the publisher's
   std::chrono::milliseconds replay_timeout{1'000};  // between two batches of a replay
 };
 

@@ -56,8 +56,8 @@ struct group_sequence {
   bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
   sequence_options options;
   state_saving saving;
-  std::vector<block_pair> pairs;  // room for copies of states
-  std::vector<block_id> saved;    // the same for their ids
+  std::vector<block_pair> pairs;  // scratch: blocks to copy
+  std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves
   timestamp created{};
   timestamp last_access{};
 

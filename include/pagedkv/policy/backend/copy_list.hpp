@@ -12,10 +12,10 @@
 
 namespace pagedkv {
 
-/// Copies nothing: appends the blocks to copy, on write or in a compaction, to a list of the caller's, for engines that
-/// keep K/V in their own tensors. The engine copies each `source` to its `destination`, in every layer, in the order of
-/// the list, before it launches the kernels of the step; a destination may be the source of a later pair. A thread's
-/// list is its own. Errors: `out_of_memory` when the list cannot grow.
+/// Copies nothing: appends the blocks to copy, on write, in a compaction or in a change of size, to a list of the
+/// caller's, for engines that keep K/V in their own tensors. The engine copies each `source` to its `destination`, in
+/// every layer, in the order of the list, before it launches the kernels of the step; a destination may be the source of
+/// a later pair. A thread's list is its own. Errors: `out_of_memory` when the list cannot grow.
 struct copy_list {
   /// Refers to the caller's list, which outlives the call.
   class stream {
