@@ -100,7 +100,7 @@ void events(benchmark::State& state) {
   for (auto _ : state) {
     turn_over(feed, chain++, [](const auto& apply) { apply(); });
   }
-  state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations() * 2 * chain_length));
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(2 * chain_length));
 }
 
 /// The same, with the time of each event.
@@ -160,7 +160,7 @@ void query(benchmark::State& state) {
     });
     benchmark::DoNotOptimize(held);
   }
-  state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations() * chain_length));
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(chain_length));
   times.report(state);
 }
 

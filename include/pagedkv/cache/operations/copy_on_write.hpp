@@ -31,6 +31,7 @@ void find_room(State& state, sequence& s) noexcept {
     const auto room = state.index.tokens(s.blocks[index]).subspan(offset);
     s.next_token = room.data();
     s.end_of_room = room.data() + room.size();
+    s.reuses_slots = s.reuses_slots && offset != 0;  // no token was in a reserved block
   }
 }
 
