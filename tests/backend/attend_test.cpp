@@ -108,7 +108,7 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
       CAPTURE(group_size);
       auto shape = batch_shape{{97, 150, 5, 64, 3, 300}};
       shape.group_size = group_size;
-      shape.queries = {4, 150, 0, 16, 5, 130};  // the last but one has more queries than tokens
+      shape.queries = std::vector<std::int32_t>{4, 150, 0, 16, 5, 130};  // the last but one has more queries than tokens
       auto attention = attention_under_test<TestType>{shape, random};
       check_against_reference(attention);
       auto options = attention_options{};
@@ -126,7 +126,7 @@ TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attent
   auto shape = batch_shape{{0, 1, 77, 1000, 200}};
   shape.group_size = 3;
   shape.magnitude = 3;
-  shape.queries = {1, 1, 1, 2, 40};
+  shape.queries = std::vector<std::int32_t>{1, 1, 1, 2, 40};
   auto attention = attention_under_test<TestType>{shape, random};
   const auto slopes = std::vector{0.5f, 0.25f, 0.125f, 0.0f, -0.01f, 1.0f};
   const auto sinks = std::vector{-3.0f, 0.0f, 2.0f, 9.0f, -infinity, 0.5f};
@@ -170,7 +170,7 @@ TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attentio
                    nhd<int8>) {
   auto shape = batch_shape{{1500, 40, 3000, 700, 8000}};
   shape.group_size = 4;
-  shape.queries = {1, 3, 2, 80, 1};
+  shape.queries = std::vector<std::int32_t>{1, 3, 2, 80, 1};
   auto random = std::mt19937{7};
   auto whole = attention_under_test<TestType>{shape, random};
   REQUIRE(whole.attend());
@@ -227,7 +227,7 @@ TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention]", nhd<float32>, hn
   auto random = std::mt19937{seed};
   for (const auto group_size : {1, 4}) {
     auto shape = batch_shape{{5, 16, 49, 70, 200, 32}};
-    shape.queries = {5, 1, 16, 16, 3, 32};
+    shape.queries = std::vector<std::int32_t>{5, 1, 16, 16, 3, 32};
     shape.tree = true;
     shape.group_size = group_size;
     auto attention = attention_under_test<TestType>{shape, random};
@@ -238,7 +238,7 @@ TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention]", nhd<float32>, hn
     check_against_reference(attention, options);
   }
   auto shape = batch_shape{{40}};
-  shape.queries = {33};
+  shape.queries = std::vector<std::int32_t>{33};
   shape.tree = true;
   auto attention = attention_under_test<TestType>{shape, random};
   const auto refused = attention.attend();
@@ -264,7 +264,7 @@ TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no othe
     auto random = std::mt19937{9};
     auto shape = batch_shape{{100, 100}};
     shape.group_size = 2;
-    shape.queries = {20, 1};
+    shape.queries = std::vector<std::int32_t>{20, 1};
     auto attention = attention_under_test<TestType>{shape, random};
     const auto good = std::vector<float>(2 * 64, 0.5f);
     auto poisoned = good;
@@ -315,7 +315,7 @@ TEST_CASE("scores of ten thousand neither overflow nor vanish", "[attention]") {
 TEMPLATE_TEST_CASE("a window reads no block before it", "[attention]", nhd<float32>, hnd<int8>) {
   auto random = std::mt19937{12};
   auto shape = batch_shape{{100, 40}};
-  shape.queries = {3, 1};
+  shape.queries = std::vector<std::int32_t>{3, 1};
   auto attention = attention_under_test<TestType>{shape, random};
   auto options = attention_options{};
   options.window = 30;

@@ -91,7 +91,7 @@ TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
   asked.window = 1;
   check_options(asked);
   asked.window = 0;
-  asked.queries = {1, 3, 5, 2};
+  asked.queries = std::vector<std::int32_t>{1, 3, 5, 2};
   check_options(asked);
   asked.window = 7;
   check_options(asked);
@@ -100,7 +100,7 @@ TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
 TEST_CASE("several queries of a sequence see no later token", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {5, 16, 49};
-  asked.queries = {5, 1, 16};
+  asked.queries = std::vector<std::int32_t>{5, 1, 16};
   for (const auto group_size : {1, 3}) {
     asked.group_size = group_size;
     check_everywhere<bfloat16, bfloat16>(asked);
@@ -157,7 +157,7 @@ TEST_CASE("values shorter or longer than keys, or the first part of them", "[att
 TEST_CASE("a tree mask hides branches from queries", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {5, 16, 49, 40};
-  asked.queries = {5, 1, 16, 32};
+  asked.queries = std::vector<std::int32_t>{5, 1, 16, 32};
   asked.tree = true;
   asked.group_size = 2;
   check_everywhere<bfloat16, bfloat16>(asked);
@@ -177,7 +177,7 @@ TEST_CASE("latent vectors with all options", "[attention]") {
   asked.lengths = {33, 5, 100};
   asked.group_size = 20;
   asked.num_shares = 3;
-  asked.queries = {3, 2, 2};
+  asked.queries = std::vector<std::int32_t>{3, 2, 2};
   asked.soft_cap = 5;
   asked.alibi = true;
   asked.sinks = true;
@@ -193,7 +193,7 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   asked.prefill = true;
   asked.num_kv_heads = 1;
   asked.lengths = {5, 16, 0, 72};
-  asked.queries = {5, 1, 0, 50};
+  asked.queries = std::vector<std::int32_t>{5, 1, 0, 50};
   asked.group_size = 3;
   check_everywhere<bfloat16, bfloat16>(asked);
   check_attention<float32, nhd_by_layer, float32, 0>(asked, seed);
@@ -209,7 +209,7 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   asked.prefill = true;
   asked.num_kv_heads = 1;
   asked.lengths = {16, 90};
-  asked.queries = {1, 71};
+  asked.queries = std::vector<std::int32_t>{1, 71};
   for (const auto head_dim : {112, 256}) {
     asked.head_dim = head_dim;
     asked.split_tokens = head_dim < 256 ? 64 : 0;

@@ -55,10 +55,10 @@ class block_table {
   void push_back(block_id block) noexcept { extend(1)[0] = block; }
 
   /// Removes entries that the last `extend` appended.
-  void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count, no_block); }
+  void withdraw(std::size_t count) noexcept { cut(blocks_.size() - count); }
 
   void shrink(std::size_t size) noexcept {
-    blocks_.resize(size, no_block);
+    cut(size);
     ++version_;
   }
 
@@ -96,6 +96,13 @@ class block_table {
   }
 
  private:
+  // g++ 12 warns of `resize`, which could grow, and of `erase` at -O3.
+  void cut(std::size_t size) noexcept {
+    while (blocks_.size() > size) {
+      blocks_.pop_back();
+    }
+  }
+
   std::vector<block_id> blocks_;
   std::size_t num_dropped_ = 0;
   std::uint32_t version_ = 0;
