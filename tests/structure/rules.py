@@ -24,6 +24,7 @@ ALLOWED = {
     "cache": {"core", "detail", "policy", "policy/backend", "storage", "metrics", "pool", "prefix", "sequence"},
     "router": {"core", "detail", "policy"},
     "wire": {"core", "detail", "policy", "events", "router"},
+    "tier": {"core", "detail", "policy", "policy/backend", "storage", "metrics", "pool", "prefix", "sequence", "cache"},
     "requests": {"core", "detail", "policy", "metrics", "pool", "prefix", "sequence", "cache"},
 }
 UMBRELLA = "pagedkv.hpp"

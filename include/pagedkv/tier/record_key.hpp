@@ -1,0 +1,43 @@
+#pragma once
+
+#include <xxhash.h>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Names the contents of a chain of blocks up to the end of one of them, in every process: 128 bits of XXH3 over salt,
+/// tokens and keys. A reader compares a record's salt, tokens and keys exactly; its ancestors are records that
+/// were compared in the same way, so only a collision of two ancestors' 128 bits could confuse chains.
+struct record_key {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+
+  friend bool operator==(const record_key&, const record_key&) = default;
+};
+
+namespace detail {
+
+[[nodiscard]] inline record_key to_record_key(XXH128_hash_t hash) noexcept { return {hash.low64, hash.high64}; }
+
+}  // namespace detail
+
+/// The key before the first block of chains with this salt.
+[[nodiscard]] inline record_key root_key(salt salt) noexcept {
+  return detail::to_record_key(XXH3_128bits(&salt, sizeof(salt)));
+}
+
+/// The key of the block with these contents after `parent`.
+[[nodiscard]] inline record_key chained_key(const record_key& parent, const block_contents& contents) noexcept {
+  const auto keys = XXH3_128bits(contents.keys.data(), contents.keys.size_bytes());
+  const auto tokens = XXH3_128bits(contents.tokens.data(), contents.tokens.size_bytes());
+  const auto words =
+      std::to_array({parent.low, parent.high, keys.low64, keys.high64, tokens.low64, tokens.high64});
+  return detail::to_record_key(XXH3_128bits(words.data(), sizeof(words)));
+}
+
+}  // namespace pagedkv

@@ -1,0 +1,185 @@
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/tier/record.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+struct alignas(record_alignment) unit {
+  std::array<std::byte, record_alignment> bytes{};
+};
+
+cache_config small_config() {
+  auto config = cache_config{};
+  config.num_blocks = 4;
+  config.block_size = 4;
+  config.num_layers = 3;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  return config;
+}
+
+/// One sealed record, with what it holds.
+struct sealed {
+  kv_cache<> cache{small_config()};
+  record_format format = make_record_format(cache.view(), "float32", "tiny model");
+  std::array<token, 4> tokens{1, 2, 3, 4};
+  std::vector<prefix_key> keys;
+  record_identity identity;
+  std::vector<unit> memory{format.record_bytes() / record_alignment};
+
+  explicit sealed(std::vector<prefix_key> with = {{9, {10, 11}}}) : keys(std::move(with)) {
+    const auto root = root_key(salt{7});
+    identity = {chained_key(root, {tokens, keys}), root, salt{7}, 8, {tokens, keys}};
+    auto random = std::mt19937{1};
+    std::ranges::generate(payload(), [&] { return static_cast<std::byte>(random()); });
+  }
+
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span{memory}); }
+  std::span<std::byte> payload() { return bytes().subspan(format.header_bytes(), format.payload_bytes()); }
+  bool seal() { return seal_record(format, identity, bytes()); }
+  record_fault verify() { return verify_record(format, identity, bytes()); }
+};
+
+}  // namespace
+
+TEST_CASE("a sealed record is whole, and its header says what it holds", "[tier]") {
+  auto record = sealed{};
+  REQUIRE(record.seal());
+  CHECK(record.verify() == record_fault::none);
+  const auto [fault, found] = read_record_header(record.format, record.bytes().first(record.format.header_bytes()));
+  REQUIRE(fault == record_fault::none);
+  CHECK(found.key == record.identity.key);
+  CHECK(found.parent == root_key(salt{7}));
+  CHECK(found.salt == salt{7});
+  CHECK(found.position == 8);
+  CHECK(std::ranges::equal(found.contents.tokens, record.tokens));
+  CHECK(std::ranges::equal(found.contents.keys, record.keys));
+}
+
+TEST_CASE("a record torn at any byte of its header is damaged", "[tier]") {
+  auto older = sealed{};
+  older.tokens.front() = 100;
+  std::ranges::fill(older.payload(), std::byte{5});
+  older.identity.key = chained_key(older.identity.parent, {older.tokens, older.keys});
+  REQUIRE(older.seal());
+  auto record = sealed{};
+  REQUIRE(record.seal());
+  const auto whole = std::vector<std::byte>(record.bytes().begin(), record.bytes().end());
+  const auto nothing = std::vector<std::byte>(whole.size());
+  const auto another = std::vector<std::byte>(older.bytes().begin(), older.bytes().end());
+  const auto parts = record.identity.contents.keys.size() * sizeof(prefix_key) + sizeof(record.tokens);
+  const auto filled = sizeof(detail::record_header) + parts + record.format.text.size();
+  for (auto written = std::size_t{0}; written < filled; ++written) {
+    CAPTURE(written);
+    for (const auto* const before : {&nothing, &another}) {
+      std::ranges::copy(*before, record.bytes().begin());
+      std::copy_n(whole.begin(), written, record.bytes().begin());
+      CHECK(record.verify() != record_fault::none);
+    }
+  }
+}
+
+TEST_CASE("a record with a flipped or missing part is damaged", "[tier]") {
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto record = sealed{};
+  REQUIRE(record.seal());
+  const auto last = record.format.header_bytes() + record.format.payload_bytes() - 1;
+  for (int i = 0; i < 10'000; ++i) {
+    const auto at = std::uniform_int_distribution<std::size_t>{0, last}(random);
+    const auto bit = static_cast<std::byte>(1 << (random() % 8));
+    CAPTURE(at);
+    record.bytes()[at] ^= bit;
+    REQUIRE(record.verify() != record_fault::none);
+    record.bytes()[at] ^= bit;
+  }
+  CHECK(record.verify() == record_fault::none);
+  CHECK(verify_record(record.format, record.identity, record.bytes().first(last)) == record_fault::damaged);
+  for (std::size_t size = 0; size < 200; ++size) {
+    CHECK(read_record_header(record.format, record.bytes().first(size)).fault == record_fault::damaged);
+  }
+}
+
+TEST_CASE("a whole record of other contents is not the one that was asked for", "[tier]") {
+  auto record = sealed{};
+  REQUIRE(record.seal());
+  const auto check = [&](const std::function<void(record_identity&)>& change) {
+    auto other = record.identity;
+    change(other);
+    CHECK(verify_record(record.format, other, record.bytes()) == record_fault::other_contents);
+  };
+  const auto tokens = std::array<token, 4>{1, 2, 3, 5};
+  const auto keys = std::array{prefix_key{9, {10, 12}}};
+  check([](auto& other) { ++other.key.low; });
+  check([](auto& other) { ++other.key.high; });
+  check([](auto& other) { other.parent = {}; });
+  check([](auto& other) { other.salt = salt{8}; });
+  check([](auto& other) { other.position = 4; });
+  check([&](auto& other) { other.contents.tokens = tokens; });
+  check([&](auto& other) { other.contents.keys = keys; });
+  check([&](auto& other) { other.contents.keys = {}; });
+}
+
+TEST_CASE("records of different formats are never exchanged", "[tier]") {
+  auto record = sealed{};
+  REQUIRE(record.seal());
+  const auto view = record.cache.view();
+  CHECK(verify_record(make_record_format(view, "float16", "tiny model"), record.identity, record.bytes()) ==
+        record_fault::other_format);
+  CHECK(verify_record(make_record_format(view, "float32", "other model"), record.identity, record.bytes()) ==
+        record_fault::other_format);
+  auto order = view;
+  std::swap(order.token_stride, order.head_stride);
+  CHECK(verify_record(make_record_format(order, "float32", "tiny model"), record.identity, record.bytes()) ==
+        record_fault::other_format);
+}
+
+TEST_CASE("keys that do not fit into a header make a block that is not recorded", "[tier]") {
+  const auto most = (record_alignment - sizeof(detail::record_header)) / sizeof(prefix_key) + 1;
+  auto keys = std::vector<prefix_key>(most);
+  auto record = sealed{std::move(keys)};
+  CHECK(!record.seal());
+}
+
+TEST_CASE("keys of records tell chains apart", "[tier]") {
+  const auto a = std::array<token, 2>{1, 2};
+  const auto b = std::array<token, 2>{3, 4};
+  const auto root = root_key(salt{1});
+  CHECK(root != root_key(salt{2}));
+  CHECK(chained_key(root, a) != chained_key(root, b));
+  CHECK(chained_key(root, a) != chained_key(root_key(salt{2}), a));
+  CHECK(chained_key(chained_key(root, a), b) != chained_key(chained_key(root, b), a));
+  const auto keys = std::array{prefix_key{0, {1, 0}}};
+  CHECK(chained_key(root, a) != chained_key(root, {a, keys}));
+  CHECK(chained_key(root, a) == chained_key(root_key(salt{1}), a));
+}
+
+TEST_CASE("views of records name the same bytes of a block, one record after the other", "[tier]") {
+  const auto cache = kv_cache<>{small_config()};
+  const auto device = cache.view();
+  const auto format = make_record_format(device, "float32", "");
+  auto memory = std::vector<unit>(2 * format.record_bytes() / record_alignment);
+  const auto records = format.payloads(device, memory.front().bytes.data(), 2);
+  CHECK(records.layer_bytes() == device.layer_bytes());
+  CHECK(records.block(0, 1) - records.block(0, 0) == static_cast<std::ptrdiff_t>(format.record_bytes()));
+  CHECK(records.block(2, 0) - records.block(0, 0) == 2 * device.layer_bytes());
+  CHECK(format.record_bytes() % record_alignment == 0);
+  CHECK(records.block(0, 0) == memory.front().bytes.data() + format.header_bytes());
+}
