@@ -372,6 +372,17 @@ TEST_CASE("a hit may end inside a block of a group, which is then copied", "[gro
   e.check(branch);
 }
 
+TEST_CASE("a slot mapping outside of the sequence is refused", "[group_cache]") {
+  auto e = plain{config_of({full, window})};
+  const auto id = e.create(counted(30)).value();
+  auto slots = std::array<slot, 2>{};
+  for (const auto first : {std::int64_t{-1}, std::int64_t{29}, whole_length}) {
+    CAPTURE(first);
+    CHECK(e.cache.slot_mapping(0, id, first, slots).error().code == error_code::invalid_argument);
+  }
+  CHECK(e.cache.slot_mapping(0, id, 28, slots));
+}
+
 TEST_CASE("slots that a hit can find are not written again", "[group_cache]") {
   auto wide = window;
   wide.window = 100;

@@ -6,6 +6,9 @@
 #include <pagedkv/cache/groups/create_sequence.hpp>
 #include <pagedkv/cache/groups/fork.hpp>
 #include <pagedkv/cache/groups/pin.hpp>
+#include <pagedkv/cache/groups/rename_blocks.hpp>
+#include <pagedkv/cache/groups/statistics.hpp>
+#include <pagedkv/cache/groups/tables.hpp>
 #include <pagedkv/cache/groups/truncate.hpp>
 #include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/begin_step.hpp>
@@ -16,7 +19,6 @@
 #include <pagedkv/cache/policies.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -145,20 +147,22 @@ class basic_group_cache {
       return error{error_code::invalid_argument, "number of keys in a cache with groups",
                    static_cast<std::int64_t>(run.keys.size()), 0};
     }
-    return visit(id, [&](group_sequence& s) { return detail::groups::append(state_, s, run.tokens, copier(on)); });
+    return detail::visit_sequence(
+        state_, id, [&](group_sequence& s) { return detail::groups::append(state_, s, run.tokens, copier(on)); });
   }
 
   /// Declares K/V and state of the first `num_tokens` written. See the class for windows and states. A state that finds
   /// no room is not saved.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](group_sequence& s) { return detail::groups::commit(state_, s, num_tokens, copier(on)); });
+    return detail::visit_sequence(
+        state_, id, [&](group_sequence& s) { return detail::groups::commit(state_, s, num_tokens, copier(on)); });
   }
   /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
   /// if there is none.
   [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const group_sequence& s) -> result<std::int64_t> {
+    return detail::visit_sequence(state_, id, [&](const group_sequence& s) -> result<std::int64_t> {
       return detail::groups::next_saved_length(state_, s);
     });
   }
@@ -166,7 +170,7 @@ class basic_group_cache {
   /// A second sequence on the same blocks, with a copy of the state. Everything must be committed.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](group_sequence& from) -> result<sequence_id> {
+    return detail::visit_sequence(state_, id, [&](group_sequence& from) -> result<sequence_id> {
       const auto made = detail::make_record(state_.sequences, "number of sequences", [&](group_sequence& to) {
         return detail::groups::fork(state_, from, to, copier(on));
       });
@@ -183,7 +187,8 @@ class basic_group_cache {
   /// with a state, before the computed tokens.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return visit(id, [&](group_sequence& s) { return detail::groups::truncate(state_, s, num_tokens); });
+    return detail::visit_sequence(
+        state_, id, [&](group_sequence& s) { return detail::groups::truncate(state_, s, num_tokens); });
   }
 
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
@@ -264,7 +269,7 @@ class basic_group_cache {
 
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const group_sequence& s) -> result<sequence_info> {
+    return detail::visit_sequence(state_, id, [&](const group_sequence& s) -> result<sequence_info> {
       return sequence_info{s.num_tokens,        s.num_computed_tokens, s.num_prompt_tokens,
                            s.num_cached_tokens, s.usage().num_blocks,  s.num_tokens,
                            s.created,           s.last_access,         s.options};
@@ -276,18 +281,7 @@ class basic_group_cache {
   [[nodiscard]] result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first_token,
                                           std::span<slot> slots) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const group_sequence& s) -> result<void> {
-      if (auto checked = check_group(group, true); !checked) {
-        return checked;
-      }
-      const auto end = first_token + static_cast<std::int64_t>(slots.size());
-      if (first_token < 0 || end > s.num_tokens) {
-        return error{error_code::invalid_argument, "token of a slot", first_token < 0 ? first_token : end,
-                     s.num_tokens};
-      }
-      fill_slots(s.tables[group], state_.plan.groups[group].block_size, first_token, slots);
-      return {};
-    });
+    return detail::groups::slot_mapping(state_, group, id, first_token, slots);
   }
 
   /// Copies a group's block table, or the blocks of the sequence's state, and returns how many. Errors:
@@ -295,30 +289,14 @@ class basic_group_cache {
   [[nodiscard]] result<std::size_t> block_table(std::size_t group, sequence_id id,
                                                 std::span<block_id> blocks) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const group_sequence& s) -> result<std::size_t> {
-      if (const auto checked = check_group(group, false); !checked) {
-        return checked.error();
-      }
-      const auto all = s.tables[group].all();
-      if (blocks.size() < all.size()) {
-        return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
-                     static_cast<std::int64_t>(all.size())};
-      }
-      copy_run(all, blocks);
-      return all.size();
-    });
+    return detail::groups::block_table(state_, group, id, blocks);
   }
 
   /// Tokens that a group's table lacks between the sinks and its first kept block: a kernel that reads the table finds
   /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`.
   [[nodiscard]] result<std::int64_t> num_skipped_tokens(std::size_t group, sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return visit(id, [&](const group_sequence& s) -> result<std::int64_t> {
-      if (const auto checked = check_group(group, true); !checked) {
-        return checked.error();
-      }
-      return skipped(group, s);
-    });
+    return detail::groups::num_skipped_tokens(state_, group, id);
   }
 
   /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of
@@ -326,16 +304,7 @@ class basic_group_cache {
   template <class Batch>
   [[nodiscard]] result<void> update(std::size_t group, Batch& batch, std::span<const sequence_id> ids) const noexcept {
     const auto guard = shared_guard{mutex_};
-    if (auto checked = check_group(group, true); !checked) {
-      return checked;
-    }
-    const auto visit_row = [&](std::size_t i, auto&& use) {
-      return visit(ids[i], [&](const group_sequence& s) -> result<void> {
-        const auto& table = s.tables[group];
-        return use(batch_row{ids[i], table.version(), s.num_tokens - skipped(group, s), table.all()});
-      });
-    };
-    return batch.update(ids.size(), state_.plan.groups[group].block_size, visit_row);
+    return detail::groups::update(state_, group, batch, ids);
   }
 
   /// Writes rows of one layer of a group through a slot mapping, asynchronously on `on`. A latent group takes its
@@ -346,7 +315,7 @@ class basic_group_cache {
                                    const token_rows<const typename Rows::storage>& values = {},
                                    stream on = {}) noexcept {
     static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
-    if (auto checked = check_group(group, true); !checked) {
+    if (auto checked = detail::groups::check_group(state_, group, true); !checked) {
       return checked;
     }
     return backend_.template append<element_type, Rows>(storage_.view(group), layer, slots, keys, values, on);
@@ -358,7 +327,7 @@ class basic_group_cache {
                                   const token_rows<typename Rows::storage>& keys,
                                   const token_rows<typename Rows::storage>& values, stream on = {}) noexcept {
     static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
-    if (auto checked = check_group(group, true); !checked) {
+    if (auto checked = detail::groups::check_group(state_, group, true); !checked) {
       return checked;
     }
     return backend_.template gather<element_type, Rows>(storage_.view(group), layer, slots, keys, values, on);
@@ -377,55 +346,24 @@ class basic_group_cache {
   /// step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    if (state_.pool.step_in_flight()) {
-      return error{error_code::in_use, "number of steps in flight", state_.pool.num_open_steps()};
-    }
-    auto moves = detail::plan_compaction(state_);
-    if (!moves || moves->empty()) {
-      return moves;
-    }
-    const auto names = detail::new_names(state_, *moves);
-    if (!names) {
-      return names.error();
-    }
-    if (auto moved = backend_.move_blocks(storage_.blocks(), *moves, on); !moved) {
-      return moved.error();
-    }
-    rename_blocks(*moves, *names);
-    return moves;
+    return detail::compact(
+        state_, [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
+        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
+          detail::groups::rename_blocks(state_, moves, names);
+        });
   }
 
   [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
-    auto taken = cache_statistics{};
-    taken.blocks = state_.pool.counts();
-    taken.peak_in_use = state_.peak_in_use;
-    taken.num_sequences = state_.sequences.size();
-    taken.num_pins = state_.pins.size();
-    state_.sequences.for_each([&](const auto& cell) {
-      taken.num_tokens += cell.record.num_tokens;
-      for (std::size_t g = 0; g < state_.num_groups(); ++g) {
-        if (state_.holds_tokens(g)) {
-          const auto room = static_cast<std::int64_t>(cell.record.tables[g].end()) * state_.block_size(g);
-          taken.unfilled_slots += std::max(room - cell.record.num_tokens, std::int64_t{0});
-        }
-      }
-    });
-    state_.counts.write_to(taken);
+    auto taken = detail::groups::take_statistics(state_);
     taken.contention = detail::contention_in(mutex_);
     return taken;
   }
 
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
-    auto profile = memory_profile{};
+    auto profile = detail::profile_metadata(state_, state_.nodes);
     profile.payload = storage_.bytes();
-    profile.pool = static_cast<std::int64_t>(state_.pool.metadata_bytes());
-    profile.index = static_cast<std::int64_t>(state_.nodes.metadata_bytes());
-    profile.sequences = static_cast<std::int64_t>(state_.sequences.metadata_bytes() + state_.pins.metadata_bytes());
-    const auto add = [&](const table_usage& used) { profile.sequences += used.bytes; };
-    state_.sequences.for_each_usage(add);
-    state_.pins.for_each_usage(add);
     return profile;
   }
 
@@ -461,41 +399,6 @@ class basic_group_cache {
   /// Copies whole blocks on a stream.
   [[nodiscard]] auto copier(stream on) noexcept {
     return [this, on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
-  }
-
-  template <class Body>
-  [[nodiscard]] auto visit(sequence_id id, Body&& body) noexcept -> std::invoke_result_t<Body, group_sequence&> {
-    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
-  }
-  template <class Body>
-  [[nodiscard]] auto visit(sequence_id id, Body&& body) const noexcept
-      -> std::invoke_result_t<Body, const group_sequence&> {
-    return detail::visit_record(state_.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
-  }
-
-  [[nodiscard]] result<void> check_group(std::size_t group, bool with_tokens) const noexcept {
-    if (group >= state_.num_groups() || (with_tokens && !state_.holds_tokens(group))) {
-      return error{error_code::invalid_argument, "index of a group", static_cast<std::int64_t>(group),
-                   static_cast<std::int64_t>(state_.num_groups())};
-    }
-    return {};
-  }
-
-  [[nodiscard]] std::int64_t skipped(std::size_t group, const group_sequence& s) const noexcept {
-    return static_cast<std::int64_t>(s.tables[group].num_skipped()) * state_.block_size(group);
-  }
-
-  void rename_blocks(std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
-    const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
-    state_.nodes.rename_blocks(moves, new_id);
-    state_.pool.apply_moves(moves);
-    const auto rename = [&](group_tables& tables) {
-      for (auto& table : tables) {
-        table.rename(new_id);
-      }
-    };
-    state_.sequences.for_each([&](auto& cell) { rename(cell.record.tables); });
-    state_.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
   }
 
   void report_admission(sequence_id id, const group_sequence& s, std::span<const token> prompt) noexcept {

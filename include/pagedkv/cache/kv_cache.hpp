@@ -459,7 +459,7 @@ class basic_kv_cache {
 
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
-    auto profile = detail::profile_metadata(state_);
+    auto profile = detail::profile_metadata(state_, state_.index);
     profile.payload = storage_.bytes_for(state_.pool.size());
     return profile;
   }

@@ -10,6 +10,16 @@
 
 namespace pagedkv::detail {
 
+/// Errors: `invalid_argument` when there is too little room.
+[[nodiscard]] inline result<void> copy_ids(std::span<const block_id> from, std::span<block_id> to) noexcept {
+  if (to.size() < from.size()) {
+    return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(to.size()),
+                 static_cast<std::int64_t>(from.size())};
+  }
+  copy_run(from, to);
+  return {};
+}
+
 /// Copies a sequence's block table from the entry at `first_block` on; returns the table's size.
 [[nodiscard]] inline result<std::size_t> copy_table(const sequence& s, std::span<block_id> blocks,
                                                     std::size_t first_block) noexcept {
@@ -18,12 +28,9 @@ namespace pagedkv::detail {
     return error{error_code::invalid_argument, "first block to copy", static_cast<std::int64_t>(first_block),
                  static_cast<std::int64_t>(size)};
   }
-  const auto wanted = s.blocks.all().subspan(first_block);
-  if (blocks.size() < wanted.size()) {
-    return error{error_code::invalid_argument, "room for block ids", static_cast<std::int64_t>(blocks.size()),
-                 static_cast<std::int64_t>(wanted.size())};
+  if (const auto copied = copy_ids(s.blocks.all().subspan(first_block), blocks); !copied) {
+    return copied.error();
   }
-  copy_run(wanted, blocks);
   return size;
 }
 

@@ -69,9 +69,10 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });
 }
 
-/// Moves blocks so that all free ones have higher ids than all others: K/V through `move(moves)`.
-template <class State, class Move>
-[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move) noexcept {
+/// Moves blocks so that all free ones have higher ids than all others: K/V through `move(moves)`, names through
+/// `rename(moves, names)`.
+template <class State, class Move, class Rename>
+[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move, Rename rename) noexcept {
   if (state.pool.step_in_flight()) {
     return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps()};
   }
@@ -86,8 +87,15 @@ template <class State, class Move>
   if (const result<void> moved = move(*moves); !moved) {
     return moved.error();
   }
-  apply_moves(state, *moves, *names);
+  rename(*moves, *names);
   return moves;
+}
+
+template <class State, class Move>
+[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move) noexcept {
+  return compact(state, move, [&](std::span<const block_pair> moves, std::span<const block_id> names) {
+    apply_moves(state, moves, names);
+  });
 }
 
 }  // namespace pagedkv::detail

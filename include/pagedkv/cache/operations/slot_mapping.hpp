@@ -20,14 +20,20 @@ template <class State>
   return partial && !appends_in_place(state, s, last_block(state, s)) ? s.num_tokens : s.num_reserved;
 }
 
+/// Whether the slots of `size` tokens from `first_token` on lie below `limit`.
+[[nodiscard]] inline result<void> check_slots(std::int64_t first_token, std::size_t size, std::int64_t limit) noexcept {
+  if (first_token < 0 || first_token > limit || static_cast<std::int64_t>(size) > limit - first_token) {
+    return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token, limit};
+  }
+  return {};
+}
+
 /// Errors: `invalid_argument` outside the sequence and its slots ahead.
 template <class State>
 [[nodiscard]] result<void> slot_mapping(const State& state, const sequence& s, std::int64_t first_token,
                                         std::span<slot> slots) noexcept {
-  const auto size = static_cast<std::int64_t>(slots.size());
-  const auto limit = num_slots(state, s);
-  if (first_token < 0 || first_token > limit || size > limit - first_token) {
-    return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token, limit};
+  if (auto checked = check_slots(first_token, slots.size(), num_slots(state, s)); !checked) {
+    return checked;
   }
   fill_slots(s.blocks, state.config.block_size, first_token, slots);
   return {};

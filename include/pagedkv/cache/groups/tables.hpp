@@ -1,0 +1,87 @@
+#pragma once
+
+#include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/block_table.hpp>
+#include <pagedkv/cache/operations/slot_mapping.hpp>
+#include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/sequence/batch_view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+// A group's arrays for kernels. Errors: `invalid_argument` for a group that there is not, and, but for `block_table`,
+// for a group of states.
+
+namespace pagedkv::detail::groups {
+
+template <class State>
+[[nodiscard]] result<void> check_group(const State& state, std::size_t group, bool with_tokens) noexcept {
+  if (group >= state.num_groups() || (with_tokens && !state.holds_tokens(group))) {
+    return error{error_code::invalid_argument, "index of a group", static_cast<std::int64_t>(group),
+                 static_cast<std::int64_t>(state.num_groups())};
+  }
+  return {};
+}
+
+template <class State>
+[[nodiscard]] result<void> slot_mapping(const State& state, std::size_t group, sequence_id id, std::int64_t first_token,
+                                        std::span<slot> slots) noexcept {
+  return visit_sequence(state, id, [&](const group_sequence& s) -> result<void> {
+    if (auto checked = check_group(state, group, true); !checked) {
+      return checked;
+    }
+    if (auto checked = check_slots(first_token, slots.size(), s.num_tokens); !checked) {
+      return checked;
+    }
+    fill_slots(s.tables[group], state.plan.groups[group].block_size, first_token, slots);
+    return {};
+  });
+}
+
+template <class State>
+[[nodiscard]] result<std::size_t> block_table(const State& state, std::size_t group, sequence_id id,
+                                              std::span<block_id> blocks) noexcept {
+  return visit_sequence(state, id, [&](const group_sequence& s) -> result<std::size_t> {
+    if (const auto checked = check_group(state, group, false); !checked) {
+      return checked.error();
+    }
+    const auto all = s.tables[group].all();
+    if (const auto copied = copy_ids(all, blocks); !copied) {
+      return copied.error();
+    }
+    return all.size();
+  });
+}
+
+template <class State>
+[[nodiscard]] std::int64_t skipped_tokens(const State& state, std::size_t group, const group_sequence& s) noexcept {
+  return static_cast<std::int64_t>(s.tables[group].num_skipped()) * state.block_size(group);
+}
+
+template <class State>
+[[nodiscard]] result<std::int64_t> num_skipped_tokens(const State& state, std::size_t group, sequence_id id) noexcept {
+  return visit_sequence(state, id, [&](const group_sequence& s) -> result<std::int64_t> {
+    if (const auto checked = check_group(state, group, true); !checked) {
+      return checked.error();
+    }
+    return skipped_tokens(state, group, s);
+  });
+}
+
+template <class State, class Batch>
+[[nodiscard]] result<void> update(const State& state, std::size_t group, Batch& batch,
+                                  std::span<const sequence_id> ids) noexcept {
+  if (auto checked = check_group(state, group, true); !checked) {
+    return checked;
+  }
+  const auto visit_row = [&](std::size_t i, auto&& use) {
+    return visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
+      const auto& table = s.tables[group];
+      return use(batch_row{ids[i], table.version(), s.num_tokens - skipped_tokens(state, group, s), table.all()});
+    });
+  };
+  return batch.update(ids.size(), state.plan.groups[group].block_size, visit_row);
+}
+
+}  // namespace pagedkv::detail::groups
