@@ -1,0 +1,331 @@
+#pragma once
+
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include "../support/printing.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::test {
+
+using tokens = std::vector<token>;
+inline constexpr auto whole_length = std::numeric_limits<std::int64_t>::max();
+
+/// A number that stands for all tokens up to each position.
+inline std::uint64_t extend(std::uint64_t history, token next) {
+  return (history ^ static_cast<std::uint64_t>(next + 1)) * 0x9e3779b97f4a7c15;
+}
+inline std::uint64_t history_of(const tokens& text, std::int64_t length) {
+  auto history = std::uint64_t{1};
+  for (std::int64_t i = 0; i < length; ++i) {
+    history = extend(history, text[static_cast<std::size_t>(i)]);
+  }
+  return history;
+}
+
+/// An engine without a model: writes known values of every token, group and layer, reads them back, and knows which
+/// blocks open steps may read.
+template <class Cache>
+class engine {
+ public:
+  struct live {
+    tokens text;
+    std::int64_t computed = 0;
+  };
+
+  explicit engine(const cache_config& config) : cache(config) {}
+
+  std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {},
+                                    const state_saving& saving = {}) {
+    const auto expected = cache.find_prefix(prompt, options.salt).value();
+    const auto made = cache.create_sequence(prompt, options, saving);
+    if (!made) {
+      return std::nullopt;
+    }
+    if (options.max_cached_tokens == whole_length) {
+      // Where memory is short, a sequence goes without a hit that it would have to copy.
+      CHECK((made->num_cached_tokens == expected || made->num_cached_tokens == 0));
+    }
+    auto& s = sequences[made->id];
+    s.text.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(made->num_tokens));
+    s.computed = made->num_cached_tokens;
+    check(made->id);
+    return made->id;
+  }
+
+  bool append(sequence_id id, const tokens& more) {
+    if (!cache.append(id, more)) {
+      return false;
+    }
+    auto& text = sequences.at(id).text;
+    text.insert(text.end(), more.begin(), more.end());
+    return true;
+  }
+
+  /// Computes tokens up to a length, in chunks that end where the cache saves a state.
+  void compute(sequence_id id, std::int64_t end) {
+    auto& s = sequences.at(id);
+    while (s.computed < end) {
+      const auto next = std::min(end, cache.next_saved_length(id).value());
+      write(id, next);
+      REQUIRE(cache.commit(id, next));
+      s.computed = next;
+    }
+  }
+  void compute(sequence_id id) { compute(id, static_cast<std::int64_t>(sequences.at(id).text.size())); }
+
+  std::optional<sequence_id> fork(sequence_id id) {
+    const auto made = cache.fork(id);
+    if (!made) {
+      return std::nullopt;
+    }
+    sequences[*made] = sequences.at(id);
+    check(*made);
+    return *made;
+  }
+
+  bool truncate(sequence_id id, std::int64_t length) {
+    if (!cache.truncate(id, length)) {
+      return false;
+    }
+    auto& s = sequences.at(id);
+    s.text.resize(static_cast<std::size_t>(length));
+    s.computed = std::min(s.computed, length);
+    return true;
+  }
+
+  void release(sequence_id id) {
+    REQUIRE(cache.release(id));
+    sequences.erase(id);
+  }
+
+  void begin_step(const std::vector<sequence_id>& ids) {
+    const auto step = cache.begin_step(ids).value();
+    auto& used = open_steps[step];
+    for (const auto id : ids) {
+      for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+        const auto block_size = cache.plan().groups[g].block_size;
+        auto slots = std::vector<slot>(sequences.at(id).text.size());
+        if (block_size == 0) {
+          for (const auto block : table(g, id)) {
+            used[{block, 0}] = id;
+          }
+          continue;
+        }
+        REQUIRE(cache.slot_mapping(g, id, 0, slots));
+        for (const auto at : slots) {
+          used[place_of(at, block_size)] = id;
+        }
+      }
+    }
+  }
+  void retire_step(step_id step) {
+    REQUIRE(cache.retire_step(step));
+    open_steps.erase(step);
+  }
+
+  std::vector<block_id> table(std::size_t group, sequence_id id) {
+    auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().num_blocks));
+    blocks.resize(cache.block_table(group, id, blocks).value());
+    return blocks;
+  }
+
+  /// Reads everything that the next token of a sequence needs, through slots and through the group's table.
+  void check(sequence_id id) {
+    const auto& s = sequences.at(id);
+    for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+      const auto& group = cache.config().groups[g];
+      if (!group.holds_tokens()) {
+        check_state(g, id, history_of(s.text, s.computed));
+        continue;
+      }
+      const auto first = group.first_needed(s.computed);
+      auto slots = std::vector<slot>(s.text.size());
+      REQUIRE(cache.slot_mapping(g, id, 0, slots));
+      const auto blocks = table(g, id);
+      const auto block_size = cache.plan().groups[g].block_size;
+      const auto skipped = cache.num_skipped_tokens(g, id).value();
+      auto history = std::uint64_t{1};
+      for (std::int64_t i = 0; i < s.computed; ++i) {
+        history = extend(history, s.text[static_cast<std::size_t>(i)]);
+        if (i < first && i >= group.num_sinks) {
+          continue;
+        }
+        const auto at = slots[static_cast<std::size_t>(i)];
+        REQUIRE(at != skip_slot);
+        // Sinks keep their place in front; other tokens stand as many places earlier as were skipped.
+        const auto entry = i >= first ? i - skipped : i;
+        REQUIRE(make_slot(blocks[static_cast<std::size_t>(entry / block_size)], block_size, entry % block_size) == at);
+        check_row(g, at, history);
+      }
+    }
+  }
+
+  /// A block and an offset in it.
+  using position_in_pool = std::pair<block_id, std::int64_t>;
+  static position_in_pool place_of(slot at, std::int32_t block_size) {
+    const auto number = static_cast<std::int64_t>(at);
+    return at == skip_slot
+               ? position_in_pool{no_block, 0}
+               : position_in_pool{to_block(static_cast<std::size_t>(number / block_size)), number % block_size};
+  }
+
+  /// No open step of another sequence reads a slot that this one writes.
+  void check_writable(sequence_id id, slot at, std::int32_t block_size) {
+    for (const auto& [step, used] : open_steps) {
+      const auto found = used.find(place_of(at, block_size));
+      if (found != used.end()) {
+        REQUIRE(found->second == id);
+      }
+    }
+  }
+
+  void write(sequence_id id, std::int64_t end) {
+    const auto& s = sequences.at(id);
+    for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+      const auto& group = cache.config().groups[g];
+      if (!group.holds_tokens()) {
+        write_state(g, id, history_of(s.text, end));
+        continue;
+      }
+      auto slots = std::vector<slot>(static_cast<std::size_t>(end - s.computed));
+      REQUIRE(cache.slot_mapping(g, id, s.computed, slots));
+      auto history = history_of(s.text, s.computed);
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        history = extend(history, s.text[static_cast<std::size_t>(s.computed) + i]);
+        REQUIRE(slots[i] != skip_slot);
+        check_writable(id, slots[i], cache.plan().groups[g].block_size);
+        write_row(g, slots[i], history);
+      }
+    }
+  }
+
+  Cache cache;
+  std::map<sequence_id, live> sequences;
+  std::map<step_id, std::map<position_in_pool, sequence_id>> open_steps;
+
+ private:
+  static float number(std::uint64_t history, std::size_t g, std::int32_t layer, bool is_value, std::size_t i) {
+    const auto mixed =
+        (history + 31 * g + 7 * static_cast<std::size_t>(layer) + (is_value ? 3 : 0) + i) * 0xff51afd7ed558ccd;
+    return static_cast<float>(mixed >> 44);
+  }
+
+  void write_row(std::size_t g, slot at, std::uint64_t history) {
+    const auto& group = cache.config().groups[g];
+    const auto heads = static_cast<std::size_t>(group.num_kv_heads);
+    auto keys = std::vector<float>(heads * static_cast<std::size_t>(group.key_dim));
+    auto values = std::vector<float>(heads * static_cast<std::size_t>(group.value_dim));
+    for (auto layer = 0; layer < group.num_layers; ++layer) {
+      fill(keys, values, history, g, layer);
+      const auto key_rows = token_rows<const float>{keys.data(), 0, group.key_dim, 1};
+      const auto value_rows = token_rows<const float>{values.data(), 0, group.value_dim, 1};
+      REQUIRE(cache.write(g, layer, {&at, 1}, key_rows, value_rows));
+    }
+  }
+
+  void fill(std::vector<float>& keys, std::vector<float>& values, std::uint64_t history, std::size_t g,
+            std::int32_t layer) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = number(history, g, layer, false, i);
+    }
+    const bool latent = cache.config().groups[g].kind == group_kind::latent;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = latent ? keys[i] : number(history, g, layer, true, i);
+    }
+  }
+
+  void check_row(std::size_t g, slot at, std::uint64_t history) {
+    const auto& group = cache.config().groups[g];
+    const auto heads = static_cast<std::size_t>(group.num_kv_heads);
+    auto keys = std::vector<float>(heads * static_cast<std::size_t>(group.key_dim));
+    auto values = std::vector<float>(heads * static_cast<std::size_t>(group.value_dim));
+    auto found_keys = keys;
+    auto found_values = values;
+    for (auto layer = 0; layer < group.num_layers; ++layer) {
+      fill(keys, values, history, g, layer);
+      const auto key_rows = token_rows<float>{found_keys.data(), 0, group.key_dim, 1};
+      const auto value_rows = token_rows<float>{found_values.data(), 0, group.value_dim, 1};
+      REQUIRE(cache.read(g, layer, {&at, 1}, key_rows, value_rows));
+      REQUIRE(found_keys == keys);
+      REQUIRE(found_values == values);
+    }
+  }
+
+  template <class Visit>
+  void for_each_part(std::size_t g, sequence_id id, Visit&& visit) {
+    const auto& group = cache.config().groups[g];
+    const auto blocks = table(g, id);
+    const auto num_parts = group.num_layers * group.num_kv_heads;
+    const auto per_block = cache.plan().groups[g].parts_per_block;
+    for (auto part = 0; part < num_parts; ++part) {
+      const auto block = blocks[static_cast<std::size_t>(part / per_block)];
+      visit(block, part, cache.state_part(g, block, part % per_block));
+    }
+  }
+  void write_state(std::size_t g, sequence_id id, std::uint64_t history) {
+    for_each_part(g, id, [&](block_id block, std::int32_t part, std::byte* bytes) {
+      check_writable(id, make_slot(block, 1, 0), 1);
+      const auto size = static_cast<std::size_t>(cache.config().groups[g].state_bytes);
+      std::memset(bytes, static_cast<int>((history + static_cast<std::uint64_t>(part) * 5) % 251), size);
+    });
+  }
+  void check_state(std::size_t g, sequence_id id, std::uint64_t history) {
+    if (sequences.at(id).computed == 0) {
+      return;
+    }
+    for_each_part(g, id, [&](block_id, std::int32_t part, const std::byte* bytes) {
+      const auto expected = static_cast<std::byte>((history + static_cast<std::uint64_t>(part) * 5) % 251);
+      const auto size = static_cast<std::size_t>(cache.config().groups[g].state_bytes);
+      REQUIRE(std::all_of(bytes, bytes + size, [&](std::byte each) { return each == expected; }));
+    });
+  }
+};
+
+inline constexpr auto full = group_config{.num_layers = 2, .key_dim = 6, .value_dim = 6};
+inline constexpr auto window =
+    group_config{.kind = group_kind::window, .num_layers = 5, .key_dim = 6, .value_dim = 6, .window = 7};
+inline constexpr auto with_sinks = group_config{
+    .kind = group_kind::window, .num_layers = 4, .key_dim = 5, .value_dim = 8, .window = 12, .num_sinks = 5};
+inline constexpr auto chunked =
+    group_config{.kind = group_kind::chunked, .num_kv_heads = 3, .key_dim = 4, .value_dim = 4, .window = 20};
+inline constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 3, .key_dim = 18, .value_dim = 13};
+inline constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300};
+
+inline cache_config config_of(group_list groups, std::int32_t num_blocks = 400, std::int32_t granularity = 4) {
+  auto config = cache_config{.block_size = granularity, .num_blocks = num_blocks, .max_sequences = 12, .hash_seed = 7};
+  config.groups = groups;
+  return config;
+}
+
+inline const std::vector<std::pair<std::string, group_list>> kinds = {
+    {"full", {full}},
+    {"latent", {latent}},
+    {"full and window", {full, window}},
+    {"full and window with sinks", {full, with_sinks}},
+    {"full and chunked", {full, chunked}},
+    {"full and state", {full, state}},
+    {"latent, two windows, chunked and state", {window, latent, with_sinks, chunked, state}},
+};
+
+inline tokens counted(int length, int first = 0) {
+  auto text = tokens{};
+  for (auto i = 0; i < length; ++i) {
+    text.push_back(first + i);
+  }
+  return text;
+}
+
+}  // namespace pagedkv::test

@@ -1,0 +1,151 @@
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+
+#include "group_engine.hpp"
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+/// Evicts by a number that each block gets when it becomes evictable, the highest first: the newest, or any.
+template <bool Newest>
+class by_number {
+ public:
+  static constexpr std::string_view name = Newest ? "newest first" : "any order";
+  static constexpr bool concurrent = false;
+
+  explicit by_number(std::int32_t num_blocks) : numbers_(static_cast<std::size_t>(num_blocks)) {}
+
+  void insert(block_id block, const block_release&) noexcept {
+    ++num_inserted_;
+    numbers_[to_index(block)] = Newest ? num_inserted_ : (num_inserted_ * 0x9e3779b97f4a7c15) >> 20 | 1;
+  }
+  void remove(block_id block) noexcept { numbers_[to_index(block)] = 0; }
+  void erase(block_id block) noexcept { remove(block); }
+  void rename(block_id from, block_id to) noexcept { std::swap(numbers_[to_index(from)], numbers_[to_index(to)]); }
+  block_id victim(auto&& offer, timestamp) noexcept {
+    auto refused = std::set<block_id>{};
+    while (true) {
+      auto best = no_block;
+      for (std::size_t i = 0; i < numbers_.size(); ++i) {
+        if (numbers_[i] != 0 && !refused.contains(to_block(i)) &&
+            (best == no_block || numbers_[i] > numbers_[to_index(best)])) {
+          best = to_block(i);
+        }
+      }
+      if (best == no_block) {
+        return no_block;
+      }
+      if (offer(best) == eviction_answer::taken) {
+        numbers_[to_index(best)] = 0;
+        return best;
+      }
+      refused.insert(best);
+    }
+  }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return numbers_.size() * sizeof(std::uint64_t); }
+
+ private:
+  std::vector<std::uint64_t> numbers_;
+  std::uint64_t num_inserted_ = 0;
+};
+using newest_first = by_number<true>;
+using any_order = by_number<false>;
+
+const auto sound = std::vector<std::string>{};
+
+/// Makes the cache evict blocks until it holds this many fewer evictable ones.
+template <class Engine>
+void evict_some(Engine& e, std::int64_t num) {
+  const auto before = e.cache.statistics().evictions;
+  const auto id = e.create(counted(1, 9'000), {.max_cached_tokens = 0, .publish = false}).value();
+  while (e.cache.statistics().evictions < before + num) {
+    REQUIRE(e.append(id, counted(1)));
+    e.compute(id);
+  }
+  e.release(id);
+}
+
+}  // namespace
+
+TEST_CASE("a hit needs the sinks of a window", "[group_cache]") {
+  using sinking = engine<group_cache<float32, newest_first>>;
+  auto e = sinking{config_of({full, with_sinks}, 40)};
+  REQUIRE(e.cache.plan().groups[1].block_size < 40);
+  const auto first = e.create(counted(60)).value();
+  e.compute(first);
+  const auto sinks = e.table(1, first);
+  e.release(first);
+  REQUIRE(e.cache.find_prefix(counted(60)).value() > 50);
+  evict_some(e, 1);  // the sinks are released last
+  CHECK(e.cache.statistics().evictions == 1);
+  CHECK(e.cache.find_prefix(counted(60)).value() == 0);
+  const auto again = e.create(counted(60)).value();
+  CHECK(e.sequences.at(again).computed == 0);
+  e.compute(again);
+  e.check(again);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte is wrong", "[group_cache]",
+                   group_cache<float32>, (group_cache<float32, newest_first>), (group_cache<float32, any_order>),
+                   (group_cache<float32, rw_lock, clock_sweep>)) {
+  const auto seed = Catch::getSeed();
+  auto random = std::mt19937_64{seed};
+  const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
+  auto num_hit_tokens = std::int64_t{0};
+  for (const auto& [name, groups] : kinds) {
+    INFO(name << ", seed " << seed);
+    auto config = config_of(groups, 1);
+    auto needed = std::int64_t{0};
+    const auto plan = plan_memory(groups, size_of_element<float32>, config.block_size).value();
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      needed += plan.groups[g].blocks_per_state + (groups[g].holds_tokens() ? 80 / plan.groups[g].block_size + 2 : 0);
+    }
+    config.num_blocks = static_cast<std::int32_t>(3 * needed);  // of three sequences that run; nothing is left over
+    auto e = engine<TestType>{config};
+    auto running = std::vector<sequence_id>{};
+    auto num_dry = 0;
+    for (auto round = 0; round < 150; ++round) {
+      if (running.size() < 3) {
+        auto prompt = counted(static_cast<int>(20 + 8 * below(4)), static_cast<int>(1000 * below(4)));
+        const auto more = counted(static_cast<int>(below(12)), static_cast<int>(10'000 + 50 * below(3)));
+        prompt.insert(prompt.end(), more.begin(), more.end());
+        if (const auto made = e.create(prompt, {}, {.every = below(2) == 0 ? 8 : 0})) {
+          num_hit_tokens += e.sequences.at(*made).computed;
+          e.compute(*made);
+          running.push_back(*made);
+        }
+      }
+      for (const auto id : running) {
+        num_dry += !e.append(id, counted(static_cast<int>(1 + below(3)), static_cast<int>(below(2))));
+        e.compute(id);
+        e.check(id);
+      }
+      const auto long_enough = [&](sequence_id id) { return e.sequences.at(id).text.size() > 60; };
+      if (const auto done = std::ranges::find_if(running, long_enough); done != running.end()) {
+        e.release(*done);
+        running.erase(done);
+      }
+      REQUIRE(e.cache.check_invariants() == sound);
+    }
+    CHECK(e.cache.statistics().evictions > 50);
+    CHECK(num_dry < 20);
+  }
+  CHECK(num_hit_tokens > 500);
+}
