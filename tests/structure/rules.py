@@ -45,7 +45,10 @@ DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 C_DECLARATION = re.compile(r"enum|typedef [\w ]+ pagedkv_\w+|pagedkv_\w+|[\w *]+[ *]pagedkv_\w+\(.*\)")
 C_HEADER = re.compile(r"std(def|int)\.h")
 # Libraries whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
-FOREIGN_HEADER = re.compile(r"([a-z_0-9]+|boost/.+|xxhash\.h|msgpuck\.h|zmq\.hpp|immintrin\.h|sched\.h|sys/(mman|random)\.h)")
+FOREIGN_HEADER = re.compile(
+    r"([a-z_0-9]+|boost/.+|xxhash\.h|msgpuck\.h|zmq\.hpp|liburing\.h|immintrin\.h|(sched|fcntl|string|unistd)\.h|"
+    r"sys/(file|mman|random|stat)\.h)"
+)
 
 PROSE_FOLDERS = ("include", "kernels", "tests", "bench", "examples", "docs")
 COMMENT_MARKS = {".hpp": "//", ".h": "//", ".inl": "//", ".cpp": "//", ".hip": "//", ".py": "#", ".md": None}

@@ -1,0 +1,297 @@
+#pragma once
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/tier/record_format.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::detail {
+
+/// The error of a call of the operating system that set `errno` to this number.
+[[nodiscard]] inline error system_error(const char* call, int number) noexcept {
+  const auto* const words = strerrordesc_np(number);
+  return {error_code::backend_failure, call, number, error::no_limit, words == nullptr ? "unknown" : words};
+}
+
+struct c_memory_deleter {
+  void operator()(std::byte* memory) const noexcept { std::free(memory); }
+};
+using transfer_memory = std::unique_ptr<std::byte, c_memory_deleter>;
+
+/// At `record_alignment`, as transfers without the page cache need it. Null when there is none.
+[[nodiscard]] inline transfer_memory allocate_transfer_memory(std::size_t bytes) noexcept {
+  return transfer_memory{host_allocator{}.allocate(bytes, record_alignment)};
+}
+
+/// Owns a descriptor.
+class file_descriptor {
+ public:
+  file_descriptor() noexcept = default;
+  explicit file_descriptor(int number) noexcept : number_(number) {}
+  file_descriptor(file_descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  file_descriptor& operator=(file_descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~file_descriptor() {
+    if (number_ >= 0) {
+      ::close(number_);
+    }
+  }
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+/// The first bytes of each file; the text of the records' format follows. The checksum is of both.
+struct file_header {
+  static constexpr auto right_magic = std::array<char, 8>{'p', 'a', 'g', 'e', 'd', 'k', 'v', 'f'};
+
+  std::array<char, 8> magic = right_magic;
+  std::uint64_t version = 1;
+  std::uint64_t record_bytes = 0;
+  std::uint64_t text_bytes = 0;
+  std::uint64_t checksum = 0;  // with this member 0
+};
+
+/// As many bytes as a record's header.
+[[nodiscard]] inline result<transfer_memory> make_file_header(const record_format& format) noexcept {
+  const auto size = format.header_bytes();
+  auto memory = allocate_transfer_memory(size);
+  if (memory == nullptr) {
+    return error{error_code::out_of_memory, "bytes of a file's header", static_cast<std::int64_t>(size)};
+  }
+  auto header = file_header{};
+  header.record_bytes = format.record_bytes();
+  header.text_bytes = format.text.size();
+  std::memset(memory.get(), 0, size);
+  std::memcpy(memory.get(), &header, sizeof(header));
+  std::memcpy(memory.get() + sizeof(header), format.text.data(), format.text.size());
+  header.checksum = XXH3_64bits(memory.get(), size);
+  std::memcpy(memory.get(), &header, sizeof(header));
+  return memory;
+}
+
+enum class file_contents : std::uint8_t { nothing, records, other_records, something_else };
+
+/// `found`: the file's first bytes, `wanted`: its header as this process writes it.
+[[nodiscard]] inline file_contents compare_file_headers(std::span<const std::byte> found,
+                                                        std::span<const std::byte> wanted) noexcept {
+  if (std::ranges::equal(found, wanted)) {
+    return file_contents::records;
+  }
+  if (std::ranges::all_of(found, [](std::byte byte) { return byte == std::byte{}; })) {
+    return file_contents::nothing;
+  }
+  const auto magic_size = file_header::right_magic.size();
+  const auto is_ours = found.size() >= magic_size && std::ranges::equal(found.first(magic_size), wanted.first(magic_size));
+  return is_ours ? file_contents::other_records : file_contents::something_else;
+}
+
+/// One file of a fixed size, locked for this process.
+class preallocated_file {
+ public:
+  /// Makes the file, or opens one that was made so. A refused call leaves no new file.
+  [[nodiscard]] static result<preallocated_file> open(const std::string& path, std::int64_t bytes,
+                                                      std::span<const std::byte> header,
+                                                      std::chrono::nanoseconds patience) noexcept {
+    auto file = preallocated_file{};
+    const auto is_new = ::access(path.c_str(), F_OK) != 0;
+    auto opened = file.open_and_lock(path, patience);
+    if (opened) {
+      opened = file.prepare(bytes, header);
+      if (!opened && is_new) {
+        ::unlink(path.c_str());
+      }
+    }
+    if (!opened) {
+      return opened.error();
+    }
+    return file;
+  }
+
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.number(); }
+  [[nodiscard]] bool direct() const noexcept { return direct_; }
+
+ private:
+  [[nodiscard]] result<void> open_and_lock(const std::string& path, std::chrono::nanoseconds patience) noexcept {
+    constexpr auto flags = O_RDWR | O_CREAT | O_CLOEXEC;
+    constexpr auto mode = S_IRUSR | S_IWUSR;  // prompts are private
+    descriptor_ = file_descriptor{::open(path.c_str(), flags | O_DIRECT, mode)};
+    direct_ = static_cast<bool>(descriptor_);
+    if (!direct_ && errno == EINVAL) {
+      descriptor_ = file_descriptor{::open(path.c_str(), flags, mode)};
+    }
+    if (!descriptor_) {
+      return system_error("opening a file of a tier", errno);
+    }
+    return lock(patience);
+  }
+
+  /// The kernel completes a dead process's last requests first, which hold the lock for that long.
+  [[nodiscard]] result<void> lock(std::chrono::nanoseconds patience) const noexcept {
+    constexpr auto pause = std::chrono::milliseconds{1};
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (::flock(descriptor(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) {
+        return system_error("locking a file of a tier", errno);
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return error{error_code::in_use, "a file of a tier, by another one: descriptor", descriptor()};
+      }
+      std::this_thread::sleep_for(pause);
+    }
+    return {};
+  }
+
+  [[nodiscard]] result<void> prepare(std::int64_t bytes, std::span<const std::byte> header) noexcept {
+    struct stat about {};
+    if (::fstat(descriptor(), &about) != 0) {
+      return system_error("querying a file of a tier", errno);
+    }
+    if (!S_ISREG(about.st_mode)) {
+      return error{error_code::invalid_argument, "type of a tier's file, which is not regular", about.st_mode & S_IFMT};
+    }
+    auto contents = file_contents::nothing;
+    if (about.st_size > 0) {
+      const auto found = read_contents(header);
+      if (!found) {
+        return found.error();
+      }
+      contents = *found;
+    }
+    if (contents == file_contents::something_else) {
+      return error{error_code::invalid_argument, "size of a file that holds something else than records", about.st_size};
+    }
+    if (contents == file_contents::other_records) {
+      return error{error_code::invalid_argument, "size of a file with records of another format", about.st_size};
+    }
+    if (auto allocated = allocate(bytes, about.st_size); !allocated) {
+      return allocated;
+    }
+    return contents == file_contents::nothing ? write_header(header) : result<void>{};
+  }
+
+  [[nodiscard]] result<file_contents> read_contents(std::span<const std::byte> header) const noexcept {
+    const auto found = allocate_transfer_memory(header.size());
+    if (found == nullptr) {
+      return error{error_code::out_of_memory, "bytes of a file's header", static_cast<std::int64_t>(header.size())};
+    }
+    const auto size = ::pread(descriptor(), found.get(), header.size(), 0);
+    if (size < 0) {
+      return system_error("reading a file of a tier", errno);
+    }
+    return compare_file_headers({found.get(), static_cast<std::size_t>(size)}, header);
+  }
+
+  [[nodiscard]] result<void> allocate(std::int64_t bytes, std::int64_t size_before) noexcept {
+    auto failed = ::ftruncate(descriptor(), std::min(bytes, size_before)) != 0 ? errno : 0;
+    if (failed == 0 && ::fallocate(descriptor(), 0, 0, bytes) != 0) {
+      failed = errno;
+    }
+    if (failed == EOPNOTSUPP) {  // then a full disk shows when records are written
+      failed = ::ftruncate(descriptor(), bytes) != 0 ? errno : 0;
+    }
+    if (failed != 0) {
+      const auto undone = ::ftruncate(descriptor(), std::min(bytes, size_before));
+      static_cast<void>(undone);  // the file stays longer than it was
+      return system_error("allocating a file of a tier", failed);
+    }
+    return {};
+  }
+
+  [[nodiscard]] result<void> write_header(std::span<const std::byte> header) noexcept {
+    const auto written = ::pwrite(descriptor(), header.data(), header.size(), 0);
+    if (written != static_cast<ssize_t>(header.size())) {
+      return system_error("writing the header of a tier's file", written < 0 ? errno : ENOSPC);
+    }
+    return ::fsync(descriptor()) != 0 ? result<void>{system_error("syncing a file of a tier", errno)} : result<void>{};
+  }
+
+  file_descriptor descriptor_;
+  bool direct_ = false;
+};
+
+/// Records in places, in turn over files. A place begins at a multiple of `record_alignment`.
+class file_set {
+ public:
+  struct location {
+    int descriptor;
+    std::int64_t offset;
+  };
+
+  /// `bytes`: of all files together. Errors: see `basic_file_tier::create`.
+  [[nodiscard]] static result<file_set> open(const std::vector<std::string>& paths, std::int64_t bytes,
+                                             const record_format& format, std::chrono::nanoseconds patience) {
+    auto set = file_set{};
+    const auto num_files = static_cast<std::int64_t>(paths.size());
+    if (num_files == 0) {
+      return error{error_code::invalid_argument, "number of a tier's files", 0, 1};
+    }
+    set.header_bytes_ = static_cast<std::int64_t>(format.header_bytes());
+    set.record_bytes_ = static_cast<std::int64_t>(format.record_bytes());
+    set.places_per_file_ = (bytes / num_files - set.header_bytes_) / set.record_bytes_;
+    if (bytes < 0 || set.places_per_file_ < 1) {
+      return error{error_code::invalid_argument, "bytes of a tier's files", bytes,
+                   num_files * (set.header_bytes_ + set.record_bytes_)};
+    }
+    const auto header = make_file_header(format);
+    if (!header) {
+      return header.error();
+    }
+    const auto file_bytes = set.header_bytes_ + set.places_per_file_ * set.record_bytes_;
+    for (const auto& path : paths) {
+      auto file = preallocated_file::open(path, file_bytes, {header->get(), format.header_bytes()}, patience);
+      if (!file) {
+        return file.error();
+      }
+      set.files_.push_back(std::move(*file));
+    }
+    return set;
+  }
+
+  [[nodiscard]] std::int64_t num_places() const noexcept { return places_per_file_ * num_files(); }
+  [[nodiscard]] std::size_t record_bytes() const noexcept { return static_cast<std::size_t>(record_bytes_); }
+
+  /// Whether all transfers bypass the page cache.
+  [[nodiscard]] bool direct() const noexcept { return std::ranges::all_of(files_, &preallocated_file::direct); }
+
+  [[nodiscard]] location locate(std::int64_t place) const noexcept {
+    const auto& file = files_[static_cast<std::size_t>(place % num_files())];
+    return {file.descriptor(), header_bytes_ + place / num_files() * record_bytes_};
+  }
+
+ private:
+  [[nodiscard]] std::int64_t num_files() const noexcept { return static_cast<std::int64_t>(files_.size()); }
+
+  std::vector<preallocated_file> files_;
+  std::int64_t header_bytes_ = 0;
+  std::int64_t record_bytes_ = 0;
+  std::int64_t places_per_file_ = 0;
+};
+
+}  // namespace pagedkv::detail

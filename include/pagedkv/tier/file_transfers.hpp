@@ -1,0 +1,252 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/tier/file_engine.hpp>
+#include <pagedkv/tier/file_set.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace pagedkv::detail {
+
+/// Executes batches of transfers through an engine, in parts, as many at once as there are slots. A slot owns the
+/// memory that the kernel reads and writes, so a request that outlives its batch touches nothing of the caller's: its
+/// slot lingers until the request completes.
+template <file_engine Engine>
+class file_transfers {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  file_transfers(file_set files, std::unique_ptr<Engine> engine, transfer_memory memory, std::size_t slot_bytes,
+                 std::int32_t depth, std::chrono::nanoseconds timeout)
+      : files_(std::move(files)),
+        memory_(std::move(memory)),
+        slot_bytes_(slot_bytes),
+        timeout_(timeout),
+        slots_(static_cast<std::size_t>(depth)),
+        engine_(std::move(engine)) {
+    for (auto slot = slots_.size(); slot-- > 0;) {
+      free_.push_back(slot);
+    }
+  }
+
+  file_transfers(const file_transfers&) = delete;
+  file_transfers& operator=(const file_transfers&) = delete;
+  ~file_transfers() { assert(num_lingering_ == 0 && "the kernel still uses the memory"); }
+
+  [[nodiscard]] const file_set& files() const noexcept { return files_; }
+  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+  [[nodiscard]] std::size_t num_lingering() const noexcept { return num_lingering_; }
+
+  /// Transfers the first bytes of records, as many as each transfer has, and sets all outcomes.
+  void execute(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes, bool is_write) noexcept {
+    assert(outcomes.size() == batch.size() && "an outcome for each transfer");
+    const auto deadline = clock::now() + timeout_;
+    std::ranges::fill(outcomes, transfer_outcome::done);
+    batch_ = batch;
+    outcomes_ = outcomes;
+    next_ = {};
+    reap_lingering(clock::now());
+    while (start_parts(is_write), num_running_ > 0) {
+      const auto completion = engine_->next(deadline);
+      if (completion) {
+        end_request(*completion);
+      }
+      if (!completion || clock::now() >= deadline) {
+        give_up();
+      }
+    }
+    batch_ = {};
+    outcomes_ = {};
+  }
+
+  /// Waits until no request lingers; false if one does so beyond the timeout.
+  [[nodiscard]] bool settle() noexcept {
+    reap_lingering(clock::now() + timeout_);
+    return num_lingering_ == 0;
+  }
+
+ private:
+  enum class slot_state : std::uint8_t { free, running, lingering };
+
+  struct slot_use {
+    std::size_t transfer = 0;  // in the batch
+    std::int64_t place = 0;
+    std::size_t begin = 0;  // in the record
+    std::size_t size = 0;
+    std::size_t num_done = 0;
+    bool is_write = false;
+    slot_state state = slot_state::free;
+  };
+
+  struct position {
+    std::size_t transfer = 0;
+    std::size_t begin = 0;
+  };
+
+  [[nodiscard]] std::span<std::byte> memory_of(std::size_t slot) const noexcept {
+    return {memory_.get() + slot * slot_bytes_, slots_[slot].size};
+  }
+
+  /// In slots as far as there are any. Without one that ever becomes free, the rest of the batch fails.
+  void start_parts(bool is_write) noexcept {
+    while (next_.transfer < batch_.size()) {
+      if (outcomes_[next_.transfer] != transfer_outcome::done || is_overtaken(is_write)) {
+        next_ = {next_.transfer + 1, 0};
+      } else if (!free_.empty()) {
+        start_part(is_write);
+      } else if (num_running_ == 0) {
+        fail_rest();
+      } else {
+        return;
+      }
+    }
+  }
+
+  /// Fails a transfer to a place where an earlier write may still arrive, and replace what is written now.
+  [[nodiscard]] bool is_overtaken(bool is_write) noexcept {
+    if (!is_write || num_lingering_ == 0) {
+      return false;
+    }
+    const auto place = batch_[next_.transfer].place;
+    const auto found = std::ranges::any_of(slots_, [&](const slot_use& other) {
+      return other.state == slot_state::lingering && other.is_write && other.place == place;
+    });
+    if (found) {
+      outcomes_[next_.transfer] = transfer_outcome::failed;
+    }
+    return found;
+  }
+
+  void start_part(bool is_write) noexcept {
+    const auto& transfer = batch_[next_.transfer];
+    assert(transfer.place >= 0 && transfer.place < files_.num_places() && "a place of this tier");
+    assert(transfer.bytes.size() <= files_.record_bytes() && "a record of this tier's format");
+    const auto slot = free_.back();
+    free_.pop_back();
+    const auto size = std::min(slot_bytes_, transfer.bytes.size() - next_.begin);
+    slots_[slot] = {next_.transfer, transfer.place, next_.begin, size, 0, is_write, slot_state::running};
+    if (is_write) {
+      std::memcpy(memory_of(slot).data(), transfer.bytes.data() + next_.begin, size);
+    }
+    ++num_running_;
+    request(slot);
+    next_.begin += size;
+    if (next_.begin == transfer.bytes.size()) {
+      next_ = {next_.transfer + 1, 0};
+    }
+  }
+
+  void request(std::size_t slot) noexcept {
+    const auto& part = slots_[slot];
+    const auto [descriptor, offset] = files_.locate(part.place);
+    const auto begin = static_cast<std::int64_t>(part.begin + part.num_done);
+    engine_->start({slot, descriptor, offset + begin, memory_of(slot).subspan(part.num_done), part.is_write});
+  }
+
+  void end_request(const file_completion& completion) noexcept {
+    if (slots_[completion.slot].state == slot_state::running) {
+      complete(completion.slot, completion.outcome);
+    } else {
+      end_lingering(completion.slot);
+    }
+  }
+
+  void complete(std::size_t slot, std::int64_t outcome) noexcept {
+    auto& part = slots_[slot];
+    // The end of a file may be anywhere, but transfers without the page cache go on only at these.
+    const auto progress = outcome < 0 ? std::size_t{0}
+                                      : static_cast<std::size_t>(outcome) / record_alignment * record_alignment;
+    part.num_done += progress;
+    const auto is_interrupted = outcome == -EINTR || outcome == -EAGAIN;
+    if (is_interrupted || (progress > 0 && part.num_done < part.size)) {
+      request(slot);
+      return;
+    }
+    if (part.num_done < part.size) {
+      const auto is_beyond_end = !part.is_write && outcome >= 0;
+      outcomes_[part.transfer] = is_beyond_end ? transfer_outcome::missing : transfer_outcome::failed;
+    } else if (!part.is_write) {
+      std::memcpy(batch_[part.transfer].bytes.data() + part.begin, memory_of(slot).data(), part.size);
+    }
+    --num_running_;
+    free_slot(slot);
+  }
+
+  void free_slot(std::size_t slot) noexcept {
+    slots_[slot].state = slot_state::free;
+    free_.push_back(slot);
+  }
+
+  void end_lingering(std::size_t slot) noexcept {
+    --num_lingering_;
+    free_slot(slot);
+  }
+
+  void reap_lingering(file_deadline deadline) noexcept {
+    while (num_lingering_ > 0) {
+      const auto completion = engine_->next(deadline);
+      if (!completion) {
+        return;
+      }
+      end_lingering(completion->slot);
+    }
+  }
+
+  void fail_rest() noexcept {
+    std::ranges::fill(outcomes_.subspan(next_.transfer), transfer_outcome::failed);
+    next_ = {batch_.size(), 0};
+  }
+
+  /// Fails all that has not been transferred.
+  void give_up() noexcept {
+    fail_rest();
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (auto& part = slots_[slot]; part.state == slot_state::running) {
+        outcomes_[part.transfer] = transfer_outcome::failed;
+        part.state = slot_state::lingering;
+        ++num_lingering_;
+        engine_->cancel(slot);
+      }
+    }
+    num_running_ = 0;
+    reap_lingering(clock::now());
+  }
+
+  file_set files_;
+  transfer_memory memory_;
+  std::size_t slot_bytes_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<slot_use> slots_;
+  std::vector<std::size_t> free_;
+  std::size_t num_running_ = 0;
+  std::size_t num_lingering_ = 0;
+  std::span<const record_transfer> batch_;  // that is executed
+  std::span<transfer_outcome> outcomes_;
+  position next_;  // not yet started
+  std::unique_ptr<Engine> engine_;  // last, so that it ends first
+};
+
+/// Ends transfers, or leaves them and their memory to the kernel when it does not complete them.
+struct end_transfers {
+  template <class Transfers>
+  void operator()(Transfers* transfers) const noexcept {
+    if (transfers->settle()) {
+      delete transfers;
+    }
+  }
+};
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,326 @@
+#include "../support/asserts.hpp"
+#include "conformance.hpp"
+#include "temporary_folder.hpp"
+
+#include <pagedkv/tier/file_tier.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace pagedkv;
+using testing::conformance_batch;
+using testing::known_records;
+using testing::numbers_from;
+using testing::temporary_folder;
+
+namespace {
+
+constexpr auto soon = std::chrono::milliseconds{1};
+
+std::int64_t bytes_for(const record_format& format, std::int64_t places, std::int64_t files = 1) {
+  const auto record = static_cast<std::int64_t>(format.record_bytes());
+  return places * record + files * static_cast<std::int64_t>(format.header_bytes());
+}
+
+/// Whether `body` returns true in a process of its own, whose limits and rights it may change.
+template <class Body>
+bool in_own_process(const Body& body) {
+  const auto child = fork();
+  if (child == 0) {
+    _exit(body() ? 0 : 1);
+  }
+  auto status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// Number of the record in each place, as the tier tells them.
+template <class Tier>
+std::map<std::int64_t, std::uint32_t> numbers_in(Tier& tier) {
+  auto found = std::map<std::int64_t, std::uint32_t>{};
+  auto last = std::int64_t{-1};
+  CHECK(tier.for_each_record([&](std::int64_t place, const record_identity& identity) {
+    CHECK(place > last);
+    last = place;
+    found[place] = known_records::number_of(identity);
+  }) == 0);
+  return found;
+}
+
+std::string contents_of(const std::string& path) {
+  auto stream = std::ifstream{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{stream}, {}};
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("files conform", "[tier]", uring_files, thread_files, automatic_files) {
+  using tier_type = basic_file_tier<TestType>;
+  static_assert(persistent_tier<tier_type>);
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format()};
+  const auto make = [&](std::vector<std::string> files, std::int32_t depth) {
+    return [&records, files, depth, bytes = bytes_for(records.format(), 402, std::ssize(files))] {
+      for (const auto& file : files) {
+        std::filesystem::remove(file);
+      }
+      return tier_type::create(files, bytes, records.format(), {.queue_depth = depth}).value();
+    };
+  };
+  SECTION("one") { testing::check_conformance(records, make({folder.file("a")}, 32)); }
+  SECTION("three, of a shallow queue") {
+    testing::check_conformance(records, make({folder.file("a"), folder.file("b"), folder.file("c")}, 3));
+  }
+}
+
+TEMPLATE_TEST_CASE("records are longer than requests", "[tier]", uring_files, thread_files) {
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format((1 << 20) + 12'345)};
+  auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 9), records.format(),
+                                                {.queue_depth = 4})
+                  .value();
+  auto batch = conformance_batch{records, numbers_from(0, 9)};
+  batch.write(tier);
+  batch.read(tier);
+  CHECK(batch.num_served() == 9);
+}
+
+TEST_CASE("a tier says how it works", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto bytes = bytes_for(format, 5) + 100;
+  const auto tier = basic_file_tier<thread_files>::create({folder.file("a")}, bytes, format).value();
+  CHECK(tier.name == "file_tier");
+  CHECK(tier.engine() == "threads");
+  CHECK(tier.num_places() == 5);
+  const auto flags = O_RDWR | O_CREAT | O_DIRECT;
+  const auto direct = open(folder.file("probe").c_str(), flags, 0600);
+  CHECK(tier.direct() == (direct >= 0));
+  close(direct);
+  CHECK((std::filesystem::status(folder.file("a")).permissions() & std::filesystem::perms::all) ==
+        (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+}
+
+TEST_CASE("files opened again have their records, in any order and of another size", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format()};
+  const auto a = folder.file("a");
+  const auto b = folder.file("b");
+  const auto open = [&](std::vector<std::string> paths, std::int64_t places) {
+    return file_tier::create(paths, bytes_for(records.format(), places, 2), records.format()).value();
+  };
+  {
+    auto tier = open({a, b}, 600);
+    CHECK(numbers_in(tier).empty());
+    auto batch = conformance_batch{records, numbers_from(10, 300)};
+    batch.write(tier);
+    auto again = conformance_batch{records, {20}};
+    again.transfers().front().place = 599;
+    again.write(tier);
+    CHECK(numbers_in(tier).size() == 301);
+    CHECK(numbers_in(tier)[599] == 20);
+  }
+  const auto served = [&](auto& tier) {
+    auto found = numbers_in(tier);
+    for (const auto& [place, number] : found) {
+      auto batch = conformance_batch{records, {number}};
+      batch.transfers().front().place = place;
+      batch.read(tier);
+      CHECK(batch.num_served() == 1);
+    }
+    return found.size();
+  };
+  {
+    auto tier = open({b, a}, 600);
+    CHECK(served(tier) == 301);
+  }
+  {
+    auto tier = open({a, b}, 700);
+    CHECK(tier.num_places() == 700);
+    CHECK(served(tier) == 301);
+  }
+  auto tier = open({a, b}, 100);
+  CHECK(served(tier) == 90);
+}
+
+TEST_CASE("files of something else are refused and stay as they are", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto path = folder.file("a");
+  const auto refused = [&](const record_format& wanted) {
+    const auto before = contents_of(path);
+    const auto made = file_tier::create({path}, bytes_for(wanted, 10), wanted);
+    CHECK(contents_of(path) == before);
+    return made.has_error() && made.error().code == error_code::invalid_argument;
+  };
+  SECTION("a file of a user") {
+    for (const auto* const text : {"x", "precious", "pagedkv and more of a text that is much longer than its header"}) {
+      std::ofstream{path} << text;
+      CHECK(refused(format));
+    }
+  }
+  SECTION("records of another format") {
+    CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
+    CHECK(refused(testing::small_record_format(60'000)));
+    auto other = format;
+    other.text = "pagedkv record 2, of a test";
+    CHECK(refused(other));
+    CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
+  }
+  SECTION("an empty file is made a tier's") {
+    std::ofstream{path};
+    CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
+  }
+}
+
+TEST_CASE("files that cannot be had are errors, and leave nothing behind", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto bytes = bytes_for(format, 10);
+  const auto options = file_tier_options{.timeout = soon};
+  const auto refusal = [&](const std::vector<std::string>& paths, std::int64_t size) {
+    return file_tier::create(paths, size, format, options).error();
+  };
+  CHECK(refusal({}, bytes).code == error_code::invalid_argument);
+  CHECK(refusal({folder.file("a")}, bytes_for(format, 1) - 1).code == error_code::invalid_argument);
+  CHECK(refusal({folder.file("a")}, -1).code == error_code::invalid_argument);
+  CHECK(refusal({folder.file("no/a")}, bytes).value == ENOENT);
+  CHECK(refusal({folder.file("no/a")}, bytes).message().find("No such file") != std::string::npos);
+  CHECK(refusal({folder.file("")}, bytes).value == EISDIR);
+  CHECK(refusal({"/dev/null"}, bytes).code == error_code::invalid_argument);
+  CHECK(refusal({folder.file("a"), folder.file("a")}, 2 * bytes).code == error_code::in_use);
+  const auto depth = file_tier::create({folder.file("b")}, bytes, format, {.queue_depth = 0});
+  CHECK(depth.error().code == error_code::invalid_argument);
+  CHECK(!std::filesystem::exists(folder.file("b")));
+
+  const auto tier = file_tier::create({folder.file("c")}, bytes, format).value();
+  CHECK(refusal({folder.file("c")}, bytes).code == error_code::in_use);
+}
+
+TEST_CASE("a file without the right to it is refused", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto path = folder.file("a");
+  std::ofstream{path};
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  constexpr auto nobody = 65'534;
+  CHECK(in_own_process([&] {
+    const auto is_other = geteuid() != 0 || seteuid(nobody) == 0;
+    return is_other && file_tier::create({path}, bytes_for(format, 10), format).error().value == EACCES;
+  }));
+}
+
+TEST_CASE("where io_uring is refused, it says so, and threads do its work", "[tier]") {
+  CHECK(in_own_process([] {
+    auto program = std::to_array<sock_filter>({BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+                                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)});
+    const auto filter = sock_fprog{static_cast<unsigned short>(program.size()), program.data()};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+      return false;
+    }
+    const auto folder = temporary_folder{};
+    const auto format = testing::small_record_format();
+    const auto bytes = bytes_for(format, 10);
+    const auto refused = basic_file_tier<uring_files>::create({folder.file("a")}, bytes, format);
+    const auto chosen = file_tier::create({folder.file("a")}, bytes, format);
+    return refused.has_error() && refused.error().message().find("thread_files") != std::string::npos && chosen &&
+           chosen->engine() == "threads";
+  }));
+}
+
+TEMPLATE_TEST_CASE("a full disk fails writes and spares the rest", "[tier]", uring_files, thread_files) {
+  CHECK(in_own_process([] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const auto folder = temporary_folder{};
+    const auto records = known_records{testing::small_record_format()};
+    const auto bytes = bytes_for(records.format(), 40);
+    const auto allow = [](std::int64_t size) {
+      const auto limit = rlimit{static_cast<rlim_t>(size), RLIM_INFINITY};
+      return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+    };
+    auto is_right = allow(bytes - 1);
+    const auto refused = basic_file_tier<TestType>::create({folder.file("a")}, bytes, records.format());
+    is_right &= refused.has_error() && refused.error().value == EFBIG && !std::filesystem::exists(folder.file("a"));
+    is_right &= allow(bytes);
+    auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes, records.format()).value();
+    // The last place that fits, fits in part.
+    is_right &= allow(bytes_for(records.format(), 29) + static_cast<std::int64_t>(record_alignment) + 100);
+    auto batch = conformance_batch{records, numbers_from(0, 40)};
+    batch.write(tier);
+    is_right &= batch.num_done() == 29;
+    batch.read(tier);
+    is_right &= batch.num_served() == 29;
+    is_right &= allow(bytes);
+    batch.write(tier);
+    batch.read(tier);
+    return is_right && batch.num_served() == 40;
+  }));
+}
+
+TEMPLATE_TEST_CASE("a file cut behind a tier's back loses what was cut", "[tier]", uring_files, thread_files) {
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format()};
+  auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 40), records.format())
+                  .value();
+  auto batch = conformance_batch{records, numbers_from(0, 40)};
+  batch.write(tier);
+  for (const auto left : {std::int64_t{4'096 + 1'000}, std::int64_t{1}, std::int64_t{0}}) {
+    CAPTURE(left);
+    std::filesystem::resize_file(folder.file("a"), static_cast<std::uintmax_t>(bytes_for(records.format(), 25) + left));
+    batch.read(tier);
+    CHECK(batch.num_served() == 25);
+    CHECK(batch.outcomes()[24] == transfer_outcome::done);
+    CHECK(batch.outcomes()[25] == transfer_outcome::missing);
+    CHECK(batch.outcomes()[26] == transfer_outcome::missing);
+  }
+  batch.write(tier);
+  batch.read(tier);
+  CHECK(batch.num_served() == 40);
+}
+
+#if !defined(NDEBUG)
+TEST_CASE("misuse of files is asserted", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format()};
+  auto tier = basic_file_tier<thread_files>::create({folder.file("a")}, bytes_for(records.format(), 10),
+                                                    records.format(), {.queue_depth = 1})
+                  .value();
+  auto batch = conformance_batch{records, {3}};
+  auto outcomes = std::vector<transfer_outcome>(1);
+  const auto write_changed = [&](auto change) {
+    return testing::asserts([&] {
+      change(batch.transfers().front());
+      tier.write(batch.transfers(), outcomes);
+    });
+  };
+  CHECK(write_changed([](record_transfer& transfer) { transfer.place = 10; }));
+  CHECK(write_changed([](record_transfer& transfer) { transfer.place = -1; }));
+  CHECK(write_changed([](record_transfer& transfer) { transfer.bytes = transfer.bytes.first(record_alignment); }));
+  CHECK(testing::asserts([&] { tier.write(batch.transfers(), {}); }));
+}
+#endif
