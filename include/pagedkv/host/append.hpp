@@ -7,23 +7,25 @@
 
 namespace pagedkv::host {
 
-/// Appends to a piecewise layout. The slots were checked.
-template <element Element, element Input>
-void append_in_pieces(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                      const token_rows<const typename Input::storage>& keys,
-                      const token_rows<const typename Input::storage>& values) noexcept {
-  using storage = typename Element::storage;
+/// Appends rows: `write_key(block, offset, head, row)` and `write_value` encode one and return its scale. The slots were
+/// checked.
+template <element Element, class Number, class WriteKey, class WriteValue>
+void append_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                 const token_rows<Number>& keys, const token_rows<Number>& values, WriteKey write_key,
+                 WriteValue write_value) noexcept {
   const auto dim = static_cast<std::size_t>(view.head_dim);
+  const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
   for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
     for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
-      const auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
-      const auto* const value = values.data + i * values.token_stride + head * values.head_stride;
-      const auto key_scale =
-          write_row<Element, Input>(key_in_pieces<storage>(view, layer, block, offset, head), {key, dim});
-      const auto value_scale =
-          write_row<Element, Input>(value_in_pieces<storage>(view, layer, block, offset, head), {value, dim});
+      const auto key_scale = write_key(block, offset, head, row_of(keys, i, head, dim));
       if constexpr (Element::scaled) {
         *view.key_scale(layer, block, offset, head) = key_scale;
+      }
+      if (view.is_latent()) {
+        continue;
+      }
+      const auto value_scale = write_value(block, offset, head, row_of(values, i, head, value_dim));
+      if constexpr (Element::scaled) {
         *view.value_scale(layer, block, offset, head) = value_scale;
       }
     }
@@ -43,31 +45,29 @@ template <element Element, element Input = float32>
       !checked) {
     return checked;
   }
-  if (!view.strided()) {
-    append_in_pieces<Element, Input>(view, layer, slots, keys, values);
-    return {};
+  using row = std::span<const typename Input::storage>;
+  const auto write_to = [](storage* to, row from) noexcept {
+    return recode_row<Element, Input>(from, 1, {to, from.size()});
+  };
+  if (view.strided()) {
+    append_rows<Element>(
+        view, layer, slots, keys, values,
+        [&](auto block, auto offset, auto head, row key) {
+          return write_to(view.template key<storage>(layer, block, offset, head), key);
+        },
+        [&](auto block, auto offset, auto head, row value) {
+          return write_to(view.template value<storage>(layer, block, offset, head), value);
+        });
+  } else {
+    append_rows<Element>(
+        view, layer, slots, keys, values,
+        [&](auto block, auto offset, auto head, row key) {
+          return write_row<Element, Input>(key_in_pieces<storage>(view, layer, block, offset, head), key);
+        },
+        [&](auto block, auto offset, auto head, row value) {
+          return write_row<Element, Input>(value_in_pieces<storage>(view, layer, block, offset, head), value);
+        });
   }
-  const auto dim = static_cast<std::size_t>(view.head_dim);
-  const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
-  for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
-    for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
-      const auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
-      const auto key_scale =
-          recode_row<Element, Input>({key, dim}, 1, {view.template key<storage>(layer, block, offset, head), dim});
-      if constexpr (Element::scaled) {
-        *view.key_scale(layer, block, offset, head) = key_scale;
-      }
-      if (view.is_latent()) {
-        continue;
-      }
-      const auto* const value = values.data + i * values.token_stride + head * values.head_stride;
-      const auto value_scale = recode_row<Element, Input>(
-          {value, value_dim}, 1, {view.template value<storage>(layer, block, offset, head), value_dim});
-      if constexpr (Element::scaled) {
-        *view.value_scale(layer, block, offset, head) = value_scale;
-      }
-    }
-  });
   return {};
 }
 

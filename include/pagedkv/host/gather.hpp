@@ -7,25 +7,23 @@
 
 namespace pagedkv::host {
 
-/// Gathers from a piecewise layout. The slots were checked.
-template <element Element, element Output>
-void gather_in_pieces(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                      const token_rows<typename Output::storage>& keys,
-                      const token_rows<typename Output::storage>& values) noexcept {
-  using storage = typename Element::storage;
+/// Gathers rows: `read_key(block, offset, head, scale, row)` and `read_value` decode one. The slots were checked.
+template <element Element, class Number, class ReadKey, class ReadValue>
+void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                 const token_rows<Number>& keys, const token_rows<Number>& values, ReadKey read_key,
+                 ReadValue read_value) noexcept {
   const auto dim = static_cast<std::size_t>(view.head_dim);
+  const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
   for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
     for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
-      auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
-      auto* const value = values.data + i * values.token_stride + head * values.head_stride;
       auto key_scale = 1.0f;
       auto value_scale = 1.0f;
       if constexpr (Element::scaled) {
         key_scale = *view.key_scale(layer, block, offset, head);
         value_scale = *view.value_scale(layer, block, offset, head);
       }
-      read_row<Output, Element>(key_in_pieces<storage>(view, layer, block, offset, head), key_scale, {key, dim});
-      read_row<Output, Element>(value_in_pieces<storage>(view, layer, block, offset, head), value_scale, {value, dim});
+      read_key(block, offset, head, key_scale, row_of(keys, i, head, dim));
+      read_value(block, offset, head, value_scale, row_of(values, i, head, value_dim));
     }
   });
 }
@@ -42,27 +40,29 @@ template <element Element, element Output = float32>
   if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
     return checked;
   }
-  if (!view.strided()) {
-    gather_in_pieces<Element, Output>(view, layer, slots, keys, values);
-    return {};
+  using row = std::span<typename Output::storage>;
+  const auto read_from = [](const storage* from, float scale, row to) noexcept {
+    recode_row<Output, Element>({from, to.size()}, scale, to);
+  };
+  if (view.strided()) {
+    gather_rows<Element>(
+        view, layer, slots, keys, values,
+        [&](auto block, auto offset, auto head, float scale, row key) {
+          read_from(view.template key<storage>(layer, block, offset, head), scale, key);
+        },
+        [&](auto block, auto offset, auto head, float scale, row value) {
+          read_from(view.template value<storage>(layer, block, offset, head), scale, value);
+        });
+  } else {
+    gather_rows<Element>(
+        view, layer, slots, keys, values,
+        [&](auto block, auto offset, auto head, float scale, row key) {
+          read_row<Output, Element>(key_in_pieces<storage>(view, layer, block, offset, head), scale, key);
+        },
+        [&](auto block, auto offset, auto head, float scale, row value) {
+          read_row<Output, Element>(value_in_pieces<storage>(view, layer, block, offset, head), scale, value);
+        });
   }
-  const auto dim = static_cast<std::size_t>(view.head_dim);
-  const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
-  for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
-    for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
-      auto* const key = keys.data + i * keys.token_stride + head * keys.head_stride;
-      auto* const value = values.data + i * values.token_stride + head * values.head_stride;
-      auto key_scale = 1.0f;
-      auto value_scale = 1.0f;
-      if constexpr (Element::scaled) {
-        key_scale = *view.key_scale(layer, block, offset, head);
-        value_scale = *view.value_scale(layer, block, offset, head);
-      }
-      recode_row<Output, Element>({view.template key<storage>(layer, block, offset, head), dim}, key_scale, {key, dim});
-      recode_row<Output, Element>({view.template value<storage>(layer, block, offset, head), value_dim}, value_scale,
-                                  {value, value_dim});
-    }
-  });
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <pagedkv/storage/row_counts.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -36,6 +37,13 @@ void for_each_slot(const block_storage_view& view, std::span<const slot> slots, 
             static_cast<std::int32_t>(position % view.block_size));
     }
   }
+}
+
+/// The row of one token and head.
+template <class Number>
+[[nodiscard]] std::span<Number> row_of(const token_rows<Number>& rows, std::int64_t token, std::int32_t head,
+                                       std::size_t dim) noexcept {
+  return {rows.data + token * rows.token_stride + head * rows.head_stride, dim};
 }
 
 }  // namespace pagedkv::host
