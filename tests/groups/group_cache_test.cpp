@@ -287,7 +287,7 @@ TEST_CASE("a cache with groups reports sequences and steps", "[group_cache]") {
   REQUIRE(cache.retire_step(step).has_value());
   REQUIRE(cache.begin_step().has_value());
   using enum event_kind;
-  CHECK(seen == std::vector{admitted, step_begun, forked, released, step_retired, step_begun});
+  CHECK(seen == std::vector{admitted, step_begun, stored, stored, stored, stored, stored, forked, released, step_retired, step_begun});
 }
 
 TEST_CASE("pinned blocks count among those that were in use at once", "[group_cache]") {

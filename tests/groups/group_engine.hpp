@@ -45,7 +45,8 @@ class engine {
     std::int64_t computed = 0;
   };
 
-  explicit engine(const cache_config& config) : cache(config) {}
+  template <class... More>
+  explicit engine(const cache_config& config, More&&... more) : cache(config, std::forward<More>(more)...) {}
 
   std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {},
                                     const state_saving& saving = {}) {

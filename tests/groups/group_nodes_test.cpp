@@ -187,7 +187,9 @@ class nodes_beside_model {
       expected.insert(second_of_.at(block));
     }
     auto useless = std::set<block_id>{};
-    nodes_.detach(block, group == full, [&](block_id other) { CHECK(useless.insert(other).second); });
+    nodes_.detach(
+        block, group == full, [&](block_id other) { CHECK(useless.insert(other).second); },
+        [](node_id) { FAIL("no node was announced"); });
     CHECK(useless == expected);
     CHECK_FALSE(nodes_.is_attached(block));
     prune();
@@ -287,9 +289,9 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
     nodes.match(nodes.root(salt{1}), std::array<token, 4>{1, 2, 3, 4}, granularity, 2, [&](node_id) { ++num; });
     return num;
   };
-  const auto none = [](block_id) { FAIL("the blocks of a window make no other useless"); };
-  nodes.detach(block_id{5}, false, none);
-  nodes.detach(block_id{6}, false, none);
+  const auto none = [](auto) { FAIL("the blocks of a window make no other useless"); };
+  nodes.detach(block_id{5}, false, none, none);
+  nodes.detach(block_id{6}, false, none, none);
   CHECK(found() == 2);
   CHECK(nodes.attached(lower, window) == no_block);
   CHECK(nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4}) == lower);

@@ -113,6 +113,29 @@ TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wir
   CHECK(unpacked(writer.finish(0)).at(1).at(0).at(8) == json::array({json::array({42}), json::array({1, 7, 8})}));
 }
 
+TEST_CASE("events of a cache with groups name the group and its kind", "[wire]") {
+  const auto tokens = text(2, 0);
+  auto of_group = stored(1, 0, true, tokens);
+  of_group.group = 1;
+  of_group.layers = group_kind::latent;
+  auto gone = evicted(1);
+  gone.group = 1;
+  for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
+    auto writer = batch_writer{encoding};
+    writer.add(of_group);
+    writer.add(gone);
+    const auto payload = std::string{writer.finish(0)};
+    const auto events = unpacked(payload).at(1);
+    const bool maps = encoding == wire_encoding::maps;
+    CHECK((maps ? events.at(0).at("group_idx") : events.at(0).at(9)) == 1);
+    CHECK((maps ? events.at(0).at("kv_cache_spec_kind") : events.at(0).at(10)) == "mla_attention");
+    CHECK((maps ? events.at(1).at("group_idx") : events.at(1).at(3)) == 1);
+    const auto read = read_batch(payload).value();
+    CHECK(read.events.at(0).group == 1);
+    CHECK(read.events.at(1).group == 1);
+  }
+}
+
 TEST_CASE("an event that has not been finished is in its batch only", "[wire]") {
   auto writer = batch_writer{wire_encoding::arrays};
   CHECK(writer.empty());

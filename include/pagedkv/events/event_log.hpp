@@ -21,9 +21,11 @@ class event_line {
       case event_kind::stored:
         begin("stored").block("block", event.block).block("after", event.origin).hash("hash", event.hash);
         hash("parent", event.parent_hash).count("tokens", event.tokens.size());
-        keys(event.keys.size()).salt(event.salt);
+        keys(event.keys.size()).salt(event.salt).group(event.group);
         break;
-      case event_kind::evicted: begin("evicted").block("block", event.block).hash("hash", event.hash); break;
+      case event_kind::evicted:
+        begin("evicted").block("block", event.block).hash("hash", event.hash).group(event.group);
+        break;
       case event_kind::reset: begin("reset").count("blocks", event.num_blocks); break;
       case event_kind::admitted:
         begin("admitted").id("sequence", event.sequence).count("tokens", event.num_tokens);
@@ -79,6 +81,7 @@ class event_line {
   }
   event_line& hash(std::string_view name, std::uint64_t value) noexcept { return count(name, value, 16); }
   event_line& keys(std::size_t num_keys) noexcept { return num_keys == 0 ? *this : count("keys", num_keys); }
+  event_line& group(std::int32_t index) noexcept { return index < 0 ? *this : count("group", index); }
   event_line& salt(pagedkv::salt value) noexcept { return value == pagedkv::salt::none ? *this : id("salt", value); }
 
   void add(std::string_view part) noexcept {

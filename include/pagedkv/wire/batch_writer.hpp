@@ -1,6 +1,7 @@
 #pragma once
 
 #include <msgpuck.h>
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/wire/batch.hpp>
 
@@ -34,6 +35,7 @@ class batch_writer {
         if (pending_ != wire_kind::removed) {
           finish_event();
           pending_ = wire_kind::removed;
+          group_ = event.group;
         }
         hashes_.push_back(event.hash);
         break;
@@ -89,6 +91,8 @@ class batch_writer {
       parent_ = event.origin == no_block ? std::nullopt : std::optional{event.parent_hash};
       block_size_ = event.tokens.size();
       salt_ = event.salt;
+      group_ = event.group;
+      layers_ = event.layers;
     }
     hashes_.push_back(event.hash);
     tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
@@ -119,7 +123,8 @@ class batch_writer {
     auto* at = reserve(max_names + medium_.size() +
                        max_number * (2 * hashes_.size() + tokens_.size() + 3 * keys_.size() + 8));
     const bool is_map = encoding_ == wire_encoding::maps;
-    at = is_map ? mp_encode_map(at, 8) : mp_encode_array(at, 9);
+    const auto num_more = has_group() ? 2U : 0U;
+    at = is_map ? mp_encode_map(at, 8 + num_more) : mp_encode_array(at, 9 + num_more);
     at = name(at, "type", "BlockStored");
     at = write_hashes(field(at, "block_hashes"));
     at = field(at, "parent_block_hash");
@@ -134,15 +139,22 @@ class batch_writer {
     if (!is_map) {
       at = mp_encode_nil(at);  // the adapter's name
     }
-    end_ = used(write_keys(field(at, "extra_keys")));
+    at = write_keys(field(at, "extra_keys"));
+    if (has_group()) {
+      at = write_number(field(at, "group_idx"), group_);
+      at = text(field(at, "kv_cache_spec_kind"), kind_of_layers());
+    }
+    end_ = used(at);
     ++num_events_;
   }
 
   void write_removed() {
     auto* at = reserve(max_names + medium_.size() + max_number * (hashes_.size() + 2));
-    at = encoding_ == wire_encoding::maps ? mp_encode_map(at, 3) : mp_encode_array(at, 3);
+    const auto size = has_group() ? 4U : 3U;
+    at = encoding_ == wire_encoding::maps ? mp_encode_map(at, size) : mp_encode_array(at, size);
     at = write_hashes(field(name(at, "type", "BlockRemoved"), "block_hashes"));
-    end_ = used(text(field(at, "medium"), medium_));
+    at = text(field(at, "medium"), medium_);
+    end_ = used(has_group() ? write_number(field(at, "group_idx"), group_) : at);
     ++num_events_;
   }
 
@@ -151,6 +163,12 @@ class batch_writer {
     at = encoding_ == wire_encoding::maps ? mp_encode_map(at, 1) : mp_encode_array(at, 1);
     end_ = used(name(at, "type", "AllBlocksCleared"));
     ++num_events_;
+  }
+
+  /// Whether the pending event is of a cache with groups.
+  [[nodiscard]] bool has_group() const noexcept { return group_ >= 0; }
+  [[nodiscard]] std::string_view kind_of_layers() const noexcept {
+    return layers_ == group_kind::latent ? "mla_attention" : "full_attention";
   }
 
   /// For each block nil, or an array of numbers: at the start of a sequence its salt, if it has one, then the position
@@ -219,6 +237,8 @@ class batch_writer {
   std::optional<std::uint64_t> parent_;
   std::size_t block_size_ = 0;
   salt salt_ = salt::none;
+  std::int32_t group_ = -1;
+  group_kind layers_ = group_kind::full;
   std::vector<std::uint64_t> hashes_;
   std::vector<token> tokens_;
   std::vector<prefix_key> keys_;

@@ -94,6 +94,11 @@ class invariant_check {
       }
     }
     expect(num == num_attached, "a node's number of blocks is wrong", name);
+    auto reachable = above == no_node || state_.nodes.is_announced(above);
+    for (std::size_t g = 0; g < state_.num_groups(); ++g) {
+      reachable = reachable && (!state_.is_whole(g) || state_.nodes.holds_place(node, g));
+    }
+    expect(state_.nodes.is_announced(node) == reachable, "a node is announced wrongly", name);
   }
 
   void check_block(block_id block, block_counts& counted) {

@@ -63,14 +63,14 @@ void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept
   }
 }
 
-/// The same at all of its nodes, before its blocks are released: equal blocks that were found instead of them may have
-/// been evicted since.
+/// The same at all of its nodes: equal blocks that were found instead of them may have been evicted since.
 template <class State>
 void attach_blocks_again(State& state, const group_sequence& s) noexcept {
   if (s.options.publish) {
     for (auto node = s.tail.node; node != no_node; node = state.nodes.parent(node)) {
       attach_blocks(state, s, node);
     }
+    state.announce_up_to(s.tail.node, s.options.salt);
   }
 }
 
@@ -80,6 +80,9 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   const auto size = static_cast<std::size_t>(state.granularity());
   const auto wanted = static_cast<std::size_t>(num_tokens) / size;
   auto num_done = std::size_t{0};
+  if (s.num_nodes < wanted && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node)) {
+    attach_blocks_again(state, s);
+  }
   for (; s.num_nodes < wanted; ++s.num_nodes, ++num_done) {
     const auto tokens = std::span<const token>{s.pending}.subspan(num_done * size, size);
     const auto node = state.nodes.find_or_add(s.tail, tokens);
@@ -88,6 +91,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
     }
     state.nodes.hold(node);
     attach_blocks(state, s, node);
+    state.announce_up_to(node, s.options.salt);
     state.let_go(s.tail);
     s.tail = state.nodes.link(node);
   }

@@ -23,6 +23,9 @@ namespace pagedkv {
 ///
 /// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
 /// nodes of these are attached to.
+///
+/// A node is *announced* from the time when hits can come as far as it until none can, because the node or one before
+/// it has lost a block of a group that every hit needs.
 template <locking Locking, block_hash Hash>
 class group_nodes {
  public:
@@ -43,6 +46,7 @@ class group_nodes {
     }
   }
 
+  [[nodiscard]] const prefix_index<Locking, Hash, node_id>& index() const noexcept { return index_; }
   [[nodiscard]] link_type root(salt tag) const noexcept { return index_.root(tag); }
   [[nodiscard]] link_type link(node_id node) const noexcept { return index_.link(node); }
   [[nodiscard]] std::span<const token> tokens(node_id node) const noexcept { return index_.tokens(node); }
@@ -89,6 +93,10 @@ class group_nodes {
   }
   [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
 
+  [[nodiscard]] bool is_announced(node_id node) const noexcept { return at(node).is_announced; }
+  /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
+  void announce(node_id node) noexcept { at(node).is_announced = true; }
+
   [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
     return attached_[to_index(node) * num_groups_ + group];
   }
@@ -122,6 +130,18 @@ class group_nodes {
     return is_attached(block) ? static_cast<std::int64_t>(depth(deepest(block)) + 1) * granularity : 0;
   }
 
+  /// Whether this node or one below it, in the same place, has a block of the group: that one holds the place from its
+  /// start.
+  [[nodiscard]] bool holds_place(node_id top, std::size_t group) const noexcept {
+    auto found = false;
+    walk_below(top, [&](node_id node) {
+      const bool same_place = place_of(node, group) == place_of(top, group);
+      found |= same_place && attached(node, group) != no_block;
+      return same_place && !found;
+    });
+    return found;
+  }
+
   /// Whether nodes continue an attached block's, in another block.
   [[nodiscard]] bool has_children(block_id block) const noexcept {
     auto found = false;
@@ -134,11 +154,12 @@ class group_nodes {
     return found;
   }
 
-  /// Detaches a block, or the whole state that it is a part of, and calls `useless(other)` on blocks that no hit can
-  /// need any more: of the same state, or, if the group `is_whole` (full or latent), of the nodes in the block and of
-  /// all that continue them, unless these continue in another block of the same place.
-  template <class Useless>
-  void detach(block_id block, bool is_whole, Useless&& useless) noexcept {
+  /// Detaches a block, or the whole state that it is a part of. Calls `useless(other)` on blocks that no hit can need
+  /// any more: of the same state, or, if the group `is_whole` (full or latent), of the nodes in the block and of all
+  /// that continue them, unless these continue in another block of the same place. Calls `retracted(node)` on nodes
+  /// that are no longer announced, in no particular order.
+  template <class Useless, class Retracted>
+  void detach(block_id block, bool is_whole, Useless&& useless, Retracted&& retracted) noexcept {
     if (!is_attached(block)) {
       return;
     }
@@ -163,8 +184,11 @@ class group_nodes {
       top = node;
     });
     of(block) = {};
-    if (is_whole && !has_other_block(top, group)) {
-      for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
+    if (is_whole) {
+      if (!holds_place(top, group)) {
+        for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
+      }
+      retract(top, group, retracted);
     }
     prune(last);
   }
@@ -215,7 +239,8 @@ class group_nodes {
     node_id previous = no_node;
     std::uint32_t depth = 0;
     std::uint32_t holders = 0;
-    std::uint32_t num_attached = 0;
+    std::uint16_t num_attached = 0;
+    bool is_announced = false;
   };
   struct block_place {
     node_id deepest = no_node;
@@ -249,11 +274,11 @@ class group_nodes {
     }
   }
 
+  /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
   template <class Visit>
-  void for_each_below(node_id top, Visit&& visit) noexcept {
+  void walk_below(node_id top, Visit&& visit) const noexcept {
     for (auto id = top;;) {
-      visit(id);
-      if (at(id).first_child != no_node) {
+      if (visit(id) && at(id).first_child != no_node) {
         id = at(id).first_child;
         continue;
       }
@@ -266,15 +291,32 @@ class group_nodes {
       id = at(id).next;
     }
   }
-
-  /// Whether a node below, in the same place, has a block of the group: that one holds the place from its start.
-  [[nodiscard]] bool has_other_block(node_id top, std::size_t group) noexcept {
-    const auto size = static_cast<std::uint32_t>(nodes_per_block_[group]);
-    auto found = false;
-    for_each_below(top, [&](node_id node) {
-      found |= at(node).depth / size == at(top).depth / size && attached(node, group) != no_block;
+  template <class Visit>
+  void for_each_below(node_id top, Visit&& visit) const noexcept {
+    walk_below(top, [&](node_id node) {
+      visit(node);
+      return true;
     });
-    return found;
+  }
+
+  [[nodiscard]] std::uint32_t place_of(node_id node, std::size_t group) const noexcept {
+    return at(node).depth / static_cast<std::uint32_t>(nodes_per_block_[group]);
+  }
+
+  /// Withdraws the announcement of nodes that hits can no longer pass because this place lost a block.
+  template <class Retracted>
+  void retract(node_id top, std::size_t group, Retracted& retracted) noexcept {
+    walk_below(top, [&](node_id node) {
+      auto& here = at(node);
+      const auto above = parent(node);
+      const bool same_place = place_of(node, group) == place_of(top, group);
+      if (here.is_announced && ((above != no_node && !at(above).is_announced) ||
+                                (same_place && !holds_place(node, group)))) {
+        here.is_announced = false;
+        retracted(node);
+      }
+      return same_place || !here.is_announced;
+    });
   }
 
   /// Blocks that hold nodes above `top`, too, stay.
@@ -299,14 +341,14 @@ class group_nodes {
   void prune(node_id id) noexcept {
     while (id != no_node && at(id).num_attached == 0 && at(id).holders == 0 && at(id).first_child == no_node) {
       const auto above = parent(id);
-      const auto [first_child, next, previous, depth, holders, num_attached] = at(id);
-      if (next != no_node) {
-        at(next).previous = previous;
+      const auto here = at(id);
+      if (here.next != no_node) {
+        at(here.next).previous = here.previous;
       }
-      if (previous != no_node) {
-        at(previous).next = next;
+      if (here.previous != no_node) {
+        at(here.previous).next = here.next;
       } else if (above != no_node) {
-        at(above).first_child = next;
+        at(above).first_child = here.next;
       }
       index_.detach(id);
       index_.erase(id);

@@ -107,6 +107,7 @@ class group_state {
         pins(config.max_sequences),
         events(std::move(stream)) {
     useless_.reserve(static_cast<std::size_t>(config.num_blocks));
+    unannounced_.reserve(static_cast<std::size_t>(num_nodes(valid, planned)));
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
@@ -139,6 +140,14 @@ class group_state {
   [[nodiscard]] std::size_t group_with_state() const noexcept {
     const auto groups = config.groups.all();
     return static_cast<std::size_t>(std::ranges::find(groups, group_kind::state, &group_config::kind) - groups.begin());
+  }
+  /// The first group that every hit needs: events tell of its layers.
+  [[nodiscard]] std::size_t anchor() const noexcept {
+    const auto groups = config.groups.all();
+    const auto is_anchor = [](const group_config& group) {
+      return group.kind == group_kind::full || group.kind == group_kind::latent;
+    };
+    return static_cast<std::size_t>(std::ranges::find_if(groups, is_anchor) - groups.begin());
   }
   /// Tokens of a node.
   [[nodiscard]] std::int64_t granularity() const noexcept { return config.block_size; }
@@ -189,6 +198,31 @@ class group_state {
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", num_needed, num_available};
     refused.step = pool.step_that_frees(num_needed - num_available).step;
     return refused;
+  }
+
+  /// Reports the nodes of a chain up to `last` that hits can reach again or for the first time. Requires that they have
+  /// blocks of all groups that every hit needs.
+  void announce_up_to(node_id last, salt tag) noexcept {
+    for (; last != no_node && !nodes.is_announced(last); last = nodes.parent(last)) {
+      unannounced_.push_back(last);
+    }
+    for (; !unannounced_.empty(); unannounced_.pop_back()) {
+      const auto node = unannounced_.back();
+      nodes.announce(node);
+      detail::report<event_kind::stored>(events, [&] {
+        const auto before = nodes.parent(node);
+        const auto contents = nodes.index().contents(node);
+        return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
+                           .origin = block_id{static_cast<std::int32_t>(before)},
+                           .hash = nodes.link(node).hash,
+                           .parent_hash = before == no_node ? nodes.root(tag).hash : nodes.link(before).hash,
+                           .tokens = contents.tokens,
+                           .keys = contents.keys,
+                           .salt = tag,
+                           .group = static_cast<std::int32_t>(anchor()),
+                           .layers = group(anchor()).kind};
+      });
+    }
   }
 
   /// Gives back one reference. A block that no hit can find any more is freed with its last one.
@@ -282,16 +316,24 @@ class group_state {
         return;
       }
       detail::count<&cache_statistics::evictions>(state.counts, 1);
-      detail::report<event_kind::evicted>(state.events, [&] {
-        return cache_event{.block = block, .hash = state.nodes.link(state.nodes.deepest(block)).hash};
-      });
-      state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), [&](block_id other) {
+      const auto useless = [&](block_id other) {
         if (state.pool.state(other).listed()) {
           state.useless_.push_back(other);
         }
-      });
+      };
+      const auto retracted = [&](node_id node) { state.report_eviction(node); };
+      state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), useless, retracted);
     }
   };
+
+  void report_eviction(node_id node) noexcept {
+    detail::report<event_kind::evicted>(events, [&] {
+      return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
+                         .hash = nodes.link(node).hash,
+                         .group = static_cast<std::int32_t>(anchor()),
+                         .layers = group(anchor()).kind};
+    });
+  }
 
   /// Frees blocks that no hit can need since the last eviction; frees in turn what these make useless.
   void free_useless() noexcept {
@@ -330,7 +372,8 @@ class group_state {
     return least;
   }
 
-  std::vector<block_id> useless_;  // room for every block
+  std::vector<block_id> useless_;     // room for every block
+  std::vector<node_id> unannounced_;  // room for every node
 };
 
 }  // namespace pagedkv

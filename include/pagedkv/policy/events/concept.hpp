@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 
@@ -77,6 +78,11 @@ struct cache_event {
   std::int64_t num_tokens = 0;     // admitted: in the prompt; hit: cached; released: in the sequence
   std::int64_t num_blocks = 0;     // reset: gone; admitted: in the block table; hit: shared; refused: needed
   std::int64_t num_available = 0;  // blocks
+
+  // stored, evicted, in a cache with groups: which of them, and its kind. There, blocks are numbers of runs of
+  // `cache_config::block_size` tokens, which the group's own blocks hold several of.
+  std::int32_t group = -1;
+  group_kind layers = group_kind::full;
 };
 
 /// Where a cache and its request tracker report what they do. The caller constructs the stream and passes it to the
