@@ -37,6 +37,8 @@ template <class Defaults, class... Changes>
 class basic_kv_cache;
 template <class Defaults, class... Changes>
 class basic_group_cache;
+template <class Defaults, class... Policies>
+class basic_tiered_cache;
 template <class Cache, class Preemption>
 class request_tracker;
 

@@ -27,6 +27,9 @@
 
 namespace pagedkv {
 
+template <allocator Allocator, eviction_policy Eviction>
+struct basic_host_tier;
+
 struct default_policies {
   using element_type = float16;
   using locking_type = single_thread;
@@ -36,6 +39,7 @@ struct default_policies {
   using layout_type = nhd_layer_major;
   using hash_type = xxh3_hash;
   using events_type = no_events;
+  using host_tier_type = basic_host_tier<host_allocator, lru>;  // of caches with tiers
 };
 
 /// The cache with these policies, in any order, and with the default ones for all other axes: for example
@@ -46,6 +50,15 @@ using kv_cache = kv_cache_of<default_policies, Policies...>;
 /// The cache for models with several kinds of layers, with the same policies. Include `pagedkv/cache/group_cache.hpp`.
 template <class... Policies>
 using group_cache = group_cache_of<default_policies, Policies...>;
+
+/// Host memory as a tier of a `tiered_cache`.
+template <class Allocator = host_allocator, class Eviction = lru>
+using host_tier = basic_host_tier<Allocator, Eviction>;
+
+/// A cache with tiers behind its device: the policies of `kv_cache`, a `host_tier` and slower tiers, in any order.
+/// Include `pagedkv/tier/tiered_cache.hpp`.
+template <class... Policies>
+using tiered_cache = basic_tiered_cache<default_policies, Policies...>;
 
 /// The request tracker with its default policy.
 template <class Cache, class Preemption = recompute>

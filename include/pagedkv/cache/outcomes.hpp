@@ -14,6 +14,7 @@ struct admission {
   std::int64_t num_tokens = 0;  // the cached ones and the first chunk
   std::int64_t num_blocks = 0;
   std::int64_t num_new_blocks = 0;  // the last ones of the table; the others are prefix hits
+  std::int64_t num_loading_tokens = 0;  // behind the cached ones, on their way from a tier: see `tiered_cache::settle`
 };
 
 /// Result of `would_fit` for a prompt that fits.

@@ -6,8 +6,10 @@
 #include <pagedkv/device/copy_blocks.hpp>
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/event.hpp>
 #include <pagedkv/device/gather.hpp>
 #include <pagedkv/device/move_blocks.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -68,6 +70,25 @@ class hip_backend {
     return on_device([&] { return hip::move_blocks(view, pairs, in); });
   }
 
+  /// See `swaps_blocks`; the host's memory is pinned.
+  using host_memory = hip::pinned_allocator;
+  using mark = hip::event;
+
+  [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                         std::span<const block_pair> pairs, swap_direction direction,
+                                         stream in) noexcept {
+    const auto kind = direction == swap_direction::to_host ? runtime::device_to_host : runtime::host_to_device;
+    return on_device([&] { return hip::swap_blocks(from, to, pairs, kind, in); });
+  }
+  [[nodiscard]] mark make_mark() { return mark{device_}; }
+  [[nodiscard]] result<void> set_mark(mark& at, stream in) noexcept {
+    return on_device([&] { return at.record(in); });
+  }
+  [[nodiscard]] result<bool> reached(const mark& at) noexcept { return at.reached(); }
+  [[nodiscard]] result<void> wait_for(const mark& at, stream in) noexcept {
+    return on_device([&] { return at.hold(in); });
+  }
+
  private:
   template <class Operation>
   [[nodiscard]] result<void> on_device(Operation operation) noexcept {
@@ -79,6 +100,7 @@ class hip_backend {
   int device_;
 };
 
-static_assert(backend_for<hip_backend, float32> && attention_backend_for<hip_backend, float16, float32, float16>);
+static_assert(backend_for<hip_backend, float32> && swaps_blocks<hip_backend> &&
+              attention_backend_for<hip_backend, float16, float32, float16>);
 
 }  // namespace pagedkv

@@ -6,6 +6,7 @@
 #include <pagedkv/host/gather.hpp>
 #include <pagedkv/host/move_blocks.hpp>
 #include <pagedkv/host/workers.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 
 namespace pagedkv {
@@ -48,6 +49,18 @@ struct host_backend {
     return host::move_blocks(view, pairs);
   }
 
+  /// See `swaps_blocks`. Host memory is all there is, and copies are complete when they return.
+  struct mark {};
+
+  [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                         std::span<const block_pair> pairs, swap_direction, stream) noexcept {
+    return host::copy_blocks(from, to, pairs);
+  }
+  [[nodiscard]] mark make_mark() noexcept { return {}; }
+  [[nodiscard]] result<void> set_mark(mark&, stream) noexcept { return {}; }
+  [[nodiscard]] result<bool> reached(const mark&) noexcept { return true; }
+  [[nodiscard]] result<void> wait_for(const mark&, stream) noexcept { return {}; }
+
   /// See `host::attend`. Defined in `pagedkv/host/attend.hpp`, as vector code takes long to compile.
   template <element Element, element Input = float32, element Output = Input>
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
@@ -56,6 +69,6 @@ struct host_backend {
                                     const attention_options& options, stream on) noexcept;
 };
 
-static_assert(backend_for<host_backend, float32>);
+static_assert(backend_for<host_backend, float32> && swaps_blocks<host_backend>);
 
 }  // namespace pagedkv

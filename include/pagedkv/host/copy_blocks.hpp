@@ -28,4 +28,24 @@ inline void copy_block(const block_storage_view& view, block_pair pair) noexcept
   return {};
 }
 
+/// The same between two storages, of the same element and inner layout. Errors: `invalid_argument` for blocks or
+/// storages that do not fit, before anything is written.
+[[nodiscard]] inline result<void> copy_blocks(const block_storage_view& from, const block_storage_view& to,
+                                              std::span<const block_pair> pairs) noexcept {
+  if (from.layer_bytes() != to.layer_bytes() || from.num_layers != to.num_layers) {
+    return error{error_code::invalid_argument, "bytes of a block", to.layer_bytes() * to.num_layers,
+                 from.layer_bytes() * from.num_layers};
+  }
+  if (const auto checked = check_pairs(from, to, pairs); !checked) {
+    return checked;
+  }
+  const auto bytes = static_cast<std::size_t>(from.layer_bytes());
+  for (const auto& [source, destination] : pairs) {
+    for (auto layer = std::int32_t{0}; layer < from.num_layers; ++layer) {
+      std::memcpy(to.block(layer, destination), from.block(layer, source), bytes);
+    }
+  }
+  return {};
+}
+
 }  // namespace pagedkv::host

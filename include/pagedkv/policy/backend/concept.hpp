@@ -108,6 +108,29 @@ concept attention_backend_for =
       } noexcept -> std::same_as<result<void>>;
     };
 
+/// The direction of `swap_blocks`.
+enum class swap_direction : std::uint8_t { to_host, from_host };
+
+/// A backend that copies blocks between its storage and host memory, and tells when. Both views have the same element
+/// and inner layout; strides and number of blocks may differ. Tiers need it.
+///
+/// | requirement                                     | meaning                                                       |
+/// |-------------------------------------------------|---------------------------------------------------------------|
+/// | `b.swap_blocks(from, to, pairs, direction, on)` | copies blocks whole, in order of the stream; all or nothing   |
+/// | `B::mark`, `b.make_mark()`                      | a place in a stream, none yet; may throw `exception`          |
+/// | `b.set_mark(mark, on)`                          | puts it behind all that is enqueued in the stream             |
+/// | `b.reached(mark)`                               | whether all before it was executed; true while it has no place |
+/// | `b.wait_for(mark, on)`                          | lets later work in the stream wait for it; does not wait      |
+template <class B>
+concept swaps_blocks = backend<B> && requires(B b, const block_storage_view& view, std::span<const block_pair> pairs,
+                                              typename B::stream stream, typename B::mark& mark) {
+  { b.swap_blocks(view, view, pairs, swap_direction::to_host, stream) } noexcept -> std::same_as<result<void>>;
+  { b.make_mark() } -> std::same_as<typename B::mark>;
+  { b.set_mark(mark, stream) } noexcept -> std::same_as<result<void>>;
+  { b.reached(mark) } noexcept -> std::same_as<result<bool>>;
+  { b.wait_for(mark, stream) } noexcept -> std::same_as<result<void>>;
+};
+
 struct backend_axis {
   template <class Policy>
   static constexpr bool takes = backend<Policy>;

@@ -1,0 +1,147 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The numbered places of one tier: which node has its record in each, and which record goes first when none is free.
+/// A record is in the policy's order while it is *ranked*. Not thread-safe; only the constructor allocates.
+template <eviction_policy Eviction>
+class record_places {
+ public:
+  /// Throws `std::bad_alloc`.
+  explicit record_places(std::int32_t num_places)
+      : policy_(std::max(num_places, 1)), places_(static_cast<std::size_t>(num_places)) {
+    free_.reserve(places_.size());
+    for (auto place = num_places; place > 0; --place) {
+      free_.push_back(place - 1);
+    }
+  }
+
+  [[nodiscard]] std::int32_t num_places() const noexcept { return static_cast<std::int32_t>(places_.size()); }
+  [[nodiscard]] std::int32_t num_taken() const noexcept {
+    return static_cast<std::int32_t>(places_.size() - free_.size());
+  }
+  [[nodiscard]] node_id owner(std::int32_t place) const noexcept { return at(place).owner; }
+  [[nodiscard]] bool ranked(std::int32_t place) const noexcept { return at(place).ranked; }
+
+  /// A place for a node's record, or −1. Where none is free, `may_go(node)` answers for other nodes as an eviction
+  /// offer does, and the record of the first that is `taken` goes: `gone(node, place)`.
+  template <class MayGo, class Gone>
+  [[nodiscard]] std::int32_t take(node_id node, MayGo&& may_go, Gone&& gone) noexcept {
+    if (free_.empty()) {
+      const auto place = victim(may_go);
+      if (place < 0) {
+        return -1;
+      }
+      const auto before = at(place).owner;
+      at(place) = {};
+      gone(before, place);
+      free_.push_back(place);
+    }
+    const auto place = free_.back();
+    free_.pop_back();
+    at(place).owner = node;
+    return place;
+  }
+
+  /// A given place that is free, for a record that was found in it. Linear in the free places.
+  [[nodiscard]] bool claim(std::int32_t place, node_id node) noexcept {
+    const auto found = std::ranges::find(free_, place);
+    if (found == free_.end()) {
+      return false;
+    }
+    free_.erase(found);
+    at(place).owner = node;
+    return true;
+  }
+
+  void give_back(std::int32_t place) noexcept {
+    auto& there = at(place);
+    if (there.tracked) {
+      policy_.erase(to_id(place));
+    }
+    there = {};
+    free_.push_back(place);
+  }
+
+  /// Puts a record into the order, as the newest.
+  void rank(std::int32_t place, std::uint64_t hash, std::uint32_t depth) noexcept {
+    auto& there = at(place);
+    if (!there.ranked) {
+      there.ranked = there.tracked = true;
+      policy_.insert(to_id(place), {.hash = hash, .depth = depth, .priority = 50});
+    }
+  }
+  /// Takes it out: the device has the contents, too.
+  void unrank(std::int32_t place) noexcept {
+    auto& there = at(place);
+    if (there.ranked) {
+      there.ranked = false;
+      policy_.remove(to_id(place));
+    }
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return policy_.metadata_bytes() + places_.capacity() * sizeof(place_facts) +
+           free_.capacity() * sizeof(std::int32_t);
+  }
+
+ private:
+  // Records outside the order that are looked at when the order has none to give.
+  static constexpr auto max_scanned = std::size_t{64};
+
+  struct place_facts {
+    node_id owner = no_node;
+    bool ranked = false;
+    bool tracked = false;  // by the policy, since it was ranked first
+  };
+
+  [[nodiscard]] static block_id to_id(std::int32_t place) noexcept { return block_id{place}; }
+  [[nodiscard]] place_facts& at(std::int32_t place) noexcept { return places_[static_cast<std::size_t>(place)]; }
+  [[nodiscard]] const place_facts& at(std::int32_t place) const noexcept {
+    return places_[static_cast<std::size_t>(place)];
+  }
+
+  /// A place in use whose record may go, with no trace of it in the policy.
+  template <class MayGo>
+  [[nodiscard]] std::int32_t victim(MayGo& may_go) noexcept {
+    struct offer {
+      record_places& places;
+      MayGo& may_go;
+      eviction_answer operator()(block_id place) const noexcept { return may_go(places.owner_of(place), false); }
+      eviction_answer operator()(block_id place, evict_anyway_t) const noexcept {
+        return may_go(places.owner_of(place), true);
+      }
+    };
+    if (const auto found = policy_.victim(offer{*this, may_go}, timestamp{}); found != no_block) {
+      return static_cast<std::int32_t>(found);
+    }
+    for (auto tries = std::min(max_scanned, places_.size()); tries > 0; --tries) {
+      hand_ = (hand_ + 1) % places_.size();
+      const auto place = static_cast<std::int32_t>(hand_);
+      if (at(place).owner != no_node && may_go(at(place).owner, true) == eviction_answer::taken) {
+        if (at(place).tracked) {
+          policy_.erase(to_id(place));
+        }
+        return place;
+      }
+    }
+    return -1;
+  }
+  [[nodiscard]] node_id owner_of(block_id place) const noexcept { return places_[to_index(place)].owner; }
+
+  Eviction policy_;
+  std::vector<place_facts> places_;
+  std::vector<std::int32_t> free_;
+  std::size_t hand_ = 0;
+};
+
+}  // namespace pagedkv

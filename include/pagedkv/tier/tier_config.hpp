@@ -1,0 +1,46 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace pagedkv {
+
+/// When blocks are written to host memory, and from there to slower tiers.
+enum class write_policy : std::uint8_t {
+  on_eviction,   // write-back: when the device evicts them
+  through,       // write-through: when they are committed
+  through_hits,  // write-through, from the k-th sequence on that shares them
+};
+
+/// Options of a `tiered_cache`.
+struct tier_config {
+  std::string model;  // the engine's name for the weights that compute K/V; of other weights, nothing is read
+  write_policy write = write_policy::on_eviction;
+  std::uint32_t hits_before_write = 2;  // k of `through_hits`
+  bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
+
+  std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
+  std::int32_t ask_ahead = 0;                  // blocks that a tier without places is asked for unheard; see docs/tiers.md
+  std::int32_t queue_records = 256;            // transfers in flight for each tier; more are lost writes and misses
+  bool threads = true;                         // false: transfers run in `run_transfers` only
+};
+
+/// Errors: `invalid_argument`.
+[[nodiscard]] inline result<void> validate(const tier_config& config) noexcept {
+  if (config.exclusive && config.write != write_policy::on_eviction) {
+    return error{error_code::invalid_argument, "tier_config.exclusive, which writes on eviction only: tier_config.write",
+                 static_cast<std::int64_t>(config.write), static_cast<std::int64_t>(write_policy::on_eviction)};
+  }
+  if (config.queue_records < 1) {
+    return error{error_code::invalid_argument, "tier_config.queue_records", config.queue_records, 1};
+  }
+  if (config.ask_ahead < 0 || config.prefill_tokens_per_second < 0) {
+    return error{error_code::invalid_argument, "tier_config.ask_ahead or .prefill_tokens_per_second", -1, 0};
+  }
+  return {};
+}
+
+}  // namespace pagedkv

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <pagedkv/metrics/metric.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// A snapshot of one tier; counters begin at construction. Records that came in and have not gone are there:
+/// `written + adopted + loaded_into == num_records + evictions + dropped`.
+struct tier_statistics {
+  std::int64_t num_places = 0;
+  std::int64_t num_records = 0;
+  std::int64_t hit_blocks = 0;
+  std::int64_t hit_tokens = 0;
+  std::int64_t written = 0;
+  std::int64_t adopted = 0;
+  std::int64_t loaded_into = 0;
+  std::int64_t evictions = 0;
+  std::int64_t dropped = 0;
+  std::int64_t lost_writes = 0;
+  std::int64_t loads = 0;
+  std::int64_t missing_loads = 0;
+  std::int64_t failed_loads = 0;
+  std::int64_t refused_loads = 0;
+};
+
+namespace detail {
+
+[[nodiscard]] constexpr auto tier_metrics() {
+  using enum metric_kind;
+  using rows = metrics_builder<tier_statistics>;
+  using all = tier_statistics;
+  return std::array{
+      rows::row<&all::num_places>({gauge, "tier_places", "", "Records that the tier has room for; 0 if it says none."}),
+      rows::row<&all::num_records>({gauge, "tier_records", "", "Records that the cache knows in the tier."}),
+      rows::row<&all::hit_blocks>({counter, "tier_hit", "blocks", "Blocks that sequences took from the tier."}),
+      rows::row<&all::hit_tokens>({counter, "tier_hit", "tokens", "Tokens in these blocks."}),
+      rows::row<&all::written>({counter, "tier_written", "", "Records written, acknowledged by the tier."}),
+      rows::row<&all::adopted>({counter, "tier_adopted", "", "Records found in the tier when it was attached."}),
+      rows::row<&all::loaded_into>({counter, "tier_loaded_into", "", "Records that came in from a slower tier."}),
+      rows::row<&all::evictions>({counter, "tier_evicted", "", "Records that made room for others."}),
+      rows::row<&all::dropped>({counter, "tier_dropped", "", "Records that were invalid, or of use no more."}),
+      rows::row<&all::lost_writes>({counter, "tier_lost_writes", "", "Records that should be there, and are not."}),
+      rows::row<&all::loads>({counter, "tier_loads", "", "Records read whole."}),
+      rows::row<&all::missing_loads>({counter, "tier_missing_loads", "", "Records asked for that the tier lacks."}),
+      rows::row<&all::failed_loads>({counter, "tier_failed_loads", "", "Reads that failed, or brought other bytes."}),
+      rows::row<&all::refused_loads>({counter, "tier_refused_loads", "", "Records not read for want of room."}),
+  };
+}
+
+}  // namespace detail
+
+template <>
+inline constexpr auto metrics_of<tier_statistics> = detail::tier_metrics();
+
+static_assert(sizeof(tier_statistics) == metrics_of<tier_statistics>.size() * sizeof(std::int64_t),
+              "every field has a row in its table");
+
+}  // namespace pagedkv

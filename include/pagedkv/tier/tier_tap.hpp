@@ -1,0 +1,74 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/storage/view.hpp>
+
+#include <span>
+#include <utility>
+
+namespace pagedkv::detail {
+
+/// The events policy of a cache with tiers: tells the store what it has to know, and passes on what the user's own
+/// stream takes.
+template <events Events, class Store>
+class tier_tap {
+ public:
+  static constexpr auto kinds = prefix_event_kinds | event_kinds{event_kind::hit} | Events::kinds;
+
+  explicit tier_tap(Events user) : user_(std::move(user)) {}
+
+  void attach(Store& store) noexcept { store_ = &store; }
+  [[nodiscard]] Events& user() noexcept { return user_; }
+
+  void emit(const cache_event& event) noexcept {
+    switch (event.kind) {
+      case event_kind::stored: store_->stored(event); break;
+      case event_kind::evicted: store_->evicted(event.block); break;
+      case event_kind::reset: store_->reset(); break;
+      case event_kind::hit: store_->shared(event.block); break;
+      default: break;
+    }
+    if (Events::kinds.contains(event.kind)) {
+      user_.emit(event);
+    }
+  }
+
+ private:
+  [[no_unique_address]] Events user_;
+  Store* store_ = nullptr;
+};
+
+/// The backend of a cache with tiers: victims are copied out before the cache itself writes to their blocks, or gives
+/// back their memory.
+template <backend Backend, class Store>
+class saving_backend : public Backend {
+ public:
+  using stream = typename Backend::stream;
+
+  explicit saving_backend(Backend backend) : Backend(std::move(backend)) {}
+
+  void attach(Store& store) noexcept { store_ = &store; }
+
+  [[nodiscard]] result<void> synchronize(stream on) noexcept {
+    store_->flush(on);
+    return Backend::synchronize(on);
+  }
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    store_->flush(on);
+    return Backend::copy_blocks(view, pairs, on);
+  }
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    store_->flush(on);
+    return Backend::move_blocks(view, pairs, on);
+  }
+
+ private:
+  Store* store_ = nullptr;
+};
+
+}  // namespace pagedkv::detail

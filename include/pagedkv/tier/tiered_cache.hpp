@@ -1,0 +1,597 @@
+#pragma once
+
+#include <pagedkv/cache/kv_cache.hpp>
+#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
+#include <pagedkv/detail/random_seed.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/slower_tiers.hpp>
+#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
+#include <pagedkv/tier/tier_store.hpp>
+#include <pagedkv/tier/tier_tap.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+namespace detail {
+
+template <class List>
+struct tuple_of;
+template <class... Types>
+struct tuple_of<policy_list<Types...>> {
+  using type = std::tuple<Types...>;
+};
+
+/// The first host tier in a list, or the default.
+template <class Defaults, class...>
+struct host_tier_among {
+  using type = typename Defaults::host_tier_type;
+};
+template <class Defaults, class First, class... Rest>
+struct host_tier_among<Defaults, First, Rest...> : host_tier_among<Defaults, Rest...> {};
+template <class Defaults, class First, class... Rest>
+  requires is_host_tier<First>
+struct host_tier_among<Defaults, First, Rest...> {
+  using type = First;
+};
+
+/// Whether a backend reaches the host tier's memory: one that reaches only some memory names its allocator.
+template <class Backend, class Host>
+inline constexpr bool is_reached_by = true;
+template <class Backend, class Host>
+  requires requires { typename Backend::host_memory; }
+inline constexpr bool is_reached_by<Backend, Host> =
+    std::is_base_of_v<typename Backend::host_memory, typename Host::allocator_type>;
+
+template <class Defaults, class Host, class Slower, class Policies>
+struct tiered_types;
+template <class Defaults, class Host, class... Slower, class... Policies>
+struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies...>> {
+  using set = checked_policy_set<cache_axes, Defaults, Policies...>;
+  template <class Axis>
+  using on = typename set::template on<Axis>;
+
+  static_assert(!on<locking_axis>::family::concurrent || on<locking_axis>::waits_for_sequence,
+                "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`");
+  static_assert(swaps_blocks<on<backend_axis>>,
+                "this backend copies no blocks to host memory, which tiers need: use `host_backend` or `hip_backend`");
+  static_assert(is_reached_by<on<backend_axis>, Host>,
+                "the device reaches only memory that it knows: add host_tier<hip::pinned_allocator>, with an eviction "
+                "policy if not `lru`");
+  static_assert(provides_memory<on<allocator_axis>>, "a cache with tiers has memory: leave `no_memory` out");
+
+  using store = tier_store<on<backend_axis>, on<hash_axis>, Host, Slower...>;
+  using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
+                            saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>,
+                            tier_tap<on<events_axis>, store>>;
+};
+
+template <class Defaults, class... Policies>
+struct tiered_parts {
+  template <class Policy>
+  static constexpr bool is_slower = tier<Policy>;
+  template <bool Takes, class Policy>
+  using only = std::conditional_t<Takes, policy_list<Policy>, policy_list<>>;
+
+  using host = typename host_tier_among<Defaults, Policies...>::type;
+  using slower = decltype((policy_list<>{} + ... + only<is_slower<Policies>, Policies>{}));
+  using rest =
+      decltype((policy_list<>{} + ... + only<!is_slower<Policies> && !is_host_tier<Policies>, Policies>{}));
+  using types = tiered_types<Defaults, host, slower, rest>;
+};
+
+}  // namespace detail
+
+/// How far a sequence's load has come.
+struct load_progress {
+  std::int64_t num_loaded_tokens = 0;   // `settle` would add them now
+  std::int64_t num_loading_tokens = 0;  // still on their way, behind these
+  [[nodiscard]] bool done() const noexcept { return num_loading_tokens == 0; }
+};
+
+/// A paged cache with tiers behind its device: host memory, and slower tiers that read and write through it. Blocks
+/// that the device evicts go there and come back, as docs/tiers.md describes. Operations that are not described here are
+/// those of `kv_cache`. Those that may evict copy blocks on their stream: new owners write on it, or behind it.
+///
+/// A tier never fails a request: what cannot be loaded is computed. Nothing but `wait` waits for a tier.
+///
+/// Thread safety: that of the locking policy, `lock_free` excepted; operations that change the cache lock it whole.
+template <class Defaults, class... Policies>
+class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::types::cache {
+  using parts = detail::tiered_parts<Defaults, Policies...>;
+  using device = typename parts::types::cache;
+  using store_type = typename parts::types::store;
+
+ public:
+  using element_type = typename device::element_type;
+  using locking_type = typename device::locking_type;
+  using eviction_type = typename device::eviction_type;
+  using allocator_type = typename device::allocator_type;
+  using layout_type = typename device::layout_type;
+  using hash_type = typename device::hash_type;
+  using backend_type = typename parts::types::template on<backend_axis>;
+  using events_type = typename parts::types::template on<events_axis>;
+  using host_tier_type = typename parts::host;
+  using slower_tiers_type = typename detail::tuple_of<typename parts::slower>::type;
+  using stream = typename device::stream;
+  using clock = std::chrono::steady_clock;
+
+  static constexpr auto num_tiers = store_type::num_tiers;
+  static constexpr bool uses_priority = device::uses_priority;
+  static constexpr bool has_memory = true;
+
+  /// `slower`: the fastest first. Throws what the constructor of `kv_cache` throws, and `exception` for invalid options
+  /// or when the host tier's allocator is exhausted.
+  basic_tiered_cache(const cache_config& config, tier_config tiers, host_tier_type host, slower_tiers_type slower = {},
+                     allocator_type memory = allocator_type{}, backend_type backend = backend_type{},
+                     events_type events = events_type{})
+      : device(with_seed(config), std::move(memory), typename device::backend_type{std::move(backend)},
+               typename device::events_type{std::move(events)}),
+        store_({config.capacity(), config.block_size, device::config().hash_seed}, valid(tiers), device::backend(),
+               device::view(), make_record_format(device::view(), element_type::name, tiers.model), std::move(host),
+               std::move(slower)) {
+    device::backend().attach(store_);
+    device::events().attach(store_);
+  }
+
+  /// As `kv_cache::create_sequence`. Records in host memory that continue what the device has are copied to the
+  /// sequence's own blocks, on `on`, and count as cached. Records in slower tiers begin to load, up to
+  /// `num_loading_tokens` behind the cached ones: see `settle`. Errors: those of `kv_cache`; none of a tier's.
+  [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
+                                                  const sequence_options& options = default_sequence_options,
+                                                  stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.forget_shared();
+    auto made = device::create_sequence(prompt, options);
+    if (made) {
+      store_.note_hits();
+      if (store_.may_know()) {
+        continue_from_tiers(*made, prompt, options, on);
+      }
+    }
+    store_.flush(on);
+    return made;
+  }
+
+  /// How far a load has come. Zeros when nothing is loaded for the sequence.
+  [[nodiscard]] load_progress poll(sequence_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.progress();
+    return progress_of(id);
+  }
+  /// Goes on with transfers of all sequences. For a scheduler with nothing else to do: writes begin when the device has
+  /// executed the copies before them, and something has to look.
+  void poll() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.progress();
+  }
+
+  /// Waits until a sequence's load is done, or the deadline.
+  load_progress wait(sequence_id id, typename clock::time_point deadline = clock::time_point::max()) noexcept {
+    return wait_until([&] { return poll(id).done(); }, deadline), poll(id);
+  }
+  /// Waits until no transfer to or from a slower tier is under way, or the deadline; whether there is none.
+  bool wait_idle(typename clock::time_point deadline = clock::time_point::max()) noexcept {
+    return wait_until([&] { return !is_busy(); }, deadline);
+  }
+  /// Executes waiting transfers here, where `tier_config::threads` is false; returns how many.
+  std::size_t run_transfers() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto num_run = store_.run_transfers();
+    store_.progress();
+    return num_run;
+  }
+
+  /// Ends a load: copies what has arrived without a gap to the sequence's blocks, on `on`, and commits it. Returns the
+  /// number of tokens with K/V; those behind are to be computed. Call it before any of them is. Without a load, it
+  /// changes nothing. Errors: `unknown_sequence`, `sequence_busy`.
+  [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.progress();
+    const auto found = device::describe(id);
+    if (!found) {
+      return found.error();
+    }
+    auto num_tokens = found->num_computed_tokens;
+    if (const auto ending = loads_.extract(id)) {
+      const auto& load = ending.mapped();
+      if (num_tokens == first_token(load)) {
+        const auto most = most_blocks(found->num_tokens, load.first);
+        num_tokens += bring(id, load, std::min(num_ready(load), most), on) * block_size();
+      }
+      std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
+      store_.flush(on);
+    }
+    return num_tokens;
+  }
+
+  [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::append(id, next, on);
+    flush(on);
+    return done;
+  }
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::append(id, run, on);
+    flush(on);
+    return done;
+  }
+  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::reserve_slots(id, num_ahead, on);
+    flush(on);
+    return done;
+  }
+  [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
+                                                   stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::append_batch(entries, out, on);
+    flush(on);
+    return done;
+  }
+  /// As `kv_cache::commit`; what is written through is copied on `on`.
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::commit(id, num_tokens);
+    flush(on);
+    return done;
+  }
+
+  /// As `kv_cache::drop_before`, but keeps the last full block that was committed, which the next one continues.
+  [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto found = device::describe(id);
+    if (!found) {
+      return found.error();
+    }
+    const auto last = std::max(found->num_computed_tokens / block_size() - 1, std::int64_t{0}) * block_size();
+    return device::drop_before(id, num_tokens <= found->num_computed_tokens ? std::min(num_tokens, last) : num_tokens);
+  }
+
+  [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::release(id, hint);
+    if (done && !loads_.empty()) {
+      if (const auto ending = loads_.extract(id)) {
+        std::ranges::for_each(ending.mapped().nodes, [&](node_id node) { store_.let_go(node); });
+      }
+    }
+    return done;
+  }
+
+  /// In all tiers. A store that others write to, too, may offer the contents again: see docs/tiers.md.
+  std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return invalidate([&] {
+      store_.invalidate_prefix(run, salt);
+      return device::invalidate_prefix(run, salt);
+    });
+  }
+  std::int64_t invalidate_salt(salt salt) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return invalidate([&] {
+      store_.invalidate_salt(salt);
+      return device::invalidate_salt(salt);
+    });
+  }
+  [[nodiscard]] result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return invalidate([&] { return device::invalidate_blocks(blocks); });
+  }
+  /// Forgets the records of all tiers, too.
+  [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return device::reset_prefix_cache();
+  }
+
+  [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto moves = device::compact(on);
+    rename(moves);
+    return moves;
+  }
+  [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto num_evicted = device::evict(blocks, step);
+    store_.flush(on);
+    return num_evicted;
+  }
+  /// As `kv_cache::resize`. Blocks that are evicted because their memory goes are lost.
+  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto moves = device::resize(num_blocks, on);
+    if constexpr (resizable_allocator<allocator_type>) {
+      store_.forget_pending();
+    } else {
+      store_.flush(on);
+    }
+    rename(moves);
+    return moves;
+  }
+
+  using device::advance_time;
+  using device::block_table;
+  using device::begin_step;
+  using device::common_prefix;
+  using device::describe;
+  using device::fewest_to_release;
+  using device::find_prefix;
+  using device::fork;
+  using device::gain_of_releasing;
+  using device::hash_blocks;
+  using device::num_available_blocks;
+  using device::num_free_blocks;
+  using device::pin;
+  using device::read;
+  using device::retire_step;
+  using device::slot_mapping;
+  using device::statistics;
+  using device::time;
+  using device::truncate;
+  using device::unpin;
+  using device::unpin_all;
+  using device::update;
+  using device::view;
+  using device::would_fit;
+  using device::write;
+
+  [[nodiscard]] const cache_config& config() const noexcept { return device::config(); }
+  [[nodiscard]] std::int32_t num_blocks() const noexcept { return device::num_blocks(); }
+  [[nodiscard]] backend_type& backend() noexcept { return device::backend(); }
+  [[nodiscard]] events_type& events() noexcept { return device::events().user(); }
+
+  /// Of the tier with this number: 0 is host memory, then the slower ones.
+  [[nodiscard]] tier_statistics tier(std::size_t number) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return store_.statistics(number);
+  }
+  static constexpr std::array<std::string_view, num_tiers> tier_names =
+      []<class... Slower>(const std::tuple<Slower...>*) {
+        return std::array<std::string_view, num_tiers>{host_tier_type::name, Slower::name...};
+      }(static_cast<const slower_tiers_type*>(nullptr));
+
+  [[nodiscard]] memory_profile memory() const noexcept {
+    auto profile = device::memory();
+    profile.index += static_cast<std::int64_t>(store_.metadata_bytes());
+    return profile;
+  }
+  /// Of the host tier's records.
+  [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.host_bytes(); }
+
+  [[nodiscard]] std::vector<std::string> check_invariants() {
+    const auto guard = exclusive_guard{mutex_};
+    auto broken = device::check_invariants();
+    auto num_held = std::size_t{0};
+    for (const auto& [id, load] : loads_) {
+      num_held += load.nodes.size();
+    }
+    for (auto& sentence : store_.check_invariants(num_held)) {
+      broken.push_back(std::move(sentence));
+    }
+    return broken;
+  }
+
+ private:
+  using mutex_type = std::conditional_t<std::is_same_v<typename locking_type::cache_mutex, no_mutex> &&
+                                            !locking_type::family::concurrent,
+                                        no_mutex, std::mutex>;
+
+  /// Nodes that a sequence waits for, each held.
+  struct sequence_load {
+    std::size_t first = 0;  // block of the sequence
+    std::vector<node_id> nodes;
+    std::vector<std::int8_t> sources;  // tiers
+  };
+
+  [[nodiscard]] static cache_config with_seed(cache_config config) {
+    if (config.hash_seed == 0) {
+      config.hash_seed = detail::random_seed() | 1;  // the directory's hashes are the device's
+    }
+    return config;
+  }
+  [[nodiscard]] static const tier_config& valid(const tier_config& tiers) {
+    validate(tiers).value();
+    return tiers;
+  }
+
+  [[nodiscard]] std::int64_t block_size() const noexcept { return device::config().block_size; }
+  [[nodiscard]] std::int64_t first_token(const sequence_load& load) const noexcept {
+    return static_cast<std::int64_t>(load.first) * block_size();
+  }
+  /// Blocks from `first` on that leave a token to compute.
+  [[nodiscard]] std::size_t most_blocks(std::int64_t num_tokens, std::size_t first) const noexcept {
+    const auto most = std::max(num_tokens - 1, std::int64_t{0}) / block_size();
+    return static_cast<std::size_t>(std::max(most - static_cast<std::int64_t>(first), std::int64_t{0}));
+  }
+
+  void flush(stream on) noexcept {
+    if (store_.has_pending()) [[unlikely]] {
+      store_.flush(on);
+    }
+  }
+
+  /// Takes from the tiers what continues a new sequence's device blocks.
+  [[gnu::noinline]] void continue_from_tiers(admission& made, const token_run& prompt, const sequence_options& options,
+                                             stream on) noexcept {
+    store_.progress();
+    const auto first = static_cast<std::size_t>(made.num_cached_tokens / block_size());
+    const auto plan = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
+                                          options.max_cached_tokens, options.first_chunk};
+    auto chain = store_.match(prompt, options.salt, first, plan.max_hits());
+    if (chain.empty()) {
+      return;
+    }
+    lengthen(made, prompt, plan.length(first + chain.size()), on);
+    store_.flush(on);  // victims go before their blocks get other contents
+    const auto usable = std::min(chain.size(), most_blocks(made.num_tokens, first));
+    const auto in_host = std::ranges::find_if_not(chain.first(usable),
+                                                  [&](node_id node) { return store_.in_host_memory(node); });
+    const auto at_once = static_cast<std::size_t>(in_host - chain.begin());
+    auto now = sequence_load{};
+    now.first = first;
+    const auto num_brought =
+        detail::with_memory([&] { return now.nodes.assign(chain.begin(), in_host), now.sources.resize(at_once), true; },
+                            false)
+            ? bring(made.id, now, at_once, on)
+            : 0;
+    made.num_cached_tokens += num_brought * block_size();
+    auto num_kept = std::size_t{0};
+    if (num_brought == static_cast<std::int64_t>(at_once)) {
+      num_kept = begin_load(made.id, first + at_once, chain.subspan(at_once, usable - at_once));
+      made.num_loading_tokens = static_cast<std::int64_t>(num_kept) * block_size();
+    }
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      if (i < at_once || i >= at_once + num_kept) {
+        store_.let_go(chain[i]);
+      }
+    }
+    store_.progress();
+  }
+
+  /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when there
+  /// is no room.
+  void lengthen(admission& made, const token_run& prompt, std::int64_t num_tokens, stream on) noexcept {
+    if (num_tokens <= made.num_tokens) {
+      return;
+    }
+    const auto more = prompt.tokens.subspan(static_cast<std::size_t>(made.num_tokens),
+                                            static_cast<std::size_t>(num_tokens - made.num_tokens));
+    if (device::append(made.id, token_run{more}, on)) {
+      const auto num_blocks = (num_tokens + block_size() - 1) / block_size();
+      made.num_new_blocks += num_blocks - made.num_blocks;
+      made.num_blocks = num_blocks;
+      made.num_tokens = num_tokens;
+    }
+  }
+
+  /// Copies the first records of a load, which are in host memory, to the sequence's blocks, and commits them. Returns
+  /// how many: all or none.
+  [[nodiscard]] std::int64_t bring(sequence_id id, const sequence_load& load, std::size_t count, stream on) noexcept {
+    if (count == 0) {
+      return 0;
+    }
+    const auto table = [&]() -> std::size_t {
+      blocks_.resize(static_cast<std::size_t>(device::config().capacity()));
+      const auto size = device::block_table(id, blocks_, load.first);
+      return size ? *size - load.first : 0;
+    };
+    if (detail::with_memory(table, std::size_t{0}) < count) {
+      return 0;
+    }
+    const auto nodes = std::span{load.nodes}.first(count);
+    const auto end = first_token(load) + static_cast<std::int64_t>(count) * block_size();
+    if (!store_.copy_to_device(nodes, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
+      return 0;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      store_.count_hit(load.sources[i]);
+    }
+    return static_cast<std::int64_t>(count);
+  }
+
+  /// Begins to load these records, of which each is held, as far as there is room; returns how many stay held.
+  [[nodiscard]] std::size_t begin_load(sequence_id id, std::size_t first, std::span<const node_id> nodes) noexcept {
+    if (nodes.empty() || !store_.worth_loading(nodes)) {
+      return 0;
+    }
+    const auto begin = [&] {
+      auto& load = loads_[id];
+      load.first = first;
+      load.nodes.reserve(nodes.size());
+      load.sources.reserve(nodes.size());
+      for (const auto node : nodes) {
+        const auto there = store_.in_host_memory(node);
+        if (!there && !store_.is_loading(node) && !store_.load(node)) {
+          break;
+        }
+        load.nodes.push_back(node);
+        load.sources.push_back(there ? std::int8_t{0} : store_.source(node));
+      }
+      const auto count = load.nodes.size();
+      if (count == 0) {
+        loads_.erase(id);
+      }
+      return count;
+    };
+    return detail::with_memory(begin, std::size_t{0});
+  }
+
+  [[nodiscard]] std::size_t num_ready(const sequence_load& load) const noexcept {
+    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.in_host_memory(node); });
+    return static_cast<std::size_t>(end - load.nodes.begin());
+  }
+  [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) {
+      return {};
+    }
+    const auto& nodes = found->second.nodes;
+    const auto ready = num_ready(found->second);
+    const auto under_way = std::find_if_not(nodes.begin() + static_cast<std::ptrdiff_t>(ready), nodes.end(),
+                                            [&](node_id node) {
+                                              return store_.is_loading(node) || store_.in_host_memory(node);
+                                            });
+    const auto all = under_way - nodes.begin();
+    return {static_cast<std::int64_t>(ready) * block_size(),
+            (all - static_cast<std::ptrdiff_t>(ready)) * block_size()};
+  }
+
+  [[nodiscard]] bool is_busy() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.progress();
+    return store_.is_busy();
+  }
+  template <class Done>
+  bool wait_until(Done&& done, typename clock::time_point deadline) noexcept {
+    for (;;) {
+      const auto seen = store_.signal().count();
+      if (done()) {
+        return true;
+      }
+      if (clock::now() >= deadline) {
+        return false;
+      }
+      if (run_transfers() == 0) {
+        // A device's copies end without a signal.
+        store_.signal().wait(seen, std::min(deadline, clock::now() + std::chrono::milliseconds{1}));
+      }
+    }
+  }
+
+  template <class Invalidate>
+  auto invalidate(Invalidate&& operation) noexcept {
+    store_.begin_invalidation();
+    auto answer = operation();
+    store_.end_invalidation();
+    return answer;
+  }
+
+  void rename(const result<std::vector<block_pair>>& moves) noexcept {
+    if (moves) {
+      store_.rename_blocks(*moves);
+    }
+  }
+
+  [[no_unique_address]] mutable mutex_type mutex_;
+  store_type store_;
+  std::unordered_map<sequence_id, sequence_load> loads_;
+  std::vector<block_id> blocks_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/tier/record.hpp>
+#include <pagedkv/tier/record_format.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// One record to write to a tier or to read from it, and how that ended.
+struct record_job {
+  record_transfer transfer;
+  record_identity identity;      // its contents stay where they are until the job is done
+  node_id node = no_node;        // the caller's, as the next
+  std::int32_t host_place = -1;  // of the bytes
+  bool writes = false;
+  bool sealed = false;  // a write whose bytes have their header already
+  transfer_outcome outcome = transfer_outcome::failed;
+  bool damaged = false;  // a read brought other bytes than were asked for
+};
+
+/// Wakes threads that wait for any of several queues.
+class transfer_signal {
+ public:
+  void notify() noexcept {
+    {
+      const auto lock = std::lock_guard{mutex_};
+      ++count_;
+    }
+    changed_.notify_all();
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept {
+    const auto lock = std::lock_guard{mutex_};
+    return count_;
+  }
+  /// Until a notification after `count` was read, or the deadline.
+  void wait(std::uint64_t count, std::chrono::steady_clock::time_point deadline) noexcept {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait_until(lock, deadline, [&] { return count_ != count; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t count_ = 0;
+};
+
+/// Executes the transfers of one tier, reads first, in batches: on a thread of its own, or in calls of `run`. It seals
+/// records before it writes them, and verifies what it reads. One caller's thread pushes and pops; it never waits for
+/// the tier.
+template <tier Tier>
+class transfer_queue {
+ public:
+  /// `capacity`: jobs that were pushed and not popped. Throws `std::bad_alloc`, `std::system_error`.
+  transfer_queue(Tier tier, record_format format, std::size_t capacity, bool threaded, transfer_signal& signal)
+      : tier_(std::move(tier)), format_(std::move(format)), capacity_(capacity), signal_(signal) {
+    for (auto* list : {&reads_, &writes_, &done_, &batch_}) {
+      list->reserve(capacity);
+    }
+    transfers_.reserve(max_batch);
+    outcomes_.reserve(max_batch);
+    if (threaded) {
+      thread_ = std::thread{[this] { serve(); }};
+    }
+  }
+  transfer_queue(const transfer_queue&) = delete;
+  transfer_queue& operator=(const transfer_queue&) = delete;
+
+  /// Waits for the batch that is being executed; drops the rest.
+  ~transfer_queue() {
+    if (thread_.joinable()) {
+      {
+        const auto lock = std::lock_guard{mutex_};
+        stopping_ = true;
+      }
+      wake_.notify_one();
+      thread_.join();
+    }
+  }
+
+  /// False when full.
+  [[nodiscard]] bool try_push(const record_job& job) noexcept {
+    {
+      const auto lock = std::lock_guard{mutex_};
+      if (num_inside_ == capacity_) {
+        return false;
+      }
+      ++num_inside_;
+      (job.writes ? writes_ : reads_).push_back(job);
+    }
+    wake_.notify_one();
+    return true;
+  }
+
+  /// A job that is done; false when there is none.
+  [[nodiscard]] bool try_pop(record_job& job) noexcept {
+    if (num_done_.load(std::memory_order_acquire) == 0) {
+      return false;
+    }
+    const auto lock = std::lock_guard{mutex_};
+    job = done_.back();
+    done_.pop_back();
+    num_done_.store(done_.size(), std::memory_order_release);
+    --num_inside_;
+    return true;
+  }
+
+  /// Executes one batch on the caller's thread; returns its size. For queues without a thread.
+  std::size_t run() noexcept {
+    auto lock = std::unique_lock{mutex_};
+    return execute_batch(lock);
+  }
+
+  [[nodiscard]] std::size_t num_inside() const noexcept {
+    const auto lock = std::lock_guard{mutex_};
+    return num_inside_;
+  }
+  [[nodiscard]] std::size_t num_reads_waiting() const noexcept {
+    const auto lock = std::lock_guard{mutex_};
+    return reads_.size();
+  }
+
+  /// Of reads lately; 0 before the first.
+  [[nodiscard]] double read_bytes_per_second() const noexcept { return read_speed_.load(std::memory_order_relaxed); }
+
+  /// While no transfer is under way.
+  [[nodiscard]] Tier& tier() noexcept { return tier_; }
+
+ private:
+  static constexpr auto max_batch = std::size_t{64};
+
+  void serve() noexcept {
+    auto lock = std::unique_lock{mutex_};
+    for (;;) {
+      wake_.wait(lock, [&] { return stopping_ || !reads_.empty() || !writes_.empty(); });
+      if (stopping_) {
+        return;
+      }
+      execute_batch(lock);
+    }
+  }
+
+  std::size_t execute_batch(std::unique_lock<std::mutex>& lock) noexcept {
+    auto& from = reads_.empty() ? writes_ : reads_;
+    const auto size = std::min(from.size(), max_batch);
+    if (size == 0) {
+      return 0;
+    }
+    const auto end = from.begin() + static_cast<std::ptrdiff_t>(size);
+    batch_.assign(from.begin(), end);
+    from.erase(from.begin(), end);
+    lock.unlock();
+    if (batch_.front().writes) {
+      write_batch();
+    } else {
+      read_batch();
+    }
+    lock.lock();
+    done_.insert(done_.end(), batch_.begin(), batch_.end());
+    num_done_.store(done_.size(), std::memory_order_release);
+    lock.unlock();
+    signal_.notify();
+    lock.lock();
+    return size;
+  }
+
+  void write_batch() noexcept {
+    transfers_.clear();
+    for (auto& job : batch_) {
+      job.sealed = job.sealed || seal_record(format_, job.identity, job.transfer.bytes);
+      if (job.sealed) {
+        transfers_.push_back(job.transfer);
+      }
+    }
+    outcomes_.assign(transfers_.size(), transfer_outcome::failed);
+    if (!transfers_.empty()) {
+      tier_.write(transfers_, outcomes_);
+    }
+    auto next = outcomes_.begin();
+    for (auto& job : batch_) {
+      job.outcome = job.sealed ? *next++ : transfer_outcome::failed;
+    }
+  }
+
+  void read_batch() noexcept {
+    transfers_.clear();
+    for (const auto& job : batch_) {
+      transfers_.push_back(job.transfer);
+    }
+    outcomes_.assign(transfers_.size(), transfer_outcome::failed);
+    const auto start = std::chrono::steady_clock::now();
+    tier_.read(transfers_, outcomes_);
+    note_speed(std::chrono::steady_clock::now() - start);
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+      auto& job = batch_[i];
+      job.outcome = outcomes_[i];
+      if (job.outcome == transfer_outcome::done) {
+        job.damaged = verify_record(format_, job.identity, job.transfer.bytes) != record_fault::none;
+      }
+    }
+  }
+
+  void note_speed(std::chrono::duration<double> took) noexcept {
+    const auto num_read = std::ranges::count(outcomes_, transfer_outcome::done);
+    const auto seconds = took.count();
+    if (num_read == 0 || seconds <= 0) {
+      return;
+    }
+    const auto speed = static_cast<double>(num_read) * static_cast<double>(format_.record_bytes()) / seconds;
+    const auto before = read_speed_.load(std::memory_order_relaxed);
+    read_speed_.store(before == 0 ? speed : before * 0.75 + speed * 0.25, std::memory_order_relaxed);
+  }
+
+  Tier tier_;
+  record_format format_;
+  std::size_t capacity_;
+  transfer_signal& signal_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<record_job> reads_;
+  std::vector<record_job> writes_;
+  std::vector<record_job> done_;
+  std::size_t num_inside_ = 0;
+  bool stopping_ = false;
+  std::atomic<std::size_t> num_done_{0};
+  std::atomic<double> read_speed_{0};
+  std::vector<record_job> batch_;  // the executing thread's, as the next two
+  std::vector<record_transfer> transfers_;
+  std::vector<transfer_outcome> outcomes_;
+  std::thread thread_;
+};
+
+}  // namespace pagedkv

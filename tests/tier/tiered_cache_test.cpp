@@ -1,0 +1,374 @@
+#include "tiered_driver.hpp"
+
+#include <pagedkv/metrics/prometheus.hpp>
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+
+#include <functional>
+#include <numeric>
+#include <optional>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+std::vector<token> numbered(std::size_t count, token first = 0) {
+  auto tokens = std::vector<token>(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+tier_config written(write_policy policy) {
+  auto config = tier_config{};
+  config.write = policy;
+  return config;
+}
+struct counted_hits {
+  static constexpr auto kinds = event_kinds{event_kind::hit, event_kind::evicted};
+  void emit(const cache_event& event) noexcept { ++(event.kind == event_kind::hit ? *num_hits : *num_evictions); }
+  int* num_hits = nullptr;
+  int* num_evictions = nullptr;
+};
+
+tier_config exclusive() {
+  auto config = tier_config{};
+  config.exclusive = true;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("a prompt that the device has evicted comes back from host memory", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  auto driver = tiered_driver{cache};
+  CHECK(driver.serve(numbered(13)) == 0);
+  CHECK(driver.serve(numbered(13, 100)) == 0);
+  CHECK(driver.serve(numbered(13, 200)) == 0);
+  CHECK(cache.tier(0).written == 6);  // three full blocks of each of the first two
+  driver.check_invariants();
+  const auto made = driver.create(numbered(13));
+  REQUIRE(made);
+  CHECK(made->num_cached_tokens == 12);
+  CHECK(made->num_loading_tokens == 0);
+  CHECK(made->num_new_blocks == 4);
+  const auto counts = cache.tier(0);
+  CHECK(counts.hit_blocks == 3);
+  CHECK(counts.hit_tokens == 12);
+  CHECK(counts.lost_writes == 0);
+  driver.check_invariants();
+  driver.compute(made->id);
+  driver.release(made->id);
+  // Once on the device again, it is shared there.
+  CHECK(cache.find_prefix(numbered(13)) == 12);
+}
+
+TEST_CASE("tenants do not share in host memory", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13), salt{1});
+  driver.serve(numbered(13, 100), salt{1});
+  CHECK(driver.serve(numbered(13), salt{2}) == 0);
+  CHECK(driver.serve(numbered(13), salt{}) == 0);
+  CHECK(driver.serve(numbered(13), salt{1}) == 12);
+  driver.check_invariants();
+}
+
+TEST_CASE("records carry the keys of their blocks", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  const auto tokens = numbered(13);
+  const auto image = std::array{prefix_key{5, {1, 2}}};
+  const auto other = std::array{prefix_key{5, {1, 3}}};
+  const auto create = [&](std::span<const prefix_key> keys, const std::vector<token>& prompt) {
+    const auto made = cache.create_sequence(token_run{prompt, keys});
+    REQUIRE(made);
+    REQUIRE(cache.commit(made->id, 13));
+    REQUIRE(cache.release(made->id));
+    return made->num_cached_tokens;
+  };
+  CHECK(create(image, tokens) == 0);
+  CHECK(create({}, numbered(13, 100)) == 0);
+  CHECK(create(other, tokens) == 4);
+  CHECK(create(image, tokens) == 12);
+  CHECK(cache.check_invariants().empty());
+}
+
+TEST_CASE("write-through puts each committed block into host memory, chunk by chunk", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), written(write_policy::through), {16}};
+  auto driver = tiered_driver{cache};
+  const auto made = driver.create(numbered(13), {}, {.first_chunk = 5});
+  REQUIRE(made);
+  driver.compute(made->id);
+  CHECK(cache.tier(0).written == 1);
+  for (token next = 5; next < 13; ++next) {
+    REQUIRE(driver.append(made->id, next));
+  }
+  driver.compute(made->id);
+  CHECK(cache.tier(0).written == 3);
+  driver.release(made->id);
+  driver.serve(numbered(13, 100));
+  CHECK(cache.tier(0).written == 6);
+  CHECK(cache.tier(0).evictions == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("write-through from the k-th hit writes what is shared so often", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), written(write_policy::through_hits), {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(9));
+  CHECK(cache.tier(0).written == 0);
+  driver.serve(numbered(9));
+  CHECK(cache.tier(0).written == 2);
+  driver.serve(numbered(29, 100));
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13)) == 8);
+}
+
+TEST_CASE("an exclusive host tier gives up what the device has", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), exclusive(), {8}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  CHECK(driver.serve(numbered(13)) == 12);
+  CHECK(cache.tier(0).dropped == 3);
+  driver.check_invariants();
+  auto inclusive = written(write_policy::through);
+  inclusive.exclusive = true;
+  CHECK_THROWS_AS((tiered_cache<float32>{small_device(4), inclusive, {8}}), exception);
+}
+
+TEST_CASE("chains lose their tails first in host memory", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {4}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  driver.serve(numbered(9, 200));
+  driver.check_invariants();
+  CHECK(cache.tier(0).evictions > 0);
+  CHECK(driver.serve(numbered(13, 100)) > 0);
+}
+
+TEST_CASE("host memory smaller than the device loses writes, and nothing else", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), written(write_policy::through), {2}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(29));
+  driver.serve(numbered(29, 100));
+  driver.serve(numbered(29));
+  driver.check_invariants();
+}
+
+TEST_CASE("a copy on write saves the victim that it overwrites", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(3), {}, {8}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(5, 100));  // one full block stays, evictable
+  const auto made = driver.create(numbered(6));
+  REQUIRE(made);
+  driver.compute(made->id);
+  const auto second = cache.fork(made->id);
+  REQUIRE(second);
+  driver.live[*second] = driver.live[made->id];
+  REQUIRE(driver.append(*second, 77));
+  driver.compute(*second);
+  driver.check_invariants();
+  driver.release(made->id);
+  driver.release(*second);
+  CHECK(cache.tier(0).written == 1);
+  CHECK(driver.serve(numbered(5, 100)) == 4);
+}
+
+TEST_CASE("the first chunk follows what the tiers bring", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(17));
+  driver.serve(numbered(29, 100));
+  const auto made = driver.create(numbered(27), {}, {.first_chunk = 3});
+  REQUIRE(made);
+  CHECK(made->num_cached_tokens == 16);
+  CHECK(made->num_tokens == 19);
+  CHECK(made->num_blocks == 5);
+  const auto known = cache.describe(made->id);
+  REQUIRE(known);
+  CHECK(known->num_tokens == 19);
+  CHECK(known->num_blocks == 5);
+  driver.check_invariants();
+}
+
+TEST_CASE("options limit what comes from tiers as what comes from the device", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  const auto made = driver.create(numbered(13), {}, {.max_cached_tokens = 7});
+  REQUIRE(made);
+  CHECK(made->num_cached_tokens == 4);
+  driver.release(made->id);
+  CHECK(driver.serve(numbered(12)) == 8);  // the last token is left to compute
+}
+
+TEST_CASE("what is invalidated comes back from no tier", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  auto driver = tiered_driver{cache};
+  const auto fill = [&] {
+    driver.serve(numbered(13), salt{1});
+    driver.serve(numbered(13, 100), salt{2});
+  };
+  fill();
+  cache.invalidate_prefix(numbered(8), salt{1});
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  fill();
+  cache.invalidate_salt(salt{1});
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+  REQUIRE(cache.reset_prefix_cache());
+  CHECK(cache.tier(0).num_records == 0);
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  CHECK(driver.serve(numbered(13, 100), salt{2}) == 0);
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  auto blocks = std::array<block_id, 4>{};
+  REQUIRE(cache.block_table(made->id, blocks));
+  driver.compute(made->id);
+  REQUIRE(cache.invalidate_blocks(std::span{blocks}.first(1)));
+  driver.release(made->id);
+  driver.serve(numbered(13, 100), salt{2});
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("blocks that a caller evicts are saved first", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(29));
+  const auto step = cache.begin_step();
+  REQUIRE(step);
+  auto victims = std::array<block_id, 8>{};
+  const auto num_evicted = cache.evict(victims, *step);
+  REQUIRE(num_evicted);
+  CHECK(*num_evicted == 7);
+  CHECK(cache.tier(0).written == 7);
+  REQUIRE(cache.retire_step(*step));
+  CHECK(driver.serve(numbered(29)) == 28);
+  REQUIRE(cache.compact());
+  driver.check_invariants();
+  REQUIRE(cache.resize(2));
+  driver.check_invariants();
+}
+
+TEST_CASE("a user's events pass through", "[tier][tiered_cache]") {
+  auto num_hits = 0;
+  auto num_evictions = 0;
+  auto cache = tiered_cache<float32, counted_hits>{
+      small_device(4), {}, {16}, {}, {}, {}, counted_hits{&num_hits, &num_evictions}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  CHECK(num_hits == 1);
+  CHECK(num_evictions == 3);
+}
+
+TEST_CASE("counts of tiers are written for Prometheus", "[tier][metrics]") {
+  auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  auto text = std::string{};
+  const auto label = std::array{metric_label{"tier", cache.tier_names[0]}};
+  append_prometheus(text, cache.tier(0), label);
+  CHECK(text.find("pagedkv_tier_written_total{tier=\"host\"} 3\n") != std::string::npos);
+  CHECK(text.find("pagedkv_tier_places{tier=\"host\"} 16\n") != std::string::npos);
+}
+
+namespace {
+
+/// Random operations; each token that is said to be cached has its own K/V, and all counts add up.
+template <class Cache>
+void run_randomly(Cache& cache, std::uint32_t seed, int num_operations) {
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto driver = tiered_driver{cache};
+  auto steps = std::vector<step_id>{};
+  const auto any = [&] { return std::next(driver.live.begin(), static_cast<std::ptrdiff_t>(random() % driver.live.size()))->first; };
+  auto num_cached = std::int64_t{0};
+  for (auto i = 0; i < num_operations; ++i) {
+    const auto kind = random() % 16;
+    if (kind < 5 || driver.live.empty()) {
+      auto options = sequence_options{};
+      if (random() % 4 == 0) {
+        options.first_chunk = static_cast<std::int64_t>(1 + random() % 9);
+      }
+      if (random() % 16 == 0) {
+        options.publish = false;
+      }
+      if (const auto made = driver.create(random_prompt(random, 7), salt{random() % 2}, options)) {
+        num_cached += made->num_cached_tokens;
+        if (made->num_loading_tokens == 0 && random() % 2 == 0) {
+          driver.compute(made->id);
+        }
+      }
+    } else if (kind < 8) {
+      const auto id = any();
+      const auto before = driver.live.at(id).num_written;
+      driver.settle(id);
+      num_cached += driver.live.at(id).num_written - before;
+      const auto size = std::ssize(driver.live.at(id).tokens);
+      driver.compute(id, std::max(driver.live.at(id).num_written, size - static_cast<std::int64_t>(random() % 3)));
+    } else if (kind < 10) {
+      const auto id = any();
+      static_cast<void>(driver.append(id, static_cast<token>(random() % 3)));
+    } else if (kind < 14) {
+      driver.release(any());
+    } else if (kind == 14) {
+      if (steps.size() < 3) {
+        const auto step = cache.begin_step();
+        REQUIRE(step);
+        steps.push_back(*step);
+      } else {
+        REQUIRE(cache.retire_step(steps.front()));
+        steps.erase(steps.begin());
+      }
+    } else {
+      cache.run_transfers();
+      if (steps.empty()) {
+        REQUIRE(cache.compact());
+      }
+    }
+    driver.check_invariants();
+  }
+  while (!driver.live.empty()) {
+    driver.release(driver.live.begin()->first);
+  }
+  for (const auto step : steps) {
+    REQUIRE(cache.retire_step(step));
+  }
+  cache.wait_idle();
+  driver.check_invariants();
+  auto from_tiers = std::int64_t{0};
+  for (std::size_t i = 0; i < cache.num_tiers; ++i) {
+    from_tiers += cache.tier(i).hit_tokens;
+  }
+  CHECK(cache.statistics().hit_tokens + from_tiers == num_cached);
+  CHECK(cache.statistics().blocks.in_use == 0);
+}
+
+}  // namespace
+
+TEST_CASE("random operations bring back every token's own K/V from host memory", "[tier][tiered_cache]") {
+  const auto seed = Catch::getSeed();
+  for (const auto& tiers : {written(write_policy::on_eviction), written(write_policy::through),
+                            written(write_policy::through_hits), exclusive()}) {
+    for (const auto num_records : {3, 12, 200}) {
+      CAPTURE(static_cast<int>(tiers.write), tiers.exclusive, num_records);
+      auto cache = tiered_cache<float32>{small_device(12), tiers, {num_records}};
+      run_randomly(cache, seed, 600);
+      auto locked = tiered_cache<float32, rw_lock, sieve, host_tier<host_allocator, sieve>>{small_device(12), tiers,
+                                                                                           {num_records}};
+      run_randomly(locked, seed + 1, 200);
+      auto sharded = tiered_cache<float32, sharded_mutex>{small_device(12), tiers, {num_records}};
+      run_randomly(sharded, seed + 2, 100);
+    }
+  }
+}

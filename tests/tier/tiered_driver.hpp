@@ -1,0 +1,179 @@
+#pragma once
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pagedkv::test {
+
+inline constexpr auto row_dim = std::size_t{2};
+
+inline cache_config small_device(std::int32_t num_blocks) {
+  auto config = cache_config{};
+  config.num_blocks = num_blocks;
+  config.block_size = 4;
+  config.num_layers = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = row_dim;
+  config.max_sequences = 64;
+  return config;
+}
+
+/// Writes and checks K/V of sequences of a tiered cache: keys and values of a token tell its salt and all tokens up to
+/// it, so a byte of another place shows.
+template <class Cache>
+class tiered_driver {
+ public:
+  struct stream_of {
+    std::vector<token> tokens;
+    salt tag{};
+    std::int64_t num_written = 0;
+  };
+
+  explicit tiered_driver(Cache& cache) : cache_(cache) {}
+
+  /// Creates a sequence and checks what it says is cached. No sequence when there is no room.
+  std::optional<admission> create(const std::vector<token>& prompt, salt tag = {}, sequence_options options = {}) {
+    options.salt = tag;
+    const auto made = cache_.create_sequence(prompt, options);
+    if (!made) {
+      CHECK((made.error().code == error_code::capacity_exhausted || made.error().code == error_code::never_fits));
+      return std::nullopt;
+    }
+    auto tokens = prompt;
+    tokens.resize(static_cast<std::size_t>(made->num_tokens));
+    live[made->id] = {tokens, tag, made->num_cached_tokens};
+    check_contents(made->id);
+    return *made;
+  }
+
+  /// Writes what is not written, and commits so many tokens of it.
+  void compute(sequence_id id, std::int64_t num_tokens) {
+    auto& s = live.at(id);
+    const auto values = rows_of(s);
+    for (auto i = s.num_written; i < num_tokens; ++i) {
+      for (auto layer = std::int32_t{0}; layer < 2; ++layer) {
+        auto at = std::array<slot, 1>{};
+        REQUIRE(cache_.slot_mapping(id, i, at));
+        const auto [key, value] = row_at(values[static_cast<std::size_t>(i)], layer);
+        REQUIRE(cache_.write(layer, at, rows(key), rows(value)));
+      }
+    }
+    s.num_written = std::max(s.num_written, num_tokens);
+    REQUIRE(cache_.commit(id, num_tokens));
+  }
+  void compute(sequence_id id) { compute(id, std::ssize(live.at(id).tokens)); }
+
+  bool append(sequence_id id, token next) {
+    if (!cache_.append(id, next)) {
+      return false;
+    }
+    live.at(id).tokens.push_back(next);
+    return true;
+  }
+
+  void settle(sequence_id id) {
+    const auto num = cache_.settle(id);
+    REQUIRE(num);
+    auto& s = live.at(id);
+    CHECK(*num >= s.num_written);
+    s.num_written = *num;
+    check_contents(id);
+  }
+
+  void release(sequence_id id) {
+    check_contents(id);
+    REQUIRE(cache_.release(id));
+    live.erase(id);
+  }
+
+  /// Runs a prompt from start to end; returns how many of its tokens were not computed.
+  std::int64_t serve(const std::vector<token>& prompt, salt tag = {}) {
+    const auto made = create(prompt, tag);
+    REQUIRE(made);
+    if (made->num_loading_tokens != 0) {
+      cache_.wait(made->id);
+      settle(made->id);
+    }
+    const auto num_cached = live.at(made->id).num_written;
+    compute(made->id);
+    release(made->id);
+    return num_cached;
+  }
+
+  void check_contents(sequence_id id) {
+    const auto& s = live.at(id);
+    const auto values = rows_of(s);
+    for (std::int64_t i = 0; i < s.num_written; ++i) {
+      for (auto layer = std::int32_t{0}; layer < 2; ++layer) {
+        auto at = std::array<slot, 1>{};
+        REQUIRE(cache_.slot_mapping(id, i, at));
+        auto key = std::array<float, row_dim>{};
+        auto value = key;
+        REQUIRE(cache_.read(layer, at, rows(key), rows(value)));
+        const auto expected = row_at(values[static_cast<std::size_t>(i)], layer);
+        REQUIRE(key == expected.first);
+        REQUIRE(value == expected.second);
+      }
+    }
+  }
+
+  void check_invariants() {
+    const auto broken = cache_.check_invariants();
+    CAPTURE(broken);
+    REQUIRE(broken.empty());
+  }
+
+  std::map<sequence_id, stream_of> live;
+
+ private:
+  template <class Row>
+  static auto rows(Row& row) {
+    return token_rows<std::remove_pointer_t<decltype(row.data())>>{row.data(), row_dim, row_dim, 1};
+  }
+  static std::vector<std::uint32_t> rows_of(const stream_of& s) {
+    auto all = std::vector<std::uint32_t>{};
+    auto hash = static_cast<std::uint32_t>(s.tag) * 2654435761U + 1;
+    for (const auto next : s.tokens) {
+      hash = (hash ^ static_cast<std::uint32_t>(next)) * 16777619U + 12345;
+      all.push_back(hash);
+    }
+    return all;
+  }
+  static std::pair<std::array<float, row_dim>, std::array<float, row_dim>> row_at(std::uint32_t hash,
+                                                                                  std::int32_t layer) {
+    const auto low = static_cast<float>(hash & 0xffff);
+    const auto high = static_cast<float>(hash >> 16);
+    const auto of_layer = static_cast<float>(layer);
+    return {{low, high + of_layer}, {high - of_layer, low + 1}};
+  }
+
+  Cache& cache_;
+};
+
+/// A prompt whose blocks come from a small tree, so that prompts share prefixes often.
+inline std::vector<token> random_prompt(std::mt19937& random, std::size_t max_blocks) {
+  const auto num_tokens = 1 + random() % (4 * max_blocks);
+  auto prompt = std::vector<token>{};
+  auto branch = token{0};
+  for (std::size_t i = 0; i < num_tokens; ++i) {
+    if (i % 4 == 0) {
+      branch = static_cast<token>(random() % 4 == 0 ? random() % 3 : 0);
+    }
+    prompt.push_back(static_cast<token>(i) * 10 + branch);
+  }
+  return prompt;
+}
+
+}  // namespace pagedkv::test
