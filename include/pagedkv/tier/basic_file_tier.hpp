@@ -127,7 +127,7 @@ class basic_file_tier {
       return engine.error();
     }
     const auto slot_bytes = std::max(std::min(format.record_bytes(), largest_request), format.header_bytes());
-    auto memory = detail::allocate_transfer_memory(slot_bytes * static_cast<std::size_t>(options.queue_depth));
+    auto memory = detail::allocate_transfer_memory(slot_bytes * transfers_type::num_slots(options.queue_depth));
     if (memory == nullptr) {
       return error{error_code::out_of_memory, "file_tier_options.queue_depth", options.queue_depth};
     }

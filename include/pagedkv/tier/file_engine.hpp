@@ -35,8 +35,7 @@ using file_deadline = std::chrono::steady_clock::time_point;
 /// |----------------------|-------------------------------------------------------------------------------------|
 /// | `T::create(depth)`   | an engine for at most so many requests at once, or the reason why there is none     |
 /// | `t.name()`           | for tables                                                                          |
-/// | `t.start(request)`   | begins it, now or with the next call of `next`; its bytes are in use until it has   |
-/// |                      | completed                                                                           |
+/// | `t.start(request)`   | begins it; its bytes are in use until it has completed                              |
 /// | `t.next(deadline)`   | waits for a completion; none after the deadline, or when nothing has been started   |
 /// | `t.cancel(slot)`     | may let the request of this slot complete earlier, with an error                    |
 /// | destructor           | called only when every request has completed                                        |

@@ -21,9 +21,9 @@
 
 namespace pagedkv::detail {
 
-/// Executes batches of transfers through an engine, in parts, as many at once as there are slots. A slot owns the
-/// memory that the kernel reads and writes, so a request that outlives its batch touches nothing of the caller's: its
-/// slot lingers until the request completes.
+/// Executes batches of transfers through an engine, in parts, `depth` at once. A slot owns the memory that the kernel
+/// reads and writes, so a request that outlives its batch touches nothing of the caller's: its slot lingers until the
+/// request completes. One slot more than requests lets the calling thread copy while all requests are in flight.
 template <file_engine Engine>
 class file_transfers {
  public:
@@ -35,7 +35,8 @@ class file_transfers {
         memory_(std::move(memory)),
         slot_bytes_(slot_bytes),
         timeout_(timeout),
-        slots_(static_cast<std::size_t>(depth)),
+        depth_(static_cast<std::size_t>(depth)),
+        slots_(num_slots(depth)),
         engine_(std::move(engine)) {
     for (auto slot = slots_.size(); slot-- > 0;) {
       free_.push_back(slot);
@@ -45,6 +46,8 @@ class file_transfers {
   file_transfers(const file_transfers&) = delete;
   file_transfers& operator=(const file_transfers&) = delete;
   ~file_transfers() { assert(num_lingering_ == 0 && "the kernel still uses the memory"); }
+
+  [[nodiscard]] static std::size_t num_slots(std::int32_t depth) noexcept { return static_cast<std::size_t>(depth) + 1; }
 
   [[nodiscard]] const file_set& files() const noexcept { return files_; }
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
@@ -58,8 +61,9 @@ class file_transfers {
     batch_ = batch;
     outcomes_ = outcomes;
     next_ = {};
+    is_write_ = is_write;
     reap_lingering(clock::now());
-    while (start_parts(is_write), num_running_ > 0) {
+    while (start_parts(), num_running_ > 0) {
       const auto completion = engine_->next(deadline);
       if (completion) {
         end_request(*completion);
@@ -68,6 +72,7 @@ class file_transfers {
         give_up();
       }
     }
+    fail_rest();
     batch_ = {};
     outcomes_ = {};
   }
@@ -79,7 +84,7 @@ class file_transfers {
   }
 
  private:
-  enum class slot_state : std::uint8_t { free, running, lingering };
+  enum class slot_state : std::uint8_t { free, prepared, running, lingering };
 
   struct slot_use {
     std::size_t transfer = 0;  // in the batch
@@ -100,24 +105,48 @@ class file_transfers {
     return {memory_.get() + slot * slot_bytes_, slots_[slot].size};
   }
 
-  /// In slots as far as there are any. Without one that ever becomes free, the rest of the batch fails.
-  void start_parts(bool is_write) noexcept {
-    while (next_.transfer < batch_.size()) {
-      if (outcomes_[next_.transfer] != transfer_outcome::done || is_overtaken(is_write)) {
+  /// As many as may be in flight, and prepares one more.
+  void start_parts() noexcept {
+    while (prepare_part() && num_running_ + num_lingering_ < depth_) {
+      ++num_running_;
+      slots_[*prepared_].state = slot_state::running;
+      request(*prepared_);
+      prepared_.reset();
+    }
+  }
+
+  /// Gives the next part of the batch a slot, unless one has been prepared. False if there is no part, or no slot.
+  [[nodiscard]] bool prepare_part() noexcept {
+    while (!prepared_ && next_.transfer < batch_.size() && !free_.empty()) {
+      if (outcomes_[next_.transfer] != transfer_outcome::done || is_overtaken()) {
         next_ = {next_.transfer + 1, 0};
-      } else if (!free_.empty()) {
-        start_part(is_write);
-      } else if (num_running_ == 0) {
-        fail_rest();
       } else {
-        return;
+        prepare(free_.back());
       }
+    }
+    return prepared_.has_value();
+  }
+
+  void prepare(std::size_t slot) noexcept {
+    const auto& transfer = batch_[next_.transfer];
+    assert(transfer.place >= 0 && transfer.place < files_.num_places() && "a place of this tier");
+    assert(transfer.bytes.size() <= files_.record_bytes() && "a record of this tier's format");
+    free_.pop_back();
+    prepared_ = slot;
+    const auto size = std::min(slot_bytes_, transfer.bytes.size() - next_.begin);
+    slots_[slot] = {next_.transfer, transfer.place, next_.begin, size, 0, is_write_, slot_state::prepared};
+    if (is_write_) {
+      std::memcpy(memory_of(slot).data(), transfer.bytes.data() + next_.begin, size);
+    }
+    next_.begin += size;
+    if (next_.begin == transfer.bytes.size()) {
+      next_ = {next_.transfer + 1, 0};
     }
   }
 
   /// Fails a transfer to a place where an earlier write may still arrive, and replace what is written now.
-  [[nodiscard]] bool is_overtaken(bool is_write) noexcept {
-    if (!is_write || num_lingering_ == 0) {
+  [[nodiscard]] bool is_overtaken() noexcept {
+    if (!is_write_ || num_lingering_ == 0) {
       return false;
     }
     const auto place = batch_[next_.transfer].place;
@@ -128,25 +157,6 @@ class file_transfers {
       outcomes_[next_.transfer] = transfer_outcome::failed;
     }
     return found;
-  }
-
-  void start_part(bool is_write) noexcept {
-    const auto& transfer = batch_[next_.transfer];
-    assert(transfer.place >= 0 && transfer.place < files_.num_places() && "a place of this tier");
-    assert(transfer.bytes.size() <= files_.record_bytes() && "a record of this tier's format");
-    const auto slot = free_.back();
-    free_.pop_back();
-    const auto size = std::min(slot_bytes_, transfer.bytes.size() - next_.begin);
-    slots_[slot] = {next_.transfer, transfer.place, next_.begin, size, 0, is_write, slot_state::running};
-    if (is_write) {
-      std::memcpy(memory_of(slot).data(), transfer.bytes.data() + next_.begin, size);
-    }
-    ++num_running_;
-    request(slot);
-    next_.begin += size;
-    if (next_.begin == transfer.bytes.size()) {
-      next_ = {next_.transfer + 1, 0};
-    }
   }
 
   void request(std::size_t slot) noexcept {
@@ -175,13 +185,14 @@ class file_transfers {
       request(slot);
       return;
     }
+    --num_running_;
     if (part.num_done < part.size) {
       const auto is_beyond_end = !part.is_write && outcome >= 0;
       outcomes_[part.transfer] = is_beyond_end ? transfer_outcome::missing : transfer_outcome::failed;
     } else if (!part.is_write) {
+      start_parts();  // before the copy, so that the disk does not wait for it
       std::memcpy(batch_[part.transfer].bytes.data() + part.begin, memory_of(slot).data(), part.size);
     }
-    --num_running_;
     free_slot(slot);
   }
 
@@ -205,12 +216,18 @@ class file_transfers {
     }
   }
 
+  /// Fails transfers that have not been started.
   void fail_rest() noexcept {
+    if (prepared_) {
+      outcomes_[slots_[*prepared_].transfer] = transfer_outcome::failed;
+      free_slot(*prepared_);
+      prepared_.reset();
+    }
     std::ranges::fill(outcomes_.subspan(next_.transfer), transfer_outcome::failed);
     next_ = {batch_.size(), 0};
   }
 
-  /// Fails all that has not been transferred.
+  /// Fails all transfers that have not ended.
   void give_up() noexcept {
     fail_rest();
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -229,13 +246,16 @@ class file_transfers {
   transfer_memory memory_;
   std::size_t slot_bytes_;
   std::chrono::nanoseconds timeout_;
+  std::size_t depth_;
   std::vector<slot_use> slots_;
   std::vector<std::size_t> free_;
   std::size_t num_running_ = 0;
   std::size_t num_lingering_ = 0;
   std::span<const record_transfer> batch_;  // that is executed
   std::span<transfer_outcome> outcomes_;
-  position next_;  // not yet started
+  bool is_write_ = false;
+  position next_;  // not yet prepared
+  std::optional<std::size_t> prepared_;  // a slot
   std::unique_ptr<Engine> engine_;  // last, so that it ends first
 };
 

@@ -60,12 +60,13 @@ class uring_files {
     }
     io_uring_sqe_set_data64(&entry, request.slot);
     ++num_started_;
+    io_uring_submit(&ring_);  // after a signal or a shortage, `next` submits it
   }
 
   [[nodiscard]] std::optional<file_completion> next(file_deadline deadline) noexcept {
     while (num_started_ > 0) {
       if (io_uring_sq_ready(&ring_) > 0) {
-        io_uring_submit(&ring_);  // after a signal or a shortage, waiting submits the rest
+        io_uring_submit(&ring_);
       }
       io_uring_cqe* entry = nullptr;
       if (io_uring_peek_cqe(&ring_, &entry) != 0 && !wait(deadline)) {

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""A tier in files beside fio, on the same file at equal sizes and depths, in one run, as a table.
+
+Usage: fio_files.py TIER_BENCH FILE [ROUNDS], with `fio` installed, TIER_BENCH the program of bench/tier and FILE a path on the disk
+to measure, for 1 GiB. The two take turns; the fastest and the median round of each are compared, since other users of a shared
+disk come and go."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ENGINES = {"io_uring": ("io_uring",), "threads": ("psync", "--thread")}
+SHAPES = [(64 << 10, 32), (256 << 10, 32), (1 << 20, 32), (64 << 10, 1)]
+
+
+def output_of(*command, **environment):
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment})
+    return json.loads(done.stdout)
+
+
+def pagedkv(program, path, direction, engine, size, depth):
+    pattern = f"^{direction}/{engine}/bytes:{size}/depth:{depth}/"
+    options = (f"--benchmark_filter={pattern}", "--benchmark_format=json", "--benchmark_min_time=0.5")
+    return output_of(program, *options, PAGEDKV_FILE=path)["benchmarks"][0]["bytes_per_second"]
+
+
+def fio(path, direction, engine, size, depth):
+    name, *more = ENGINES[engine]
+    # Without a queue of its own, an engine is as deep as it has threads.
+    more += [f"--iodepth={depth}"] if name == "io_uring" else [f"--numjobs={depth}", "--group_reporting"]
+    job = ["--name=peer", f"--filename={path}", "--offset=4096", "--size=1000m", "--direct=1", f"--ioengine={name}"]
+    job += [f"--rw=rand{direction}", f"--bs={size}", "--runtime=1", "--time_based", "--output-format=json", *more]
+    return output_of("fio", *job)["jobs"][0][direction]["bw_bytes"]
+
+
+def columns(fastest, median):
+    return f"{fastest:7.2f} {median:7.2f}   "
+
+
+def main():
+    program, path, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 5
+    print(f"{'GB/s: fastest, median':32}{'pagedkv':18}{'fio':18}ratio")
+    for engine in ENGINES:
+        for direction in ("read", "write"):
+            for size, depth in SHAPES:
+                ours, theirs = [], []
+                for _ in range(rounds):
+                    ours.append(pagedkv(program, path, direction, engine, size, depth) / 1e9)
+                    theirs.append(fio(path, direction, engine, size, depth) / 1e9)
+                us, them = ((max(values), statistics.median(values)) for values in (ours, theirs))
+                ratios = [one / other for one, other in zip(us, them)]
+                shape = f"{engine} {direction} {size >> 10} KiB x {depth}"
+                print(f"{shape:28}{columns(*us)}{columns(*them)}{columns(*ratios)}", flush=True)
+    os.remove(path)
+
+
+if __name__ == "__main__":
+    main()
