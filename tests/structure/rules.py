@@ -46,8 +46,8 @@ C_DECLARATION = re.compile(r"enum|typedef [\w ]+ pagedkv_\w+|pagedkv_\w+|[\w *]+
 C_HEADER = re.compile(r"std(def|int)\.h")
 # Libraries whose names users of a C++ library expect. (Of the C library and the compiler only these; none has a dot in C++.)
 FOREIGN_HEADER = re.compile(
-    r"([a-z_0-9]+|boost/.+|xxhash\.h|msgpuck\.h|zmq\.hpp|liburing\.h|immintrin\.h|(sched|fcntl|string|unistd)\.h|"
-    r"sys/(file|mman|random|stat)\.h)"
+    r"([a-z_0-9]+|boost/.+|xxhash\.h|msgpuck\.h|zmq\.hpp|liburing\.h|hiredis/hiredis\.h|immintrin\.h|(sched|fcntl|poll|string|unistd)\.h|"
+    r"netinet/(in|tcp)\.h|sys/(file|mman|random|socket|stat|uio)\.h)"
 )
 
 PROSE_FOLDERS = ("include", "kernels", "tests", "bench", "examples", "docs")
