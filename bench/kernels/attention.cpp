@@ -1,8 +1,10 @@
 // Decode attention as a share of the device's read bandwidth, measured in the same run; decoding over latent vectors
-// and attention of prompts as operations per second. Built for a device by scripts/device-test; built for the host it
-// only checks that every shape runs, and reports in TAP.
+// and attention of prompts as operations per second; prefixes that are read once for all sequences that share them.
+// Built for a device by scripts/device-test; built for the host it only checks that every shape runs, and reports in
+// TAP.
 //
-//   kernel_attention [FILE]   prints the table; writes the same as JSON to FILE
+//   kernel_attention [--prefixes] [FILE]   prints the tables, or only that of shared prefixes; writes the same as JSON
+//                                          to FILE
 
 #include <pagedkv/attention/plan.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -201,6 +203,25 @@ struct product_shape {
           {"8 x 1024", std::vector<std::int32_t>(8, 1024)}};
 }
 
+/// Sequences that start with the same tokens.
+struct prefix_shape {
+  std::string name;
+  std::int32_t num_rows;
+  std::int32_t shared;
+  std::int32_t own;
+};
+
+[[nodiscard]] std::vector<prefix_shape> make_prefix_shapes() {
+  if (!on_device) {
+    return {{"12 x (320 + 8)", 12, 320, 8}, {"3 x (0 + 40)", 3, 0, 40}};
+  }
+  return {{"64 x (16384 + 512)", 64, 16384, 512}, {"64 x (16384 + 1)", 64, 16384, 1},
+          {"64 x (2048 + 2048)", 64, 2048, 2048}, {"64 x (512 + 4096)", 64, 512, 4096},
+          {"16 x (16384 + 512)", 16, 16384, 512}, {"6 x (16384 + 512)", 6, 16384, 512},
+          {"4 x (16384 + 512)", 4, 16384, 512},   {"64 x (0 + 4096)", 64, 0, 4096},
+          {"8 x (0 + 1024)", 8, 0, 1024}};
+}
+
 /// Finite numbers and scales for 64 blocks, repeated.
 template <class Element>
 void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream stream) {
@@ -280,9 +301,8 @@ class bench {
     const auto num_rows = static_cast<std::int32_t>(batch.lengths.size());
     const auto shape =
         hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, num_rows).value();
-    const auto [seconds, plan_seconds] =
-        measure<Element>(storage.view(), shape, {indptr, {}, last_block_len, {}}, num_rows);
-    print<Element>(batch, heads, seconds, static_cast<double>(bytes) / seconds, plan_seconds);
+    const auto measured = measure<Element>(storage.view(), shape, {indptr, {}, last_block_len, {}}, num_rows);
+    print<Element>(batch, heads, measured.call, static_cast<double>(bytes) / measured.call, measured.plan);
   }
 
   template <class Element>
@@ -309,27 +329,73 @@ class bench {
     if (prefill) {
       batch.query_indptr = query_indptr;
     }
-    const auto [seconds, plan_seconds] = measure<Element>(plan.view, shape, batch, query_indptr.back());
-    print<Element>(asked, seconds, plan_seconds);
+    const auto measured = measure<Element>(plan.view, shape, batch, query_indptr.back());
+    print<Element>(asked, measured.call, measured.plan);
+  }
+
+  /// Three plans: flat; with shared prefixes where they save time; and the same in a form that a captured graph may
+  /// replay, which launches the kernel for prefixes always.
+  template <class Element>
+  void report(const prefix_shape& asked, const head_shape& heads) {
+    auto config = cache_config{};
+    config.block_size = block_size;
+    config.num_kv_heads = heads.kv_heads;
+    config.head_dim = head_dim;
+    const auto blocks_of = [](std::int32_t tokens) { return (tokens + block_size - 1) / block_size; };
+    config.num_blocks = blocks_of(asked.shared) + asked.num_rows * blocks_of(asked.own);
+    const auto storage = block_storage<Element, layout, hip::device_allocator>::create(config).value();
+    fill<Element>(storage.view(), storage.bytes(), stream_.get());
+    const auto blocks = shuffled_blocks(config.num_blocks);
+    auto indices = std::vector<block_id>{};
+    auto indptr = std::vector<std::int32_t>{0};
+    for (auto row = 0; row < asked.num_rows; ++row) {
+      const auto own = blocks.begin() + blocks_of(asked.shared) + row * blocks_of(asked.own);
+      indices.insert(indices.end(), blocks.begin(), blocks.begin() + blocks_of(asked.shared));
+      indices.insert(indices.end(), own, own + blocks_of(asked.own));
+      indptr.push_back(static_cast<std::int32_t>(indices.size()));
+    }
+    const auto last_block_len =
+        std::vector<std::int32_t>(static_cast<std::size_t>(asked.num_rows), (asked.own - 1) % block_size + 1);
+    const auto batch = attention_batch{indptr, indices, last_block_len, {}};
+    const auto measure_plan = [&](bool shares_prefixes, bool for_graph) {
+      auto use = hip::attention_use{};
+      use.max_rows = asked.num_rows;
+      use.shares_prefixes = shares_prefixes;
+      const auto shape =
+          hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, use).value();
+      return measure<Element>(storage.view(), shape, batch, asked.num_rows, for_graph);
+    };
+    const auto flat = measure_plan(false, false);
+    print<Element>(asked, heads, "flat", flat, flat.call);
+    print<Element>(asked, heads, "cascade", measure_plan(true, false), flat.call);
+    print<Element>(asked, heads, "cascade in a graph", measure_plan(true, true), flat.call);
   }
 
   [[nodiscard]] const std::string& product_json() const { return product_json_; }
+  [[nodiscard]] const std::string& prefix_json() const { return prefix_json_; }
 
  private:
   struct times {
     double call;
     double plan;
+    std::size_t num_prefixes;
   };
 
-  /// Measures attention over blocks in random order; `planned` needs no blocks.
-  template <class Element>
-  [[nodiscard]] times measure(const block_storage_view& view, const attention_shape& shape, attention_batch planned,
-                              std::int32_t num_query_tokens) {
+  [[nodiscard]] static std::vector<block_id> shuffled_blocks(std::int32_t num_blocks) {
     auto blocks = std::vector<block_id>{};
-    for (auto i = 0; i < view.num_blocks; ++i) {
+    for (auto i = 0; i < num_blocks; ++i) {
       blocks.push_back(block_id{i});
     }
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+    return blocks;
+  }
+
+  /// Measures attention. Without `indices`, `planned` gets all blocks in random order.
+  template <class Element>
+  [[nodiscard]] times measure(const block_storage_view& view, const attention_shape& shape, attention_batch planned,
+                              std::int32_t num_query_tokens, bool for_graph = false) {
+    const auto blocks = planned.indices.empty() ? shuffled_blocks(view.num_blocks)
+                                                : std::vector(planned.indices.begin(), planned.indices.end());
     planned.indices = blocks;
     auto planner = attention_planner(shape);
     const auto start = std::chrono::steady_clock::now();
@@ -352,7 +418,7 @@ class bench {
 
     auto asked = planned;
     asked.indices = {indices.data(), indices.size()};
-    asked.plan = {shape, words.data(), workspace.data()};
+    asked.plan = {shape, words.data(), workspace.data(), for_graph || !planner.prefixes().empty()};
     const auto rows_of = [&](std::uint16_t* data, std::int32_t dim) {
       return token_rows<std::uint16_t>{data, std::int64_t{query_heads} * dim, dim};
     };
@@ -362,7 +428,7 @@ class bench {
       backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();
     });
     stream_.synchronize().value();
-    return {seconds, plan_seconds};
+    return {seconds, plan_seconds, planner.prefixes().size()};
   }
 
   template <class Element>
@@ -384,6 +450,30 @@ class bench {
     } else {
       std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, asked.name.c_str(), asked.query_heads,
                   asked.group.num_kv_heads, std::string(Element::name).c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  /// `flat`: seconds of the flat plan.
+  template <class Element>
+  void print(const prefix_shape& asked, const head_shape& heads, const char* plan, const times& measured, double flat) {
+    char line[512];
+    std::snprintf(
+        line, sizeof(line),
+        R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", "plan": "%s", )"
+        R"("prefixes": %zu, "microseconds": %.2f, "speed_of_flat": %.4f, "plan_microseconds": %.2f})",
+        asked.name.c_str(), heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), plan,
+        measured.num_prefixes, measured.call * 1e6, flat / measured.call, measured.plan * 1e6);
+    prefix_json_ += prefix_json_.empty() ? "" : ",\n";
+    prefix_json_ += line;
+    ++num_reports_;
+    if (on_device) {
+      std::printf("| %-18s | %2d/%-2d | %-8s | %-18s | %2zu | %8.1f | %6.3f | %5.1f |\n", asked.name.c_str(),
+                  heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), plan, measured.num_prefixes,
+                  measured.call * 1e6, flat / measured.call, measured.plan * 1e6);
+    } else {
+      std::printf("ok %d - %s, %d/%d heads, %s, %s\n", num_reports_, asked.name.c_str(), heads.query_heads,
+                  heads.kv_heads, std::string(Element::name).c_str(), plan);
     }
     std::fflush(stdout);
   }
@@ -423,11 +513,36 @@ class bench {
   int num_reports_ = 0;
   std::string json_;
   std::string product_json_;
+  std::string prefix_json_;
 };
 
-void report_all(bench& b) {
+void report_prefixes(bench& b, const std::vector<head_shape>& heads) {
+  if (on_device) {
+    std::printf(
+        "\n| batch x (shared + own) | heads | element | plan | prefixes | us | speed of flat | plan us |\n"
+        "|---|---|---|---|---|---|---|---|\n");
+  }
+  for (const auto& shape : make_prefix_shapes()) {
+    for (const auto& each : heads) {
+      b.report<bfloat16>(shape, each);
+    }
+    b.report<int8>(shape, heads.back());
+  }
+}
+
+/// `only_prefixes`: nothing else.
+void report_all(bench& b, bool only_prefixes) {
   const auto heads =
       on_device ? std::vector<head_shape>{{32, 32}, {32, 8}, {64, 8}} : std::vector<head_shape>{{2, 2}, {8, 2}};
+  if (only_prefixes) {
+    report_prefixes(b, heads);
+    return;
+  }
+  if (on_device) {
+    std::printf(
+        "| batch       | heads | element  |       us |  GB/s | share |  plan |\n"
+        "|---|---|---|---|---|---|---|\n");
+  }
   for (const auto& shape : make_shapes()) {
     for (const auto& each : heads) {
       b.report<bfloat16>(shape, each);
@@ -440,6 +555,7 @@ void report_all(bench& b) {
   for (const auto& shape : make_product_shapes()) {
     b.report<bfloat16>(shape);
   }
+  report_prefixes(b, heads);
 }
 
 }  // namespace attention_bench
@@ -452,26 +568,26 @@ int main(int argc, char** argv) {
   }
   try {
     auto b = bench();
+    const auto only_prefixes = argc > 1 && std::strcmp(argv[1], "--prefixes") == 0;
     b.measure_ceiling();
     if (on_device) {
       std::printf("read ceiling: %.0f GB/s\n\n", b.read_ceiling() / 1e9);
-      std::printf(
-          "| batch       | heads | element  |       us |  GB/s | share |  plan |\n|---|---|---|---|---|---|---|\n");
     } else {
       std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
     }
-    report_all(b);
+    report_all(b, only_prefixes);
     if (!on_device) {
       std::printf("1..%d\n", b.num_reports());
     }
-    if (argc > 1) {
-      auto* const file = std::fopen(argv[1], "w");
+    if (argc > (only_prefixes ? 2 : 1)) {
+      auto* const file = std::fopen(argv[argc - 1], "w");
       if (file == nullptr) {
-        std::perror(argv[1]);
+        std::perror(argv[argc - 1]);
         return 1;
       }
-      std::fprintf(file, "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n]}\n", b.read_ceiling(),
-                   b.json().c_str(), b.product_json().c_str());
+      std::fprintf(file,
+                   "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n]}\n",
+                   b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str());
       std::fclose(file);
     }
     return 0;

@@ -17,6 +17,7 @@ struct rows_under_test {
   std::vector<std::int32_t> indptr = {0};
   std::vector<std::int32_t> last_block_len;
   std::vector<std::int32_t> query_indptr;
+  std::vector<block_id> indices;
 
   rows_under_test(const std::vector<std::int32_t>& lengths, std::int32_t block_size) {
     for (const auto length : lengths) {
@@ -25,7 +26,7 @@ struct rows_under_test {
     }
   }
 
-  [[nodiscard]] attention_batch batch() const { return {indptr, {}, last_block_len, query_indptr}; }
+  [[nodiscard]] attention_batch batch() const { return {indptr, indices, last_block_len, query_indptr}; }
 };
 
 /// Executes a plan as waves do. Checks that every tile of every task is processed once, that pieces of one task have
@@ -49,7 +50,9 @@ std::int64_t check_plan(const attention_planner& planner) {
       const auto until = std::min(in_end ? std::get<2>(end) : of.num_tiles, (tile / split + 1) * split);
       REQUIRE(until > tile);
       tiles += until - tile;
-      if (tile > 0 || until < of.num_tiles) {
+      // Without a window, a row whose first tile is not the first token's has a shared prefix.
+      const auto prefix = planner.shape().window == 0 && of.first_tile > 0;
+      if (tile > 0 || until < of.num_tiles || prefix) {
         partials[{row, task}].push_back(partial++);
       }
       tile = until;
@@ -219,6 +222,278 @@ TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[atte
   REQUIRE(split.plan(rows_under_test({80}, 16).batch()));
   CHECK(split.plan(rows_under_test({96}, 16).batch()).error().code == error_code::limit_reached);
   CHECK(split.merges().empty());
+}
+
+/// Sequences whose block tables start alike: of `lengths[i]` tokens, those before `shared[i]` are in the blocks of
+/// document `documents[i]`; documents share the blocks before `system` tokens.
+[[nodiscard]] rows_under_test rows_of_documents(const std::vector<std::int32_t>& lengths,
+                                                const std::vector<std::int32_t>& documents,
+                                                const std::vector<std::int32_t>& shared, std::int32_t system = 0,
+                                                std::int32_t block_size = 16) {
+  auto rows = rows_under_test(lengths, block_size);
+  for (auto i = std::size_t{0}; i < lengths.size(); ++i) {
+    for (auto block = 0; block < (lengths[i] + block_size - 1) / block_size; ++block) {
+      const auto of_document = (block + 1) * block_size <= shared[i];
+      const auto first =
+          (block + 1) * block_size <= system ? 0 : (of_document ? 1 + documents[i] : 1000 + static_cast<int>(i));
+      rows.indices.push_back(block_id{first * 10000 + block});
+    }
+  }
+  return rows;
+}
+
+[[nodiscard]] attention_shape sharing_shape(std::int32_t max_rows, std::int32_t num_shares = 64) {
+  auto shape = shape_of(num_shares, max_rows);
+  shape.prefix_columns = 128;
+  shape.prefix_shares = 40;
+  return shape;
+}
+
+/// Checks what `check_plan` does, that prefixes are read once and merged, and that each row reads the tiles after its
+/// prefix. Returns the tiles of the prefix of each row.
+std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const rows_under_test& batch) {
+  check_plan(planner);
+  const auto& shape = planner.shape();
+  auto partials = std::map<std::pair<int, int>, std::vector<int>>{};  // of prefix and task
+  auto next = std::tuple(0, 0, 0);
+  for (auto share = std::size_t{0}; share + 1 < planner.prefix_shares().size(); ++share) {
+    const auto& start = planner.prefix_shares()[share];
+    const auto& last = planner.prefix_shares()[share + 1];
+    auto partial = start.first_partial;
+    REQUIRE(std::tuple(start.row, start.task, start.tile) == next);
+    while (next != std::tuple(last.row, last.task, last.tile)) {
+      auto& [row, task, tile] = next;
+      const auto& prefix = planner.prefixes()[static_cast<std::size_t>(row)];
+      partials[{row, task}].push_back(partial++);
+      tile = row == last.row && task == last.task ? last.tile : prefix.num_tiles;
+      next = tile < prefix.num_tiles
+                 ? next
+                 : (task + 1 < prefix.num_tasks ? std::tuple(row, task + 1, 0) : std::tuple(row + 1, 0, 0));
+    }
+  }
+  CHECK(next == std::tuple(static_cast<int>(planner.prefixes().size()), 0, 0));
+  CHECK(partials.size() == planner.prefixes().size() * static_cast<std::size_t>(shape.num_kv_heads));
+
+  auto tiles = std::vector<std::int32_t>(planner.rows().size());
+  auto merged = std::set<std::pair<int, int>>{};
+  for (auto i = std::size_t{0}; i < planner.merges().size(); ++i) {
+    const auto& merge = planner.merges()[i];
+    const auto& row = planner.rows()[static_cast<std::size_t>(merge.row)];
+    const auto& results = planner.prefix_results()[i];
+    CHECK((row.first_tile > 0) == (results.num_partials > 0));
+    if (results.num_partials == 0) {
+      continue;
+    }
+    merged.insert({merge.row, merge.task});
+    const auto head = merge.task / row.num_column_tiles;
+    const auto query = results.first_column / shape.group_size;
+    auto found = false;
+    for (auto p = std::size_t{0}; p < planner.prefixes().size(); ++p) {
+      const auto& prefix = planner.prefixes()[p];
+      if (partials[{static_cast<int>(p), head}].front() != results.first_partial) {
+        continue;
+      }
+      found = true;
+      CHECK(partials[{static_cast<int>(p), head}].size() == static_cast<std::size_t>(results.num_partials));
+      REQUIRE(query < prefix.num_queries);
+      const auto of_row = merge.task % row.num_column_tiles * shape.columns / shape.group_size;
+      const auto& read = planner.prefix_queries()[static_cast<std::size_t>(prefix.first_query + query)];
+      CHECK(read.token == row.first_query + of_row);
+      CHECK(read.position == row.num_tokens - row.num_queries + of_row);
+      CHECK(prefix.num_queries * shape.group_size <= shape.prefix_columns);
+      CHECK(prefix.num_tiles == row.first_tile);
+      const auto num_blocks = (prefix.num_tokens + shape.block_size - 1) / shape.block_size;
+      for (auto block = 0; block < num_blocks; ++block) {
+        CHECK(batch.indices[static_cast<std::size_t>(prefix.first_index + block)] ==
+              batch.indices[static_cast<std::size_t>(row.first_index + block)]);
+      }
+    }
+    CHECK(found);
+    tiles[static_cast<std::size_t>(merge.row)] = row.first_tile;
+  }
+  auto with_prefix = std::size_t{0};
+  for (const auto& row : planner.rows()) {
+    CHECK(row.first_tile * 16 <= std::max(row.num_tokens - row.num_queries, 0));
+    CHECK(row.num_tiles == (row.num_queries == 0 ? 1 : std::max((row.num_tokens + 15) / 16 - row.first_tile, 1)));
+    with_prefix += row.first_tile > 0 ? static_cast<std::size_t>(row.num_tasks) : 0;
+  }
+  CHECK(merged.size() == with_prefix);
+  return tiles;
+}
+
+TEST_CASE("a prefix that many sequences share is read once", "[attention_plan]") {
+  const auto lengths = std::vector<std::int32_t>(40, 2100);
+  auto planner = attention_planner(sharing_shape(40));
+  const auto batch = rows_of_documents(lengths, std::vector<std::int32_t>(40, 0), std::vector<std::int32_t>(40, 2000));
+  REQUIRE(planner.plan(batch.batch()));
+  CHECK(check_prefixes(planner, batch) == std::vector<std::int32_t>(40, 125));
+  // 32 queries have room among 128 columns; the other eight share another read.
+  CHECK(planner.prefixes().size() == 2);
+}
+
+TEST_CASE("prefixes are shared only where that saves time", "[attention_plan]") {
+  auto planner = attention_planner(sharing_shape(40));
+  const auto tiles_of = [&](std::size_t rows, std::int32_t shared, std::int32_t length) {
+    const auto batch = rows_of_documents(std::vector<std::int32_t>(rows, length), std::vector<std::int32_t>(rows, 0),
+                                         std::vector<std::int32_t>(rows, shared));
+    REQUIRE(planner.plan(batch.batch()));
+    const auto tiles = check_prefixes(planner, batch);
+    CHECK(std::ranges::count(tiles, tiles[0]) == static_cast<std::ptrdiff_t>(rows));
+    return tiles[0];
+  };
+  // Four reads cost as much as one for many columns.
+  CHECK(tiles_of(2, 4000, 4100) == 0);
+  CHECK(tiles_of(4, 4000, 4100) == 0);
+  CHECK(tiles_of(8, 4000, 4100) == 250);
+  // The merge takes 12 tiles for each of four heads; the launch takes four for each wave.
+  CHECK(tiles_of(8, 32, 4100) == 0);
+  CHECK(tiles_of(8, 192, 4100) == 0);
+  CHECK(tiles_of(8, 640, 4100) == 0);
+  CHECK(tiles_of(8, 656, 4100) == 41);
+  CHECK(tiles_of(40, 0, 4100) == 0);
+  CHECK(planner.prefixes().empty());
+}
+
+TEST_CASE("rows share the prefixes that save most", "[attention_plan]") {
+  auto lengths = std::vector<std::int32_t>{};
+  auto documents = std::vector<std::int32_t>{};
+  auto shared = std::vector<std::int32_t>{};
+  for (auto i = 0; i < 36; ++i) {
+    lengths.push_back(i == 35 ? 600 : 5000 + 7 * i);
+    documents.push_back(i % 3);
+    shared.push_back(i == 34 ? 640 : 4096);
+  }
+  auto planner = attention_planner(sharing_shape(36));
+  const auto batch = rows_of_documents(lengths, documents, shared, 512);
+  REQUIRE(planner.plan(batch.batch()));
+  auto expected = std::vector<std::int32_t>(36, 256);
+  expected[34] = expected[35] = 0;  // alone they would cost more
+  CHECK(check_prefixes(planner, batch) == expected);
+  CHECK(planner.prefixes().size() == 3);
+  // Documents of two sequences each save less than what all have in common.
+  for (auto i = std::size_t{0}; i < 36; ++i) {
+    documents[i] = static_cast<std::int32_t>(i / 2);
+  }
+  const auto pairs = rows_of_documents(lengths, documents, shared, 512);
+  REQUIRE(planner.plan(pairs.batch()));
+  expected.assign(36, 32);
+  const auto tiles = check_prefixes(planner, pairs);
+  CHECK(std::ranges::count(tiles, 32) >= 32);
+}
+
+TEST_CASE("a sequence keeps a token of its own after a shared prefix", "[attention_plan]") {
+  for (const auto block_size : {1, 5, 16, 64}) {
+    auto shape = sharing_shape(20);
+    shape.block_size = block_size;
+    auto planner = attention_planner(shape);
+    const auto batch = rows_of_documents(std::vector<std::int32_t>(20, 1280), std::vector<std::int32_t>(20, 0),
+                                         std::vector<std::int32_t>(20, 1280), 0, block_size);
+    REQUIRE(planner.plan(batch.batch()));
+    CHECK(check_prefixes(planner, batch) == std::vector<std::int32_t>(20, (1280 - 1) / block_size * block_size / 16));
+  }
+}
+
+TEST_CASE("queries of a row stay together in a prefix", "[attention_plan]") {
+  auto shape = sharing_shape(20);
+  shape.columns = 16;
+  shape.max_partials = 400;
+  auto planner = attention_planner(shape);
+  auto batch = rows_of_documents(std::vector<std::int32_t>(20, 1500), std::vector<std::int32_t>(20, 0),
+                                 std::vector<std::int32_t>(20, 1400));
+  batch.query_indptr = {0};
+  for (auto i = 0; i < 20; ++i) {
+    batch.query_indptr.push_back(batch.query_indptr.back() + (i == 7 ? 0 : 1 + i % 5));
+  }
+  REQUIRE(planner.plan(batch.batch()));
+  const auto tiles = check_prefixes(planner, batch);
+  CHECK(tiles[7] == 0);
+  CHECK(std::ranges::count(tiles, 87) == 19);
+}
+
+TEST_CASE("a row without queries takes one tile", "[attention_plan]") {
+  auto batch = rows_under_test({100, 900, 50}, 16);
+  batch.query_indptr = {0, 1, 1, 3};
+  auto planner = attention_planner(shape_of(3, 3));
+  REQUIRE(planner.plan(batch.batch()));
+  check_plan(planner);
+  CHECK(planner.rows()[1].num_tiles == 1);
+}
+
+TEST_CASE("options that share no prefix", "[attention_plan]") {
+  const auto batch = rows_of_documents(std::vector<std::int32_t>(20, 1500), std::vector<std::int32_t>(20, 0),
+                                       std::vector<std::int32_t>(20, 1400));
+  const auto check_flat = [&](const attention_shape& shape) {
+    auto planner = attention_planner(shape);
+    REQUIRE(planner.plan(batch.batch()));
+    check_plan(planner);
+    CHECK(planner.prefixes().empty());
+    CHECK(planner.prefix_shares().empty());
+    CHECK(planner.bytes().size() == attention_plan_layout(shape_of(64, 20)).bytes);
+  };
+  auto shape = sharing_shape(20);
+  shape.window = 4000;
+  check_flat(shape);
+  shape = sharing_shape(20);
+  shape.prefix_columns = 0;
+  check_flat(shape);
+  shape = sharing_shape(20);
+  shape.split_tokens = 256;
+  shape.max_partials = 1000;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(batch.batch()));
+  check_plan(planner);
+  CHECK(planner.prefixes().empty());
+}
+
+TEST_CASE("a plan keeps shared prefixes while sequences grow", "[attention_plan]") {
+  auto lengths = std::vector<std::int32_t>(20, 1500);
+  const auto make = [&] {
+    return rows_of_documents(lengths, std::vector<std::int32_t>(lengths.size(), 0),
+                             std::vector<std::int32_t>(lengths.size(), 1400));
+  };
+  auto planner = attention_planner(sharing_shape(20));
+  REQUIRE(planner.plan(make().batch()));
+  const auto words = planner.prefix_shares()[20].tile;
+  for (auto step = 0; step < 100; ++step) {
+    for (auto& length : lengths) {
+      ++length;
+    }
+    const auto batch = make();
+    REQUIRE(planner.update(batch.batch()));
+    CHECK(check_prefixes(planner, batch) == std::vector<std::int32_t>(20, 87));
+    CHECK(planner.prefix_shares()[20].tile == words);
+  }
+  lengths[3] = 1390;
+  const auto shorter = make();
+  REQUIRE(planner.update(shorter.batch()));
+  CHECK(check_prefixes(planner, shorter)[3] != 87);
+  lengths.resize(2);
+  const auto two = make();
+  REQUIRE(planner.update(two.batch()));
+  CHECK(check_prefixes(planner, two) == std::vector<std::int32_t>(2, 0));
+}
+
+TEST_CASE("prefixes of random batches", "[attention_plan]") {
+  auto random = std::mt19937(3);
+  for (auto round = 0; round < 200; ++round) {
+    INFO("round " << round);
+    auto lengths = std::vector<std::int32_t>{};
+    auto documents = std::vector<std::int32_t>{};
+    auto shared = std::vector<std::int32_t>{};
+    const auto num_rows = 1 + random() % 80;
+    const auto num_documents = 1 + random() % 8;
+    for (auto i = std::size_t{0}; i < num_rows; ++i) {
+      lengths.push_back(static_cast<std::int32_t>(random() % 3000));
+      documents.push_back(static_cast<std::int32_t>(random() % num_documents));
+      shared.push_back(static_cast<std::int32_t>(random() % 3000));
+    }
+    auto shape = sharing_shape(80, 1 + static_cast<std::int32_t>(random() % 100));
+    shape.prefix_shares = 1 + static_cast<std::int32_t>(random() % 60);
+    auto planner = attention_planner(shape);
+    const auto batch = rows_of_documents(lengths, documents, shared, static_cast<std::int32_t>(random() % 1000));
+    REQUIRE(planner.plan(batch.batch()));
+    check_prefixes(planner, batch);
+  }
 }
 
 }  // namespace

@@ -16,6 +16,12 @@
 
 namespace pagedkv::test {
 
+/// A row's tokens that are in the blocks of an earlier row.
+struct shared_tokens {
+  std::size_t row = 0;
+  std::int32_t count = 0;
+};
+
 /// A batch and the options of attention over it.
 struct attention_case {
   std::vector<std::int32_t> lengths = {};
@@ -37,6 +43,9 @@ struct attention_case {
   bool latent = false;
   bool tree = false;     // random tree masks
   bool prefill = false;  // plan chunks of prompts
+  std::vector<shared_tokens> shared = {};  // of each row; if not empty, plans may share prefixes
+  std::int32_t grown = 0;                  // tokens of each row since the plan was made; their blocks are older
+  bool graph = true;                       // launch what reads shared prefixes even if the plan has none
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds bytes of all ones: NaN where the element has
@@ -105,17 +114,24 @@ class attention_batch_under_test {
   /// The result of the target.
   template <class Target>
   [[nodiscard]] answer run(const Target& target, int device) {
-    auto shape =
-        hip::attention_shape_on<Element>(
-            device, view(), asked_.group_size,
-            {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0, asked_.tree})
-            .value();
+    auto shape = hip::attention_shape_on<Element>(device, view(), asked_.group_size,
+                                                  {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0,
+                                                   asked_.tree, !asked_.shared.empty()})
+                     .value();
     shape.window = asked_.window;
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
     shape.max_partials = asked_.split_tokens > 0 ? (shape.columns > 16 ? 128 : 4096) : 0;
     auto planner = attention_planner(shape);
-    planner.plan(host_batch()).value();
+    auto ended_earlier = last_block_len_;
+    for (auto& length : ended_earlier) {
+      length -= asked_.grown;
+    }
+    auto earlier = host_batch();
+    earlier.last_block_len = ended_earlier;
+    planner.plan(earlier).value();
+    planner.update(host_batch()).value();
+    num_prefixes_ = planner.prefixes().size();
 
     const auto words = target_array<std::byte, Target>(target, {planner.bytes().begin(), planner.bytes().end()});
     const auto workspace = target_array<std::byte, Target>(
@@ -132,7 +148,7 @@ class attention_batch_under_test {
 
     auto batch = host_batch();
     batch.indices = {indices.data(), indices.size()};
-    batch.plan = {shape, words.data(), workspace.data()};
+    batch.plan = {shape, words.data(), workspace.data(), asked_.graph || num_prefixes_ > 0};
     batch.tree_masks = {masks.data(), tree_masks_.size()};
     const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
     const auto to = attention_output<number>{{output.data(), token_stride(), head_stride()}, log_sum_exp.data()};
@@ -172,12 +188,20 @@ class attention_batch_under_test {
     return all;
   }
 
+  /// Shared prefixes of the last plan.
+  [[nodiscard]] std::size_t num_prefixes() const { return num_prefixes_; }
+
   [[nodiscard]] static number canary() { return Input::encode(-12352.0F, 1.0F); }
 
  private:
   [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(asked_.lengths.size()); }
   [[nodiscard]] std::int32_t most_queries() const {
     return asked_.queries.empty() ? 1 : *std::max_element(asked_.queries.begin(), asked_.queries.end());
+  }
+
+  /// Tokens of whole blocks that an earlier row has written.
+  [[nodiscard]] std::int32_t num_shared(std::size_t row) const {
+    return row < asked_.shared.size() ? asked_.shared[row].count / asked_.block_size * asked_.block_size : 0;
   }
 
   void make_blocks() {
@@ -196,11 +220,15 @@ class attention_batch_under_test {
     for (auto i = 0; i < indptr_.back(); ++i) {
       indices_.push_back(block_id{blocks[static_cast<std::size_t>(i)]});
     }
+    for (auto row = std::size_t{0}; row < asked_.shared.size(); ++row) {
+      const auto from = indices_.begin() + indptr_[asked_.shared[row].row];
+      std::copy_n(from, num_shared(row) / asked_.block_size, indices_.begin() + indptr_[row]);
+    }
     auto number_of = std::uniform_real_distribution<float>(-asked_.magnitude, asked_.magnitude);
     auto key = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * asked_.head_dim));
     auto value = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * value_dim()));
     for (auto row = std::size_t{0}; row < asked_.lengths.size(); ++row) {
-      for (auto token = 0; token < asked_.lengths[row]; ++token) {
+      for (auto token = num_shared(row); token < asked_.lengths[row]; ++token) {
         std::generate(key.begin(), key.end(), [&] { return number_of(random_); });
         std::generate(value.begin(), value.end(), [&] { return number_of(random_); });
         const auto block = indices_[static_cast<std::size_t>(indptr_[row] + token / asked_.block_size)];
@@ -257,11 +285,13 @@ class attention_batch_under_test {
   std::vector<float> slopes_;
   std::vector<float> sinks_;
   std::vector<std::uint32_t> tree_masks_;
+  std::size_t num_prefixes_ = 0;
 };
 
-/// Runs a case on a device and compares every row of numbers and every log-sum-exp with float64.
+/// Runs a case on a device and compares every row of numbers and every log-sum-exp with float64. Returns the number of
+/// shared prefixes.
 template <class Element, class Layout, class Input, int Device>
-void check_attention(const attention_case& asked, std::uint32_t seed) {
+std::size_t check_attention(const attention_case& asked, std::uint32_t seed) {
   const auto target = require_target<hip_target<Device>>();
   auto batch = attention_batch_under_test<Element, Layout, Input>(asked, seed);
   const auto expected = batch.expected();
@@ -280,6 +310,7 @@ void check_attention(const attention_case& asked, std::uint32_t seed) {
                                 : std::abs(expected.log_sum_exp[row] - got.log_sum_exp[row]);
     CHECK(difference <= tolerance * std::max(1.0, std::abs(expected.log_sum_exp[row])));
   }
+  return batch.num_prefixes();
 }
 
 }  // namespace pagedkv::test

@@ -28,8 +28,20 @@ struct attention_shape {
   std::int32_t num_shares = 1;    // waves, or workgroups, that run at once; the device says
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
-  std::int32_t max_partials = 0;  // partial results; 0: twice the shares, which suffices without `split_tokens`
+  // Partial results. 0: twice the shares, and with `prefix_columns` one for each KV head of each row, which suffices
+  // without `split_tokens`; rows of several queries that share a prefix may need more, or keep to themselves.
+  std::int32_t max_partials = 0;
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: rows have few queries
+  std::int32_t prefix_columns = 0;    // as `columns`, for prefixes that sequences share; 0: each reads its own
+  std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
+
+  /// Whether plans let sequences share the read of a prefix. Not where it would change bits or save nothing: fixed
+  /// splits, windows (which leave little of a prefix, and move), and prompts (whose arithmetic takes longer than the
+  /// read).
+  [[nodiscard]] constexpr bool may_share_prefixes() const noexcept {
+    return prefix_columns >= group_size && prefix_shares > 0 && split_tokens == 0 && window <= 0 &&
+           max_query_tokens == 0;
+  }
 };
 
 /// How a device shares the work on a batch among waves, made by `attention_planner`, and working memory. Pointers are
@@ -38,6 +50,11 @@ struct attention_plan {
   attention_shape shape;
   const std::byte* words = nullptr;  // `attention_planner::bytes`
   std::byte* workspace = nullptr;    // `attention_workspace_bytes`, aligned to 16; one call at a time uses it
+  bool with_prefixes = true;         // false launches nothing for shared prefixes; only if the plan has none
+
+  [[nodiscard]] constexpr bool launches_prefixes() const noexcept {
+    return with_prefixes && shape.may_share_prefixes();
+  }
 };
 
 /// The query tokens of a row that has tree masks.

@@ -1,10 +1,12 @@
 #pragma once
 
-#include <pagedkv/attention/attention.hpp>
+#include <pagedkv/attention/plan_layout.hpp>
+#include <pagedkv/attention/shared_prefixes.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -14,116 +16,40 @@
 
 namespace pagedkv {
 
-/// Tokens that kernels process together: the unit of work sharing.
-inline constexpr std::int32_t attention_tile = 16;
-
-/// A row of the batch as kernels read it. Its tasks are numbered by KV head, then by column tile. A column is a pair of
-/// query token and query head; each task reads all visible tokens.
-struct attention_row {
-  std::int32_t first_index = 0;  // index of its first block in `indices`
-  std::int32_t num_tokens = 0;
-  std::int32_t first_query = 0;  // its first query token
-  std::int32_t num_queries = 1;
-  std::int32_t first_tile = 0;  // the first tile that its first query sees
-  std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets zeros
-  std::int32_t num_tasks = 1;
-  std::int32_t num_column_tiles = 1;
-};
-
-/// The start of one wave's work; it ends at the start of the next wave's work. Tiles are counted from the row's first.
-struct attention_share {
-  std::int32_t row = 0;
-  std::int32_t task = 0;
-  std::int32_t tile = 0;
-  std::int32_t first_partial = 0;  // index of its first partial result; whole tasks write none
-};
-
-/// A task in several pieces, and the partial results of these.
-struct attention_merge {
-  std::int32_t row = 0;
-  std::int32_t task = 0;
-  std::int32_t first_partial = 0;
-  std::int32_t num_partials = 0;
-};
-
-/// More partial results than these are merged by a whole workgroup.
-inline constexpr std::int32_t merged_by_group = 4;
-
-static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
-              "kernels read these as vectors of int32");
-
-/// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at
-/// its own last token, so that none reads tokens that all of its queries do not see.
-[[nodiscard]] constexpr std::int32_t queries_per_row(const attention_shape& shape) noexcept {
-  constexpr auto tile_columns = 32;
-  return shape.columns < tile_columns ? largest_attention_tree : std::max(1, shape.columns / shape.group_size);
-}
-
-/// Rows of a plan: those of the batch, and those that chunks of prompts are divided into.
-[[nodiscard]] constexpr std::int32_t most_planned_rows(const attention_shape& shape) noexcept {
-  return shape.max_rows + shape.max_query_tokens / queries_per_row(shape);
-}
-
-/// Number of merges in a plan; a list of the large ones follows in memory.
-struct attention_counts {
-  std::int32_t num_rows = 0;
-  std::int32_t num_merges = 0;
-  std::int32_t num_large = 0;
-  std::int32_t unused = 0;
-};
-
-/// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a
-/// captured graph can read one plan after the other.
-struct attention_plan_layout {
-  std::int32_t max_partials = 0;
-  std::int32_t max_merges = 0;
-  std::int32_t max_large = 0;
-  std::size_t rows = 0;
-  std::size_t shares = 0;
-  std::size_t merges = 0;
-  std::size_t large = 0;
-  std::size_t bytes = 0;
-
-  explicit attention_plan_layout(const attention_shape& shape) noexcept {
-    const auto after = [](std::size_t start, std::int32_t count, std::size_t each) {
-      return (start + static_cast<std::size_t>(count) * each + 15) / 16 * 16;
-    };
-    max_partials = shape.max_partials > 0 ? shape.max_partials : 2 * shape.num_shares;
-    max_merges = max_partials / 2;  // a merge has at least two partial results
-    max_large = max_partials / (merged_by_group + 1);
-    rows = sizeof(attention_counts);
-    shares = after(rows, most_planned_rows(shape), sizeof(attention_row));
-    merges = after(shares, shape.num_shares + 1, sizeof(attention_share));
-    large = after(merges, max_merges, sizeof(attention_merge));
-    bytes = after(large, max_large, sizeof(std::int32_t));
-  }
-};
-
-/// Size of the working memory for plans of this shape, in bytes. `value_dim`: numbers of a value, and of an output.
-[[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
-                                                           std::int32_t value_dim) noexcept {
-  const auto columns =
-      static_cast<std::size_t>(attention_plan_layout(shape).max_partials) * static_cast<std::size_t>(shape.columns);
-  return columns * (static_cast<std::size_t>(value_dim + 3) / 4 * 4 + 2) * sizeof(float);
-}
-
 /// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and
 /// heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
 ///
 /// With `split_tokens`, a sequence is divided at multiples of it, whatever else is in the batch: its results then have
 /// the same bits in every batch.
+///
+/// With `prefix_columns`, sequences whose block tables start with the same blocks share the read of these, where that
+/// saves time by `attention_prefix_costs`: another launch reads them for many queries at once, and the merge adds its
+/// partial results to those of each sequence.
 class attention_planner {
  public:
   /// Throws `std::bad_alloc`.
   explicit attention_planner(const attention_shape& shape)
       : shape_(shape),
         layout_(shape),
-        memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
-        counts_(new(memory_.get()) attention_counts),
+        memory_(new (std::align_val_t{16}) std::byte[layout_.bytes]),
+        counts_(new (memory_.get()) attention_counts),
         rows_(part_at<attention_row>(layout_.rows, most_planned_rows(shape))),
         shares_(part_at<attention_share>(layout_.shares, shape.num_shares + 1)),
         merges_(part_at<attention_merge>(layout_.merges, layout_.max_merges)),
-        large_(part_at<std::int32_t>(layout_.large, layout_.max_large)) {}
+        large_(part_at<std::int32_t>(layout_.large, layout_.max_large)),
+        prefixes_(part_at<attention_row>(layout_.prefixes, layout_.max_prefixes)),
+        prefix_shares_(
+            part_at<attention_share>(layout_.prefix_shares, shape.may_share_prefixes() ? shape.prefix_shares + 1 : 0)),
+        prefix_queries_(part_at<attention_prefix_query>(layout_.prefix_queries, layout_.max_prefix_queries)),
+        prefix_results_(part_at<attention_prefix_results>(layout_.prefix_results,
+                                                          shape.may_share_prefixes() ? layout_.max_merges : 0)),
+        prefix_finder_(shape) {
+    if (shape.may_share_prefixes()) {
+      members_.reserve(rows_.size());
+      member_of_row_.resize(rows_.size());
+      results_of_tasks_.resize(prefixes_.size() * static_cast<std::size_t>(shape.num_kv_heads));
+    }
+  }
 
   [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
 
@@ -136,21 +62,31 @@ class attention_planner {
     return merges_.first(static_cast<std::size_t>(counts_->num_merges));
   }
 
-  /// Makes a new plan. The spans of the batch are host memory. Errors: `limit_reached` when rows or partial results
+  /// Rows that read shared prefixes, in the order of the plan, and their queries.
+  [[nodiscard]] std::span<const attention_row> prefixes() const noexcept {
+    return prefixes_.first(static_cast<std::size_t>(counts_->num_prefixes));
+  }
+  [[nodiscard]] std::span<const attention_share> prefix_shares() const noexcept { return prefix_shares_; }
+  [[nodiscard]] std::span<const attention_prefix_query> prefix_queries() const noexcept { return prefix_queries_; }
+  /// One for each merge; empty if the shape shares no prefixes.
+  [[nodiscard]] std::span<const attention_prefix_results> prefix_results() const noexcept { return prefix_results_; }
+
+  /// Makes a new plan. The spans of the batch are host memory; `indices` may be empty if prefixes need not be shared.
+  /// Errors: `limit_reached` when rows or partial results
   /// exceed the shape's limits, or a row with tree masks has more than `largest_attention_tree` queries; the plan is
   /// empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
     }
-    planned_tiles_ = num_tiles_;
-    share_out();
-    return number_partials();
+    share_prefixes(batch);
+    return share_out();
   }
 
   /// Updates the plan for the same sequences in the same order, some tokens later: the borders of shares stay, and
   /// shares grow or shrink with their rows until they differ by a sixteenth. Then, and when rows were added or removed,
-  /// makes a new plan.
+  /// makes a new plan; so it does when a row has become shorter than its shared prefix. Call `plan` instead after a
+  /// sequence was cut there and continued, or replaced by another one. New prefixes are found by a new plan only.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
     const auto same_rows =
         batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
@@ -160,18 +96,27 @@ class attention_planner {
     if (auto described = describe_rows(batch); !described) {
       return described;
     }
+    if (!keep_prefixes(batch)) {
+      return plan(batch);
+    }
     const auto grown = num_tiles_ - planned_tiles_;
     if (same_tasks_ && grown >= -planned_tiles_ / 16 && grown <= planned_tiles_ / 16) {
       return {};
     }
-    planned_tiles_ = num_tiles_;
-    share_out();
-    return number_partials();
+    return share_out();
   }
 
  private:
   // Reading the query and writing the result of a task takes about the time of this many tiles.
   static constexpr std::int32_t task_overhead = 1;
+
+  /// A row that has a shared prefix.
+  struct prefix_member {
+    std::int32_t row = 0;
+    std::int32_t prefix = 0;
+    std::int32_t first_query = 0;  // among the prefix's
+    std::int32_t num_queries = 0;
+  };
 
   struct release_memory {
     void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, std::align_val_t{16}); }
@@ -191,11 +136,13 @@ class attention_planner {
   [[nodiscard]] error too_small(const char* subject, std::int64_t needed, std::int64_t room) noexcept {
     *counts_ = {};
     std::ranges::fill(shares_, attention_share{});
+    std::ranges::fill(prefix_shares_, attention_share{});
+    members_.clear();
     return {error_code::limit_reached, subject, needed, room};
   }
 
   [[nodiscard]] static std::int32_t column_tiles(const attention_shape& shape, std::int32_t num_queries) noexcept {
-    return (num_queries * shape.group_size + shape.columns - 1) / shape.columns;
+    return std::max((num_queries * shape.group_size + shape.columns - 1) / shape.columns, 1);
   }
 
   /// Rows for chunks of prompts.
@@ -309,6 +256,9 @@ class attention_planner {
       row.num_queries = num_queries;
       row.first_tile = first_tile;
       row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - first_tile, 1);
+      if constexpr (Several::value) {
+        row.num_tiles = num_queries == 0 ? 1 : row.num_tiles;
+      }
       row.num_column_tiles = num_column_tiles;
       row.num_tasks = num_column_tiles * shape.num_kv_heads;
       // A window leaves at most one tile per update: a row that shrinks by more is a different row.
@@ -322,11 +272,10 @@ class attention_planner {
 
   /// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
   /// pieces save more time than the idle waves lose.
-  [[nodiscard]] std::int64_t choose_num_shares() const noexcept {
-    const auto most = std::int64_t{shape_.num_shares};
+  [[nodiscard]] static std::int64_t choose_num_shares(std::span<const attention_row> rows, std::int64_t most) noexcept {
     auto num_tasks = std::int64_t{0};
-    for (const auto& row : rows()) {
-      if (row.num_tiles != rows_[0].num_tiles || row.num_tasks != rows_[0].num_tasks) {
+    for (const auto& row : rows) {
+      if (row.num_tiles != rows[0].num_tiles || row.num_tasks != rows[0].num_tasks) {
         return most;
       }
       num_tasks += row.num_tasks;
@@ -341,28 +290,36 @@ class attention_planner {
     return even * 10 >= most * 9 ? even : most;
   }
 
-  void share_out() noexcept {
-    const auto num_shares = choose_num_shares();
-    const auto each = num_tiles_ / num_shares;
-    const auto rest = num_tiles_ % num_shares;
+  [[nodiscard]] result<void> share_out() noexcept {
+    planned_tiles_ = num_tiles_;
+    share_out(rows(), num_tiles_, shares_);
+    return number_partials();
+  }
+
+  /// `num_tiles`: of all tasks of the rows, their overhead included.
+  void share_out(std::span<const attention_row> rows, std::int64_t num_tiles,
+                 std::span<attention_share> shares) const noexcept {
+    const auto num_shares = choose_num_shares(rows, static_cast<std::int64_t>(shares.size()) - 1);
+    const auto each = num_tiles / num_shares;
+    const auto rest = num_tiles % num_shares;
     auto share = std::size_t{0};
     auto next = std::int64_t{0};  // start of the next share, in tiles from the start of the row
     auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
-    for (auto i = std::size_t{0}; i < num_rows(); ++i) {
-      const auto& row = rows_[i];
+    for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+      const auto& row = rows[i];
       const auto cost = std::int64_t{row.num_tiles + task_overhead};
       const auto all = cost * row.num_tasks;
-      while (next < all && share + 1 < shares_.size()) {
+      while (next < all && share + 1 < shares.size()) {
         const auto task = next / cost;
         const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead;
-        shares_[share++] = start_at(i, static_cast<std::int32_t>(task), std::max(tile, 0));
+        shares[share++] = start_at(i, static_cast<std::int32_t>(task), std::max(tile, 0));
         over += rest;
         next += each + (over >= num_shares ? 1 : 0);
         over -= over >= num_shares ? num_shares : 0;
       }
       next -= all;
     }
-    std::ranges::fill(shares_.subspan(share), attention_share{counts_->num_rows, 0, 0, 0});
+    std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
   }
 
   /// The first position from there on where a share may start.
@@ -383,7 +340,9 @@ class attention_planner {
   [[nodiscard]] result<void> number_partials() noexcept {
     counts_->num_merges = 0;
     counts_->num_large = 0;
-    const auto numbered = shape_.split_tokens == 0 ? number_by_share() : number_by_split();
+    const auto numbered = !members_.empty()          ? number_with_prefixes()
+                          : shape_.split_tokens == 0 ? number_by_share()
+                                                     : number_by_split();
     if (numbered > layout_.max_partials) {
       return too_small("partial results of attention", numbered, layout_.max_partials);
     }
@@ -439,14 +398,186 @@ class attention_planner {
     return partials;
   }
 
+  /// Calls `visit(row, task, tile, end)` for each piece of each share, and `begin(share)` before the pieces of each.
+  template <class Begin, class Visit>
+  static void for_each_piece(std::span<const attention_row> rows, std::span<attention_share> shares, Begin begin,
+                             Visit visit) noexcept {
+    for (auto i = std::size_t{0}; i + 1 < shares.size(); ++i) {
+      begin(shares[i]);
+      const auto& last = shares[i + 1];
+      auto at = shares[i];
+      while (at.row != last.row || at.task != last.task || at.tile != last.tile) {
+        const auto& row = rows[static_cast<std::size_t>(at.row)];
+        const auto end = at.row == last.row && at.task == last.task ? last.tile : row.num_tiles;
+        visit(at.row, at.task, at.tile, end);
+        at.tile = end;
+        if (at.tile == row.num_tiles) {
+          at.tile = 0;
+          ++at.task;
+        }
+        if (at.task == row.num_tasks) {
+          at.task = 0;
+          ++at.row;
+        }
+      }
+    }
+  }
+
+  /// As above. Of a row with a shared prefix, every task has partial results.
+  [[nodiscard]] std::int64_t number_with_prefixes() noexcept {
+    auto partials = std::int32_t{0};
+    auto merge = attention_merge{};
+    for_each_piece(
+        rows(), shares_, [&](attention_share& share) { share.first_partial = partials; },
+        [&](std::int32_t index, std::int32_t task, std::int32_t tile, std::int32_t end) {
+          const auto& row = rows_[static_cast<std::size_t>(index)];
+          if (tile == 0 && end == row.num_tiles && row.first_tile == 0) {
+            return;
+          }
+          if (tile == 0) {
+            add(merge);
+            merge = {index, task, partials, 0};
+          }
+          ++merge.num_partials;
+          ++partials;
+        });
+    add(merge);
+    return partials;
+  }
+
   void add(const attention_merge& merge) noexcept {
     if (merge.num_partials == 0) {
       return;
     }
-    if (merge.num_partials > merged_by_group) {
-      large_[static_cast<std::size_t>(counts_->num_large++)] = counts_->num_merges;
+    const auto index = static_cast<std::size_t>(counts_->num_merges++);
+    auto num_partials = merge.num_partials;
+    if (!prefix_results_.empty()) {
+      prefix_results_[index] = prefix_results_of(merge);
+      num_partials += prefix_results_[index].num_partials;
     }
-    merges_[static_cast<std::size_t>(counts_->num_merges++)] = merge;
+    if (num_partials > merged_by_group) {
+      large_[static_cast<std::size_t>(counts_->num_large++)] = static_cast<std::int32_t>(index);
+    }
+    merges_[index] = merge;
+  }
+
+  [[nodiscard]] attention_prefix_results prefix_results_of(const attention_merge& merge) const noexcept {
+    const auto& row = rows_[static_cast<std::size_t>(merge.row)];
+    if (members_.empty() || row.first_tile == 0) {
+      return {};
+    }
+    const auto& member = members_[static_cast<std::size_t>(member_of_row_[static_cast<std::size_t>(merge.row)])];
+    const auto head = merge.task / row.num_column_tiles;
+    auto results = results_of_tasks_[static_cast<std::size_t>(member.prefix * shape_.num_kv_heads + head)];
+    results.first_column = member.first_query * shape_.group_size + merge.task % row.num_column_tiles * shape_.columns;
+    return results;
+  }
+
+  /// Chooses prefixes, and plans them and their rows' own tiles.
+  void share_prefixes(const attention_batch& batch) noexcept {
+    members_.clear();
+    num_member_tasks_ = 0;
+    counts_->num_prefixes = 0;
+    if (prefixes_.empty()) {
+      return;
+    }
+    if (!batch.indices.empty()) {
+      prefix_finder_.find(rows(), batch.indices);
+      for (const auto& group : prefix_finder_.groups()) {
+        add_prefix(group);
+      }
+    }
+    auto num_tiles = std::int64_t{0};
+    for (const auto& prefix : prefixes()) {
+      num_tiles += std::int64_t{prefix.num_tiles + task_overhead} * prefix.num_tasks;
+    }
+    share_out(prefixes(), num_tiles, prefix_shares_);
+    number_prefixes();
+  }
+
+  /// Adds a prefix if there is room for it, and for a partial result of each task of its rows.
+  void add_prefix(const attention_prefix_group& group) noexcept {
+    auto num_tasks = num_member_tasks_;
+    for (auto i = std::size_t{0}; i < group.num_members; ++i) {
+      num_tasks += rows_[static_cast<std::size_t>(prefix_finder_.row_of(group, i))].num_tasks;
+    }
+    const auto index = counts_->num_prefixes;
+    if (static_cast<std::size_t>(index) == prefixes_.size() ||
+        num_tasks > layout_.max_partials - 2 * shape_.num_shares) {
+      return;
+    }
+    num_member_tasks_ = num_tasks;
+    auto& prefix = prefixes_[static_cast<std::size_t>(index)];
+    prefix = {};
+    prefix.num_tokens = group.num_tiles * attention_tile;
+    prefix.first_query = index * (shape_.prefix_columns / shape_.group_size);
+    prefix.num_queries = 0;
+    prefix.num_tiles = group.num_tiles;
+    prefix.num_tasks = shape_.num_kv_heads;
+    ++counts_->num_prefixes;
+    for (auto i = std::size_t{0}; i < group.num_members; ++i) {
+      const auto row = prefix_finder_.row_of(group, i);
+      const auto num_queries = rows_[static_cast<std::size_t>(row)].num_queries;
+      member_of_row_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(members_.size());
+      members_.push_back({row, index, prefix.num_queries, num_queries});
+      prefix.num_queries += num_queries;
+      shorten(members_.back());
+    }
+  }
+
+  /// Removes the tiles of its prefix from a row, and sets its queries in the prefix.
+  void shorten(const prefix_member& member) noexcept {
+    auto& row = rows_[static_cast<std::size_t>(member.row)];
+    auto& prefix = prefixes_[static_cast<std::size_t>(member.prefix)];
+    if (member.first_query == 0) {
+      prefix.first_index = row.first_index;
+    }
+    row.first_tile = prefix.num_tiles;
+    row.num_tiles -= prefix.num_tiles;
+    num_tiles_ -= std::int64_t{prefix.num_tiles} * row.num_tasks;
+    for (auto i = 0; i < member.num_queries; ++i) {
+      prefix_queries_[static_cast<std::size_t>(prefix.first_query + member.first_query + i)] = {
+          row.first_query + i, row.num_tokens - row.num_queries + i};
+    }
+  }
+
+  /// Sets the prefixes of the plan in rows that have been described again. False if a row is too short for its prefix.
+  [[nodiscard]] bool keep_prefixes(const attention_batch& batch) noexcept {
+    for (const auto& member : members_) {
+      const auto& row = rows_[static_cast<std::size_t>(member.row)];
+      const auto prefix_tokens = prefixes_[static_cast<std::size_t>(member.prefix)].num_tokens;
+      if (row.num_queries != member.num_queries || row.num_tokens - row.num_queries < prefix_tokens) {
+        return false;
+      }
+      shorten(member);
+      assert(has_block_of_prefix(batch, member) && "a sequence of the plan, which has only grown");
+    }
+    return true;
+  }
+
+  /// Whether the last block of its prefix is the same as in the plan's other rows. To look at each would take longer
+  /// than all else that an update does.
+  [[nodiscard]] bool has_block_of_prefix(const attention_batch& batch, const prefix_member& member) const noexcept {
+    const auto& prefix = prefixes_[static_cast<std::size_t>(member.prefix)];
+    const auto block = (prefix.num_tokens - 1) / shape_.block_size;
+    const auto& row = rows_[static_cast<std::size_t>(member.row)];
+    return batch.indices.empty() || batch.indices[static_cast<std::size_t>(row.first_index + block)] ==
+                                        batch.indices[static_cast<std::size_t>(prefix.first_index + block)];
+  }
+
+  /// Numbers the pieces of prefixes, all of which are partial results.
+  void number_prefixes() noexcept {
+    auto partials = std::int32_t{0};
+    for_each_piece(
+        prefixes(), prefix_shares_, [&](attention_share& share) { share.first_partial = partials; },
+        [&](std::int32_t prefix, std::int32_t task, std::int32_t tile, std::int32_t) {
+          auto& results = results_of_tasks_[static_cast<std::size_t>(prefix * shape_.num_kv_heads + task)];
+          if (tile == 0) {
+            results = {partials, 0, 0, 0};
+          }
+          ++results.num_partials;
+          ++partials;
+        });
   }
 
   attention_shape shape_;
@@ -458,6 +589,15 @@ class attention_planner {
   std::span<attention_share> shares_;
   std::span<attention_merge> merges_;
   std::span<std::int32_t> large_;
+  std::span<attention_row> prefixes_;
+  std::span<attention_share> prefix_shares_;
+  std::span<attention_prefix_query> prefix_queries_;
+  std::span<attention_prefix_results> prefix_results_;
+  attention_prefix_finder prefix_finder_;
+  std::vector<prefix_member> members_;  // by prefix
+  std::int64_t num_member_tasks_ = 0;
+  std::vector<std::int32_t> member_of_row_;                 // index of a row in `members_`, if it has a prefix
+  std::vector<attention_prefix_results> results_of_tasks_;  // [prefix][KV head]
   std::int64_t num_tiles_ = 0;      // of all tasks, their overhead included
   std::int64_t planned_tiles_ = 0;  // when shares were last made
   bool same_tasks_ = false;         // the tasks are those of when shares were last made

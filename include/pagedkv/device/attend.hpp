@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/device/attention_numbers.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/device.hpp>
@@ -34,6 +35,7 @@ struct attention_use {
   std::int32_t max_queries = 1;       // query tokens of a row
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: decoding
   bool with_trees = false;            // batches have tree masks
+  bool shares_prefixes = false;       // plans may let sequences share the read of a prefix
 };
 
 /// Whether the kernel whose workgroups share tasks supports the storage.
@@ -47,6 +49,9 @@ template <element Element>
 
 /// The shape of attention plans for this storage on a device: `columns` and `num_shares` follow from the device, the
 /// other members from the arguments. Errors: `backend_failure` when the device does not exist.
+///
+/// Prefixes are shared only where matrix instructions multiply keys with many columns: plain arithmetic, and the
+/// products of latent vectors, take longer than the read that sharing would save.
 template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
                                                          std::int32_t group_size, const attention_use& use) {
@@ -85,6 +90,12 @@ template <element Element>
     shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
+  const auto decodes_in_matrices = shape.columns > 1 && shape.columns != kernels::latent_columns;
+  if (use.shares_prefixes && decodes_in_matrices && has_group_attention<Element>(properties, view)) {
+    shape.prefix_columns = kernels::group_columns(
+        properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
+    shape.prefix_shares = properties.num_processors * kernels::group_residency;
+  }
   return shape;
 }
 
@@ -93,7 +104,7 @@ template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
                                                          std::int32_t group_size, std::int32_t max_rows,
                                                          std::int32_t max_queries = 1) {
-  return attention_shape_on<Element>(device, view, group_size, attention_use{max_rows, max_queries, 0, false});
+  return attention_shape_on<Element>(device, view, group_size, attention_use{max_rows, max_queries, 0, false, false});
 }
 
 /// Rows as kernels read or write them.
@@ -213,8 +224,7 @@ template <element Element, element Input = float32, element Output = Input>
   call.tree_masks = batch.tree_masks.empty() ? nullptr : batch.tree_masks.data();
   call.partial_stride = (view.dim_of_values() + 3) / 4 * 4;
   call.partials = reinterpret_cast<float*>(batch.plan.workspace);
-  call.partial_sums =
-      call.partials + std::int64_t{layout.max_partials} * batch.plan.shape.columns * call.partial_stride;
+  call.partial_sums = call.partials + layout.num_columns * call.partial_stride;
   // Without a number of queries per row, each row has one query, and a task has no more columns than heads.
   const auto max_columns = batch.query_indptr.empty() ? call.group_size : batch.plan.shape.columns;
   return to_result(kernels::decode_attention<Element, attention_numbers>(call, batch.plan, max_columns, stream),

@@ -141,11 +141,33 @@ template <class Element, class Numbers>
   return runtime::error_invalid_value;
 }
 
+/// Reads the prefixes that sequences share. Their partial results follow those of the sequences.
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status launch_prefix_attention(const attention_call& call, const attention_plan& plan,
+                                                      runtime::stream stream) {
+  if constexpr (sizeof(typename Element::storage) < 4) {
+    auto planned = call;
+    planned.plan = attention_plan_view::of_prefixes(plan);
+    const auto own_columns = attention_plan_layout(plan.shape).own_columns;
+    planned.partials += own_columns * call.partial_stride;
+    planned.partial_sums += own_columns * 2;
+    planned.tree_masks = nullptr;
+    return launch_group_attention<Element, Numbers>(planned, stream);
+  }
+  return runtime::error_invalid_value;
+}
+
 template <class Element, class Numbers>
 [[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
                                                std::int32_t max_columns, runtime::stream stream) {
   auto planned = call;
   planned.plan = attention_plan_view::of(plan);
+  if (plan.launches_prefixes()) {
+    const auto launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);
+    if (launched != runtime::success) {
+      return launched;
+    }
+  }
   const auto launched = launch_attention<Element, Numbers>(planned, plan.shape.columns, stream);
   if (launched != runtime::success) {
     return launched;

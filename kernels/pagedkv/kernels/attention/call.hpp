@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/attention.hpp>
-#include <pagedkv/attention/plan.hpp>
+#include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/storage/view.hpp>
 
@@ -31,6 +31,10 @@ struct attention_plan_view {
   const std::int32_t* large = nullptr;   // indices of the large merges
   std::int32_t num_shares = 0;
   std::int32_t split_tiles = 0;  // pieces end at multiples of this
+  const attention_prefix_query* prefix_queries = nullptr;    // [query]; null unless the plan is that of shared prefixes
+  const attention_prefix_results* prefix_results = nullptr;  // [merge]; null if no prefix is shared
+  std::int32_t prefix_columns = 0;
+  std::int64_t first_prefix_column = 0;  // among the columns of all partial results
 
   [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
     const auto layout = attention_plan_layout(plan.shape);
@@ -42,6 +46,23 @@ struct attention_plan_view {
     view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
     view.num_shares = plan.shape.num_shares;
     view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
+    if (plan.launches_prefixes()) {
+      view.prefix_results = reinterpret_cast<const attention_prefix_results*>(plan.words + layout.prefix_results);
+      view.prefix_columns = plan.shape.prefix_columns;
+      view.first_prefix_column = layout.own_columns;
+    }
+    return view;
+  }
+
+  /// The part of a plan that reads shared prefixes.
+  [[nodiscard]] static attention_plan_view of_prefixes(const attention_plan& plan) {
+    const auto layout = attention_plan_layout(plan.shape);
+    auto view = attention_plan_view{};
+    view.rows = reinterpret_cast<const attention_row*>(plan.words + layout.prefixes);
+    view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.prefix_shares);
+    view.prefix_queries = reinterpret_cast<const attention_prefix_query*>(plan.words + layout.prefix_queries);
+    view.num_shares = plan.shape.prefix_shares;
+    view.split_tiles = 1 << 30;
     return view;
   }
 };

@@ -2,7 +2,7 @@
 
 // The host's interface to attention; see launchers.hpp.
 
-#include <pagedkv/attention/plan.hpp>
+#include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 

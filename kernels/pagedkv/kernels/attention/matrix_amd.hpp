@@ -3,7 +3,7 @@
 // Empty for other compilers.
 #if defined(__HIPCC__)
 
-  #include <pagedkv/attention/plan.hpp>
+  #include <pagedkv/attention/plan_layout.hpp>
   #include <pagedkv/kernels/attention/lane_maps.hpp>
   #include <pagedkv/kernels/attention/lane_word.hpp>
   #include <pagedkv/kernels/attention/own_tiles.hpp>

@@ -3,11 +3,11 @@
 // Empty for other compilers.
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
-  #include <pagedkv/attention/plan.hpp>
-  #include <pagedkv/storage/view.hpp>
+  #include <pagedkv/attention/plan_layout.hpp>
   #include <pagedkv/kernels/attention/lane_maps.hpp>
   #include <pagedkv/kernels/attention/lane_word.hpp>
   #include <pagedkv/kernels/platform.hpp>
+  #include <pagedkv/storage/view.hpp>
 
   #include <type_traits>
 

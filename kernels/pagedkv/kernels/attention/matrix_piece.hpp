@@ -29,10 +29,9 @@ class piece_state {
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto column = first_column(t) + Matrix::score_column(lane_, c);
-        rules_[t][c] = score_rule::of(call, find_column(call, walk.row, walk.task, column, columns));
+        rules_[t][c] = score_rule::of(call, find(call, walk, column));
         if constexpr (Waves > 1) {
-          branches_[t][c] =
-              hidden_branches::of(call, walk.row, find_column(call, walk.row, walk.task, column, columns));
+          branches_[t][c] = hidden_branches::of(call, walk.row, find(call, walk, column));
         }
         reference_[t][c] = -INFINITY;
         sum_[t][c] = 0.0F;
@@ -141,7 +140,7 @@ class piece_state {
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto total = Matrix::reduce_rows(sum_[t][c], add);
         const auto column = first_column(t) + Matrix::score_column(lane_, c);
-        const auto query = find_column(call, walk.row, walk.task, column, columns);
+        const auto query = find(call, walk, column);
         if (query.exists()) {
           const auto writer = Matrix::score_row(lane_, 0) == 0;
           if (walk.whole) {
@@ -175,9 +174,18 @@ class piece_state {
     return Waves > 1 ? wave_ * Tiles * Matrix::columns + first : first;
   }
 
+  /// Only the waves of a workgroup read shared prefixes.
+  [[nodiscard]] PAGEDKV_DEVICE static query_column find(const attention_call& call, const attention_walk& walk,
+                                                        std::int32_t column) {
+    if constexpr (Waves > 1) {
+      return find_shared_column(call, walk.row, walk.task, column, columns);
+    } else {
+      return find_column(call, walk.row, walk.task, column, columns);
+    }
+  }
+
   PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
-    const auto column =
-        find_column(call, walk.row, walk.task, first_column(t) + Matrix::query_column(lane_), columns);
+    const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
     registers<float, shape::key_chunks, shape::chunk> numbers;
     auto largest = 0.0F;
     PAGEDKV_UNROLL

@@ -9,6 +9,39 @@ namespace pagedkv::kernels {
 inline constexpr int merge_lanes = 32;   // lanes that share the numbers of one column
 inline constexpr int merge_numbers = 4;  // numbers per lane and access
 
+/// The partial results of one merge, counted from 0: those of its own task, then those of a shared prefix.
+struct merged_results {
+  std::int32_t first;
+  std::int32_t num_own;
+  std::int32_t num_all;
+  attention_prefix_results prefix;
+
+  [[nodiscard]] static PAGEDKV_DEVICE merged_results of(const attention_call& call, const attention_merge& entry,
+                                                        std::int32_t index) {
+    auto results = merged_results{entry.first_partial, entry.num_partials, entry.num_partials, {}};
+    if (call.plan.prefix_results != nullptr) {
+      const auto words = load_vector<4>(reinterpret_cast<const std::int32_t*>(call.plan.prefix_results + index));
+      results.prefix = {words.values[0], words.values[1], words.values[2], 0};
+      results.num_all += words.values[1];
+    }
+    return results;
+  }
+
+  /// Index of a column among the columns of all partial results. A column of the task that does not exist may be
+  /// another one's.
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t at(const attention_call& call, std::int32_t partial, std::int32_t columns,
+                                               std::int32_t column) const {
+    if (partial < num_own) {
+      return static_cast<std::int64_t>(first + partial) * columns + column;
+    }
+    const auto& plan = call.plan;
+    const auto of_prefix = prefix.first_column + column;
+    return plan.first_prefix_column +
+           static_cast<std::int64_t>(prefix.first_partial + partial - num_own) * plan.prefix_columns +
+           (of_prefix < plan.prefix_columns ? of_prefix : 0);
+  }
+};
+
 /// Merges partial results of up to `Columns` neighbouring columns of one task. Each lane holds some dimensions of each
 /// column.
 template <int HeadDim, int Columns>
@@ -39,20 +72,20 @@ class merged_columns {
     return (chunk * merge_lanes + lane) * merge_numbers;
   }
 
-  /// Adds the `Batch` results, `step` apart, that come before `end`. All reads are issued together; past the end, the
+  /// Adds the `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the
   /// first result is read again.
   template <int Batch>
-  PAGEDKV_DEVICE void add(const attention_call& call, std::int32_t first, std::int32_t step, std::int32_t end,
-                          std::int32_t columns, std::int32_t column, std::int32_t lane) {
+  PAGEDKV_DEVICE void add(const attention_call& call, const merged_results& results, std::int32_t first,
+                          std::int32_t step, std::int32_t columns, std::int32_t column, std::int32_t lane) {
     registers<vector<float, 2>, Batch, Columns> sums;
     registers<vector<float, merge_numbers>, Batch, Columns, chunks> numbers;
     PAGEDKV_UNROLL
     for (auto b = 0; b < Batch; ++b) {
-      const auto exists = first + b * step < end;
+      const auto exists = first + b * step < results.num_all;
       PAGEDKV_UNROLL
       for (auto c = 0; c < Columns; ++c) {
         const auto of_task = column + c < columns ? column + c : column;
-        const auto at = static_cast<std::int64_t>(exists ? first + b * step : first) * columns + of_task;
+        const auto at = results.at(call, exists ? first + b * step : first, columns, of_task);
         sums[b][c] = load_fresh<2>(call.partial_sums + 2 * at);
         sums[b][c].values[1] = exists ? sums[b][c].values[1] : 0.0F;
         PAGEDKV_UNROLL
@@ -148,29 +181,28 @@ class merger {
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const { return group_; }
 
   /// Merges on one group.
-  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, std::int32_t column) {
+  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, const merged_results& results, std::int32_t column) {
     const auto row = load_row(call_.plan.rows + entry.row);
     wait();
-    const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
-    for (auto partial = entry.first_partial; partial < end; partial += few) {
-      merged.template add<few>(call_, partial, 1, end, columns_, column, lane_);
+    for (auto partial = 0; partial < results.num_all; partial += few) {
+      merged.template add<few>(call_, results, partial, 1, columns_, column, lane_);
     }
     merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
   }
 
   /// Merges on all groups of the workgroup.
-  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, std::int32_t column, memory& shared) {
+  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, const merged_results& results, std::int32_t column,
+                                 memory& shared) {
     const auto row = load_row(call_.plan.rows + entry.row);
     wait();
-    const auto end = entry.first_partial + entry.num_partials;
     auto merged = merged_column();
-    auto partial = entry.first_partial + group_;
-    for (; partial + few * merge_groups < end; partial += many * merge_groups) {
-      merged.template add<many>(call_, partial, merge_groups, end, columns_, column, lane_);
+    auto partial = group_;
+    for (; partial + few * merge_groups < results.num_all; partial += many * merge_groups) {
+      merged.template add<many>(call_, results, partial, merge_groups, columns_, column, lane_);
     }
-    for (; partial < end; partial += few * merge_groups) {
-      merged.template add<few>(call_, partial, merge_groups, end, columns_, column, lane_);
+    for (; partial < results.num_all; partial += few * merge_groups) {
+      merged.template add<few>(call_, results, partial, merge_groups, columns_, column, lane_);
     }
     barrier();
     put(merged, shared);
@@ -245,14 +277,17 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
   let_next_kernel_start();
   const auto num_large = load(call.plan.counts + 2) * used_columns;
   for (auto i = first; i < num_large; i += step) {
-    own.merge_many(load_merge(call.plan.merges + load(call.plan.large + i / used_columns)), i % used_columns, shared);
+    const auto index = load(call.plan.large + i / used_columns);
+    const auto entry = load_merge(call.plan.merges + index);
+    own.merge_many(entry, merged_results::of(call, entry, index), i % used_columns, shared);
   }
   const auto num_all = load(call.plan.counts + 1) * used_columns;
   // Starts at the last workgroup: the first ones are busy with large merges.
   for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(call.plan.merges + i / used_columns);
-    if (entry.num_partials <= merged_by_group) {
-      own.merge_few(entry, i % used_columns);
+    const auto results = merged_results::of(call, entry, i / used_columns);
+    if (results.num_all <= merged_by_group) {
+      own.merge_few(entry, results, i % used_columns);
     }
   }
   own.wait();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/attention/plan.hpp>
+#include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/platform.hpp>
 #include <pagedkv/storage/view.hpp>

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/attention/plan.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
@@ -31,6 +30,20 @@ struct query_column {
     found.token = row.first_query + query;
     found.head = kv_head * call.group_size + of_kv_head - query * call.group_size;
     found.position = row.num_tokens - row.num_queries + query;
+  }
+  return found;
+}
+
+/// The same where the row may be a shared prefix, whose queries belong to several sequences.
+[[nodiscard]] PAGEDKV_DEVICE inline query_column find_shared_column(const attention_call& call,
+                                                                    const attention_row& row, std::int32_t task,
+                                                                    std::int32_t column,
+                                                                    std::int32_t columns_per_task) {
+  auto found = find_column(call, row, task, column, columns_per_task);
+  if (call.plan.prefix_queries != nullptr && found.exists()) {
+    const auto query = load_vector<2>(reinterpret_cast<const std::int32_t*>(call.plan.prefix_queries + found.token));
+    found.token = query.values[0];
+    found.position = query.values[1];
   }
   return found;
 }

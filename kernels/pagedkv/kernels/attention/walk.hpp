@@ -88,7 +88,12 @@ class attention_walk {
     const auto split_end = (tile / plan.split_tiles + 1) * plan.split_tiles;
     const auto task_end = end_of_task();
     end = split_end < task_end ? split_end : task_end;
-    whole = tile == 0 && !in_last_task() && row.num_tiles <= plan.split_tiles;
+    whole = tile == 0 && !in_last_task() && row.num_tiles <= plan.split_tiles && !has_other_pieces(plan);
+  }
+
+  /// Whether the row is a shared prefix or has one. Without windows, tiles before the first are a shared prefix's.
+  [[nodiscard]] PAGEDKV_DEVICE bool has_other_pieces(const attention_plan_view& plan) const {
+    return plan.prefix_queries != nullptr || (plan.prefix_results != nullptr && row.first_tile > 0);
   }
 
   const attention_call& call_;

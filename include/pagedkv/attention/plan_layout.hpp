@@ -1,0 +1,146 @@
+#pragma once
+
+#include <pagedkv/attention/attention.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Tokens that kernels process together: the unit of work sharing.
+inline constexpr std::int32_t attention_tile = 16;
+
+/// A row of the batch, or a shared prefix, as kernels read it. Its tasks are numbered by KV head, then by column tile.
+/// A column is a pair of query token and query head; each task reads all visible tokens.
+struct attention_row {
+  std::int32_t first_index = 0;  // index of its first block in `indices`
+  std::int32_t num_tokens = 0;
+  std::int32_t first_query = 0;  // its first query token; of a shared prefix: index of an `attention_prefix_query`
+  std::int32_t num_queries = 1;
+  std::int32_t first_tile = 0;  // the first tile that its first query sees, or after a shared prefix
+  std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets zeros
+  std::int32_t num_tasks = 1;
+  std::int32_t num_column_tiles = 1;
+};
+
+/// The start of one wave's work; it ends at the start of the next wave's work. Tiles are counted from the row's first.
+struct attention_share {
+  std::int32_t row = 0;
+  std::int32_t task = 0;
+  std::int32_t tile = 0;
+  std::int32_t first_partial = 0;  // index of its first partial result; whole tasks write none
+};
+
+/// A task in several pieces, and the partial results of these.
+struct attention_merge {
+  std::int32_t row = 0;
+  std::int32_t task = 0;
+  std::int32_t first_partial = 0;
+  std::int32_t num_partials = 0;
+};
+
+/// More partial results than these are merged by a whole workgroup.
+inline constexpr std::int32_t merged_by_group = 4;
+
+static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && sizeof(attention_merge) == 16,
+              "kernels read these as vectors of int32");
+
+/// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at
+/// its own last token, so that none reads tokens that all of its queries do not see.
+[[nodiscard]] constexpr std::int32_t queries_per_row(const attention_shape& shape) noexcept {
+  constexpr auto tile_columns = 32;
+  return shape.columns < tile_columns ? largest_attention_tree : std::max(1, shape.columns / shape.group_size);
+}
+
+/// Rows of a plan: those of the batch, and those that chunks of prompts are divided into.
+[[nodiscard]] constexpr std::int32_t most_planned_rows(const attention_shape& shape) noexcept {
+  return shape.max_rows + shape.max_query_tokens / queries_per_row(shape);
+}
+
+/// A query of a row that reads a shared prefix; the queries of such a row belong to several sequences.
+struct attention_prefix_query {
+  std::int32_t token = 0;     // index among the queries of the batch
+  std::int32_t position = 0;  // in its own sequence
+};
+
+/// The partial results of a shared prefix that a merge adds to its task's own. Counted apart from those; zeros where
+/// the task has no shared prefix.
+struct attention_prefix_results {
+  std::int32_t first_partial = 0;
+  std::int32_t num_partials = 0;
+  std::int32_t first_column = 0;  // of the task, among the columns of the prefix
+  std::int32_t unused = 0;
+};
+
+static_assert(sizeof(attention_prefix_query) == 8 && sizeof(attention_prefix_results) == 16,
+              "kernels read these as vectors of int32");
+
+/// Number of merges in a plan; a list of the large ones follows in memory.
+struct attention_counts {
+  std::int32_t num_rows = 0;
+  std::int32_t num_merges = 0;
+  std::int32_t num_large = 0;
+  std::int32_t num_prefixes = 0;
+};
+
+/// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a
+/// captured graph can read one plan after the other.
+struct attention_plan_layout {
+  std::int32_t max_partials = 0;
+  std::int32_t max_merges = 0;
+  std::int32_t max_large = 0;
+  std::int32_t max_prefixes = 0;  // rows that read shared prefixes
+  std::int32_t max_prefix_queries = 0;
+  std::int32_t max_prefix_partials = 0;
+  std::int64_t own_columns = 0;  // columns of partial results that are not of shared prefixes; these follow
+  std::int64_t num_columns = 0;  // of all partial results
+  std::size_t rows = 0;
+  std::size_t shares = 0;
+  std::size_t merges = 0;
+  std::size_t large = 0;
+  std::size_t prefixes = 0;  // rows
+  std::size_t prefix_shares = 0;
+  std::size_t prefix_queries = 0;
+  std::size_t prefix_results = 0;  // one for each merge
+  std::size_t bytes = 0;
+
+  explicit attention_plan_layout(const attention_shape& shape) noexcept {
+    const auto after = [](std::size_t start, std::int32_t count, std::size_t each) {
+      return (start + static_cast<std::size_t>(count) * each + 15) / 16 * 16;
+    };
+    const auto shares_prefixes = shape.may_share_prefixes();
+    const auto tasks_of_row = (shape.group_size + shape.columns - 1) / shape.columns * shape.num_kv_heads;
+    max_partials = shape.max_partials > 0
+                       ? shape.max_partials
+                       : 2 * shape.num_shares + (shares_prefixes ? shape.max_rows * tasks_of_row : 0);
+    // A merge has at least two partial results, of which all but one may be of a shared prefix.
+    max_merges = shares_prefixes ? max_partials : max_partials / 2;
+    max_large = shares_prefixes ? max_merges : max_partials / (merged_by_group + 1);
+    own_columns = std::int64_t{max_partials} * shape.columns;
+    if (shares_prefixes) {
+      max_prefixes = std::max(1, shape.prefix_shares / shape.num_kv_heads);
+      max_prefix_queries = max_prefixes * (shape.prefix_columns / shape.group_size);
+      max_prefix_partials = shape.prefix_shares + max_prefixes * shape.num_kv_heads;
+    }
+    num_columns = own_columns + std::int64_t{max_prefix_partials} * shape.prefix_columns;
+    rows = sizeof(attention_counts);
+    shares = after(rows, most_planned_rows(shape), sizeof(attention_row));
+    merges = after(shares, shape.num_shares + 1, sizeof(attention_share));
+    large = after(merges, max_merges, sizeof(attention_merge));
+    prefixes = after(large, max_large, sizeof(std::int32_t));
+    prefix_shares = after(prefixes, max_prefixes, sizeof(attention_row));
+    prefix_queries = after(prefix_shares, shares_prefixes ? shape.prefix_shares + 1 : 0, sizeof(attention_share));
+    prefix_results = after(prefix_queries, max_prefix_queries, sizeof(attention_prefix_query));
+    bytes = after(prefix_results, shares_prefixes ? max_merges : 0, sizeof(attention_prefix_results));
+  }
+};
+
+/// Size of the working memory for plans of this shape, in bytes. `value_dim`: numbers of a value, and of an output.
+[[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
+                                                           std::int32_t value_dim) noexcept {
+  const auto columns = static_cast<std::size_t>(attention_plan_layout(shape).num_columns);
+  return columns * (static_cast<std::size_t>(value_dim + 3) / 4 * 4 + 2) * sizeof(float);
+}
+
+}  // namespace pagedkv
