@@ -179,8 +179,11 @@ template <class Element, class Numbers>
   shape.grid.x = static_cast<std::uint32_t>(std::clamp(merges / merge_groups, 1, most_merging_workgroups));
   shape.workgroup.x = static_cast<std::uint32_t>(merge_lanes * merge_groups);
   const auto launch_merge = [&](auto head_dim) {
-    return launch_following<merge_kernel<Numbers, decltype(head_dim)::value>>(
-        shape, stream, planned, plan.shape.columns, used_columns);
+    constexpr auto dim = decltype(head_dim)::value;
+    return plan.launches_prefixes() ? launch_following<merge_kernel<Numbers, dim, true>>(
+                                          shape, stream, planned, plan.shape.columns, used_columns)
+                                    : launch_following<merge_kernel<Numbers, dim, false>>(
+                                          shape, stream, planned, plan.shape.columns, used_columns);
   };
   return call.output.dim > largest_attention_dim ? launch_merge(std::integral_constant<int, largest_value_dim>{})
                                                  : for_head_dim(call.output.dim, launch_merge);

@@ -9,35 +9,49 @@ namespace pagedkv::kernels {
 inline constexpr int merge_lanes = 32;   // lanes that share the numbers of one column
 inline constexpr int merge_numbers = 4;  // numbers per lane and access
 
-/// The partial results of one merge, counted from 0: those of its own task, then those of a shared prefix.
+/// The partial results of one merge, counted from 0: those of its own task, then, with `Prefixes`, those of a shared
+/// prefix. Without, nothing about these takes registers.
+template <bool Prefixes>
 struct merged_results {
   std::int32_t first;
+  std::int32_t count;
+
+  [[nodiscard]] static PAGEDKV_DEVICE merged_results of(const attention_call& /*call*/, const attention_merge& entry,
+                                                        std::int32_t /*index*/) {
+    return {entry.first_partial, entry.num_partials};
+  }
+
+  /// Index of a column among the columns of all partial results.
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t at(const attention_call& /*call*/, std::int32_t partial,
+                                               std::int32_t columns, std::int32_t column) const {
+    return static_cast<std::int64_t>(first + partial) * columns + column;
+  }
+};
+template <>
+struct merged_results<true> {
+  std::int32_t first;
   std::int32_t num_own;
-  std::int32_t num_all;
-  attention_prefix_results prefix;
+  std::int32_t count;
+  std::int32_t first_of_prefix;
+  std::int32_t prefix_column;
 
   [[nodiscard]] static PAGEDKV_DEVICE merged_results of(const attention_call& call, const attention_merge& entry,
                                                         std::int32_t index) {
-    auto results = merged_results{entry.first_partial, entry.num_partials, entry.num_partials, {}};
-    if (call.plan.prefix_results != nullptr) {
-      const auto words = load_vector<4>(reinterpret_cast<const std::int32_t*>(call.plan.prefix_results + index));
-      results.prefix = {words.values[0], words.values[1], words.values[2], 0};
-      results.num_all += words.values[1];
-    }
-    return results;
+    const auto prefix = load_vector<4>(reinterpret_cast<const std::int32_t*>(call.plan.prefix_results + index));
+    return {entry.first_partial, entry.num_partials, entry.num_partials + prefix.values[1], prefix.values[0],
+            prefix.values[2]};
   }
 
-  /// Index of a column among the columns of all partial results. A column of the task that does not exist may be
-  /// another one's.
+  /// A column of the task that does not exist may be another one's.
   [[nodiscard]] PAGEDKV_DEVICE std::int64_t at(const attention_call& call, std::int32_t partial, std::int32_t columns,
                                                std::int32_t column) const {
     if (partial < num_own) {
       return static_cast<std::int64_t>(first + partial) * columns + column;
     }
     const auto& plan = call.plan;
-    const auto of_prefix = prefix.first_column + column;
+    const auto of_prefix = prefix_column + column;
     return plan.first_prefix_column +
-           static_cast<std::int64_t>(prefix.first_partial + partial - num_own) * plan.prefix_columns +
+           static_cast<std::int64_t>(first_of_prefix + partial - num_own) * plan.prefix_columns +
            (of_prefix < plan.prefix_columns ? of_prefix : 0);
   }
 };
@@ -72,16 +86,16 @@ class merged_columns {
     return (chunk * merge_lanes + lane) * merge_numbers;
   }
 
-  /// Adds the `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the
-  /// first result is read again.
-  template <int Batch>
-  PAGEDKV_DEVICE void add(const attention_call& call, const merged_results& results, std::int32_t first,
-                          std::int32_t step, std::int32_t columns, std::int32_t column, std::int32_t lane) {
+  /// Adds the `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the first
+  /// result is read again.
+  template <int Batch, class Results>
+  PAGEDKV_DEVICE void add(const attention_call& call, const Results& results, std::int32_t first, std::int32_t step,
+                          std::int32_t columns, std::int32_t column, std::int32_t lane) {
     registers<vector<float, 2>, Batch, Columns> sums;
     registers<vector<float, merge_numbers>, Batch, Columns, chunks> numbers;
     PAGEDKV_UNROLL
     for (auto b = 0; b < Batch; ++b) {
-      const auto exists = first + b * step < results.num_all;
+      const auto exists = first + b * step < results.count;
       PAGEDKV_UNROLL
       for (auto c = 0; c < Columns; ++c) {
         const auto of_task = column + c < columns ? column + c : column;
@@ -159,7 +173,7 @@ inline constexpr int merge_groups = 8;  // groups of a workgroup; each merges ev
 inline constexpr int most_merging_workgroups = 1024;
 
 /// The lanes that merge one column, and the workgroup's shared memory.
-template <class Numbers, int HeadDim>
+template <class Numbers, int HeadDim, bool Prefixes>
 class merger {
   using merged_column = merged_columns<HeadDim, 1>;
   // Results that a group reads together: each round waits for memory. More would take registers and reduce occupancy.
@@ -167,6 +181,8 @@ class merger {
   static constexpr int many = HeadDim > 128 ? 2 : 6;
 
  public:
+  using results_type = merged_results<Prefixes>;
+
   struct memory {
     shared_array<float, merge_groups * 2> sums;
     shared_array<float, static_cast<std::size_t>(merge_groups* HeadDim)> outputs;
@@ -181,27 +197,27 @@ class merger {
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const { return group_; }
 
   /// Merges on one group.
-  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, const merged_results& results, std::int32_t column) {
+  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, const results_type& results, std::int32_t column) {
     const auto row = load_row(call_.plan.rows + entry.row);
     wait();
     auto merged = merged_column();
-    for (auto partial = 0; partial < results.num_all; partial += few) {
+    for (auto partial = 0; partial < results.count; partial += few) {
       merged.template add<few>(call_, results, partial, 1, columns_, column, lane_);
     }
     merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
   }
 
   /// Merges on all groups of the workgroup.
-  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, const merged_results& results, std::int32_t column,
+  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, const results_type& results, std::int32_t column,
                                  memory& shared) {
     const auto row = load_row(call_.plan.rows + entry.row);
     wait();
     auto merged = merged_column();
     auto partial = group_;
-    for (; partial + few * merge_groups < results.num_all; partial += many * merge_groups) {
+    for (; partial + few * merge_groups < results.count; partial += many * merge_groups) {
       merged.template add<many>(call_, results, partial, merge_groups, columns_, column, lane_);
     }
-    for (; partial < results.num_all; partial += few * merge_groups) {
+    for (; partial < results.count; partial += few * merge_groups) {
       merged.template add<few>(call_, results, partial, merge_groups, columns_, column, lane_);
     }
     barrier();
@@ -266,12 +282,15 @@ class merger {
   bool waited_ = false;
 };
 
-/// Merges the tasks that have several pieces. Workgroups loop, so the grid may have any size.
-template <class Numbers, int HeadDim>
+/// Merges the tasks that have several pieces, or with `Prefixes` a shared prefix. Workgroups loop, so the grid may have
+/// any size.
+template <class Numbers, int HeadDim, bool Prefixes>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
     merge_kernel(attention_call call, std::int32_t columns, std::int32_t used_columns) {
-  PAGEDKV_SHARED typename merger<Numbers, HeadDim>::memory shared;
-  auto own = merger<Numbers, HeadDim>(call, columns);
+  using merger_type = merger<Numbers, HeadDim, Prefixes>;
+  using results_type = typename merger_type::results_type;
+  PAGEDKV_SHARED typename merger_type::memory shared;
+  auto own = merger_type(call, columns);
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
   let_next_kernel_start();
@@ -279,14 +298,14 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
   for (auto i = first; i < num_large; i += step) {
     const auto index = load(call.plan.large + i / used_columns);
     const auto entry = load_merge(call.plan.merges + index);
-    own.merge_many(entry, merged_results::of(call, entry, index), i % used_columns, shared);
+    own.merge_many(entry, results_type::of(call, entry, index), i % used_columns, shared);
   }
   const auto num_all = load(call.plan.counts + 1) * used_columns;
   // Starts at the last workgroup: the first ones are busy with large merges.
   for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(call.plan.merges + i / used_columns);
-    const auto results = merged_results::of(call, entry, i / used_columns);
-    if (results.num_all <= merged_by_group) {
+    const auto results = results_type::of(call, entry, i / used_columns);
+    if (results.count <= merged_by_group) {
       own.merge_few(entry, results, i % used_columns);
     }
   }
