@@ -27,6 +27,11 @@ TEMPLATE_LIST_TEST_CASE("a constant cache answers every query", "[cache][queries
   CHECK(constant.describe(id)->num_tokens == 6);
   CHECK(constant.block_table(id, blocks).value() == 2);
   CHECK(constant.slot_mapping(id, 0, slots));
+  auto tokens = std::vector<token>(4);
+  CHECK(constant.tokens(id, 2, tokens));
+  CHECK(tokens == text(2, 4));
+  CHECK(constant.tokens(id, 3, tokens).error().code == error_code::invalid_argument);
+  CHECK(constant.keys(id, {}).value() == 0);
   CHECK(constant.update(batch, ids));
   CHECK(constant.find_prefix(text(0, 6)) == 4);
   CHECK(constant.gain_of_releasing(ids)->at_once == 2);

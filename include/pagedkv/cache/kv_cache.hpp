@@ -26,6 +26,7 @@
 #include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
+#include <pagedkv/cache/operations/tokens.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
 #include <pagedkv/cache/operations/update.hpp>
 #include <pagedkv/cache/operations/would_fit.hpp>
@@ -346,6 +347,17 @@ class basic_kv_cache {
                                                 std::size_t first_block = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::copy_block_table(state_, id, blocks, first_block);
+  }
+
+  /// Copies the tokens from `first_token` on. Errors: `invalid_argument` outside of them, and where blocks were dropped.
+  [[nodiscard]] result<void> tokens(sequence_id id, std::int64_t first_token, std::span<token> out) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::copy_tokens(state_, id, first_token, out);
+  }
+  /// Copies the first of the sequence's keys, as far as there is room, and returns how many it has.
+  [[nodiscard]] result<std::size_t> keys(sequence_id id, std::span<prefix_key> out) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::copy_keys(state_, id, out);
   }
 
   /// Number of full blocks that all of these sequences share at the start of their tables, for cascade attention.

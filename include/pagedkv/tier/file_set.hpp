@@ -1,7 +1,6 @@
 #pragma once
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/record_format.hpp>
 
 #include <algorithm>
@@ -28,12 +28,6 @@
 
 namespace pagedkv::detail {
 
-/// The error of a call of the operating system that set `errno` to this number.
-[[nodiscard]] inline error system_error(const char* call, int number) noexcept {
-  const auto* const words = strerrordesc_np(number);
-  return {error_code::backend_failure, call, number, error::no_limit, words == nullptr ? "unknown" : words};
-}
-
 struct c_memory_deleter {
   void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
@@ -43,29 +37,6 @@ using transfer_memory = std::unique_ptr<std::byte, c_memory_deleter>;
 [[nodiscard]] inline transfer_memory allocate_transfer_memory(std::size_t bytes) noexcept {
   return transfer_memory{host_allocator{}.allocate(bytes, record_alignment)};
 }
-
-/// Owns a descriptor.
-class file_descriptor {
- public:
-  file_descriptor() noexcept = default;
-  explicit file_descriptor(int number) noexcept : number_(number) {}
-  file_descriptor(file_descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  file_descriptor& operator=(file_descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~file_descriptor() {
-    if (number_ >= 0) {
-      ::close(number_);
-    }
-  }
-
-  [[nodiscard]] int number() const noexcept { return number_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return number_ >= 0; }
-
- private:
-  int number_ = -1;
-};
 
 /// The first bytes of each file; the text of the records' format follows. The checksum is of both.
 struct file_header {

@@ -3,8 +3,8 @@
 #include <liburing.h>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/file_engine.hpp>
-#include <pagedkv/tier/file_set.hpp>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,0 +1,406 @@
+#include "temporary_folder.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/layout/all.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/tier/session_file.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace pagedkv;
+using testing::temporary_folder;
+
+namespace {
+
+constexpr auto block_size = std::int64_t{4};
+
+cache_config small_config(std::int32_t num_blocks = 32) {
+  auto config = cache_config{};
+  config.num_blocks = num_blocks;
+  config.block_size = block_size;
+  config.num_layers = 3;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  return config;
+}
+
+std::vector<token> text(token first, std::size_t size) {
+  auto tokens = std::vector<token>(size);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// Rows of one layer whose numbers follow from the tokens.
+std::vector<float> rows_of(const std::vector<token>& tokens, std::int32_t layer, float sign) {
+  auto rows = std::vector<float>{};
+  for (const auto one : tokens) {
+    for (int i = 0; i < 16; ++i) {
+      rows.push_back(sign * static_cast<float>(static_cast<int>(one) % 50 + 100 * layer + i));
+    }
+  }
+  return rows;
+}
+
+/// Writes K/V of all tokens that are held, from `first` on.
+template <class Cache>
+void write_rows(Cache& cache, sequence_id id, const std::vector<token>& tokens, std::int64_t first = 0) {
+  auto slots = std::vector<slot>(tokens.size() - static_cast<std::size_t>(first));
+  REQUIRE(cache.slot_mapping(id, first, slots));
+  const auto some = std::vector<token>(tokens.begin() + first, tokens.end());
+  for (std::int32_t layer = 0; layer < 3; ++layer) {
+    const auto keys = rows_of(some, layer, 1);
+    const auto values = rows_of(some, layer, -1);
+    REQUIRE(cache.write(layer, slots, contiguous_rows(keys, 2, 8), contiguous_rows(values, 2, 8)));
+  }
+}
+
+/// Whether the first `size` tokens from `first` on have the rows that `write_rows` writes; to the precision of int8.
+template <class Cache>
+bool has_rows(Cache& cache, sequence_id id, const std::vector<token>& tokens, std::int64_t first, std::size_t size) {
+  const auto some = std::vector<token>(tokens.begin() + first, tokens.begin() + first + static_cast<std::int64_t>(size));
+  auto slots = std::vector<slot>(size);
+  auto keys = std::vector<float>(size * 16);
+  auto values = keys;
+  auto equal = cache.slot_mapping(id, first, slots).has_value();
+  const auto near = [](float a, float b) { return a - b < 2.0F && b - a < 2.0F; };
+  for (std::int32_t layer = 0; layer < 3 && equal; ++layer) {
+    equal = cache.read(layer, slots, contiguous_rows(keys, 2, 8), contiguous_rows(values, 2, 8)).has_value() &&
+            std::ranges::equal(keys, rows_of(some, layer, 1), near) &&
+            std::ranges::equal(values, rows_of(some, layer, -1), near);
+  }
+  return equal;
+}
+
+template <class Cache>
+sequence_id create_written(Cache& cache, const token_run& run, const sequence_options& options = {},
+                           std::int64_t num_uncomputed = 0) {
+  const auto id = cache.create_sequence(run, options).value().id;
+  write_rows(cache, id, {run.tokens.begin(), run.tokens.end()});
+  REQUIRE(cache.commit(id, std::ssize(run.tokens) - num_uncomputed));
+  return id;
+}
+
+template <class Cache>
+std::vector<token> tokens_of(const Cache& cache, sequence_id id) {
+  auto tokens = std::vector<token>(static_cast<std::size_t>(cache.describe(id)->num_tokens));
+  REQUIRE(cache.tokens(id, 0, tokens));
+  return tokens;
+}
+
+std::vector<char> bytes_of(const std::string& path) {
+  auto stream = std::ifstream{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{stream}, {}};
+}
+
+void replace(const std::string& path, const std::vector<char>& bytes) {
+  std::ofstream{path, std::ios::binary | std::ios::trunc}.write(bytes.data(), std::ssize(bytes));
+}
+
+template <class Cache>
+bool refuses(Cache& cache, const std::string& path) {
+  const auto restored = restore_sequence(cache, path);
+  return restored.has_error() && restored.error().code == error_code::invalid_argument &&
+         cache.num_available_blocks() == cache.num_blocks() && cache.statistics().num_sequences == 0;
+}
+
+using plain = kv_cache<>;
+using scaled = kv_cache<int8, lock_free, clock_sweep>;
+using by_block = kv_cache<float32, hnd_block_major, rw_lock>;
+using by_layer = kv_cache<bfloat16, nhd_layer_major, sharded_mutex, clock_sweep>;
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a session is restored as it was saved", "[tier][session]", plain, scaled, by_block, by_layer) {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto size : {std::size_t{1}, std::size_t{4}, std::size_t{11}, std::size_t{80}, std::size_t{0}}) {
+    CAPTURE(size);
+    const auto tokens = text(7, size);
+    auto keys = std::vector<prefix_key>{};
+    if (size > 8) {
+      keys = {{1, {2, 3}}, {5, {6, 7}}, {5, {8, 9}}};
+    }
+    auto options = sequence_options{};
+    options.salt = salt{5};
+    options.priority = 70;
+    options.expected_return = 9;
+    options.num_prompt_tokens = 3;
+    options.ranges[1] = {2, 6, {80, 11}};
+    options.answer = block_retention{90, 12};
+    {
+      auto cache = TestType{small_config()};
+      const auto id = create_written(cache, {tokens, keys}, options, size > 8 ? 1 : 0);
+      REQUIRE(save_sequence(cache, id, path));
+    }
+    auto cache = TestType{small_config()};
+    const auto other = create_written(cache, text(1'000, 6));
+    const auto restored = restore_sequence(cache, path);
+    REQUIRE(restored);
+    CHECK(restored->num_cached_tokens == 0);
+    const auto id = restored->id;
+    CHECK(tokens_of(cache, id) == tokens);
+    auto restored_keys = std::vector<prefix_key>(keys.size());
+    CHECK(cache.keys(id, restored_keys).value() == keys.size());
+    CHECK(restored_keys == keys);
+    const auto info = cache.describe(id).value();
+    CHECK(info.num_computed_tokens == static_cast<std::int64_t>(size) - (size > 8 ? 1 : 0));
+    CHECK(info.num_prompt_tokens == std::min<std::int64_t>(3, std::ssize(tokens)));
+    CHECK(info.options.salt == salt{5});
+    CHECK(info.options.priority == 70);
+    CHECK(info.options.expected_return == 9);
+    CHECK(info.options.ranges[1].last == 6);
+    CHECK(info.options.ranges[1].retention.duration == 11);
+    CHECK(info.options.answer.value().priority == 90);
+    CHECK(has_rows(cache, id, tokens, 0, size));
+    CHECK(has_rows(cache, other, text(1'000, 6), 0, 6));
+    // Its full blocks are published, for the same salt and keys.
+    const auto num_full = info.num_computed_tokens / block_size * block_size;
+    auto longer = tokens;
+    longer.push_back(1);
+    CHECK(cache.find_prefix({longer, keys}, salt{5}) == num_full);
+    CHECK(cache.find_prefix({longer, keys}, salt{6}) == 0);
+    // It goes on like any other.
+    REQUIRE(cache.append(id, text(500, 9)));
+    CHECK(cache.check_invariants().empty());
+    REQUIRE(cache.release(id));
+    REQUIRE(cache.release(other));
+    CHECK(cache.check_invariants().empty());
+  }
+}
+
+TEST_CASE("a restored session shares what is there already", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  const auto tokens = text(7, 22);
+  auto cache = plain{small_config()};
+  const auto id = create_written(cache, tokens);
+  REQUIRE(save_sequence(cache, id, path));
+
+  SECTION("while the saved one lives") {
+    const auto restored = restore_sequence(cache, path).value();
+    CHECK(restored.num_cached_tokens == 20);
+    CHECK(restored.num_new_blocks == 1);
+    CHECK(has_rows(cache, restored.id, tokens, 0, 22));
+    REQUIRE(cache.release(id));
+    CHECK(has_rows(cache, restored.id, tokens, 0, 22));
+  }
+  SECTION("of a shorter prefix") {
+    auto another = plain{small_config()};
+    const auto other = create_written(another, text(7, 10));
+    const auto restored = restore_sequence(another, path).value();
+    CHECK(restored.num_cached_tokens == 8);
+    CHECK(has_rows(another, restored.id, tokens, 0, 22));
+    CHECK(has_rows(another, other, text(7, 10), 0, 10));
+    CHECK(another.check_invariants().empty());
+  }
+  SECTION("more than the saved one had computed") {
+    const auto early = cache.create_sequence(text(300, 12)).value().id;
+    write_rows(cache, early, text(300, 12));
+    REQUIRE(save_sequence(cache, early, path));
+    REQUIRE(cache.commit(early, 12));
+    const auto restored = restore_sequence(cache, path).value();
+    CHECK(restored.num_cached_tokens == 8);
+    CHECK(cache.describe(restored.id)->num_computed_tokens == 8);
+    CHECK(has_rows(cache, restored.id, text(300, 12), 0, 12));
+  }
+}
+
+TEST_CASE("forks are saved apart", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  auto cache = plain{small_config()};
+  const auto first = create_written(cache, text(7, 10));
+  const auto second = cache.fork(first).value();
+  auto long_first = text(7, 10);
+  auto long_second = text(7, 10);
+  for (token i = 0; i < 5; ++i) {
+    long_first.push_back(100 + i);
+    long_second.push_back(200 + i);
+    REQUIRE(cache.append(first, token{100 + i}));
+    REQUIRE(cache.append(second, token{200 + i}));
+  }
+  write_rows(cache, first, long_first, 10);
+  write_rows(cache, second, long_second, 10);
+  REQUIRE(save_sequence(cache, first, folder.file("a")));
+  REQUIRE(save_sequence(cache, second, folder.file("b")));
+  auto another = plain{small_config()};
+  const auto a = restore_sequence(another, folder.file("a")).value();
+  const auto b = restore_sequence(another, folder.file("b")).value();
+  CHECK(tokens_of(another, a.id) == long_first);
+  CHECK(tokens_of(another, b.id) == long_second);
+  CHECK(has_rows(another, a.id, long_first, 0, 15));
+  CHECK(has_rows(another, b.id, long_second, 0, 15));
+  CHECK(b.num_cached_tokens == 8);
+  CHECK(another.check_invariants().empty());
+}
+
+TEST_CASE("a session whose first blocks were dropped is restored with its window", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  const auto tokens = text(7, 22);
+  auto cache = plain{small_config()};
+  const auto id = create_written(cache, tokens);
+  REQUIRE(cache.drop_before(id, 13));
+  CHECK(cache.tokens(id, 11, {}).error().code == error_code::invalid_argument);
+
+  // The dropped tokens are the caller's to tell.
+  CHECK(save_sequence(cache, id, path).error().code == error_code::invalid_argument);
+  const auto others = text(8, 22);
+  CHECK(save_sequence(cache, id, path, session_options<>{.contents = others}).error().code ==
+        error_code::invalid_argument);
+  CHECK(!std::filesystem::exists(path));
+  REQUIRE(save_sequence(cache, id, path, session_options<>{.contents = tokens}));
+
+  auto another = plain{small_config()};
+  const auto restored = restore_sequence(another, path).value();
+  CHECK(has_rows(another, restored.id, tokens, 12, 10));
+  auto blocks = std::vector<block_id>(6);
+  REQUIRE(another.block_table(restored.id, blocks));
+  CHECK(std::ranges::count(blocks, no_block) == 3);
+  CHECK(another.find_prefix(tokens) == 0);
+  CHECK(another.num_free_blocks() == 29);
+  CHECK(another.check_invariants().empty());
+
+  // All of them may be gone.
+  REQUIRE(cache.append(id, text(29, 2)));
+  REQUIRE(cache.commit(id, 24));
+  REQUIRE(cache.drop_before(id, 24));
+  REQUIRE(save_sequence(cache, id, path, session_options<>{.contents = text(7, 24)}));
+  const auto empty = restore_sequence(another, path).value();
+  CHECK(another.describe(empty.id)->num_computed_tokens == 24);
+  CHECK(another.num_free_blocks() == 29);
+}
+
+TEST_CASE("a session survives its process", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  const auto child = fork();
+  if (child == 0) {
+    auto cache = plain{small_config()};
+    const auto id = create_written(cache, text(7, 30));
+    _exit(save_sequence(cache, id, path) ? 0 : 1);
+  }
+  auto status = 0;
+  waitpid(child, &status, 0);
+  REQUIRE(status == 0);
+  auto cache = plain{small_config()};
+  const auto restored = restore_sequence(cache, path).value();
+  CHECK(has_rows(cache, restored.id, text(7, 30), 0, 30));
+}
+
+TEST_CASE("a damaged session is refused, and the cache stays as it was", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  {
+    auto cache = plain{small_config()};
+    const auto keys = std::vector<prefix_key>{{1, {2, 3}}};
+    REQUIRE(save_sequence(cache, create_written(cache, {text(7, 10), keys}), path));
+  }
+  const auto whole = bytes_of(path);
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto cache = plain{small_config()};
+
+  // In place, since file systems write at once what replaces a whole file.
+  for (auto size = whole.size(); size > 0;) {
+    size -= std::min(size, size <= 800 ? 1 : 1 + random() % 20);
+    std::filesystem::resize_file(path, size);
+    CAPTURE(size);
+    REQUIRE(refuses(cache, path));
+  }
+  auto longer = whole;
+  longer.push_back('x');
+  replace(path, longer);
+  CHECK(refuses(cache, path));
+  replace(path, whole);
+  auto file = std::fstream{path, std::ios::binary | std::ios::in | std::ios::out};
+  const auto put = [&](std::size_t at, char byte) {
+    file.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+  };
+  const auto record = make_record_format(cache.view(), "float16", "").record_bytes();
+  const auto payload = static_cast<std::size_t>(3 * cache.view().layer_bytes());
+  for (int i = 0; i < 2'000; ++i) {
+    const auto at = random() % whole.size();
+    if (at >= record_alignment && (at - record_alignment) % record >= record_alignment + payload) {
+      continue;  // behind a payload, a record is filled up, and no checksum covers that
+    }
+    put(at, static_cast<char>(whole[at] ^ (1 << (random() % 8))));
+    CAPTURE(at);
+    REQUIRE(refuses(cache, path));
+    put(at, whole[at]);
+  }
+  CHECK(restore_sequence(cache, path));
+}
+
+TEST_CASE("a session of another format is refused", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  auto cache = plain{small_config()};
+  REQUIRE(save_sequence(cache, create_written(cache, text(7, 10)), path, session_options<>{.model = "one"}));
+  auto another = plain{small_config()};
+  CHECK(refuses(another, path));
+  const auto found = restore_sequence(another, path, session_options<>{.model = "one"});
+  auto wider = kv_cache<float32>{small_config()};
+  CHECK(restore_sequence(wider, path, session_options<>{.model = "one"}).error().code ==
+        error_code::invalid_argument);
+  auto config = small_config();
+  config.num_layers = 4;
+  auto deeper = plain{config};
+  CHECK(restore_sequence(deeper, path, session_options<>{.model = "one"}).error().code ==
+        error_code::invalid_argument);
+  CHECK(found);
+}
+
+TEST_CASE("sessions that cannot be saved or restored are errors", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  auto cache = plain{small_config()};
+  CHECK(save_sequence(cache, sequence_id{}, path).error().code == error_code::unknown_sequence);
+  CHECK(restore_sequence(cache, path).error().value == ENOENT);
+  const auto chunked = cache.create_sequence(text(7, 20), {.first_chunk = 5}).value().id;
+  CHECK(save_sequence(cache, chunked, path).error().code == error_code::invalid_argument);
+  const auto id = create_written(cache, text(7, 30));
+  CHECK(save_sequence(cache, id, folder.file("no/session")).error().value == ENOENT);
+  CHECK(std::filesystem::is_empty(folder.file("")));
+
+  REQUIRE(save_sequence(cache, id, path));
+  auto small = plain{small_config(4)};
+  CHECK(restore_sequence(small, path).error().code == error_code::never_fits);
+  CHECK(small.num_free_blocks() == 4);
+
+  // An older file stays when a newer one does not fit on the disk.
+  const auto before = bytes_of(path);
+  const auto child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const auto limit = rlimit{10'000, RLIM_INFINITY};
+    const auto refused = setrlimit(RLIMIT_FSIZE, &limit) == 0 && save_sequence(cache, id, path).error().value == EFBIG;
+    _exit(refused ? 0 : 1);
+  }
+  auto status = 0;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(bytes_of(path) == before);
+  CHECK(std::distance(std::filesystem::directory_iterator{folder.file("")}, {}) == 1);
+}
