@@ -15,12 +15,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-std::vector<token> numbered(std::size_t count, token first = 0) {
-  auto tokens = std::vector<token>(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
 tier_config written(write_policy policy) {
   auto config = tier_config{};
   config.write = policy;
@@ -281,80 +275,6 @@ TEST_CASE("counts of tiers are written for Prometheus", "[tier][metrics]") {
   CHECK(text.find("pagedkv_tier_written_total{tier=\"host\"} 3\n") != std::string::npos);
   CHECK(text.find("pagedkv_tier_places{tier=\"host\"} 16\n") != std::string::npos);
 }
-
-namespace {
-
-/// Random operations; each token that is said to be cached has its own K/V, and all counts add up.
-template <class Cache>
-void run_randomly(Cache& cache, std::uint32_t seed, int num_operations) {
-  CAPTURE(seed);
-  auto random = std::mt19937{seed};
-  auto driver = tiered_driver{cache};
-  auto steps = std::vector<step_id>{};
-  const auto any = [&] { return std::next(driver.live.begin(), static_cast<std::ptrdiff_t>(random() % driver.live.size()))->first; };
-  auto num_cached = std::int64_t{0};
-  for (auto i = 0; i < num_operations; ++i) {
-    const auto kind = random() % 16;
-    if (kind < 5 || driver.live.empty()) {
-      auto options = sequence_options{};
-      if (random() % 4 == 0) {
-        options.first_chunk = static_cast<std::int64_t>(1 + random() % 9);
-      }
-      if (random() % 16 == 0) {
-        options.publish = false;
-      }
-      if (const auto made = driver.create(random_prompt(random, 7), salt{random() % 2}, options)) {
-        num_cached += made->num_cached_tokens;
-        if (made->num_loading_tokens == 0 && random() % 2 == 0) {
-          driver.compute(made->id);
-        }
-      }
-    } else if (kind < 8) {
-      const auto id = any();
-      const auto before = driver.live.at(id).num_written;
-      driver.settle(id);
-      num_cached += driver.live.at(id).num_written - before;
-      const auto size = std::ssize(driver.live.at(id).tokens);
-      driver.compute(id, std::max(driver.live.at(id).num_written, size - static_cast<std::int64_t>(random() % 3)));
-    } else if (kind < 10) {
-      const auto id = any();
-      static_cast<void>(driver.append(id, static_cast<token>(random() % 3)));
-    } else if (kind < 14) {
-      driver.release(any());
-    } else if (kind == 14) {
-      if (steps.size() < 3) {
-        const auto step = cache.begin_step();
-        REQUIRE(step);
-        steps.push_back(*step);
-      } else {
-        REQUIRE(cache.retire_step(steps.front()));
-        steps.erase(steps.begin());
-      }
-    } else {
-      cache.run_transfers();
-      if (steps.empty()) {
-        REQUIRE(cache.compact());
-      }
-    }
-    driver.check_invariants();
-  }
-  while (!driver.live.empty()) {
-    driver.release(driver.live.begin()->first);
-  }
-  for (const auto step : steps) {
-    REQUIRE(cache.retire_step(step));
-  }
-  cache.wait_idle();
-  driver.check_invariants();
-  auto from_tiers = std::int64_t{0};
-  for (std::size_t i = 0; i < cache.num_tiers; ++i) {
-    from_tiers += cache.tier(i).hit_tokens;
-  }
-  CHECK(cache.statistics().hit_tokens + from_tiers == num_cached);
-  CHECK(cache.statistics().blocks.in_use == 0);
-}
-
-}  // namespace
 
 TEST_CASE("random operations bring back every token's own K/V from host memory", "[tier][tiered_cache]") {
   const auto seed = Catch::getSeed();

@@ -52,15 +52,11 @@ class record_places {
     return place;
   }
 
-  /// A given place that is free, for a record that was found in it. Linear in the free places.
-  [[nodiscard]] bool claim(std::int32_t place, node_id node) noexcept {
-    const auto found = std::ranges::find(free_, place);
-    if (found == free_.end()) {
-      return false;
-    }
-    free_.erase(found);
-    at(place).owner = node;
-    return true;
+  /// Enters a record that was found in a place, before any other use of the places. The last call is followed by
+  /// `end_claims`.
+  void claim(std::int32_t place, node_id node) noexcept { at(place).owner = node; }
+  void end_claims() noexcept {
+    std::erase_if(free_, [&](std::int32_t place) { return at(place).owner != no_node; });
   }
 
   void give_back(std::int32_t place) noexcept {

@@ -4,6 +4,7 @@
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/persistent_tier.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>
 #include <pagedkv/tier/stream_marks.hpp>
@@ -17,6 +18,8 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -64,6 +67,7 @@ class tier_store {
     unwritten_.reserve(num_records);
     unread_.reserve(num_records);
     counts_.num_places = host_tier.num_records;
+    slower_.for_each([](std::size_t, auto& tier) { tier.counts.num_places = tier.places.num_places(); });
     adopt_records();
   }
   tier_store(const tier_store&) = delete;
@@ -362,8 +366,11 @@ class tier_store {
             "tiers: a place of host memory is lost");
     require(num_loading == num_loading_, "tiers: loads under way do not add up");
     require(num_holders == num_held + num_loading_ + num_writing_, "tiers: a node is held without a reason");
-    slower_.for_each([&](std::size_t, auto& tier) {
+    slower_.for_each([&](std::size_t number, auto& tier) {
       const auto& s = tier.counts;
+      auto num_there = std::int64_t{0};
+      for_each_alive([&](node_id node) { num_there += directory_.place(node, number) >= 0; });
+      require(num_there == s.num_records, "tiers: a slower tier counts other records than there are");
       require(s.written + s.adopted == s.num_records + s.evictions + s.dropped,
               "tiers: counts of a slower tier do not add up");
     });
@@ -780,8 +787,80 @@ class tier_store {
     end_load(job.node, job.host_place, whole);
   }
 
-  /// Takes over the records that a tier has from before, if it tells.
-  void adopt_records() {}
+  struct key_hash {
+    std::size_t operator()(const record_key& key) const noexcept { return static_cast<std::size_t>(key.low); }
+  };
+  /// A record that a tier has from before.
+  struct found_record {
+    std::int32_t place;
+    record_identity identity;  // without contents
+    std::vector<token> tokens;
+    std::vector<prefix_key> keys;
+  };
+
+  /// Takes over the records that tiers have from before, as far as all their ancestors are there. Throws
+  /// `std::bad_alloc`.
+  void adopt_records() {
+    slower_.for_each([&]<class Tier>(std::size_t number, Tier& tier) {
+      if constexpr (persistent_tier<std::remove_cvref_t<decltype(tier.queue.tier())>>) {
+        adopt_records(number, tier);
+      }
+    });
+  }
+  template <class Tier>
+  void adopt_records(std::size_t number, Tier& tier) {
+    auto found = std::vector<found_record>{};
+    tier.queue.tier().for_each_record([&](std::int64_t place, const record_identity& identity) {
+      if (place < tier.places.num_places()) {
+        const auto& contents = identity.contents;
+        found.push_back({static_cast<std::int32_t>(place),
+                         identity,
+                         {contents.tokens.begin(), contents.tokens.end()},
+                         {contents.keys.begin(), contents.keys.end()}});
+      }
+    });
+    std::ranges::stable_sort(found, {}, [](const found_record& record) { return record.identity.position; });
+    auto known = std::unordered_map<record_key, node_id, key_hash>{};
+    auto adopted = std::vector<node_id>{};
+    adopted.reserve(found.size());
+    for (const auto& record : found) {
+      if (const auto node = node_for(record, known); node != no_node && directory_.place(node, number) < 0) {
+        known[record.identity.key] = node;
+        tier.places.claim(record.place, node);
+        directory_.set_place(node, number, record.place);
+        adopted.push_back(node);
+      }
+    }
+    tier.places.end_claims();
+    tier.counts.adopted = tier.counts.num_records = std::ssize(adopted);
+    num_slower_records_ += std::ssize(adopted);
+    for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
+      const auto node = adopted[i - 1];
+      tier.places.rank(directory_.place(node, number), directory_.link(node).hash, directory_.at(node).depth);
+    }
+  }
+  template <class Known>
+  [[nodiscard]] node_id node_for(const found_record& record, const Known& known) noexcept {
+    const auto& identity = record.identity;
+    const auto contents = block_contents{record.tokens, record.keys};
+    if (identity.key != chained_key(identity.parent, contents)) {
+      return no_node;
+    }
+    auto before = directory_.root(identity.salt);
+    if (identity.position != 0) {
+      const auto above = known.find(identity.parent);
+      const auto follows = above != known.end() && directory_.at(above->second).salt == identity.salt &&
+                           (directory_.at(above->second).depth + 1) * block_size_ ==
+                               static_cast<std::size_t>(identity.position);
+      if (!follows) {
+        return no_node;
+      }
+      before = directory_.link(above->second);
+    } else if (identity.parent != root_key(identity.salt)) {
+      return no_node;
+    }
+    return directory_.find_or_add(before, directory_type::hash(before.hash, contents), contents, identity.salt);
+  }
 
   tier_config config_;
   Backend& backend_;

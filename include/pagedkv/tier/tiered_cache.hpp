@@ -4,6 +4,7 @@
 #include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 #include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/storage/layout.hpp>
 #include <pagedkv/tier/host_tier.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>
 #include <pagedkv/tier/tier_config.hpp>
@@ -147,6 +148,12 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                std::move(slower)) {
     device::backend().attach(store_);
     device::events().attach(store_);
+  }
+
+  /// The records of such a cache, for tiers that are made before it. Throws `exception` for an invalid configuration.
+  [[nodiscard]] static record_format format_of(const cache_config& config, std::string_view model) {
+    const auto plan = plan_storage<layout_type>(config, size_of_element<element_type>).value();
+    return make_record_format(plan.view, element_type::name, model);
   }
 
   /// As `kv_cache::create_sequence`. Records in host memory that continue what the device has are copied to the

@@ -116,8 +116,11 @@ class transfer_queue {
     return true;
   }
 
-  /// Executes one batch on the caller's thread; returns its size. For queues without a thread.
+  /// Executes one batch on the caller's thread; returns its size. Nothing where the queue has a thread.
   std::size_t run() noexcept {
+    if (thread_.joinable()) {
+      return 0;
+    }
     auto lock = std::unique_lock{mutex_};
     return execute_batch(lock);
   }

@@ -1,0 +1,369 @@
+#include "fake_tiers.hpp"
+#include "tiered_driver.hpp"
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+using fault = fake_store::fault;
+using placed_cache = tiered_cache<float32, placed_tier>;
+using keyed_cache = tiered_cache<float32, keyed_tier>;
+
+/// Transfers run only when the test says so.
+tier_config by_hand() {
+  auto config = tier_config{};
+  config.threads = false;
+  return config;
+}
+
+placed_tier places_in(const std::shared_ptr<fake_store>& store, std::int64_t count) {
+  return {store, count, placed_cache::format_of(small_device(4), "")};
+}
+
+/// A device of 4 blocks, 8 records in host memory, and a tier behind them, which has four of five prompts; the first one
+/// is nowhere else.
+template <class Cache, class Tier>
+struct filled {
+  std::shared_ptr<fake_store> store = std::make_shared<fake_store>();
+  Cache cache;
+  tiered_driver<Cache> driver{cache};
+
+  explicit filled(Tier tier, tier_config config = by_hand()) : store(tier.store), cache{small_device(4), config, {8}, {tier}} {
+    for (const auto first : {0, 100, 200, 300, 400}) {
+      driver.serve(numbered(13, first), salt{1});
+      cache.wait_idle();
+    }
+    driver.check_invariants();
+  }
+};
+
+auto filled_places(tier_config config = by_hand()) {
+  return filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(), 32), config};
+}
+
+}  // namespace
+
+TEST_CASE("a prompt that host memory has evicted comes back from a slower tier", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  CHECK(cache.tier(1).written == 12);
+  CHECK(cache.tier(1).num_records == 12);
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  CHECK(made->num_cached_tokens == 0);
+  CHECK(made->num_loading_tokens == 12);
+  CHECK(cache.poll(made->id).num_loading_tokens == 12);
+  CHECK(!cache.poll(made->id).done());
+  driver.check_invariants();
+  cache.run_transfers();
+  CHECK(cache.poll(made->id).num_loaded_tokens == 12);
+  CHECK(cache.poll(made->id).done());
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 12);
+  CHECK(cache.tier(1).loads == 3);
+  CHECK(cache.tier(1).hit_blocks == 3);
+  CHECK(cache.tier(0).loaded_into == 3);
+  CHECK(cache.tier(0).hit_blocks == 0);
+  driver.check_invariants();
+  driver.release(made->id);
+  CHECK(cache.find_prefix(numbered(13), salt{1}) == 12);
+}
+
+TEST_CASE("tenants do not share in slower tiers", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  CHECK(driver.serve(numbered(13), salt{2}) == 0);
+  cache.wait_idle();
+  CHECK(driver.serve(numbered(13), salt{}) == 0);
+  cache.wait_idle();
+  CHECK(driver.serve(numbered(13), salt{1}) == 12);
+  driver.check_invariants();
+}
+
+TEST_CASE("a load that several requests want is one load", "[tier][slower_tiers]") {
+  auto store = std::make_shared<fake_store>();
+  auto cache = placed_cache{small_device(12), by_hand(), {16}, {places_in(store, 64)}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100, 200, 300, 400, 500, 600, 700, 800, 900}) {
+    driver.serve(numbered(13, first));
+    cache.wait_idle();
+  }
+  const auto first = driver.create(numbered(13));
+  const auto second = driver.create(numbered(13));
+  const auto shorter = driver.create(numbered(9));
+  REQUIRE((first && second && shorter));
+  CHECK(first->num_loading_tokens == 12);
+  CHECK(second->num_loading_tokens == 12);
+  CHECK(shorter->num_loading_tokens == 8);
+  cache.wait(first->id);
+  CHECK(store->num_reads == 3);
+  for (const auto& made : {first, second, shorter}) {
+    driver.settle(made->id);
+    CHECK(driver.live.at(made->id).num_written == made->num_loading_tokens);
+    driver.check_invariants();
+  }
+  CHECK(cache.tier(1).loads == 3);
+  CHECK(cache.tier(1).hit_blocks == 8);
+}
+
+TEST_CASE("a load survives the request that began it", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  driver.release(made->id);
+  driver.check_invariants();
+  cache.run_transfers();
+  driver.check_invariants();
+  const auto again = driver.create(numbered(13), salt{1});
+  REQUIRE(again);
+  CHECK(again->num_cached_tokens == 12);  // in host memory by now
+  driver.check_invariants();
+}
+
+TEST_CASE("settling takes what is there, and the rest is computed", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 0);
+  CHECK(cache.poll(made->id).done());
+  driver.compute(made->id);
+  cache.run_transfers();
+  driver.check_invariants();
+  driver.settle(made->id);  // without a load: nothing changes
+  CHECK(driver.live.at(made->id).num_written == 13);
+  driver.release(made->id);
+  driver.check_invariants();
+}
+
+TEST_CASE("records that are missing, torn or of other contents are computed", "[tier][slower_tiers]") {
+  const auto damage = GENERATE(0, 1, 2);
+  auto [store, cache, driver] = filled_places();
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  for (auto& [at, record] : store->records) {
+    const auto reading = read_record_header(placed_cache::format_of(small_device(4), ""), {record.bytes.get(), record.size});
+    REQUIRE(reading.fault == record_fault::none);
+    if (reading.identity.position == 4 && reading.identity.contents.tokens.front() == 4) {
+      if (damage == 0) {
+        store->records.erase(at);
+      } else if (damage == 1) {
+        record.bytes.get()[record.size - record_alignment] ^= std::byte{1};
+      } else {
+        std::memcpy(record.bytes.get(), store->records.rbegin()->second.bytes.get(), record.size);
+      }
+      break;
+    }
+  }
+  cache.wait(made->id);
+  CHECK(cache.poll(made->id).num_loaded_tokens == 4);
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 4);
+  const auto counts = cache.tier(1);
+  CHECK(counts.missing_loads + counts.failed_loads == 1);
+  CHECK(counts.missing_loads == (damage == 0 ? 1 : 0));
+  CHECK(counts.dropped == 1);
+  driver.check_invariants();
+  driver.compute(made->id);
+  driver.release(made->id);
+  driver.check_invariants();
+}
+
+TEST_CASE("a queue that is full loses writes and refuses reads", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.queue_records = 2;
+  auto store = std::make_shared<fake_store>();
+  auto cache = placed_cache{small_device(4), config, {8}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  driver.serve(numbered(13, 100));
+  CHECK(cache.tier(1).lost_writes == 1);
+  cache.wait_idle();
+  driver.serve(numbered(13, 200));
+  cache.wait_idle();
+  driver.serve(numbered(13, 300));
+  cache.wait_idle();
+  driver.check_invariants();
+  const auto made = driver.create(numbered(13));
+  REQUIRE(made);
+  cache.wait(made->id);
+  driver.settle(made->id);
+  driver.check_invariants();
+}
+
+TEST_CASE("a full tier costs records, not requests", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(fault::full), 32)};
+  CHECK(cache.tier(1).written == 0);
+  CHECK(cache.tier(1).lost_writes == 12);
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("a tier with few places evicts its own tails", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(), 4)};
+  CHECK(cache.tier(1).num_records == 4);
+  CHECK(cache.tier(1).evictions == 8);
+  driver.serve(numbered(13), salt{1});
+  driver.check_invariants();
+}
+
+TEST_CASE("a cache that is made anew finds the records of the one before", "[tier][slower_tiers]") {
+  auto store = std::make_shared<fake_store>();
+  {
+    auto before = filled<placed_cache, placed_tier>{places_in(store, 32)};
+  }
+  auto cache = placed_cache{small_device(4), by_hand(), {8}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  CHECK(cache.tier(1).adopted == 12);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13), salt{2}) == 0);
+  CHECK(driver.serve(numbered(13), salt{1}) == 12);
+  CHECK(driver.serve(numbered(13, 100), salt{1}) == 12);
+  driver.check_invariants();
+}
+
+TEST_CASE("records without their ancestors are not adopted", "[tier][slower_tiers]") {
+  auto store = std::make_shared<fake_store>();
+  {
+    auto before = filled<placed_cache, placed_tier>{places_in(store, 32)};
+  }
+  const auto format = placed_cache::format_of(small_device(4), "");
+  std::erase_if(store->records, [&](const auto& entry) {
+    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity.position == 4;
+  });
+  auto cache = placed_cache{small_device(4), by_hand(), {8}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  CHECK(cache.tier(1).adopted == 4);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13), salt{1}) == 4);
+  auto other = tier_config{by_hand()};
+  other.model = "other weights";
+  auto with_other_model = placed_cache{
+      small_device(4), other, {4}, {{store, 32, placed_cache::format_of(small_device(4), other.model)}}};
+  CHECK(with_other_model.tier(1).adopted == 0);
+}
+
+TEST_CASE("a keyed tier is asked for what another cache has written", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  {
+    auto before = filled<keyed_cache, keyed_tier>{keyed_tier{store}};
+  }
+  auto config = by_hand();
+  auto deaf = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+  CHECK(tiered_driver{deaf}.serve(numbered(13), salt{1}) == 0);
+  config.ask_ahead = 2;
+  auto cache = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  CHECK(made->num_loading_tokens == 8);
+  cache.wait(made->id);
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 8);
+  driver.release(made->id);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13), salt{2}) == 0);
+  CHECK(cache.tier(1).missing_loads == 2);
+  driver.check_invariants();
+}
+
+TEST_CASE("tiers follow each other, and the fastest is read", "[tier][slower_tiers]") {
+  auto places = std::make_shared<fake_store>();
+  const auto keys = std::make_shared<fake_store>();
+  auto cache = tiered_cache<float32, placed_tier, keyed_tier>{
+      small_device(4), by_hand(), {8}, {places_in(places, 10), keyed_tier{keys}}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100, 200, 300, 400}) {
+    driver.serve(numbered(13, first));
+    cache.wait_idle();
+  }
+  CHECK(cache.tier(1).evictions > 0);
+  CHECK(keys->num_writes == 12);
+  CHECK(driver.serve(numbered(13)) == 12);
+  CHECK(cache.tier(2).hit_blocks > 0);
+  CHECK(cache.tier(1).hit_blocks + cache.tier(2).hit_blocks + cache.tier(0).hit_blocks == 3);
+  driver.check_invariants();
+}
+
+TEST_CASE("what computes faster than it loads is computed", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.prefill_tokens_per_second = std::int64_t{1} << 60;
+  auto [store, cache, driver] = filled_places(config);
+  CHECK(driver.serve(numbered(13), salt{1}) == 12);  // no speed is known yet
+  CHECK(driver.serve(numbered(13, 100), salt{1}) == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("a tier that stalls costs its records until it goes on", "[tier][slower_tiers]") {
+  auto config = tier_config{};
+  auto [store, cache, driver] = filled_places(config);
+  store->close();
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  CHECK(made->num_loading_tokens == 12);
+  CHECK(!cache.wait(made->id, std::chrono::steady_clock::now()).done());
+  CHECK(!cache.wait_idle(std::chrono::steady_clock::now()));
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 0);
+  driver.compute(made->id);
+  driver.release(made->id);
+  store->open();
+  CHECK(cache.wait_idle());
+  driver.check_invariants();
+}
+
+TEST_CASE("a load in flight outlives an invalidation and a reset", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  cache.invalidate_prefix(numbered(13), salt{1});
+  cache.run_transfers();
+  driver.check_invariants();
+  driver.release(made->id);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  cache.wait_idle();
+  made = driver.create(numbered(13, 100), salt{1});
+  REQUIRE(made);
+  CHECK(made->num_loading_tokens + made->num_cached_tokens == 12);
+  driver.release(made->id);
+  REQUIRE(cache.reset_prefix_cache());
+  cache.wait_idle();
+  driver.check_invariants();
+  CHECK(cache.tier(0).num_records == 0);
+  CHECK(cache.tier(1).num_records == 0);
+}
+
+TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers]") {
+  const auto seed = Catch::getSeed();
+  const auto threads = GENERATE(false, true);
+  const auto wrong = GENERATE(fault::none, fault::fails, fault::tears, fault::lies, fault::full, fault::forgets, fault::all);
+  const auto write = GENERATE(write_policy::on_eviction, write_policy::through);
+  auto config = tier_config{};
+  config.threads = threads;
+  config.write = write;
+  config.queue_records = 16;
+  CAPTURE(threads, static_cast<int>(wrong), static_cast<int>(write));
+  auto store = std::make_shared<fake_store>(wrong, seed);
+  {
+    auto cache = placed_cache{small_device(12), config, {10}, {places_in(store, 40)}};
+    run_randomly(cache, seed, 250);
+  }
+  {
+    auto again = placed_cache{small_device(12), config, {10}, {places_in(store, 40)}};
+    run_randomly(again, seed + 1, 100);
+  }
+  config.ask_ahead = 3;
+  auto exclusive = config;
+  exclusive.exclusive = write == write_policy::on_eviction;
+  const auto keys = std::make_shared<fake_store>(wrong, seed);
+  auto cache = tiered_cache<float32, rw_lock, placed_tier, keyed_tier>{
+      small_device(12), exclusive, {10}, {places_in(std::make_shared<fake_store>(wrong, seed), 15), {keys}}};
+  run_randomly(cache, seed + 2, 250);
+}
