@@ -35,7 +35,7 @@ struct redis_config {
   std::chrono::milliseconds shortest_pause{10};             // between attempts to connect; doubles up to the longest
   std::chrono::milliseconds longest_pause{1'000};
   std::chrono::milliseconds time_to_live{0};                // of values; 0: until the store makes room
-  std::size_t max_in_flight_bytes = std::size_t{512} << 10;  // per node; one value may exceed it
+  std::size_t max_in_flight_bytes = std::size_t{768} << 10;  // per node; two values may exceed it
 };
 
 namespace detail {

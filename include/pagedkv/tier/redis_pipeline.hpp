@@ -37,7 +37,8 @@ struct redis_request {
 };
 
 /// The requests of a batch to one node. Values are sent from and copied to the caller's memory. The bytes that are asked for
-/// and not yet answered are bounded, because the store would keep them in buffers of its own.
+/// and not yet answered are bounded, because the store would keep them in buffers of its own; two values always are, so
+/// that the link does not idle between them.
 class redis_pipeline {
  public:
   redis_pipeline(std::unique_ptr<redis_connection> connection, std::size_t max_in_flight_bytes) noexcept
@@ -96,7 +97,7 @@ class redis_pipeline {
     while (!queued_.empty() && parts_.size() < max_parts && text_.size() < max_text) {
       const auto request = queued_.front();
       const auto bytes = batch.values[request.index].bytes.size();
-      if (in_flight_bytes_ > 0 && in_flight_bytes_ + bytes > max_in_flight_bytes_) {
+      if (awaited_.size() > 1 && in_flight_bytes_ + bytes > max_in_flight_bytes_) {
         break;
       }
       queued_.pop_front();

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""A remote tier beside the store's own benchmark, at equal sizes of values, in one run, as a table.
+
+Usage: store_values.py REMOTE_TIER_BENCH [ROUNDS], with Valkey or Redis installed; the server runs on a loopback port of its own and
+is stopped. Its benchmark has 50 connections with 1 request in flight each, its default, or 1 connection with 16, as the tier has. All take
+turns; the fastest and the median round of each are compared, the tier's with the better of the benchmark's two."""
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SIZES = [16 << 10, 128 << 10, 1 << 20]
+SHAPES = [(50, 1), (1, 16)]  # connections, requests in flight on each
+NUM_KEYS = 64
+BYTES = 1 << 29  # that the store's benchmark moves in each round
+
+
+def store():
+    """The names of the server and of its benchmark."""
+    for name in ("valkey", "redis"):
+        if shutil.which(f"{name}-server") and shutil.which(f"{name}-benchmark"):
+            return f"{name}-server", f"{name}-benchmark"
+    sys.exit("neither Valkey nor Redis is installed with its benchmark")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def pagedkv(program, port, verb, size):
+    options = (f"--benchmark_filter=^remote/{verb}/bytes:{size}/", "--benchmark_format=json", "--benchmark_min_time=0.4")
+    environment = {**os.environ, "PAGEDKV_STORE": f"redis://127.0.0.1:{port}"}
+    done = subprocess.run([program, *options], check=True, capture_output=True, text=True, env=environment)
+    return json.loads(done.stdout)["benchmarks"][0]["items_per_second"]
+
+
+def own_benchmark(program, port, verb, size, connections, depth):
+    options = ["-p", port, "-t", verb, "-d", size, "-c", connections, "-P", depth, "-n", min(BYTES // size, 20_000), "-r", NUM_KEYS, "--csv"]
+    done = subprocess.run([program, *map(str, options)], check=True, capture_output=True, text=True)
+    return float(done.stdout.splitlines()[-1].split(",")[1].strip('"'))
+
+
+def main():
+    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    server, benchmark = store()
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        process = subprocess.Popen([server, *options], stdout=subprocess.PIPE, text=True)
+        try:
+            while "Ready to accept connections" not in (line := process.stdout.readline()):
+                if not line:
+                    sys.exit(f"{server} does not start")
+            print(f"{'values/s: fastest, median':28}{'pagedkv':20}" + "".join(f"{f'{benchmark} {c} x {d}':25}" for c, d in SHAPES) + "ratio")
+            for size in SIZES:
+                for verb in ("set", "get"):  # which gets what was set
+                    ours, theirs = [], {shape: [] for shape in SHAPES}
+                    for _ in range(rounds):
+                        ours.append(pagedkv(program, port, verb, size))
+                        for shape in SHAPES:
+                            theirs[shape].append(own_benchmark(benchmark, port, verb, size, *shape))
+                    row = f"{verb.upper()} {size >> 10} KiB"
+                    us = max(ours), statistics.median(ours)
+                    them = [(max(values), statistics.median(values)) for values in theirs.values()]
+                    best = [max(column) for column in zip(*them)]
+                    cells = f"{us[0]:8.0f} {us[1]:8.0f}   " + "".join(f"{a:8.0f} {b:8.0f}        " for a, b in them)
+                    print(f"{row:28}{cells}{us[0] / best[0]:.2f} {us[1] / best[1]:.2f}", flush=True)
+        finally:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()
