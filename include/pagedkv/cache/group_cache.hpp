@@ -10,6 +10,7 @@
 #include <pagedkv/cache/groups/statistics.hpp>
 #include <pagedkv/cache/groups/tables.hpp>
 #include <pagedkv/cache/groups/truncate.hpp>
+#include <pagedkv/cache/groups/tokens.hpp>
 #include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/begin_step.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
@@ -158,6 +159,19 @@ class basic_group_cache {
     return detail::visit_sequence(
         state_, id, [&](group_sequence& s) { return detail::groups::commit(state_, s, num_tokens, copier(on)); });
   }
+  /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were
+  /// computed elsewhere, and only what later ones read is here. Commit them afterwards. Errors: `invalid_argument`
+  /// beyond the length.
+  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::visit_sequence(state_, id, [&](group_sequence& s) -> result<void> {
+      if (num_tokens < 0 || num_tokens > s.num_tokens) {
+        return error{error_code::invalid_argument, "start of what is read", num_tokens, s.num_tokens};
+      }
+      detail::groups::drop_behind_windows(state_, s, num_tokens);
+      return {};
+    });
+  }
   /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
   /// if there is none.
   [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept {
@@ -276,6 +290,18 @@ class basic_group_cache {
     });
   }
 
+  [[nodiscard]] result<state_saving> saving(sequence_id id) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::visit_sequence(state_, id,
+                                  [](const group_sequence& s) -> result<state_saving> { return s.saving; });
+  }
+
+  /// Copies the tokens from `first_token` on. Errors: `invalid_argument` outside of them.
+  [[nodiscard]] result<void> tokens(sequence_id id, std::int64_t first_token, std::span<token> out) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::groups::copy_tokens(state_, id, first_token, out);
+  }
+
   /// Fills `slots` of one group for the tokens from `first_token` on; `skip_slot` where blocks were released behind a
   /// window. Errors: `invalid_argument` outside the tokens, and for a group of states.
   [[nodiscard]] result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first_token,
@@ -335,6 +361,8 @@ class basic_group_cache {
 
   /// For kernels. Valid as long as the cache.
   [[nodiscard]] const block_storage_view& view(std::size_t group) const noexcept { return storage_.view(group); }
+  /// Whole blocks of all groups, as one layer each, for transfers. Valid as long as the cache.
+  [[nodiscard]] const block_storage_view& blocks() const noexcept { return storage_.blocks(); }
   /// One part of a state in one of the blocks that `block_table` names.
   [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept {
     return storage_.state_part(group, block, part);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <xxhash.h>
+#include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/core/error.hpp>
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -12,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -20,13 +23,36 @@
 
 namespace pagedkv::detail {
 
-/// The beginning of a session's file, before its blocks.
+/// The blocks of one group that a session has: leading places of the sequence, then those from a later one on.
+struct session_table {
+  std::int64_t num_entries = 0;
+  std::int64_t num_leading = 0;
+  std::int64_t first_place = 0;
+
+  [[nodiscard]] std::int64_t place_of(std::int64_t entry) const noexcept {
+    return entry < num_leading ? entry : first_place + entry - num_leading;
+  }
+};
+
+using session_tables = std::array<session_table, group_list::max_size>;
+
+/// The beginning of a session's file, before its blocks, which follow table by table.
 struct session_head {
   std::vector<token> tokens;
   std::vector<prefix_key> keys;
   sequence_options options;  // those that matter after creation
+  state_saving saving;       // of a cache with groups
   std::int64_t num_computed_tokens = 0;
-  std::int64_t first_token = 0;  // of the first block that was held
+  session_tables tables;  // the first one, in a cache without groups
+
+  [[nodiscard]] std::int64_t num_tokens() const noexcept { return std::ssize(tokens); }
+  [[nodiscard]] std::int64_t num_records() const noexcept {
+    auto sum = std::int64_t{0};
+    for (const auto& table : tables) {
+      sum += table.num_entries;
+    }
+    return sum;
+  }
 };
 
 // At the start of the file, little endian; the format's text, keys and tokens follow. The checksum is of the whole head.
@@ -47,7 +73,6 @@ struct session_numbers {
   std::uint64_t num_keys = 0;
   std::uint64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;
-  std::int64_t first_token = 0;
   std::uint64_t salt = 0;
   std::int64_t priority = 0;
   std::int64_t retention = 0;
@@ -58,6 +83,10 @@ struct session_numbers {
   std::int64_t has_answer = 0;
   range answer;
   std::array<range, 4> ranges;
+  std::int64_t saves_at_branches = 0;
+  std::int64_t saves_at_prompt_end = 0;
+  std::int64_t saves_every = 0;
+  session_tables tables;
 };
 
 static_assert(std::is_trivially_copyable_v<session_numbers> &&
@@ -92,7 +121,6 @@ struct session_parts {
   numbers.num_keys = head.keys.size();
   numbers.num_tokens = head.tokens.size();
   numbers.num_computed_tokens = head.num_computed_tokens;
-  numbers.first_token = head.first_token;
   numbers.salt = static_cast<std::uint64_t>(options.salt);
   numbers.priority = options.priority;
   numbers.retention = options.retention;
@@ -107,6 +135,10 @@ struct session_parts {
     numbers.ranges[i].first = options.ranges[i].first;
     numbers.ranges[i].last = options.ranges[i].last;
   }
+  numbers.saves_at_branches = head.saving.at_branches ? 1 : 0;
+  numbers.saves_at_prompt_end = head.saving.at_prompt_end ? 1 : 0;
+  numbers.saves_every = head.saving.every;
+  numbers.tables = head.tables;
   return numbers;
 }
 
@@ -128,8 +160,13 @@ struct session_parts {
   return options;
 }
 
+struct encoded_head {
+  std::vector<std::byte> bytes;
+  std::uint64_t checksum = 0;
+};
+
 /// May throw `std::bad_alloc`.
-[[nodiscard]] inline std::vector<std::byte> encode_head(const session_head& head, std::string_view text) {
+[[nodiscard]] inline encoded_head encode_head(const session_head& head, std::string_view text) {
   auto numbers = numbers_of(head, text);
   const auto parts = parts_of(numbers);
   auto bytes = std::vector<std::byte>(parts.size);
@@ -144,12 +181,13 @@ struct session_parts {
   put(0, &numbers, sizeof(numbers));
   numbers.checksum = XXH3_64bits(bytes.data(), bytes.size());
   put(0, &numbers, sizeof(numbers));
-  return bytes;
+  return {std::move(bytes), numbers.checksum};
 }
 
 /// A head, with its length in the file.
 struct session_reading {
   session_head head;
+  std::uint64_t checksum = 0;
   std::int64_t size = 0;
 };
 
@@ -198,7 +236,9 @@ struct session_reading {
   get(parts.tokens, head.tokens.data(), head.tokens.size() * sizeof(token));
   head.options = options_of(numbers);
   head.num_computed_tokens = numbers.num_computed_tokens;
-  head.first_token = numbers.first_token;
+  head.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every};
+  head.tables = numbers.tables;
+  reading.checksum = checksum;
   reading.size = static_cast<std::int64_t>(parts.size);
   return reading;
 }

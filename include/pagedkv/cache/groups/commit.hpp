@@ -136,6 +136,22 @@ void attach_copied_state(State& state, group_sequence& s, std::size_t g, bool wa
   }
 }
 
+/// Releases blocks that tokens from `num_tokens` on do not read.
+template <class State>
+void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+  const auto fence = state.pool.fence_of(s.steps);
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && !state.is_whole(g)) {
+      auto how = state.release_of(s);
+      s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
+                              [&](block_id block, std::size_t place) {
+                                how.depth = static_cast<std::uint32_t>(place);
+                                state.release(block, how, fence);
+                              });
+    }
+  }
+}
+
 /// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states
 /// at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
 /// beyond the length, or before what was committed; those of `copy`.
@@ -165,17 +181,7 @@ template <class State, class Copy>
   }
   s.num_computed_tokens = num_tokens;
   s.last_access = state.time();
-  const auto fence = state.pool.fence_of(s.steps);
-  for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    if (state.holds_tokens(g) && !state.is_whole(g)) {
-      auto how = state.release_of(s);
-      s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
-                              [&](block_id block, std::size_t place) {
-                                how.depth = static_cast<std::uint32_t>(place);
-                                state.release(block, how, fence);
-                              });
-    }
-  }
+  drop_behind_windows(state, s, num_tokens);
   return {};
 }
 

@@ -1,0 +1,167 @@
+#include "../groups/group_engine.hpp"
+#include "temporary_folder.hpp"
+
+#include <pagedkv/tier/session_file.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <string>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+using testing::temporary_folder;
+
+namespace {
+
+using groups_engine = engine<group_cache<float32>>;
+
+/// Restores a session whose tokens the test knows, and checks everything that its next token reads.
+std::optional<sequence_id> restore(groups_engine& into, const groups_engine::live& saved, const std::string& path) {
+  const auto restored = restore_sequence(into.cache, path);
+  if (!restored) {
+    return std::nullopt;
+  }
+  auto& s = into.sequences[restored->id];
+  s = saved;
+  s.computed = std::max(saved.computed, restored->num_cached_tokens);
+  CHECK(into.cache.describe(restored->id)->num_computed_tokens == s.computed);
+  auto text = tokens(saved.text.size());
+  CHECK(into.cache.tokens(restored->id, 0, text));
+  CHECK(text == saved.text);
+  into.check(restored->id);
+  CHECK(into.cache.check_invariants().empty());
+  return restored->id;
+}
+
+void release_all(groups_engine& from) {
+  while (!from.sequences.empty()) {
+    from.release(from.sequences.begin()->first);
+  }
+  CHECK(from.cache.check_invariants().empty());
+}
+
+}  // namespace
+
+TEST_CASE("sessions with groups, windows and states are restored as they were saved", "[tier][session]") {
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    for (int round = 0; round < 15; ++round) {
+      auto one = groups_engine{config_of(groups)};
+      const auto length = static_cast<int>(random() % 90);
+      const auto id = one.create(counted(length), {.salt = salt{3}}, {.every = 8}).value();
+      one.compute(id, static_cast<std::int64_t>(random() % static_cast<unsigned>(length + 1)));
+      CAPTURE(length, one.sequences.at(id).computed);
+      REQUIRE(save_sequence(one.cache, id, path));
+      const auto saved = one.sequences.at(id);
+
+      auto another = groups_engine{config_of(groups)};
+      const auto restored = restore(another, saved, path).value();
+      CHECK(another.cache.describe(restored)->options.salt == salt{3});
+      CHECK(another.cache.saving(restored)->every == 8);
+      // It goes on, and others share what is whole of it: every hit has its contents.
+      another.compute(restored);
+      REQUIRE(another.append(restored, counted(20, 500)));
+      another.compute(restored);
+      another.check(restored);
+      for (const auto end : {length + 10, length / 2, length + 20}) {
+        auto text = another.sequences.at(restored).text;
+        text.resize(static_cast<std::size_t>(end));
+        const auto sharing = another.create(text, {.salt = salt{3}});
+        REQUIRE(sharing);
+        another.compute(*sharing);
+        another.check(*sharing);
+      }
+      release_all(another);
+
+      // Where it is cached, it shares.
+      const auto again = restore(one, saved, path);
+      REQUIRE(again);
+      one.compute(*again);
+      one.check(*again);
+      release_all(one);
+    }
+  }
+}
+
+TEST_CASE("after a restored session has ended, hits have what they need", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    auto one = groups_engine{config_of(groups)};
+    const auto id = one.create(counted(64), {}, {.every = 4}).value();
+    one.compute(id);
+    REQUIRE(save_sequence(one.cache, id, path));
+    auto another = groups_engine{config_of(groups)};
+    another.release(restore(another, one.sequences.at(id), path).value());
+    for (const auto length : {65, 64, 61, 50, 33, 10}) {
+      CAPTURE(length);
+      const auto next = another.create(counted(length)).value();  // checks what a hit brings
+      another.compute(next);
+      another.check(next);
+      another.release(next);
+    }
+    CHECK(another.cache.find_prefix(counted(70)).value() >= 60);
+  }
+}
+
+TEST_CASE("a session with groups of another shape, or torn, is refused", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  auto one = groups_engine{config_of({full, with_sinks, state})};
+  const auto id = one.create(counted(50)).value();
+  one.compute(id);
+  REQUIRE(save_sequence(one.cache, id, path));
+  const auto saved = one.sequences.at(id);
+  auto other_window = with_sinks;
+  other_window.window = 13;
+  for (const auto& groups : {group_list{full, other_window, state}, group_list{full, with_sinks}, group_list{full}}) {
+    auto another = groups_engine{config_of(groups)};
+    CHECK(!restore(another, saved, path));
+    CHECK(another.cache.num_free_blocks() == 400);
+  }
+  auto another = groups_engine{config_of({full, with_sinks, state})};
+  const auto size = std::filesystem::file_size(path);
+  for (auto left = size - 1; left > 0; left -= std::min<std::uintmax_t>(left, 97)) {
+    CAPTURE(left);
+    std::filesystem::resize_file(path, left);
+    REQUIRE(!restore(another, saved, path));
+  }
+  CHECK(another.cache.num_free_blocks() == 400);
+  REQUIRE(save_sequence(one.cache, id, path));
+  CHECK(restore(another, saved, path));
+
+  auto small = groups_engine{config_of({full, with_sinks, state}, 8)};
+  CHECK(restore_sequence(small.cache, path).has_error());
+  CHECK(small.cache.num_free_blocks() == 8);
+}
+
+TEST_CASE("forks of a sequence with groups are saved apart", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  auto one = groups_engine{config_of({full, window, state})};
+  const auto first = one.create(counted(30)).value();
+  one.compute(first);
+  const auto second = one.fork(first).value();
+  REQUIRE(one.append(first, counted(9, 100)));
+  REQUIRE(one.append(second, counted(9, 200)));
+  one.compute(first);
+  one.compute(second);
+  REQUIRE(save_sequence(one.cache, first, folder.file("a")));
+  REQUIRE(save_sequence(one.cache, second, folder.file("b")));
+  auto another = groups_engine{config_of({full, window, state})};
+  const auto a = restore(another, one.sequences.at(first), folder.file("a")).value();
+  const auto b = restore(another, one.sequences.at(second), folder.file("b")).value();
+  another.check(a);
+  another.check(b);
+}
