@@ -3,7 +3,11 @@
 import itertools
 import json
 import pathlib
+import re
+import shutil
+import socket
 import subprocess
+import tempfile
 import unittest
 
 from replay_program import EXAMPLES, SOURCE_ROOT, TRACE, TemporaryFolder, choices, replay, run
@@ -41,6 +45,41 @@ class EngineTensors(unittest.TestCase):
         done = subprocess.run([EXAMPLES / "engine_tensors"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, "both samples are right, with 3 blocks in use and 1 copied\n")
+
+
+class RemoteTier(unittest.TestCase):
+    program = EXAMPLES / "remote_tier"
+
+    def setUp(self):
+        if not self.program.exists():
+            self.skipTest("hiredis is missing")
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+
+    def tokens_cached(self):
+        done = subprocess.run([self.program, f"redis://127.0.0.1:{self.port}"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return re.findall(r"had (\d+) of 200 tokens cached", done.stdout)
+
+    def test_an_engine_has_what_another_computed(self):
+        server = shutil.which("valkey-server") or shutil.which("redis-server")
+        if not server:
+            self.skipTest("neither valkey-server nor redis-server is installed")
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+            with subprocess.Popen([server, *options], stdout=subprocess.PIPE, text=True) as store:
+                try:
+                    self.assertTrue(any("Ready to accept connections" in line for line in store.stdout))
+                    self.assertEqual(self.tokens_cached(), ["0", "192"])
+                finally:
+                    store.kill()
+
+    def test_engines_without_a_store_compute(self):
+        self.assertEqual(self.tokens_cached(), ["0", "0"])
+
+    def test_a_wrong_url_is_refused(self):
+        self.assertEqual(subprocess.run([self.program, "http://store"], capture_output=True).returncode, 2)
 
 
 class Threads(unittest.TestCase):
