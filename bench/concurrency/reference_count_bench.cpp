@@ -1,6 +1,7 @@
 #include "policies.hpp"
 #include "scoreboard.hpp"
 
+#include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 
 #include <benchmark/benchmark.h>
@@ -31,7 +32,7 @@ struct no_chains {
 /// threads on the same blocks, or each on its own.
 template <locking Locking, bool Shared>
 void reference(benchmark::State& state) {
-  using pool_type = block_pool<Locking, clock_sweep>;
+  using pool_type = block_pool<Locking, clock_sweep, any_free_block>;
   static auto pool = std::unique_ptr<pool_type>{};
   static auto mutex = std::unique_ptr<typename Locking::cache_mutex>{};
   static auto blocks = std::vector<block_id>{};

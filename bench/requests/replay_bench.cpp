@@ -2,6 +2,7 @@
 #include "../../examples/support/trace.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -52,7 +53,7 @@ class prompt_maker {
   return cpu_seconds() - start;
 }
 
-template <class Locking>
+template <class... Policies>
 void replay_trace(benchmark::State& state) {
   auto requests = std::vector<support::trace_request>{};
   try {
@@ -63,9 +64,9 @@ void replay_trace(benchmark::State& state) {
   }
   const auto baseline = hash_only(requests);
   const auto start = cpu_seconds();
-  auto hit_blocks = std::int64_t{0};
+  auto taken = cache_statistics{};
   for (auto _ : state) {
-    auto cache = kv_cache<float16, Locking>{
+    auto cache = kv_cache<float16, Policies...>{
         {.block_size = block_size, .num_blocks = static_cast<std::int32_t>(state.range(0)), .head_dim = 1}};
     auto tracker = request_tracker{cache};
     auto prompts = prompt_maker{};
@@ -78,15 +79,22 @@ void replay_trace(benchmark::State& state) {
         break;
       }
     }
-    hit_blocks = cache.statistics().hit_blocks;
+    taken = cache.statistics();
   }
   const auto ours = (cpu_seconds() - start) / static_cast<double>(state.iterations());
-  state.counters["hit_blocks"] = static_cast<double>(hit_blocks);
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(whole);
+  };
+  state.counters["hit_blocks"] = static_cast<double>(taken.hit_blocks);
+  state.counters["hit_ratio"] = share(taken.hit_blocks, taken.prompt_blocks);
+  state.counters["in_runs"] = share(taken.blocks_in_runs, taken.blocks_together);
+  state.counters["blocks_per_run"] = share(taken.blocks_together, taken.runs_together);
   state.counters["cpu_s"] = ours;
   state.counters["hash_only_cpu_s"] = baseline;
   state.counters["ratio"] = ours / baseline;
 }
 BENCHMARK(replay_trace<single_thread>)->Arg(9'139)->Arg(18'279)->Arg(50'000)->Unit(benchmark::kMillisecond);
 BENCHMARK(replay_trace<rw_lock>)->Arg(18'279)->Unit(benchmark::kMillisecond);
+BENCHMARK(replay_trace<contiguous_runs>)->Arg(9'139)->Arg(18'279)->Arg(50'000)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -9,8 +9,9 @@
 ///
 /// `kv_cache<Policies...>` recognises its policies by their definitions. Where only declarations are at hand, write the
 /// type that it names: `basic_kv_cache<default_policies, int8, lock_free>`, with the policies that differ from the
-/// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events. Any other list is
-/// refused when the cache is defined. A request tracker with the default policy is `request_tracker<Cache, recompute>`.
+/// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events, free list. Any
+/// other list is refused when the cache is defined. A request tracker with the default policy is
+/// `request_tracker<Cache, recompute>`.
 namespace pagedkv {
 
 enum class error_code : std::uint8_t;
@@ -91,6 +92,9 @@ struct shuffled_layer_major;
 struct shuffled_block_major;
 
 struct xxh3_hash;
+
+struct any_free_block;
+struct contiguous_runs;
 
 struct no_events;
 class event_queues;

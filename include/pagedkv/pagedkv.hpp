@@ -16,6 +16,7 @@
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/policy/hash/xxh3_hash.hpp>
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
@@ -39,6 +40,7 @@ struct default_policies {
   using layout_type = nhd_layer_major;
   using hash_type = xxh3_hash;
   using events_type = no_events;
+  using free_list_type = any_free_block;
   using host_tier_type = basic_host_tier<host_allocator, lru>;  // of caches with tiers
 };
 

@@ -86,7 +86,8 @@ block_id allocate(Pool& pool) {
   return pool.allocate(block, chains, timestamp{0}, num_evicted) ? block[0] : no_block;
 }
 
-using pools = std::tuple<block_pool<lock_free, clock_sweep>, block_pool<sharded_mutex, lru>>;
+using pools = std::tuple<block_pool<lock_free, clock_sweep, any_free_block>,
+                         block_pool<sharded_mutex, lru, any_free_block>>;
 
 // Plain numbers stand for the bytes: ThreadSanitizer sees them, too.
 TEMPLATE_LIST_TEST_CASE("case 1: eight hitters and an evictor see old bytes or a miss", "[cases]", pools) {

@@ -8,6 +8,7 @@
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
 #include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/run_free_list.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -47,7 +48,7 @@ struct no_thread_index {
 using small_magazines = lock_free_free_list<std::atomic, this_thread_index, 1>;
 using without_caches = lock_free_free_list<std::atomic, no_thread_index>;
 using models = std::tuple<stack_free_list, free_list_for<basic_sharded_mutex<4>>, free_list_for<lock_free>,
-                          small_magazines, without_caches, boost_free_list>;
+                          small_magazines, without_caches, boost_free_list, run_free_list>;
 
 static_assert(std::same_as<free_list_for<single_thread>, stack_free_list>);
 static_assert(std::same_as<free_list_for<rw_lock>, stack_free_list>);
@@ -69,7 +70,7 @@ TEMPLATE_LIST_TEST_CASE("a free list hands out every id once and then none", "[f
 }
 
 TEMPLATE_TEST_CASE("a free list starts with ascending ids", "[free_list]", stack_free_list, free_list_for<lock_free>,
-                   small_magazines, boost_free_list) {
+                   small_magazines, boost_free_list, run_free_list) {
   auto list = TestType{200};
   for (auto id = 0; id < 200; ++id) {
     CHECK(list.pop() == block_id{id});
@@ -165,6 +166,7 @@ TEST_CASE("free lists take little memory per block", "[free_list]") {
   constexpr auto num_blocks = 1'000'000;
   CHECK(stack_free_list{num_blocks}.metadata_bytes() <= 4 * num_blocks);
   CHECK(lock_free_free_list<>{num_blocks}.metadata_bytes() <= 9 * num_blocks);
+  CHECK(run_free_list{num_blocks}.metadata_bytes() * 8 <= 3 * num_blocks);
 }
 
 TEST_CASE("a free list of Boost.Lockfree ends at 65,535 blocks", "[free_list]") {

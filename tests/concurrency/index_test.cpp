@@ -3,6 +3,7 @@
 
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
@@ -254,7 +255,7 @@ class audited_index {
   [[nodiscard]] std::uint64_t hash(std::span<const token> tokens) const { return index_.hash(root().hash, tokens); }
 
   execution& execution_;
-  block_pool<locking, basic_clock_sweep<1, Atomic>> pool_;
+  block_pool<locking, basic_clock_sweep<1, Atomic>, any_free_block> pool_;
   prefix_index<locking, no_hash> index_;
   std::vector<scheduled_data<int>> contents_;
 };

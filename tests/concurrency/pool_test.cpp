@@ -158,7 +158,7 @@ class audited_pool {
   static constexpr auto published_contents = 1;
 
   execution& execution_;
-  block_pool<stepwise_lock_free<Atomic>, basic_clock_sweep<1, Atomic>> pool_;
+  block_pool<stepwise_lock_free<Atomic>, basic_clock_sweep<1, Atomic>, any_free_block> pool_;
   no_chains chains_;
   std::vector<scheduled_data<int>> contents_;
 };
@@ -552,7 +552,7 @@ TEST_CASE("a block has one owner under every schedule of two threads", "[block_p
 void lease_races_eviction_in_shards(execution& e) {
   using order = audited_lru<scheduled_data<int>>;
   order::reset();
-  auto pool = block_pool<scheduled_sharded_mutex, order>{2};
+  auto pool = block_pool<scheduled_sharded_mutex, order, any_free_block>{2};
   auto chains = no_chains{};
   const auto allocate_both = [&] {
     auto blocks = std::array{no_block, no_block};
@@ -651,7 +651,7 @@ void count_races_release_and_hit(execution& e) {
 /// A block becomes evictable, and a thread that has seen this takes the free one.
 template <locking Locking, eviction_policy Eviction>
 void count_races_handover(execution& e) {
-  auto pool = block_pool<Locking, Eviction>{2};
+  auto pool = block_pool<Locking, Eviction, any_free_block>{2};
   auto chains = no_chains{};
   const auto allocate = [&](std::span<block_id> blocks) {
     auto num_evicted = std::int64_t{0};

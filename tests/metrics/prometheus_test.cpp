@@ -195,6 +195,9 @@ TEST_CASE("the text has every field of the statistics, once, under its name and 
   expect("pagedkv_invalidated_blocks_total", "counter", {{{}, 0}});
   expect("pagedkv_copied_blocks_total", "counter", {{{}, 1}});
   expect("pagedkv_refusals_total", "counter", {{{}, 1}});
+  expect("pagedkv_allocated_together_blocks_total", "counter", {{{}, 3}});
+  expect("pagedkv_allocated_runs_total", "counter", {{{}, 1}});
+  expect("pagedkv_allocated_in_runs_blocks_total", "counter", {{{}, 0}});
   expect("pagedkv_contention_total", "counter",
          {{{{"kind", "wait"}}, 0}, {{{"kind", "retry"}}, 0}, {{{"kind", "steal"}}, 0}});
   const auto memory = cache.memory();
@@ -203,7 +206,7 @@ TEST_CASE("the text has every field of the statistics, once, under its name and 
           {{{"purpose", "pool"}}, memory.pool},
           {{{"purpose", "index"}}, memory.index},
           {{{"purpose", "sequences"}}, memory.sequences}});
-  CHECK(found.size() == 17);
+  CHECK(found.size() == 20);
 }
 
 TEST_CASE("the text has the statistics of a request tracker", "[prometheus]") {

@@ -4,6 +4,8 @@
 #include "../support/full_numbers.hpp"
 #include "../support/small_granules.hpp"
 
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstdint>
@@ -113,6 +115,23 @@ template <class Locking, class Eviction>
   return kind;
 }
 
+/// Makes runs in the small pools of the model test, too.
+struct eager_runs : contiguous_runs {
+  static constexpr int most_ahead = 700;
+  static constexpr int least_age = 0;
+};
+
+template <class Locking, class Eviction>
+[[nodiscard]] cache_kind make_kind_with_runs() {
+  auto kind = make_kind<float16, Locking, Eviction, nhd_layer_major>();
+  kind.name += " " + std::string(contiguous_runs::name);
+  kind.evicts_more = kind.evicts;
+  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+    return std::make_unique<adapted_cache<kv_cache<float16, Locking, Eviction, eager_runs>>>(config);
+  };
+  return kind;
+}
+
 }  // namespace
 
 TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model]") {
@@ -143,6 +162,20 @@ TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
       check_coverage(sum, kind);
     }
   });
+}
+
+TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache][model]") {
+  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
+  for (const auto& kind : {make_kind_with_runs<single_thread, lru>(), make_kind_with_runs<rw_lock, sieve>(),
+                           make_kind_with_runs<single_thread, no_eviction>()}) {
+    auto sum = model_coverage{};
+    for (const auto block_size : {1, 4}) {
+      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
+        add(sum, run_random(kind, block_size, 3000 + seed, 300));
+      }
+    }
+    check_coverage(sum, kind);
+  }
 }
 
 TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cache][model]") {

@@ -4,6 +4,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 
@@ -42,7 +43,8 @@ TEST_CASE("a default may be given, too", "[choice]") {
   STATIC_CHECK(std::is_same_v<kv_cache<float16, lru>, kv_cache<>>);
   STATIC_CHECK(
       std::is_same_v<
-          kv_cache<no_events, xxh3_hash, nhd_layer_major, host_backend, host_allocator, lru, single_thread, float16>,
+          kv_cache<any_free_block, no_events, xxh3_hash, nhd_layer_major, host_backend, host_allocator, lru,
+                   single_thread, float16>,
           kv_cache<>>);
   STATIC_CHECK(std::is_same_v<kv_cache<single_thread, int8>, kv_cache<int8>>);
 }
@@ -57,6 +59,8 @@ TEST_CASE("each policy has its role, and the defaults all others", "[choice]") {
   STATIC_CHECK(std::is_same_v<cache::layout_type, hnd_block_major>);
   STATIC_CHECK(std::is_same_v<cache::hash_type, own_hash>);
   STATIC_CHECK(std::is_same_v<cache::events_type, event_queues>);
+  STATIC_CHECK(std::is_same_v<cache::free_list_type, any_free_block>);
+  STATIC_CHECK(std::is_same_v<kv_cache<contiguous_runs, rw_lock>::free_list_type, contiguous_runs>);
 }
 
 TEST_CASE("a backend may choose the default allocator", "[choice]") {

@@ -27,6 +27,7 @@ struct engine {
 #include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/all.hpp>
 
@@ -50,7 +51,8 @@ static_assert(are_defined<float32, float16, bfloat16, int8, single_thread, rw_lo
 static_assert(are_defined<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority,
                           hit_density>);
 static_assert(are_defined<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, xxh3_hash, no_events,
-                          event_queues, host_allocator, caller_memory, no_memory, host_backend, copy_list>);
+                          event_queues, any_free_block, contiguous_runs, host_allocator, caller_memory, no_memory, host_backend,
+                          copy_list>);
 
 }  // namespace
 

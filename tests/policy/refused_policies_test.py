@@ -18,6 +18,7 @@ PROGRAM = """
 #include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
 #include <pagedkv/policy/layout/transposed_layer_major.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
@@ -37,6 +38,7 @@ struct hash_and_layout : xxh3_hash, nhd_layer_major {};
 struct own_hash : xxh3_hash {};
 struct own_backend : host_backend {};
 struct own_events : no_events {};
+struct own_runs : contiguous_runs {};
 
 /// Copies blocks in an engine's own memory.
 struct own_copies : host_backend {
@@ -74,6 +76,7 @@ NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave th
 GROUPS = "use the locking policy `single_thread` or `rw_lock`"
 GROUPS_OWN_MEMORY = "lays out blocks that they share in memory of its own: leave `no_memory` out"
 GROUPS_STRIDED = "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts"
+RUNS = "use the locking policy `single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
 # Choices that are compiled together, so that each is quick; no two of them have the same sentence.
@@ -88,6 +91,8 @@ REFUSED = (
         "kv_cache<nhd_layer_major, hnd_block_major>": "two layouts " + TWO,
         "kv_cache<own_hash, xxh3_hash>": "two hashes " + TWO,
         "kv_cache<own_events, no_events>": "two events policies " + TWO,
+        "kv_cache<own_runs, contiguous_runs>": "two free list policies " + TWO,
+        "kv_cache<sharded_mutex, contiguous_runs>": RUNS,
         "kv_cache<int8, no_policy>": NO_AXIS,
         "kv_cache<declared_eviction>": "include its header, below pagedkv/policy/<axis>/",
         "kv_cache<hash_and_layout>": "this type models the concepts of two axes, so its role is not clear: write one type for",
@@ -101,6 +106,7 @@ REFUSED = (
     },
     {
         "kv_cache<lock_free, fifo>": STRICT_ORDER,
+        "kv_cache<lock_free, clock_sweep, own_runs>": RUNS,
         "kv_cache<int8, int8>": "two elements are given, and a cache stores one: leave the other out",
         "kv_cache<float>": NO_AXIS,
         "basic_kv_cache<default_policies, fifo, int8>": CANONICAL,
@@ -111,6 +117,7 @@ REFUSED = (
     {
         "group_cache<sharded_mutex>": GROUPS,
         "group_cache<own_copies>": GROUPS_OWN_MEMORY,
+        "group_cache<contiguous_runs>": "takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out",
         "group_cache<transposed_layer_major>": GROUPS_STRIDED,
         "group_cache<hip::device_allocator>": HOST_ONLY,
         "basic_group_cache<default_policies, lru>": CANONICAL,
@@ -128,7 +135,7 @@ REFUSED_USES = {
 # The last three are what sentences above name.
 ACCEPTED = (
     "kv_cache<>",
-    "kv_cache<own_hash, hnd_block_major, own_events, own_backend, huge_page_allocator, sieve, rw_lock, int8>",
+    "kv_cache<own_hash, hnd_block_major, own_events, own_backend, huge_page_allocator, sieve, own_runs, rw_lock, int8>",
     "kv_cache<unscaled_backend, float32>",
     "kv_cache<own_copies, no_memory>",
     "basic_kv_cache<default_policies, int8, fifo>",

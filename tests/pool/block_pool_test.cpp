@@ -2,6 +2,7 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 
@@ -52,7 +53,7 @@ struct pool_under_test {
     CHECK(counts.retiring == wanted.retiring);
   }
 
-  block_pool<single_thread, Eviction> pool;
+  block_pool<single_thread, Eviction, any_free_block> pool;
   chains index;
   std::int64_t num_evicted = 0;
 };

@@ -39,7 +39,7 @@ RUNTIME_NAME = re.compile(
     r"__(?:float_as_int|int_as_float)|threadIdx|blockIdx|blockDim|gridDim|warpSize|dim3|atomic(?:Add|Max|Min|Exch|CAS))\b"
 )
 DEVICE_NAME = re.compile(r"\b(hip[A-Z]\w*|__HIP\w*|__CUDA\w*|__global__|hipcc)\b")
-ROLES = "Element|Locking|Eviction|Allocator|Backend|Layout|Hash|Events|Preemption"
+ROLES = "Element|Locking|Eviction|Allocator|Backend|Layout|Hash|Events|FreeList|Preemption"
 DEFAULTED_ROLE = re.compile(rf"\b(?:{ROLES})\s*=\s*[\w:]")
 # Cut short at the first brace; the name of a structure follows the second.
 C_DECLARATION = re.compile(r"enum|typedef [\w ]+ pagedkv_\w+|pagedkv_\w+|[\w *]+[ *]pagedkv_\w+\(.*\)")

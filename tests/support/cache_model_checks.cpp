@@ -194,6 +194,9 @@ void cache_model::check_statistics(const cache_statistics& now) {
     expect(blocks == seen_.blocks, "an operation that failed changed the states of blocks");
   }
   expected_.evictions += std::max(std::int64_t{0}, fresh_taken_ - seen_.blocks.free);
+  if (kind_.evicts_more && fresh_taken_ > 0) {
+    expected_.evictions = std::max(expected_.evictions, now.evictions);
+  }
   if (may_free_within_) {  // a copy frees a block that was invalidated, which a later entry of the batch may take
     const auto least = expected_.evictions - (now.copies - seen_.copies);
     expected_.evictions = std::clamp(now.evictions, least, expected_.evictions);

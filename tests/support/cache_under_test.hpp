@@ -68,6 +68,7 @@ struct cache_kind {
   std::string name;
   bool scaled = false;  // elements: numbers come back within half a scale, not exactly
   bool evicts = false;
+  bool evicts_more = false;  // allocations may evict more blocks than they need
   std::int32_t piece = 1;     // divides the head dimension
   bool moves_to_fit = false;  // shrinking moves blocks that are in the way
   bool compiled_for = false;  // the eviction policy is part of the cache's type, not chosen when it is made

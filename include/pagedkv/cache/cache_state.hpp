@@ -7,6 +7,7 @@
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -31,7 +32,7 @@ struct pinned_prefix {
 
 /// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache`
 /// takes the locks and hands the bytes to the backend.
-template <locking Locking, eviction_policy Eviction, block_hash Hash, events Events>
+template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;
   using events_type = Events;
@@ -72,6 +73,9 @@ struct cache_state {
     }
     if constexpr (!Locking::family::concurrent) {
       note_peak();
+    }
+    if (blocks.size() > 1) {
+      count_runs(blocks);
     }
     return {};
   }
@@ -116,6 +120,8 @@ struct cache_state {
     cache_state& state;
 
     [[nodiscard]] bool has_children(block_id block) const noexcept { return state.index.has_children(block); }
+    [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept { return state.index.num_children(block); }
+    [[nodiscard]] block_id parent(block_id block) const noexcept { return state.index.parent(block); }
     template <class Stays>
     [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
       return state.index.has_twin(block, stays);
@@ -146,7 +152,7 @@ struct cache_state {
   }
 
   cache_config config;
-  block_pool<Locking, Eviction> pool;
+  block_pool<Locking, Eviction, FreeList> pool;
   prefix_index<Locking, Hash> index;
   record_map<sequence, Locking> sequences;
   record_map<pinned_prefix, Locking> pins;
@@ -157,6 +163,23 @@ struct cache_state {
   [[no_unique_address]] Events events;
 
  private:
+  /// In the order of the block table, as transfers go through it.
+  void count_runs(std::span<const block_id> blocks) noexcept {
+    constexpr auto least_run = std::size_t{8};
+    auto num_runs = std::int64_t{0};
+    auto num_in_runs = std::size_t{0};
+    for (std::size_t first = 0, end = 0; first < blocks.size(); first = end) {
+      for (end = first + 1; end < blocks.size() && to_index(blocks[end]) == to_index(blocks[end - 1]) + 1;) {
+        ++end;
+      }
+      ++num_runs;
+      num_in_runs += end - first >= least_run ? end - first : 0;
+    }
+    detail::count<&cache_statistics::blocks_together>(counts, std::ssize(blocks));
+    detail::count<&cache_statistics::runs_together>(counts, num_runs);
+    detail::count<&cache_statistics::blocks_in_runs>(counts, static_cast<std::int64_t>(num_in_runs));
+  }
+
   void note_refusal(std::int64_t num_needed, std::int64_t num_available) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(

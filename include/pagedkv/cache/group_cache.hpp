@@ -66,6 +66,7 @@ class basic_group_cache {
   using layout_type = typename policies::template on<layout_axis>;
   using hash_type = typename policies::template on<hash_axis>;
   using events_type = typename policies::template on<events_axis>;
+  using free_list_type = typename policies::template on<free_list_axis>;
   using stream = typename backend_type::stream;
 
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
@@ -79,6 +80,9 @@ class basic_group_cache {
   static_assert(strided_layout<layout_type>,
                 "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts "
                 "`nhd_layer_major`, `nhd_block_major`, `hnd_layer_major` and `hnd_block_major`");
+
+  static_assert(!free_list_type::prefers_runs,
+                "a cache with groups takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out");
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.

@@ -78,6 +78,7 @@ class basic_kv_cache {
   using layout_type = typename policies::template on<layout_axis>;
   using hash_type = typename policies::template on<hash_axis>;
   using events_type = typename policies::template on<events_axis>;
+  using free_list_type = typename policies::template on<free_list_axis>;
   using stream = typename backend_type::stream;
 
   /// Whether priorities and retention in `sequence_options` have an effect.
@@ -489,7 +490,7 @@ class basic_kv_cache {
   basic_kv_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
       : storage_(std::move(storage)), backend_(std::move(backend)), state_(config, std::move(events)) {}
 
-  using state_type = cache_state<locking_type, eviction_type, hash_type, events_type>;
+  using state_type = cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>;
 
   /// Out of line, because an append inside a block does not come here.
   [[gnu::noinline]] result<void> extend(sequence& s, const token_run& run, std::int64_t num_ahead,

@@ -6,6 +6,7 @@
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
@@ -16,7 +17,8 @@ namespace pagedkv {
 
 /// The decisions of a cache's policies.
 using cache_axes =
-    axes<element_axis, locking_axis, eviction_axis, allocator_axis, backend_axis, layout_axis, hash_axis, events_axis>;
+    axes<element_axis, locking_axis, eviction_axis, allocator_axis, backend_axis, layout_axis, hash_axis, events_axis,
+         free_list_axis>;
 
 template <class Defaults, class... Changes>
 class basic_kv_cache;

@@ -26,6 +26,9 @@ struct cache_statistics {
   std::int64_t invalidations = 0;
   std::int64_t copies = 0;
   std::int64_t refusals = 0;
+  std::int64_t blocks_together = 0;
+  std::int64_t runs_together = 0;
+  std::int64_t blocks_in_runs = 0;
   contention_counts contention;
 };
 
@@ -69,6 +72,12 @@ namespace detail {
       rows::row<&all::invalidations>({counter, "invalidated", "blocks", "Cached blocks that were invalidated."}),
       rows::row<&all::copies>({counter, "copied", "blocks", "Blocks that were copied on write."}),
       rows::row<&all::refusals>({counter, "refusals", "", "Operations that failed for want of blocks."}),
+      rows::row<&all::blocks_together>(
+          {counter, "allocated_together", "blocks", "Blocks that one allocation took with others."}),
+      rows::row<&all::runs_together>(
+          {counter, "allocated_runs", "", "Runs of consecutive ids among blocks that were taken together."}),
+      rows::row<&all::blocks_in_runs>(
+          {counter, "allocated_in_runs", "blocks", "Blocks that were taken in runs of eight or more."}),
       rows::row<&all::contention, &lost::waits>(contention, {"kind", "wait"}),
       rows::row<&all::contention, &lost::retries>(contention, {"kind", "retry"}),
       rows::row<&all::contention, &lost::steals>(contention, {"kind", "steal"}),

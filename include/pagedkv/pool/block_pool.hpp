@@ -1,12 +1,15 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/run_free_list.hpp>
+#include <pagedkv/pool/run_search.hpp>
 #include <pagedkv/pool/victim_search.hpp>
 
 #include <algorithm>
@@ -16,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace pagedkv {
@@ -25,13 +29,18 @@ namespace pagedkv {
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
-/// `attach(id)`, `erase(id)`.
-template <locking Locking, eviction_policy Eviction>
+/// `attach(id)`, `erase(id)`; for a free list that prefers runs, also `num_children(id)` and `parent(id)`.
+template <locking Locking, eviction_policy Eviction, free_list_policy FreeList>
 class block_pool {
  public:
   explicit block_pool(std::int32_t num_blocks) : block_pool(num_blocks, num_blocks) {}
   block_pool(std::int32_t num_blocks, std::int32_t capacity)
-      : size_(num_blocks), states_(capacity), free_(capacity), victims_(capacity), retirement_(capacity) {
+      : size_(num_blocks),
+        states_(capacity),
+        free_(capacity),
+        victims_(capacity),
+        retirement_(capacity),
+        runs_(capacity) {
     if (num_blocks < capacity) {
       take_free_from(block_id{num_blocks});
     }
@@ -93,20 +102,27 @@ class block_pool {
   }
 
   /// Fills `blocks` with ids, each in use once: free ones first, then victims, which are erased from `chains` and added
-  /// to `num_evicted`. All or nothing: false if there are not enough.
+  /// to `num_evicted`. All or nothing: false if there are not enough. To make runs, may evict more than it needs.
   template <class Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
     if (!may_supply(blocks.size())) {
       return false;
     }
+    if constexpr (FreeList::prefers_runs) {
+      num_evicted += make_runs(blocks.size(), chains, now);
+    }
     const auto num_invalidations = invalidations_ended_.load(std::memory_order_acquire);
     auto num_taken = std::size_t{0};
     auto num_free = std::size_t{0};
     for (auto attempts = 1;; ++attempts) {
-      for (auto block = no_block; num_taken < blocks.size() && (block = free_.pop()) != no_block;) {
-        blocks[num_taken] = block;
-        std::swap(blocks[num_free++], blocks[num_taken++]);  // before the victims
+      if constexpr (FreeList::prefers_runs) {
+        num_taken = num_free = free_.take(blocks);
+      } else {
+        for (auto block = no_block; num_taken < blocks.size() && (block = free_.pop()) != no_block;) {
+          blocks[num_taken] = block;
+          std::swap(blocks[num_free++], blocks[num_taken++]);  // before the victims
+        }
       }
       while (num_taken < blocks.size() &&
              (blocks[num_taken] = victims_.claim_next(states_, chains, now, attempts == max_attempts)) != no_block) {
@@ -305,6 +321,7 @@ class block_pool {
       states_.words.set(block_id{to}, state(block_id{from}));
       states_.words.set(block_id{from}, block_state{});
       victims_.rename(block_id{from}, block_id{to});
+      runs_.rename(block_id{from}, block_id{to});
     }
     for (auto block = to_block(static_cast<std::size_t>(size())); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
@@ -377,12 +394,19 @@ class block_pool {
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return states_.words.metadata_bytes() + free_.metadata_bytes() + victims_.metadata_bytes() +
-           retirement_.metadata_bytes();
+           retirement_.metadata_bytes() + runs_.metadata_bytes();
   }
 
  private:
   // Searches for a block. Leases are short, so retry; give up at last, because the thread that has one may be stopped.
   static constexpr auto max_attempts = Locking::family::concurrent ? 16 : 1;
+
+  // For one allocation. Bounds what a search costs in a pool without groups that may go.
+  static constexpr auto most_groups_searched = std::size_t{1024};
+
+  static_assert(!FreeList::prefers_runs || !Locking::family::concurrent,
+                "`contiguous_runs` searches bitmaps that one thread at a time may change: use the locking policy "
+                "`single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one");
 
   [[nodiscard]] static block_id next(block_id block) noexcept { return to_block(to_index(block) + 1); }
 
@@ -434,6 +458,7 @@ class block_pool {
     }
     if (after.published()) {
       victims_.insert(block, how, states_);
+      runs_.insert(block, how.parent);
     }
   }
 
@@ -443,6 +468,46 @@ class block_pool {
       before.step() == 0 ? states_.tally.remove_evictable() : states_.tally.add_retiring(-1);
       victims_.remove(block);
     }
+  }
+
+  /// Frees enough blocks for an allocation, and, as far as that costs little, whole groups of neighbours. Evicts in turn
+  /// but for groups that the tails of old chains complete, and only in turn under a policy that promises an order.
+  /// Returns the number of evicted blocks.
+  template <class Chains>
+  std::int64_t make_runs(std::size_t num_blocks, Chains& chains, timestamp now) noexcept {
+    auto num_evicted = std::int64_t{0};
+    const auto evict = [&](block_id block) {
+      chains.erase(block);
+      set_free(block);
+      ++num_evicted;
+    };
+    const auto num_free = [&] { return static_cast<std::size_t>(free_.size()); };
+    while (num_free() < num_blocks) {
+      const auto block = victims_.claim_next(states_, chains, now, true);
+      if (block == no_block) {
+        return num_evicted;
+      }
+      runs_.note_turn(block);
+      evict(block);
+    }
+    if constexpr (twins_first<Eviction>) {
+      const auto num_groups = num_blocks / run_free_list::group_size;
+      const auto most_free = num_blocks + static_cast<std::size_t>(size()) * FreeList::most_ahead / 1000;
+      auto patience = most_groups_searched;
+      while (static_cast<std::size_t>(free_.num_whole()) < num_groups && num_free() < most_free) {
+        const auto found = runs_.find(free_, static_cast<std::size_t>(size()) / run_free_list::group_size, states_,
+                                      chains, most_free - num_free(), patience);
+        if (found.empty()) {
+          break;
+        }
+        std::for_each(found.rbegin(), found.rend(), [&](block_id block) {
+          if (victims_.claim(block, states_, chains)) {
+            evict(block);
+          }
+        });
+      }
+    }
+    return num_evicted;
   }
 
   /// Whether an allocation may succeed. Where threads share the counts, a single block is always tried, because a
@@ -478,9 +543,10 @@ class block_pool {
 
   typename Locking::template atomic<std::int32_t> size_;
   mutable block_states<Locking> states_;  // queries take and end leases
-  free_list_for<Locking> free_;
+  std::conditional_t<FreeList::prefers_runs, run_free_list, free_list_for<Locking>> free_;
   victim_search<Locking, Eviction> victims_;
   block_retirement<Locking> retirement_;
+  [[no_unique_address]] run_search_for<Locking, FreeList> runs_;
   typename Locking::template atomic<std::uint64_t> invalidations_begun_{0};
   typename Locking::template atomic<std::uint64_t> invalidations_ended_{0};
 };

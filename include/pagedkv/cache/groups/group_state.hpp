@@ -11,6 +11,7 @@
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/sequence/group_table.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -287,7 +288,7 @@ class group_state {
 
   cache_config config;
   memory_plan plan;
-  block_pool<Locking, Eviction> pool;
+  block_pool<Locking, Eviction, any_free_block> pool;
   nodes_type nodes;
   record_map<group_sequence, Locking> sequences;
   record_map<group_pin, Locking> pins;

@@ -1,0 +1,157 @@
+// Blocks with neighbouring ids, where the free list prefers them.
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+constexpr auto block_size = std::int32_t{2};
+
+[[nodiscard]] cache_config config_with(std::int32_t num_blocks) {
+  return {.block_size = block_size, .num_blocks = num_blocks, .head_dim = 1, .max_sequences = 64};
+}
+
+[[nodiscard]] std::vector<token> prompt_of(token first, std::size_t num_blocks) {
+  auto tokens = std::vector<token>(num_blocks * block_size);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// Computes a prompt and ends; returns the number of tokens that were cached.
+template <class Cache>
+std::int64_t serve(Cache& cache, const std::vector<token>& tokens, const sequence_options& options = {}) {
+  const auto made = cache.create_sequence(tokens, options).value();
+  REQUIRE(cache.commit(made.id, static_cast<std::int64_t>(tokens.size())));
+  REQUIRE(cache.release(made.id));
+  return made.num_cached_tokens;
+}
+
+/// Conversations that go on, in a pool that keeps a part of them.
+template <class Cache>
+[[nodiscard]] cache_statistics serve_conversations(Cache& cache, std::uint32_t seed) {
+  auto random = std::mt19937{seed};
+  auto talks = std::vector<std::vector<token>>(60);
+  auto next = token{1};
+  for (auto turn = 0; turn < 4000; ++turn) {
+    auto& talk = talks[random() % talks.size()];
+    if (talk.size() > 200 || random() % 8 == 0) {
+      talk.clear();
+    }
+    for (auto length = (6 + random() % 24) * block_size; length > 0; --length) {
+      talk.push_back(next++);
+    }
+    serve(cache, talk);
+    if (turn % 500 == 0) {
+      REQUIRE(cache.check_invariants() == std::vector<std::string>{});
+    }
+  }
+  return cache.statistics();
+}
+
+/// Evicts out of turn whatever completes a group, unless the policy forbids it.
+struct eager_runs : contiguous_runs {
+  static constexpr int most_ahead = 1000;
+  static constexpr int least_age = 0;
+};
+
+[[nodiscard]] double share(std::int64_t part, std::int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+TEST_CASE("statistics count runs of consecutive ids in allocations of several blocks", "[runs]") {
+  auto cache = kv_cache<>{config_with(32)};
+  const auto first = cache.create_sequence(prompt_of(1, 12)).value().id;
+  static_cast<void>(cache.create_sequence(prompt_of(100, 1)).value());
+  const auto third = cache.create_sequence(prompt_of(200, 3)).value().id;
+  auto taken = cache.statistics();
+  CHECK(taken.blocks_together == 15);
+  CHECK(taken.runs_together == 2);
+  CHECK(taken.blocks_in_runs == 12);
+  REQUIRE(cache.release(third));
+  REQUIRE(cache.release(first));  // deepest first, so these come back in descending order
+  static_cast<void>(cache.create_sequence(prompt_of(300, 15)).value());
+  taken = cache.statistics();
+  CHECK(taken.blocks_together == 30);
+  CHECK(taken.runs_together > 2);
+}
+
+TEMPLATE_TEST_CASE("a churned pool hands out runs and loses no hits", "[runs]", single_thread, rw_lock) {
+  const auto seed = GENERATE(take(2, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  const auto num_blocks = GENERATE(1200, 2000);
+  CAPTURE(num_blocks);
+  auto scattered = kv_cache<TestType>{config_with(num_blocks)};
+  auto in_runs = kv_cache<TestType, contiguous_runs>{config_with(num_blocks)};
+  const auto without = serve_conversations(scattered, seed);
+  const auto with = serve_conversations(in_runs, seed);
+  REQUIRE(without.evictions > 10 * num_blocks);
+  const auto in_runs_without = share(without.blocks_in_runs, without.blocks_together);
+  const auto in_runs_with = share(with.blocks_in_runs, with.blocks_together);
+  CAPTURE(in_runs_without, in_runs_with);
+  CHECK(in_runs_with > 0.6);
+  CHECK(in_runs_with > 2 * in_runs_without);
+  const auto hits_without = share(without.hit_blocks, without.prompt_blocks);
+  const auto hits_with = share(with.hit_blocks, with.prompt_blocks);
+  CAPTURE(hits_without, hits_with);
+  CHECK(hits_with > hits_without - 0.02);
+}
+
+TEST_CASE("runs never evict more than a part of the pool beyond what an allocation needs", "[runs]") {
+  constexpr auto num_blocks = 1000;
+  auto cache = kv_cache<contiguous_runs>{config_with(num_blocks)};
+  auto random = std::mt19937{7};
+  for (auto i = token{0}; i < 2000; ++i) {
+    const auto available = cache.statistics().blocks;
+    serve(cache, prompt_of(i * 1000, 1 + random() % 40));
+    const auto now = cache.statistics().blocks;
+    REQUIRE(now.free <= std::max<std::int64_t>(available.free, num_blocks * contiguous_runs::most_ahead / 1000));
+  }
+}
+
+TEST_CASE("runs evict nothing under a policy that evicts nothing", "[runs]") {
+  auto cache = kv_cache<contiguous_runs, no_eviction>{config_with(64)};
+  for (auto i = token{0}; i < 6; ++i) {
+    serve(cache, prompt_of(i * 100, 10));
+  }
+  CHECK_FALSE(cache.create_sequence(prompt_of(1000, 10)).has_value());
+  CHECK(cache.statistics().evictions == 0);
+  CHECK(cache.statistics().blocks.evictable == 60);
+}
+
+TEST_CASE("runs heed the order that a policy promises", "[runs]") {
+  auto cache = kv_cache<eager_runs, priority>{config_with(64)};
+  const auto kept = prompt_of(1, 9);
+  serve(cache, kept, {.priority = 90});
+  auto random = std::mt19937{3};
+  for (auto i = token{0}; i < 300; ++i) {
+    serve(cache, prompt_of(1000 + i * 100, 1 + random() % 30));
+  }
+  CHECK(serve(cache, kept) == 8 * block_size);
+}
+
+TEST_CASE("a refused allocation evicts nothing for runs", "[runs]") {
+  auto cache = kv_cache<contiguous_runs>{config_with(64)};
+  const auto held = cache.create_sequence(prompt_of(1, 30)).value().id;
+  serve(cache, prompt_of(1000, 20));
+  CHECK_FALSE(cache.create_sequence(prompt_of(2000, 40)).has_value());
+  CHECK(cache.statistics().evictions == 0);
+  REQUIRE(cache.release(held));
+}
