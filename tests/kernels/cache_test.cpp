@@ -1,13 +1,16 @@
 // The cache on a device: its backend operations run on the caller's stream.
 
 #include "../support/printing.hpp"
+#include "../tier/temporary_folder.hpp"
 #include "reference.hpp"
 #include "target.hpp"
 
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/session_file.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -105,6 +108,29 @@ TEST_CASE("Compaction moves blocks on the caller's stream", "[cache]") {
   CHECK_FALSE(moves->empty());
   CHECK(rows.read(second, 0, 20) == counted(9.0F, 160));
   CHECK(cache.check_invariants().empty());
+}
+
+TEST_CASE("A session is saved from a device, and restored on one", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  const auto folder = pagedkv::testing::temporary_folder{};
+  const auto path = folder.file("session");
+  const auto options = session_options<hip::pinned_allocator>{};
+  const auto config = make_config(4, 12, 2, 1, 8);
+  {
+    auto cache = device_cache(config);
+    const auto id = cache.create_sequence(tokens_from(0, 11)).value().id;
+    row_writer(target, cache).write(id, 0, 11, 100.0F);
+    REQUIRE(cache.commit(id, 11));
+    REQUIRE(save_sequence(cache, id, path, options, target.stream()));
+  }
+  auto cache = device_cache(config);
+  auto rows = row_writer(target, cache);
+  const auto other = cache.create_sequence(tokens_from(50, 6)).value().id;
+  rows.write(other, 0, 6, 500.0F);
+  const auto restored = restore_sequence(cache, path, options, target.stream()).value();
+  CHECK(rows.read(restored.id, 0, 11) == counted(100.0F, 88));
+  CHECK(rows.read(other, 0, 6) == counted(500.0F, 48));
+  CHECK(cache.find_prefix(tokens_from(0, 11)) == 8);
 }
 
 TEST_CASE("A device's pool grows and shrinks behind one address", "[cache]") {
