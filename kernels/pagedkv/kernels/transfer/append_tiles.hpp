@@ -25,41 +25,43 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
   constexpr auto piece = numbers_in_vector<stored>;
   const auto range = find_tile<piece>(call);
   const auto end = range.end;
-  const auto head = range.head;
   const auto places = places_of(call.shape);
   const auto key_rows = [&] { return rows_from<stored>(read_again(call).shape, 0); };
   const auto value_rows = [&] {
     const auto& shape = read_again(call).shape;
     return rows_from<stored>(shape, shape.template row_bytes<stored>());
   };
-  const auto move_half = [&](tile_half tile_storage::*half, const staged_rows<stored>& rows) {
+  const auto move_half = [&](tile_half tile_storage::*half, std::int32_t head, const staged_rows<stored>& rows) {
     const auto& again = read_again(call);
     store_rows(again.shape, places, again.storage, again.storage.*half, head, rows);
   };
   PAGEDKV_KEEP_LOOP
   for (auto first = range.begin; first < end; first += call.shape.tokens()) {
     find_places<piece>(read_again(call), first, end);
-    for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
-      const auto token = active ? first + i : first;
-      const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
-      auto source = plain_source<Input, N>{};
-      if (points_on_every_lane || active) {
-        source.rows = rows_of_token(again.keys, again.values, token, head);
-      }
-      transfer<Element, N>(again.spread, source, active, block >= 0, [&] {
-        auto to = staged_row_pair<stored>{row_at(key_rows(), i), row_at(value_rows(), i)};
-        if constexpr (Element::scaled) {
-          const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
-          to.key_scale = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
-          to.value_scale = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+    PAGEDKV_KEEP_LOOP
+    for (auto head = range.first_head; head < range.end_head; ++head) {
+      for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
+        const auto token = active ? first + i : first;
+        const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
+        auto source = plain_source<Input, N>{};
+        if (points_on_every_lane || active) {
+          source.rows = rows_of_token(again.keys, again.values, token, head);
         }
-        return to;
+        transfer<Element, N>(again.spread, source, active, block >= 0, [&] {
+          auto to = staged_row_pair<stored>{row_at(key_rows(), i), row_at(value_rows(), i)};
+          if constexpr (Element::scaled) {
+            const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
+            to.key_scale = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
+            to.value_scale = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+          }
+          return to;
+        });
       });
-    });
-    barrier();
-    move_half(&tile_storage::keys, key_rows());
-    move_half(&tile_storage::values, value_rows());
-    barrier();
+      barrier();
+      move_half(&tile_storage::keys, head, key_rows());
+      move_half(&tile_storage::values, head, value_rows());
+      barrier();
+    }
   }
 }
 

@@ -12,37 +12,39 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
   constexpr auto piece = numbers_in_vector<stored>;
   const auto range = find_tile<piece>(call);
   const auto end = range.end;
-  const auto head = range.head;
   const auto places = places_of(call.shape);
   const auto key_rows = [&] { return rows_from<stored>(read_again(call).shape, 0); };
   const auto value_rows = [&] {
     const auto& shape = read_again(call).shape;
     return rows_from<stored>(shape, shape.template row_bytes<stored>());
   };
-  const auto move_half = [&](tile_half tile_storage::*half, const staged_rows<stored>& rows) {
+  const auto move_half = [&](tile_half tile_storage::*half, std::int32_t head, const staged_rows<stored>& rows) {
     const auto& again = read_again(call);
     load_rows(again.shape, places, again.storage, again.storage.*half, head, rows);
   };
   PAGEDKV_KEEP_LOOP
   for (auto first = range.begin; first < end; first += call.shape.tokens()) {
     find_places<piece>(read_again(call), first, end);
-    move_half(&tile_storage::keys, key_rows());
-    move_half(&tile_storage::values, value_rows());
-    barrier();
-    for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
-      const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
-      if (block >= 0) {
-        auto source = staged_source<Element, N>{row_at(key_rows(), i), row_at(value_rows(), i)};
-        if constexpr (Element::scaled) {
-          const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
-          source.key_scale_at = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
-          source.value_scale_at = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+    PAGEDKV_KEEP_LOOP
+    for (auto head = range.first_head; head < range.end_head; ++head) {
+      move_half(&tile_storage::keys, head, key_rows());
+      move_half(&tile_storage::values, head, value_rows());
+      barrier();
+      for_each_row(read_again(call), end - first, [&](const auto& again, std::int32_t i, bool active) {
+        const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
+        if (block >= 0) {
+          auto source = staged_source<Element, N>{row_at(key_rows(), i), row_at(value_rows(), i)};
+          if constexpr (Element::scaled) {
+            const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
+            source.key_scale_at = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
+            source.value_scale_at = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+          }
+          transfer_unscaled<Output, N>(again.spread, source, true,
+                                       [&] { return rows_of_token(again.keys, again.values, first + i, head); });
         }
-        transfer_unscaled<Output, N>(again.spread, source, true,
-                                     [&] { return rows_of_token(again.keys, again.values, first + i, head); });
-      }
-    });
-    barrier();
+      });
+      barrier();
+    }
   }
 }
 

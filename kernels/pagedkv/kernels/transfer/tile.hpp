@@ -230,28 +230,29 @@ struct tile_places {
   return static_cast<std::int32_t>(workgroup_extent().x);
 }
 
-/// Finds the places of a tile's tokens; `find(token)` returns the place of one as `quotient` and `remainder`, with a
-/// negative quotient for none. Ends with a barrier.
+/// Finds the places of a tile's tokens, of which one wave has all; `find(token)` returns the place of one as `quotient`
+/// and `remainder`, with a negative quotient for none. Ends with a barrier. Every lane of the workgroup calls this.
 template <int Piece, class Find>
 PAGEDKV_DEVICE void find_places(const staged_tile& shape, const tile_places& places, Find find) {
   const auto lane = lane_of_workgroup();
+  auto block = std::int32_t{-1};
+  auto offset = std::int32_t{0};
   if (lane < shape.tokens()) {
     const auto place = find(lane);
-    places.blocks[static_cast<std::size_t>(lane)] = static_cast<std::int32_t>(place.quotient);
-    places.offsets[static_cast<std::size_t>(lane)] = place.remainder;
+    block = static_cast<std::int32_t>(place.quotient);
+    offset = place.remainder;
+    places.blocks[static_cast<std::size_t>(lane)] = block;
+    places.offsets[static_cast<std::size_t>(lane)] = offset;
   }
-  barrier();
+  const auto first_block = shuffle(block, 0, Piece);
+  const auto first_offset = shuffle(offset, 0, Piece);
+  const auto follows = block >= 0 && block == first_block && first_offset % Piece == 0 &&
+                       offset == first_offset + lane % Piece;
+  const auto following = ballot(follows ? 1 : 0);
   if (lane < shape.tokens() / Piece) {
-    const auto first = static_cast<std::size_t>(lane * Piece);
-    const std::int32_t block = places.blocks[first];
-    const std::int32_t offset = places.offsets[first];
-    auto whole = block >= 0 && offset % Piece == 0;
-    PAGEDKV_KEEP_LOOP
-    for (auto i = 1; i < Piece; ++i) {
-      const auto next = first + static_cast<std::size_t>(i);
-      whole = whole && places.blocks[next] == block && places.offsets[next] == offset + i;
-    }
-    places.wholes[static_cast<std::size_t>(lane)] = whole ? 1 : 0;
+    constexpr auto all_of_piece = (1ULL << Piece) - 1;
+    places.wholes[static_cast<std::size_t>(lane)] =
+        (following >> (lane * Piece) & all_of_piece) == all_of_piece ? 1 : 0;
   }
   barrier();
 }
@@ -263,6 +264,8 @@ struct tile_call {
   row_spread spread;
   mapped_tokens mapping;
   tile_storage storage;
+  std::int32_t heads_of_run = 1;  // that a workgroup takes, one after the other
+  divider<std::int32_t> runs_of_heads;
 };
 
 /// The same with the caller's rows.
@@ -401,11 +404,12 @@ template <class BytesOf>
   return planned;
 }
 
-/// The tokens of a call that a workgroup takes, and its head.
+/// The tokens of a call that a workgroup takes, and its heads.
 struct tile_range {
   std::int32_t begin;
   std::int32_t end;
-  std::int32_t head;
+  std::int32_t first_head;
+  std::int32_t end_head;
 };
 
 /// The first token of a tile. A tile does not begin within a piece of neighbouring tokens that began before it.
@@ -423,11 +427,14 @@ template <int Piece>
 
 template <int Piece>
 [[nodiscard]] PAGEDKV_DEVICE tile_range find_tile(const tile_call& call) {
-  const auto [tile, head] = call.spread.heads.split(static_cast<std::int32_t>(workgroup_index().x));
+  const auto [tile, run] = call.runs_of_heads.split(static_cast<std::int32_t>(workgroup_index().x));
   const auto first = [&](std::int32_t of) {
     return uniform(first_of_tile<Piece>(call.shape, call.mapping, call.spread.num_tokens, of));
   };
-  return {first(tile), first(tile + 1), head};
+  const auto first_head = run * call.heads_of_run;
+  const auto end_head = first_head + call.heads_of_run;
+  return {first(tile), first(tile + 1), first_head,
+          end_head < call.spread.num_heads ? end_head : call.spread.num_heads};
 }
 
 /// Finds the places of the tokens from `first` on; those from `end` on have none.
@@ -445,6 +452,15 @@ template <class Number>
   return {rows.data + first * rows.token_stride, rows.token_stride, rows.head_stride, rows.num_tokens - first};
 }
 
+/// More workgroups than this leave no processor of any device idle.
+inline constexpr auto enough_workgroups = std::int64_t{2048};
+
+/// Heads that a workgroup takes: the places of its tokens serve all of them.
+[[nodiscard]] inline std::int32_t heads_of_workgroup(std::int64_t num_tiles, std::int32_t num_heads) {
+  const auto spare = num_tiles * num_heads / enough_workgroups;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(spare, 1, num_heads));
+}
+
 /// Calls `launch_one(first_token, launch_shape, call)` for as many tokens at once as a launch takes.
 template <class Launch>
 [[nodiscard]] runtime::status launch_tiles(const tile_launch& planned, const block_storage_view& view,
@@ -457,10 +473,14 @@ template <class Launch>
     auto spread = planned.spread;
     spread.num_tokens = static_cast<std::int32_t>(std::min(num_tokens - first, most_tokens));
     const auto tiles = (spread.num_tokens + planned.shape.tokens() - 1) >> planned.shape.tokens_log2;
-    const auto workgroups = static_cast<std::uint32_t>(tiles) * static_cast<std::uint32_t>(spread.num_heads);
-    status = launch_one(
-        first, launch_shape{{workgroups}, {static_cast<std::uint32_t>(planned.lanes)}, planned.shared_bytes},
-        tile_call{planned.shape, spread, map_tokens(view, slots + first), storage});
+    const auto heads = heads_of_workgroup(tiles, spread.num_heads);
+    const auto runs = (spread.num_heads + heads - 1) / heads;
+    status = launch_one(first,
+                        launch_shape{{static_cast<std::uint32_t>(tiles) * static_cast<std::uint32_t>(runs)},
+                                     {static_cast<std::uint32_t>(planned.lanes)},
+                                     planned.shared_bytes},
+                        tile_call{planned.shape, spread, map_tokens(view, slots + first), storage, heads,
+                                  divider<std::int32_t>(runs)});
   }
   return status;
 }
