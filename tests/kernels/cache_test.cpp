@@ -162,6 +162,79 @@ TEST_CASE("A device's pool grows and shrinks behind one address", "[cache]") {
   CHECK(cache.check_invariants().empty());
 }
 
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+/// A captured graph, launched on the stream that it was captured on.
+class captured_graph {
+ public:
+  template <class Operations>
+  captured_graph(cudaStream_t stream, Operations operations) : stream_(stream) {
+    auto* graph = cudaGraph_t{};
+    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    operations();
+    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&launched_, graph, 0) == cudaSuccess);
+    REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  }
+  captured_graph(const captured_graph&) = delete;
+  captured_graph& operator=(const captured_graph&) = delete;
+  ~captured_graph() { static_cast<void>(cudaGraphExecDestroy(launched_)); }
+
+  void launch() const {
+    REQUIRE(cudaGraphLaunch(launched_, stream_) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream_) == cudaSuccess);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t launched_ = nullptr;
+};
+
+TEST_CASE("A captured graph goes on working while the pool grows by 1 GiB and shrinks", "[cache]") {
+  auto target = require_target<hip_target<0>>();
+  auto config = make_config(16, 40, 2, 8, 128);
+  config.max_blocks = 40 + (1 << 12);
+  auto cache = kv_cache<float32, hip_backend, hip::mapping_allocator>(config);
+  const auto other = cache.create_sequence(tokens_from(5000, 35 * 16)).value().id;
+  const auto id = cache.create_sequence(tokens_from(0, 20)).value().id;
+  const auto slots_now = [&] {
+    auto slots = std::vector<slot>(20);
+    REQUIRE(cache.slot_mapping(id, 0, slots));
+    return slots;
+  };
+  auto rows = rows_of<float32>{20, 8, 128, 0};
+  const auto from = target_array<float, hip_target<0>>(target, rows.numbers);
+  const auto keys = target_array<float, hip_target<0>>(target, rows.numbers);
+  const auto values = target_array<float, hip_target<0>>(target, rows.numbers);
+  const auto slots = target_array<slot, hip_target<0>>(target, slots_now());
+  const float* const numbers = from.data();
+  const auto graph = captured_graph(target.stream(), [&] {
+    const auto span = std::span<const slot>(slots.data(), slots.size());
+    for (const auto layer : {0, 1}) {
+      REQUIRE(cache.write(layer, span, rows.view(numbers), rows.view(numbers), target.stream()));
+    }
+    REQUIRE(cache.read(1, span, rows.view(keys.data()), rows.view(values.data()), target.stream()));
+  });
+  const auto check_replay = [&](float first) {
+    const auto written = counted(first, rows.numbers.size());
+    target.upload(from.data(), written.data(), written.size() * sizeof(float));
+    const auto mapped = slots_now();
+    target.upload(slots.data(), mapped.data(), mapped.size() * sizeof(slot));
+    graph.launch();
+    CHECK(keys.values() == written);
+    CHECK(values.values() == written);
+  };
+  check_replay(1.0F);
+  REQUIRE(cache.resize(config.max_blocks, target.stream()));
+  check_replay(2.0F);
+  REQUIRE(cache.release(other));
+  REQUIRE(cache.resize(2, target.stream()));
+  check_replay(3.0F);
+  REQUIRE(cache.resize(config.max_blocks, target.stream()));
+  check_replay(4.0F);
+  CHECK(cache.check_invariants().empty());
+}
+#endif
+
 TEST_CASE("A step retires when its event is reached, and its blocks are reused only then", "[cache]") {
   auto target = require_target<hip_target<0>>();
   auto cache = device_cache(make_config(4, 4, 1, 1, 8));
