@@ -255,6 +255,14 @@ void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream st
   hip::require(runtime::synchronize_stream(stream), "the wait for a stream");
 }
 
+[[nodiscard]] std::string json_list(const char* name, const std::vector<std::int32_t>& numbers) {
+  auto list = "\"" + std::string(name) + "\": [";
+  for (auto i = std::size_t{0}; i < numbers.size(); ++i) {
+    list += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  }
+  return list + "]";
+}
+
 class bench {
  public:
   [[nodiscard]] double read_ceiling() const { return ceiling_; }
@@ -437,11 +445,12 @@ class bench {
     char line[512];
     std::snprintf(line, sizeof(line),
                   R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
-                  R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f})",
+                  R"("key_dim": %d, "value_dim": %d, )"
+                  R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f, )",
                   asked.name.c_str(), asked.query_heads, asked.group.num_kv_heads, std::string(Element::name).c_str(),
-                  seconds * 1e6, rate, plan_seconds * 1e6);
+                  asked.group.key_dim, asked.group.value_dim, seconds * 1e6, rate, plan_seconds * 1e6);
     product_json_ += product_json_.empty() ? "" : ",\n";
-    product_json_ += line;
+    product_json_ += line + json_list("lengths", asked.lengths) + ", " + json_list("queries", asked.queries) + "}";
     ++num_reports_;
     if (on_device) {
       std::printf("| %-25s | %3d/%-2d | %-8s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
@@ -489,11 +498,7 @@ class bench {
         rate / ceiling_, plan_seconds * 1e6);
     json_ += json_.empty() ? "" : ",\n";
     json_ += line;
-    json_ += R"(, "lengths": [)";
-    for (auto i = std::size_t{0}; i < batch.lengths.size(); ++i) {
-      json_ += (i == 0 ? "" : ", ") + std::to_string(batch.lengths[i]);
-    }
-    json_ += "]}";
+    json_ += ", " + json_list("lengths", batch.lengths) + "}";
     ++num_reports_;
     if (on_device) {
       std::printf("| %-11s | %2d/%-2d | %-8s | %8.1f | %5.0f | %5.3f | %5.1f |\n", batch.name.c_str(),
