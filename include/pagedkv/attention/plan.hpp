@@ -107,8 +107,11 @@ class attention_planner {
   }
 
  private:
-  // Reading the query and writing the result of a task takes about the time of this many tiles.
-  static constexpr std::int32_t task_overhead = 1;
+  // Reading the queries and writing the results of a task takes about the time of this many tiles.
+  [[nodiscard]] static constexpr std::int32_t overhead_of(const attention_shape& shape) noexcept {
+    constexpr auto columns_of_group = 32;
+    return shape.columns < columns_of_group ? 4 : 16;
+  }
 
   /// A row that has a shared prefix.
   struct prefix_member {
@@ -165,7 +168,7 @@ class attention_planner {
                            static_cast<std::int64_t>(rows_.size()));
         }
         rows_[used++] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);
-        num_tiles_ += std::int64_t{rows_[used - 1].num_tiles + task_overhead} * rows_[used - 1].num_tasks;
+        num_tiles_ += std::int64_t{rows_[used - 1].num_tiles + task_overhead_} * rows_[used - 1].num_tasks;
         end = begin;
       }
     }
@@ -229,6 +232,7 @@ class attention_planner {
     // Local copies, because a store may alias any member and would force the compiler to reload it.
     const auto shape = shape_;
     const auto column_tiles_of_one = column_tiles_of_one_;
+    const auto task_overhead = task_overhead_;
     const auto end = num_rows();
     auto* const rows = rows_.data();
     auto num_tiles = std::int64_t{0};
@@ -307,11 +311,11 @@ class attention_planner {
     auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
     for (auto i = std::size_t{0}; i < rows.size(); ++i) {
       const auto& row = rows[i];
-      const auto cost = std::int64_t{row.num_tiles + task_overhead};
+      const auto cost = std::int64_t{row.num_tiles + task_overhead_};
       const auto all = cost * row.num_tasks;
       while (next < all && share + 1 < shares.size()) {
         const auto task = next / cost;
-        const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead;
+        const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead_;
         shares[share++] = start_at(i, static_cast<std::int32_t>(task), std::max(tile, 0));
         over += rest;
         next += each + (over >= num_shares ? 1 : 0);
@@ -489,7 +493,7 @@ class attention_planner {
     }
     auto num_tiles = std::int64_t{0};
     for (const auto& prefix : prefixes()) {
-      num_tiles += std::int64_t{prefix.num_tiles + task_overhead} * prefix.num_tasks;
+      num_tiles += std::int64_t{prefix.num_tiles + task_overhead_} * prefix.num_tasks;
     }
     share_out(prefixes(), num_tiles, prefix_shares_);
     number_prefixes();
@@ -584,6 +588,7 @@ class attention_planner {
   attention_plan_layout layout_;
   std::unique_ptr<std::byte[], release_memory> memory_;
   std::int32_t column_tiles_of_one_ = column_tiles(shape_, 1);
+  std::int32_t task_overhead_ = overhead_of(shape_);
   attention_counts* counts_;
   std::span<attention_row> rows_;
   std::span<attention_share> shares_;
