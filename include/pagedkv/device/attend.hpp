@@ -90,7 +90,7 @@ template <element Element>
     shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
-  const auto decodes_in_matrices = shape.columns > 1 && shape.columns != kernels::latent_columns;
+  const auto decodes_in_matrices = shape.columns > 1 && !kernels::plans_latent(shape, view.head_dim);
   if (use.shares_prefixes && decodes_in_matrices && has_group_attention<Element>(properties, view)) {
     shape.prefix_columns = kernels::group_columns(
         properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
@@ -141,7 +141,7 @@ template <element Element>
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
-  const auto latent = shape.columns == kernels::latent_columns;
+  const auto latent = kernels::plans_latent(shape, view.head_dim);
   if (latent && !view.is_latent()) {
     return error{error_code::invalid_argument, "attention_batch.plan: latent vectors", 0, 1};
   }

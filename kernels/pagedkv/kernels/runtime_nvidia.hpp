@@ -97,6 +97,14 @@ inline status allow_dynamic_shared(const void* kernel, std::size_t bytes) {
              : success;
 }
 
+/// The bytes of static shared memory that a kernel was compiled with.
+inline status get_static_shared(std::size_t* bytes, const void* kernel) {
+  auto attributes = cudaFuncAttributes{};
+  const auto known = cudaFuncGetAttributes(&attributes, kernel);
+  *bytes = attributes.sharedSizeBytes;
+  return known;
+}
+
 inline status launch_kernel(const void* kernel, dim3 grid, dim3 workgroup, void** arguments,
                             std::size_t dynamic_shared_bytes, stream in) {
   if (const auto allowed = allow_dynamic_shared(kernel, dynamic_shared_bytes); allowed != success) {

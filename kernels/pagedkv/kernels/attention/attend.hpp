@@ -89,9 +89,10 @@ template <class Element, class Numbers>
       constexpr auto waves = group_lanes / matrix_type::lanes;
       constexpr auto tiles = matrix_type::columns == 8 && values <= 128 ? 2 : 1;
       if constexpr (keys <= matrix_type::largest_dim) {
-        return launch_following<group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>>(
-            attention_launch(call.plan.num_shares, 1, group_lanes), stream, call,
-            divider<std::int32_t>(call.view.block_size));
+        constexpr auto kernel = group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>;
+        auto shape = attention_launch(call.plan.num_shares, 1, group_lanes);
+        shape.dynamic_shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
+        return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
       } else {
         return runtime::error_invalid_value;
       }
@@ -104,9 +105,10 @@ template <class Element, class Numbers>
   return with_matrix_of_device([&](auto matrix) {
     using matrix_type = decltype(matrix);
     if constexpr (sizeof(typename Element::storage) == 2 && matrix_type::columns == 8) {
-      return launch_following<latent_attend_kernel<Element, Numbers, matrix_type>>(
-          attention_launch(call.plan.num_shares, 1, group_lanes), stream, call,
-          divider<std::int32_t>(call.view.block_size));
+      constexpr auto kernel = latent_attend_kernel<Element, Numbers, matrix_type>;
+      auto shape = attention_launch(call.plan.num_shares, 1, group_lanes);
+      shape.dynamic_shared_bytes = latent_shared_bytes<kernel>();
+      return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
     } else {
       return runtime::error_invalid_value;
     }
@@ -120,7 +122,7 @@ template <class Element, class Numbers>
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
   if constexpr (sizeof(typename Element::storage) < 4) {
-    if (columns == latent_columns) {
+    if (columns == latent_columns && call.view.head_dim == largest_plain_dim) {
       return launch_latent_attention<Element, Numbers>(call, stream);
     }
     if (columns >= fewest_group_columns) {

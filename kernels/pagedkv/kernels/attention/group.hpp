@@ -2,47 +2,65 @@
 
 #include <pagedkv/kernels/attention/group_tiles.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
+#include <pagedkv/kernels/attention/warpgroup_prefill.hpp>
 
 namespace pagedkv::kernels {
 
+/// The pieces of a share. The waves of a workgroup share keys and values in shared memory; each has its own columns.
+template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
+PAGEDKV_DEVICE void attend_group(const attention_call& call, const divider<std::int32_t>& block_size) {
+  using stages = group_tiles<Element, KeyDim, ValueDim, Matrix, Waves>;
+  PAGEDKV_SHARED typename stages::memory shared;
+  const auto index = static_cast<int>(local_index().x);
+  const auto wave = uniform(index / Matrix::lanes);
+  const auto share = static_cast<std::int32_t>(workgroup_index().x);
+  auto walk = attention_walk(call, share);
+  auto stage = stages(call, block_size, shared, index);
+  auto state =
+      piece_state<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>(call, index % Matrix::lanes, wave);
+  while (!walk.done) {
+    const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
+    stage.read(walk, first_token(walk.tile));
+    state.begin(walk);
+    for (auto tile = walk.tile; tile < walk.end; tile += stages::tiles) {
+      barrier();  // all waves have used the previous stage
+      stage.put();
+      barrier();
+      if (tile + stages::tiles < walk.end) {
+        stage.read(walk, first_token(tile + stages::tiles));
+      }
+      for (auto i = 0; i < stages::tiles && tile + i < walk.end; ++i) {
+        if (state.sees(first_token(tile + i))) {
+          stage.select(i);
+          state.add_tile(stage, first_token(tile + i));
+        }
+      }
+    }
+    state.finish(walk);
+    walk.next_piece();
+  }
+}
+
 /// Attention with matrix instructions for tasks with many columns: prefill, trees of drafts, and values that are not
-/// like keys. The waves of a workgroup share keys and values in shared memory; each has its own columns. A share of the
-/// plan is a workgroup's. Keys up to `KeyDim` and values up to `ValueDim` numbers.
+/// like keys. A share of the plan is a workgroup's. Keys up to `KeyDim` and values up to `ValueDim` numbers.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     group_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
-    using stages = group_tiles<Element, KeyDim, ValueDim, Matrix, Waves>;
-    PAGEDKV_SHARED typename stages::memory shared;
-    const auto index = static_cast<int>(local_index().x);
-    const auto wave = uniform(index / Matrix::lanes);
     wait_for_previous_kernel();
     let_next_kernel_start();
-    const auto share = static_cast<std::int32_t>(workgroup_index().x);
-    auto walk = attention_walk(call, share);
-    auto stage = stages(call, block_size, shared, index);
-    auto state = piece_state<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>(call, index % Matrix::lanes,
-                                                                                      wave);
-    while (!walk.done) {
-      const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
-      stage.read(walk, first_token(walk.tile));
-      state.begin(walk);
-      for (auto tile = walk.tile; tile < walk.end; tile += stages::tiles) {
-        barrier();  // all waves have used the previous stage
-        stage.put();
-        barrier();
-        if (tile + stages::tiles < walk.end) {
-          stage.read(walk, first_token(tile + stages::tiles));
-        }
-        for (auto i = 0; i < stages::tiles && tile + i < walk.end; ++i) {
-          if (state.sees(first_token(tile + i))) {
-            stage.select(i);
-            state.add_tile(stage, first_token(tile + i));
-          }
-        }
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+    if constexpr (has_warpgroup_prefill<Element, ValueDim>) {
+      auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
+      auto state =
+          warpgroup_prefill<Element, Numbers, KeyDim, ValueDim>(call, block_size, static_cast<int>(local_index().x));
+      for (; !walk.done; walk.next_piece()) {
+        state.attend(walk);
       }
-      state.finish(walk);
-      walk.next_piece();
+    } else
+#endif
+    {
+      attend_group<Element, Numbers, KeyDim, ValueDim, Tiles, Matrix, Waves>(call, block_size);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <pagedkv/kernels/attention/group_tiles.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
+#include <pagedkv/kernels/attention/warpgroup_latent.hpp>
 
 namespace pagedkv::kernels {
 
@@ -18,7 +19,7 @@ struct latent_shape {
   static constexpr int part = largest_value_dim / waves;  // numbers of a value
   using keys = tile_shape<Element, largest_plain_dim, Matrix>;
   using values = tile_shape<Element, part, Matrix>;
-  static_assert(columns == latent_columns && values::value_bytes == vector_bytes);
+  static_assert(latent_columns % columns == 0 && values::value_bytes == vector_bytes);
 
   struct memory {
     shared_rows<keys::row_bytes, tokens> rows;
@@ -41,23 +42,28 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   using memory = typename shape::memory;
 
  public:
-  PAGEDKV_DEVICE latent_piece(const attention_call& call, memory& shared, int lane, int wave)
-      : base(call, lane, wave / shape::tiles), shared_(shared), tile_(wave % shape::tiles), part_(wave * shape::part) {}
+  /// `first`: of the task's columns.
+  PAGEDKV_DEVICE latent_piece(const attention_call& call, memory& shared, int lane, int wave, std::int32_t first)
+      : base(call, lane, wave / shape::tiles),
+        shared_(shared),
+        tile_(wave % shape::tiles),
+        part_(wave * shape::part),
+        first_(first) {}
 
   /// All waves call this.
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
     const auto& call = read_again(base::call_);
     barrier();  // all waves have used the previous stage
     for (auto i = part_ / shape::part; i < shape::columns; i += shape::waves) {
-      put_query(call, find_column(call, walk.row, walk.task, i, shape::columns), i);
+      put_query(call, find_column(call, walk.row, walk.task, first_ + i, latent_columns), i);
     }
     barrier();
     take_queries();
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
       const auto column =
-          find_column(call, walk.row, walk.task, base::first_column(0) + Matrix::score_column(base::lane_, c),
-                      shape::columns);
+          find_column(call, walk.row, walk.task,
+                      first_ + base::first_column(0) + Matrix::score_column(base::lane_, c), latent_columns);
       base::rules_[0][c] = score_rule::of(call, column);
       base::branches_[0][c] = hidden_branches::of(call, walk.row, column);
       base::reference_[0][c] = -INFINITY;
@@ -328,7 +334,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     const auto index = part_ / shape::part * Matrix::lanes + base::lane_;
     for (auto i = index; i < Matrix::columns * chunks_of_output; i += group_lanes) {
       const auto column = group * Matrix::columns + i / chunks_of_output;
-      const auto query = find_column(call, walk.row, walk.task, column, shape::columns);
+      const auto query = find_column(call, walk.row, walk.task, first_ + column, latent_columns);
       if (query.exists()) {
         const vector<lane_word, 4> words = shared_.rows.data[static_cast<std::size_t>(i)];
         auto numbers = vector<float, 4>{};
@@ -357,7 +363,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
       write_output<Numbers>(call, query, dim, numbers, ended.factor);
       return;
     }
-    const auto at = static_cast<std::int64_t>(walk.partial) * shape::columns + column;
+    const auto at = static_cast<std::int64_t>(walk.partial) * latent_columns + first_ + column;
     if (dim == 0) {
       write_partial_sum(call, at, reference, total);
     }
@@ -367,32 +373,29 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   memory& shared_;
   int tile_;
   int part_;
+  std::int32_t first_;
   registers<float, shape::groups, Matrix::score_columns> references_;
   typename base::column_sums outputs_[static_cast<std::size_t>(shape::groups)];
 };
 
-/// Attention with matrix instructions over latent vectors: all query heads on one vector a token, whose first numbers
-/// are the value. A workgroup reads every vector once for 32 columns. A share of the plan is a workgroup's.
+/// Some columns of every task of a share, from `first` on.
 template <class Element, class Numbers, class Matrix>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(group_lanes, 1)
-    latent_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
-  if constexpr (Matrix::unit::available) {
-    using shape = latent_shape<Element, Matrix>;
-    PAGEDKV_SHARED typename shape::memory shared;
-    const auto index = static_cast<int>(local_index().x);
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
-    auto next = row_copies<typename shape::keys, shape::tokens, group_lanes, true>();
-    auto state =
-        latent_piece<Element, Numbers, Matrix>(call, shared, index % Matrix::lanes, uniform(index / Matrix::lanes));
-    while (!walk.done) {
-      const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
-      const auto read = [&](std::int32_t tile) {
-        const auto& view = read_again(call).view;
-        next.read(stage_location<true>(call, block_size, walk, first_token(tile)), index, 0, view.head_dim,
-                  view.token_stride, 0);
-      };
+PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divider<std::int32_t>& block_size,
+                                          typename latent_shape<Element, Matrix>::memory& shared, std::int32_t first) {
+  using shape = latent_shape<Element, Matrix>;
+  const auto index = static_cast<int>(local_index().x);
+  auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
+  auto next = row_copies<typename shape::keys, shape::tokens, group_lanes, true>();
+  auto state = latent_piece<Element, Numbers, Matrix>(call, shared, index % Matrix::lanes,
+                                                      uniform(index / Matrix::lanes), first);
+  while (!walk.done) {
+    const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
+    const auto read = [&](std::int32_t tile) {
+      const auto& view = read_again(call).view;
+      next.read(stage_location<true>(call, block_size, walk, first_token(tile)), index, 0, view.head_dim,
+                view.token_stride, 0);
+    };
+    if (find_column(call, walk.row, walk.task, first, latent_columns).exists()) {
       read(walk.tile);
       state.begin(walk);
       for (auto tile = walk.tile; tile < walk.end; tile += shape::tiles) {
@@ -405,8 +408,32 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(group_lanes, 1)
         state.add_stage(first_token(tile), walk.end - tile);
       }
       state.finish(walk);
-      walk.next_piece();
     }
+    walk.next_piece();
+  }
+}
+
+/// Attention with matrix instructions over latent vectors: all query heads on one vector a token, whose first numbers
+/// are the value. A share of the plan is a workgroup's.
+template <class Element, class Numbers, class Matrix>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(group_lanes, 1)
+    latent_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
+  if constexpr (Matrix::unit::available) {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+    auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
+    auto state = warpgroup_latent<Element, Numbers>(call, block_size, static_cast<int>(local_index().x));
+    for (; !walk.done; walk.next_piece()) {
+      state.attend(walk);
+    }
+#else
+    using shape = latent_shape<Element, Matrix>;
+    PAGEDKV_SHARED typename shape::memory shared;
+    for (auto first = 0; first < latent_columns; first += shape::columns) {
+      attend_latent_columns<Element, Numbers, Matrix>(call, block_size, shared, first);
+    }
+#endif
   }
 }
 

@@ -41,11 +41,16 @@ inline constexpr int group_lanes = 256;
 inline constexpr int group_residency = 2;
 
 /// Columns of a task over latent vectors, and workgroups per processor.
-inline constexpr std::int32_t latent_columns = 32;
+inline constexpr std::int32_t latent_columns = 64;
 inline constexpr int latent_residency = 1;
 
+/// Whether a plan of this shape is for the kernel for latent vectors.
+[[nodiscard]] constexpr bool plans_latent(const attention_shape& shape, std::int32_t key_dim) noexcept {
+  return shape.columns == latent_columns && key_dim == largest_plain_dim;
+}
+
 /// More columns of a task than one wave processes: a workgroup's.
-inline constexpr std::int32_t fewest_group_columns = latent_columns;
+inline constexpr std::int32_t fewest_group_columns = 32;
 
 /// The dimensions of keys and values that a kernel whose workgroups share tasks is made for.
 struct group_dims {

@@ -1,0 +1,217 @@
+#pragma once
+
+// Products of warpgroups: Hopper's wgmma instructions, for code compiled for sm_90a. Empty for other compilers.
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+
+  #include <pagedkv/kernels/attention/lane_word.hpp>
+  #include <pagedkv/kernels/platform.hpp>
+  #include <pagedkv/kernels/runtime.hpp>
+
+  // Defined while code is compiled for a device with these instructions.
+  #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    #define PAGEDKV_HAS_WARPGROUP_PRODUCTS
+  #endif
+
+namespace pagedkv::kernels {
+
+inline constexpr int warpgroup_lanes = 128;
+inline constexpr int columns_of_warpgroup = 64;  // rows of the first factor
+
+/// Dynamic shared memory for a kernel that has static shared memory unless it was compiled for products of warpgroups.
+template <auto Kernel>
+[[nodiscard]] std::size_t warpgroup_shared_bytes(std::size_t needed) {
+  auto bytes = std::size_t{0};
+  const auto known = runtime::get_static_shared(&bytes, reinterpret_cast<const void*>(Kernel)) == runtime::success;
+  return known && bytes == 0 ? needed : 0;
+}
+
+/// A matrix of 16-bit numbers in shared memory: blocks of 64 neighbouring numbers of `Rows` rows. Each block has 128
+/// bytes a row, in which chunks of 16 bytes are permuted.
+template <int Rows>
+struct warpgroup_rows {
+  static constexpr unsigned block_bytes = Rows * 128;
+
+  /// Offset of chunk `chunk` of 8 numbers in a row.
+  [[nodiscard]] static PAGEDKV_DEVICE unsigned at(int row, int chunk) {
+    return static_cast<unsigned>(chunk / 8) * block_bytes + static_cast<unsigned>(row * 128 + ((chunk ^ row) % 8) * 16);
+  }
+
+  /// Describes the matrix from an address on. Products along rows step from block to block by `block_bytes`.
+  [[nodiscard]] static PAGEDKV_DEVICE std::uint64_t describe(unsigned address) {
+    constexpr auto swizzled = std::uint64_t{1} << 62;
+    constexpr auto eight_rows = std::uint64_t{1024 / 16} << 32;
+    constexpr auto next_block = std::uint64_t{block_bytes / 16} << 16;
+    return swizzled | eight_rows | next_block | (address & 0x3ffffU) / 16;
+  }
+};
+
+/// Bytes from one product to the next along 16 numbers of rows, and along 16 rows.
+inline constexpr unsigned next_numbers = 32;
+inline constexpr unsigned next_rows = 2048;
+
+  #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+/// Adds 64 x 16 by 16 x 32 numbers of shared memory, asynchronously; without `accumulate`, replaces the sums.
+/// `Transposed`: rows of the second factor are its 16, not its 32.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+      "}, %16, %17, p, 1, 1, 0, %19;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]) \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
+/// The same by 16 x 64.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
+      "}, %32, %33, p, 1, 1, 0, %35;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
+        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
+        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
+        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
+        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
+/// The same by 16 x 128.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63" \
+      "}, %64, %65, p, 1, 1, 0, %67;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
+        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
+        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
+        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
+        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]), \
+        "+f"(into[32]), "+f"(into[33]), "+f"(into[34]), "+f"(into[35]), \
+        "+f"(into[36]), "+f"(into[37]), "+f"(into[38]), "+f"(into[39]), \
+        "+f"(into[40]), "+f"(into[41]), "+f"(into[42]), "+f"(into[43]), \
+        "+f"(into[44]), "+f"(into[45]), "+f"(into[46]), "+f"(into[47]), \
+        "+f"(into[48]), "+f"(into[49]), "+f"(into[50]), "+f"(into[51]), \
+        "+f"(into[52]), "+f"(into[53]), "+f"(into[54]), "+f"(into[55]), \
+        "+f"(into[56]), "+f"(into[57]), "+f"(into[58]), "+f"(into[59]), \
+        "+f"(into[60]), "+f"(into[61]), "+f"(into[62]), "+f"(into[63]) \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
+/// The same with the first factor in registers.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
+      "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
+        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
+        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
+        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
+        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
+/// Before products that use registers or shared memory which other instructions wrote.
+PAGEDKV_DEVICE inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+PAGEDKV_DEVICE inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits until at most `Remaining` of the ended groups of products are unfinished.
+template <int Remaining>
+PAGEDKV_DEVICE void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Remaining) : "memory");
+}
+
+/// Makes what this lane wrote to shared memory visible to products, after a barrier.
+PAGEDKV_DEVICE inline void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// The first aligned address of dynamic shared memory.
+[[nodiscard]] PAGEDKV_DEVICE inline unsigned aligned_shared(unsigned alignment) {
+  const auto start = static_cast<unsigned>(__cvta_generic_to_shared(dynamic_shared<lane_word>(0, 0).values));
+  return (start + alignment - 1) / alignment * alignment;
+}
+
+/// Whether the condition holds for a lane of the workgroup. Also a barrier.
+[[nodiscard]] PAGEDKV_DEVICE inline bool any_of_workgroup(bool condition) {
+  return __syncthreads_or(condition ? 1 : 0) != 0;
+}
+
+PAGEDKV_DEVICE inline void copy_chunk(unsigned to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
+}
+PAGEDKV_DEVICE inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Remaining>
+PAGEDKV_DEVICE void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Remaining) : "memory");
+}
+PAGEDKV_DEVICE inline void put_chunk(unsigned to, const lane_word (&words)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+PAGEDKV_DEVICE inline void put_word(unsigned to, lane_word word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+PAGEDKV_DEVICE inline void put_float(unsigned to, float number) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(number) : "memory");
+}
+[[nodiscard]] PAGEDKV_DEVICE inline float take_float(unsigned from) {
+  auto number = 0.0F;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(from) : "memory");
+  return number;
+}
+
+  #endif
+
+}  // namespace pagedkv::kernels
+
+#endif
