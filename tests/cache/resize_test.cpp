@@ -6,12 +6,19 @@
 #include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -187,6 +194,63 @@ TEST_CASE("blocks move while steps are open, and keep waiting for them", "[cache
   CHECK(cache.statistics().blocks == block_counts{.free = 1, .in_use = 4, .evictable = 2});
   check_sound(cache);
   release_all(cache, {used});
+}
+
+TEMPLATE_TEST_CASE("running requests find victims while their pool shrinks", "[cache][resize]",
+                   (resized_cache<single_thread>), (resized_cache<rw_lock>), (resized_cache<sharded_mutex>),
+                   (resized_cache<lock_free, clock_sweep>), (resized_cache<contiguous_runs>)) {
+  const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  constexpr auto smallest = 10;
+  auto cache = TestType{growing_cache(60, 60)};
+  auto running = std::vector<std::pair<sequence_id, tokens>>{};
+  const auto end_oldest = [&] {
+    REQUIRE_FALSE(running.empty());
+    REQUIRE(cache.commit(running.front().first, std::ssize(running.front().second)));
+    REQUIRE(cache.release(running.front().first));
+    running.erase(running.begin());
+  };
+  auto next = token{0};
+  while (cache.num_blocks() > smallest) {
+    const auto prompt = text(next, 4 + random() % 20);
+    next += 100;
+    auto made = cache.create_sequence(prompt);
+    for (; !made; made = cache.create_sequence(prompt)) {
+      REQUIRE(made.error().code == error_code::capacity_exhausted);
+      end_oldest();
+    }
+    running.emplace_back(made->id, prompt);
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      auto& [id, of] = running[i];
+      of.push_back(next++);
+      if (!cache.append(id, of.back())) {
+        of.pop_back();
+        break;
+      }
+    }
+    for (const auto& [id, of] : running) {
+      write_rows(cache, id, of);
+    }
+    const auto before = cache.num_blocks();
+    const auto wanted = std::max(smallest, before - static_cast<std::int32_t>(random() % 3));
+    for (auto resized = cache.resize(wanted); !resized; resized = cache.resize(wanted)) {
+      REQUIRE(resized.error().code == error_code::in_use);
+      REQUIRE(cache.num_blocks() == before);
+      end_oldest();
+    }
+    REQUIRE(cache.num_blocks() == wanted);
+    for (const auto& [id, of] : running) {
+      REQUIRE(holds_rows(cache, id, of));
+    }
+    check_sound(cache);
+  }
+  CHECK(cache.statistics().evictions > 40);
+  while (!running.empty()) {
+    end_oldest();
+  }
+  CHECK(cache.statistics().blocks.in_use == 0);
+  check_sound(cache);
 }
 
 TEST_CASE("without a lock, cached blocks beyond the size go, and blocks in use stay", "[cache][resize]") {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -96,7 +97,9 @@ template <class State, class Move, class Wait>
   if (!moves->empty()) {
     apply_moves(state, *moves, *names);
   }
-  if (const auto cut = cut_tail(state, num_blocks); !cut) {
+  const auto cut = cut_tail(state, num_blocks);
+  assert(cut && "alone, and after the moves, every block beyond the new size is free or evictable");
+  if (!cut) {
     return cut.error();
   }
   return moves;
