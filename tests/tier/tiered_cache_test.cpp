@@ -2,6 +2,7 @@
 
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -25,6 +26,12 @@ struct counted_hits {
   void emit(const cache_event& event) noexcept { ++(event.kind == event_kind::hit ? *num_hits : *num_evictions); }
   int* num_hits = nullptr;
   int* num_evictions = nullptr;
+};
+
+/// Makes runs in small pools, too.
+struct eager_runs : contiguous_runs {
+  static constexpr int most_ahead = 700;
+  static constexpr int least_age = 0;
 };
 
 tier_config exclusive() {
@@ -289,6 +296,8 @@ TEST_CASE("random operations bring back every token's own K/V from host memory",
       run_randomly(locked, seed + 1, 200);
       auto sharded = tiered_cache<float32, sharded_mutex>{small_device(12), tiers, {num_records}};
       run_randomly(sharded, seed + 2, 100);
+      auto in_runs = tiered_cache<float32, eager_runs>{small_device(30), tiers, {num_records}};
+      run_randomly(in_runs, seed + 3, 100);
     }
   }
 }

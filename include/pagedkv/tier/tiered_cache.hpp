@@ -79,7 +79,7 @@ struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies
   using store = tier_store<on<backend_axis>, on<hash_axis>, Host, Slower...>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
                             saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>,
-                            tier_tap<on<events_axis>, store>>;
+                            tier_tap<on<events_axis>, store>, on<free_list_axis>>;
 };
 
 template <class Defaults, class... Policies>
@@ -125,6 +125,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using allocator_type = typename device::allocator_type;
   using layout_type = typename device::layout_type;
   using hash_type = typename device::hash_type;
+  using free_list_type = typename device::free_list_type;
   using backend_type = typename parts::types::template on<backend_axis>;
   using events_type = typename parts::types::template on<events_axis>;
   using host_tier_type = typename parts::host;
