@@ -106,15 +106,6 @@ std::vector<std::unique_ptr<worker>> make_workers(const setting& chosen) {
 }
 
 template <class Keys>
-void apply(const cache_event& event, worker_feed<Keys>& feed) {
-  if (event.kind == event_kind::stored) {
-    feed.stored(event.hash, event.origin == no_block ? std::nullopt : std::optional{event.parent_hash}, event.tokens);
-  } else if (event.kind == event_kind::evicted) {
-    feed.removed(event.hash);
-  }
-}
-
-template <class Keys>
 outcome route_with(const replay::workload& work, const setting& chosen, const Keys& scheme) {
   auto workers = make_workers(chosen);
   auto index = worker_index{{.num_blocks = std::int64_t{chosen.num_blocks} * chosen.num_workers,
@@ -139,7 +130,7 @@ outcome route_with(const replay::workload& work, const setting& chosen, const Ke
     return best;
   };
   const auto served = [&](std::size_t i) {
-    workers[i]->queues.drain([&](const cache_event& event) { apply(event, *feeds[i]); });
+    workers[i]->queues.drain([&](const cache_event& event) { feeds[i]->apply(event); });
   };
   return route(work, workers, choose, served);
 }

@@ -37,17 +37,6 @@ Keys make_keys() {
   }
 }
 
-template <class Keys>
-void apply(const cache_event& event, worker_feed<Keys>& feed) {
-  switch (event.kind) {
-    case event_kind::stored:
-      feed.stored(event.hash, event.origin == no_block ? std::nullopt : std::optional{event.parent_hash}, event.tokens);
-      break;
-    case event_kind::evicted: feed.removed(event.hash); break;
-    default: feed.clear();
-  }
-}
-
 TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", "[router]", cache_keys, dynamo_keys,
                    llm_d_keys) {
   constexpr auto num_workers = std::size_t{3};
@@ -86,7 +75,7 @@ TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", 
       REQUIRE(cache.commit(made->id, std::ssize(prompt)));
       REQUIRE(cache.release(made->id));
     }
-    queues[at].drain([&](const cache_event& event) { apply(event, *feeds[at]); });
+    queues[at].drain([&](const cache_event& event) { feeds[at]->apply(event); });
 
     prompt.push_back(0);
     auto asked = std::array<std::uint64_t, 8>{};
@@ -116,6 +105,33 @@ TEST_CASE("a block that is stored twice is there until it was removed twice", "[
   CHECK_FALSE(index.holds(worker_id{5}, dynamo_keys{}.first(tokens)));
   feed.removed(1);  // one too many
   CHECK(feed.num_blocks() == 0);
+}
+
+TEST_CASE("blocks that differ in what keys leave out are there until the last was removed", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
+  const auto tokens = text(4);
+  const auto key = dynamo_keys{}.first(tokens);
+  for (const auto last : {1U, 2U, 3U}) {
+    for (const auto hash : {1U, 2U, 3U}) {  // of adapters, say
+      feed.stored(hash, std::nullopt, tokens);
+    }
+    for (const auto hash : {1U, 2U, 3U}) {
+      if (hash != last) {
+        feed.removed(hash);
+        CHECK(index.holds(worker_id{5}, key));
+      }
+    }
+    feed.removed(last);
+    CHECK_FALSE(index.holds(worker_id{5}, key));
+  }
+  feed.stored(1, std::nullopt, tokens);
+  feed.stored(2, std::nullopt, tokens);
+  feed.clear();
+  CHECK_FALSE(index.holds(worker_id{5}, key));
+  feed.stored(1, std::nullopt, tokens);
+  feed.removed(1);
+  CHECK_FALSE(index.holds(worker_id{5}, key));
 }
 
 TEST_CASE("a block whose parent is unknown is left out and counted", "[router]") {

@@ -2,6 +2,7 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/router/concept.hpp>
 #include <pagedkv/router/worker_index.hpp>
 
@@ -13,7 +14,8 @@
 namespace pagedkv {
 
 /// Applies the events of one worker to an index. It remembers under which key each of the worker's own hashes is
-/// indexed, and how often: a worker may hold a block twice, and then loses it twice.
+/// indexed, and how often: a worker may hold a block twice, and then loses it twice. Different hashes may have one key,
+/// since keys leave out adapters and images; the key is indexed until the last of them is removed.
 ///
 /// For one thread. Refers to the index, which outlives it.
 template <block_keys Keys, class Index = worker_index>
@@ -38,15 +40,20 @@ class worker_feed {
       ++num_orphans_;
       return;
     }
-    blocks_.emplace(hash, block{*key, 1});
-    num_refused_ += !index_->add(worker_, *key);
+    blocks_.emplace(hash, block{*key, 1, true});
+    if (const auto done = index_->try_add(worker_, *key); done != index_addition::added) [[unlikely]] {
+      note_unusual(done, blocks_.find(hash)->second);
+    }
   }
 
   /// A block left the worker's cache.
   void removed(std::uint64_t hash) noexcept {
     const auto known = blocks_.find(hash);
     if (known != blocks_.end() && --known->second.count == 0) {
-      index_->remove(worker_, known->second.key);
+      const auto [key, count, is_indexed] = known->second;
+      if (is_indexed && (num_twins_.empty() || !remove_twin(key))) {
+        index_->remove(worker_, key);
+      }
       blocks_.erase(known);
     }
   }
@@ -57,6 +64,20 @@ class worker_feed {
       index_->remove(worker_, known.key);
     }
     blocks_.clear();
+    num_twins_.clear();
+  }
+
+  /// An event of a cache in this process; those of other kinds than `prefix_event_kinds` change nothing. May throw
+  /// `std::bad_alloc`.
+  void apply(const cache_event& event) {
+    switch (event.kind) {
+      case event_kind::stored:
+        stored(event.hash, event.origin == no_block ? std::nullopt : std::optional{event.parent_hash}, event.tokens);
+        break;
+      case event_kind::evicted: removed(event.hash); break;
+      case event_kind::reset: clear(); break;
+      default: break;
+    }
   }
 
   [[nodiscard]] worker_id worker() const noexcept { return worker_; }
@@ -71,8 +92,32 @@ class worker_feed {
  private:
   struct block {
     std::uint64_t key;
-    std::int64_t count;
+    std::int32_t count;
+    bool is_indexed;
   };
+
+  /// A new block that added nothing to the index.
+  void note_unusual(index_addition done, block& added) {
+    added.is_indexed = false;
+    if (done == index_addition::refused) {
+      ++num_refused_;
+      return;
+    }
+    ++num_twins_[added.key];
+    added.is_indexed = true;
+  }
+
+  /// Whether another hash with this key remains.
+  [[nodiscard]] bool remove_twin(std::uint64_t key) noexcept {
+    const auto twins = num_twins_.find(key);
+    if (twins == num_twins_.end()) {
+      return false;
+    }
+    if (--twins->second == 0) {
+      num_twins_.erase(twins);
+    }
+    return true;
+  }
 
   /// None when the parent is unknown.
   [[nodiscard]] std::optional<std::uint64_t> key_behind(std::optional<std::uint64_t> parent,
@@ -88,6 +133,7 @@ class worker_feed {
   worker_id worker_;
   Keys keys_;
   boost::unordered_flat_map<std::uint64_t, block> blocks_;  // by the worker's own hash
+  boost::unordered_flat_map<std::uint64_t, std::int64_t> num_twins_;  // of a key: its hashes beyond the first; seldom any
   std::int64_t num_orphans_ = 0;
   std::int64_t num_refused_ = 0;
 };

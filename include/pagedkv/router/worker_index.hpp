@@ -17,6 +17,13 @@ namespace pagedkv {
 /// Names one worker of a router: 0 to `num_workers` - 1.
 enum class worker_id : std::int32_t {};
 
+/// The outcome of adding a block to a `worker_index`.
+enum class index_addition : std::uint8_t {
+  added,
+  held,     // nothing: the worker holds the block already
+  refused,  // nothing: both buckets are full, and the block is not found later
+};
+
 /// How much a `worker_index` holds.
 struct worker_index_config {
   std::int64_t num_blocks = 0;    // different ones, over all workers
@@ -56,8 +63,9 @@ class basic_worker_index {
 
   [[nodiscard]] std::int32_t num_workers() const noexcept { return num_workers_; }
 
-  /// Notes that a worker holds a block. False when both buckets are full: the block is not found later.
-  bool add(worker_id worker, std::uint64_t key) noexcept {
+  /// Notes that a worker holds a block; false when it is refused.
+  bool add(worker_id worker, std::uint64_t key) noexcept { return try_add(worker, key) != index_addition::refused; }
+  index_addition try_add(worker_id worker, std::uint64_t key) noexcept {
     const auto bit = position(worker);
     auto is_known = false;
     const auto held = visit(key, [&](std::size_t entry) {
@@ -65,10 +73,14 @@ class basic_worker_index {
       is_known |= matches;
       return matches && (word(entry, bit.word).load() & bit.mask) != 0;
     });
-    return held != no_entry ||
-           (is_known &&
-            visit(key, [&](std::size_t entry) { return has_key(entry, key) && join(entry, key, bit); }) != no_entry) ||
-           visit(key, [&](std::size_t entry) { return claim(entry, key, bit); }) != no_entry;
+    if (held != no_entry) {
+      return index_addition::held;
+    }
+    const bool added =
+        (is_known &&
+         visit(key, [&](std::size_t entry) { return has_key(entry, key) && join(entry, key, bit); }) != no_entry) ||
+        visit(key, [&](std::size_t entry) { return claim(entry, key, bit); }) != no_entry;
+    return added ? index_addition::added : index_addition::refused;
   }
 
   /// Notes that a worker has lost a block; nothing when it held none.
