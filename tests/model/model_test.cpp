@@ -166,8 +166,8 @@ TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
 
 TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache][model]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for (const auto& kind : {make_kind_with_runs<single_thread, lru>(), make_kind_with_runs<rw_lock, sieve>(),
-                           make_kind_with_runs<single_thread, no_eviction>()}) {
+  for (const auto& kind : {make_kind_with_runs<single_thread, lru>(), make_kind_with_runs<rw_lock, lru>(),
+                           make_kind_with_runs<rw_lock, sieve>(), make_kind_with_runs<single_thread, no_eviction>()}) {
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4}) {
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {

@@ -471,7 +471,7 @@ class block_pool {
   }
 
   /// Frees enough blocks for an allocation, and, as far as that costs little, whole groups of neighbours. Evicts in turn
-  /// but for groups that the tails of old chains complete, and only in turn under a policy that promises an order.
+  /// but for groups that the tails of old chains complete, and only in turn unless the policy orders by age.
   /// Returns the number of evicted blocks.
   template <class Chains>
   std::int64_t make_runs(std::size_t num_blocks, Chains& chains, timestamp now) noexcept {
@@ -490,7 +490,7 @@ class block_pool {
       runs_.note_turn(block);
       evict(block);
     }
-    if constexpr (twins_first<Eviction>) {
+    if constexpr (orders_by_age<Eviction>) {
       const auto num_groups = num_blocks / run_free_list::group_size;
       const auto most_free = num_blocks + static_cast<std::size_t>(size()) * FreeList::most_ahead / 1000;
       auto patience = most_groups_searched;

@@ -139,6 +139,15 @@ template <eviction_policy P>
   requires requires { requires !P::shardable; }
 inline constexpr bool shardable<P> = false;
 
+/// Whether a policy evicts by the time since the last release alone. One that does says so by a member `orders_by_age`
+/// that is true; then blocks of similar age may be evicted in another order, which costs few hits.
+template <eviction_policy P>
+inline constexpr bool orders_by_age = false;
+
+template <eviction_policy P>
+  requires requires { requires P::orders_by_age; }
+inline constexpr bool orders_by_age<P> = true;
+
 struct eviction_axis {
   template <class Policy>
   static constexpr bool takes = eviction_policy<Policy>;

@@ -11,6 +11,7 @@ class lru {
  public:
   static constexpr std::string_view name = "lru";
   static constexpr bool concurrent = false;
+  static constexpr bool orders_by_age = true;
 
   explicit lru(std::int32_t num_blocks) : order_(num_blocks, 1) {}
 
