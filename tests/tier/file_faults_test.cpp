@@ -398,7 +398,7 @@ TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   const auto folder = temporary_folder{};
-  const auto records = known_records{testing::small_record_format(20'000)};
+  const auto records = known_records{testing::small_record_format()};
   const auto open = std::function{[&] {
     return tier_type::create({folder.file("a")}, bytes_for(records.format(), killed_writer::num_places),
                              records.format())

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -87,9 +86,9 @@ class known_records {
 
  private:
   static void fill_payload(std::uint32_t number, std::span<std::byte> payload) {
-    auto random = std::mt19937_64{number};
-    for (; payload.size() >= sizeof(std::uint64_t); payload = payload.subspan(sizeof(std::uint64_t))) {
-      const auto word = random();
+    auto word = (number + std::uint64_t{1}) * 0x9e37'79b9'7f4a'7c15U;
+    for (; payload.size() >= sizeof(word); payload = payload.subspan(sizeof(word))) {
+      word = (word ^ word >> 29) * 0xbf58'476d'1ce4'e5b9U;
       std::memcpy(payload.data(), &word, sizeof(word));
     }
     std::ranges::fill(payload, static_cast<std::byte>(number));

@@ -6,7 +6,7 @@
 #include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/file_engine.hpp>
 
-#include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -28,7 +28,8 @@ class uring_files {
       return error{error_code::out_of_memory, "queue of io_uring", depth};
     }
     auto parameters = io_uring_params{};
-    const auto made = io_uring_queue_init_params(static_cast<unsigned>(depth), &engine->ring_, &parameters);
+    const auto num_entries = 2 * static_cast<unsigned>(depth);  // a request and its cancellation
+    const auto made = io_uring_queue_init_params(num_entries, &engine->ring_, &parameters);
     if (made < 0) {
       return detail::system_error("io_uring, which this kernel or sandbox refuses (thread_files does without)", -made);
     }
@@ -96,13 +97,10 @@ class uring_files {
 
   uring_files() noexcept = default;
 
-  /// The queue has room for all requests, and submission empties it.
+  /// The queue has room for all of them, even while the kernel takes none.
   [[nodiscard]] io_uring_sqe& free_entry() noexcept {
-    auto* entry = io_uring_get_sqe(&ring_);
-    while (entry == nullptr) {
-      io_uring_submit(&ring_);
-      entry = io_uring_get_sqe(&ring_);
-    }
+    auto* const entry = io_uring_get_sqe(&ring_);
+    assert(entry != nullptr && "more requests than the engine is deep");
     return *entry;
   }
 
