@@ -121,6 +121,7 @@ class attention_batch_under_test {
     shape.window = asked_.window;
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
+    shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes
     shape.max_partials = asked_.split_tokens > 0 ? (shape.columns > 16 ? 128 : 4096) : 0;
     auto planner = attention_planner(shape);
     auto ended_earlier = last_block_len_;

@@ -18,6 +18,19 @@ struct attention_options {
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
 };
 
+/// Times by which a planner decides whether rows share the read of a prefix, measured on an H200. The unit is the time in
+/// which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level cache
+/// holds it.
+struct attention_prefix_costs {
+  std::int32_t tile = 6;     // for all queries of a prefix: their products take longer than the read
+  std::int32_t launch = 72;  // of each wave, for one more kernel and the merge of its results
+
+  /// Partial results of a task, and their merge.
+  [[nodiscard]] static constexpr std::int64_t of_merge(std::int32_t num_queries, std::int32_t group_size) noexcept {
+    return 4 + 2 * std::int64_t{num_queries} * group_size;
+  }
+};
+
 /// The shape that an attention plan is made for: the same for all layers of a group.
 struct attention_shape {
   std::int32_t block_size = 16;
@@ -34,6 +47,7 @@ struct attention_shape {
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: rows have few queries
   std::int32_t prefix_columns = 0;    // as `columns`, for prefixes that sequences share; 0: each reads its own
   std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
+  attention_prefix_costs prefix_costs = {};
 
   /// Whether plans let sequences share the read of a prefix. Not where it would change bits or save nothing: fixed
   /// splits, windows (which leave little of a prefix, and move), and prompts (whose arithmetic takes longer than the

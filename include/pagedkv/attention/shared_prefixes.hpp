@@ -12,20 +12,6 @@
 
 namespace pagedkv {
 
-/// Times by which it is decided whether rows share the read of a prefix. The unit is the time in which a wave that
-/// decodes reads one tile.
-struct attention_prefix_costs {
-  /// A tile for all queries of a prefix: their products take longer than the read.
-  static constexpr std::int64_t tile = 4;
-  /// One more kernel that every wave waits for.
-  static constexpr std::int64_t launch = 4;
-
-  /// Partial results of a task, and their merge.
-  [[nodiscard]] static constexpr std::int64_t of_merge(std::int32_t num_queries, std::int32_t group_size) noexcept {
-    return 4 + 2 * std::int64_t{num_queries} * group_size;
-  }
-};
-
 /// Rows of a batch, at most as many as have room among the columns of a prefix, and the tiles that all of them share.
 struct attention_prefix_group {
   std::size_t first_member = 0;
@@ -67,7 +53,7 @@ class attention_prefix_finder {
       }
       saved += choose(first, members_.size(), 0, 0);
     }
-    if (saved * shape_.num_kv_heads <= attention_prefix_costs::launch * shape_.num_shares) {
+    if (saved * shape_.num_kv_heads <= std::int64_t{shape_.prefix_costs.launch} * shape_.num_shares) {
       groups_.clear();
     }
   }
@@ -161,7 +147,7 @@ class attention_prefix_finder {
     auto all = std::int64_t{0};
     while (begin < end) {
       auto last = begin;
-      auto saved = -attention_prefix_costs::tile * tiles;
+      auto saved = -std::int64_t{shape_.prefix_costs.tile} * tiles;
       for (auto queries = row_of(members_[last]).num_queries; queries <= most_queries_;) {
         const auto& row = row_of(members_[last]);
         saved += std::int64_t{row.num_column_tiles} * tiles -
