@@ -136,6 +136,12 @@ struct cache_state {
     }
   };
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
+  /// The same, without events.
+  [[nodiscard]] auto& silent_chains() noexcept { return index; }
+
+  /// Losing one block makes no other useless.
+  template <class Freed>
+  void free_useless(std::uint32_t, Freed&&) const noexcept {}
 
   void report_eviction(block_id block) noexcept {
     detail::report<event_kind::evicted>(events,

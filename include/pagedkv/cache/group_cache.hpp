@@ -11,9 +11,15 @@
 #include <pagedkv/cache/groups/tables.hpp>
 #include <pagedkv/cache/groups/truncate.hpp>
 #include <pagedkv/cache/groups/tokens.hpp>
+#include <pagedkv/cache/groups/would_fit.hpp>
 #include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/begin_step.hpp>
 #include <pagedkv/cache/operations/compact.hpp>
+#include <pagedkv/cache/operations/evict.hpp>
+#include <pagedkv/cache/operations/gain_of_releasing.hpp>
+#include <pagedkv/cache/operations/hash_blocks.hpp>
+#include <pagedkv/cache/operations/pin.hpp>
+#include <pagedkv/cache/operations/reset_prefix_cache.hpp>
 #include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
@@ -152,8 +158,13 @@ class basic_group_cache {
       return error{error_code::invalid_argument, "number of keys in a cache with groups",
                    static_cast<std::int64_t>(run.keys.size()), 0};
     }
-    return detail::visit_sequence(
-        state_, id, [&](group_sequence& s) { return detail::groups::append(state_, s, run.tokens, copier(on)); });
+    return extend(id, run, 0, on);
+  }
+
+  /// Takes blocks of every group for `num_ahead` tokens after the last one, as `basic_kv_cache::reserve_slots` does.
+  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return extend(id, {}, num_ahead, on);
   }
 
   /// Declares K/V and state of the first `num_tokens` written. See the class for windows and states. A state that finds
@@ -224,24 +235,31 @@ class basic_group_cache {
   /// Keeps what a hit of these tokens needs from eviction until `unpin`.
   [[nodiscard]] result<pinning> pin(const token_run& run, salt tag = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto length = std::int64_t{0};
-    const auto made = detail::make_record(state_.pins, "number of pins", [&](group_pin& p) -> result<void> {
-      const auto pinned = detail::groups::pin(state_, p, run.tokens, tag);
-      if (!pinned) {
-        return pinned.error();
-      }
-      length = *pinned;
-      return {};
-    });
-    if (!made) {
-      return made.error();
-    }
-    return pinning{static_cast<pin_id>(*made), length};
+    return detail::groups::pin(state_, run, tag);
   }
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.pins, static_cast<std::uint64_t>(id),
-                              [&](group_pin& p) { detail::groups::unpin(state_, p); });
+    return detail::groups::unpin(state_, static_cast<std::uint64_t>(id));
+  }
+  /// Ends every pin; returns their number.
+  std::int64_t unpin_all() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::unpin_all(state_, [&](std::uint64_t id) { return detail::groups::unpin(state_, id); });
+  }
+
+  /// Whether `create_sequence` with these arguments would succeed now, or its error. Takes no references and counts no
+  /// refusal. Linear in the prompt.
+  [[nodiscard]] result<prompt_fit> would_fit(const token_run& prompt,
+                                             const sequence_options& options = {}) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::groups::would_fit(state_, prompt, options);
+  }
+
+  /// Chained hashes of the runs of `cache_config::block_size` tokens of a prompt, as events name them.
+  [[nodiscard]] std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes,
+                                        salt tag = salt::none) const noexcept {
+    return detail::hash_blocks(state_.nodes.index(), prompt, tag, static_cast<std::size_t>(state_.granularity()),
+                               hashes);
   }
 
   /// Tokens of the longest cached prefix that `create_sequence` would share. Errors: `out_of_memory`.
@@ -264,6 +282,21 @@ class basic_group_cache {
     return state_.pool.num_available();
   }
 
+  /// Number of additional blocks, of any group, for an allocation if these sequences were released, beside those that a
+  /// sequence created from `prompt` would share; which of the sequences to release for so many. See `basic_kv_cache`.
+  [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids, const token_run& prompt = {},
+                                                       salt tag = salt::none) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::gain_of_releasing(state_, ids, detail::groups::shared_by(state_, prompt, tag));
+  }
+  [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
+                                                                   std::int64_t num_blocks,
+                                                                   const token_run& prompt = {},
+                                                                   salt tag = salt::none) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::fewest_to_release(state_, ids, num_blocks, detail::groups::shared_by(state_, prompt, tag));
+  }
+
   /// Opens a step that uses these sequences: blocks that they release are allocated again only when it has retired.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -284,12 +317,16 @@ class basic_group_cache {
     const auto guard = exclusive_guard{mutex_};
     detail::advance_time(state_, now);
   }
+  [[nodiscard]] timestamp time() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.time();
+  }
 
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::visit_sequence(state_, id, [&](const group_sequence& s) -> result<sequence_info> {
       return sequence_info{s.num_tokens,        s.num_computed_tokens, s.num_prompt_tokens,
-                           s.num_cached_tokens, s.usage().num_blocks,  s.num_tokens,
+                           s.num_cached_tokens, s.usage().num_blocks,  std::max(s.num_tokens, s.num_reserved),
                            s.created,           s.last_access,         s.options};
     });
   }
@@ -385,6 +422,20 @@ class basic_group_cache {
         });
   }
 
+  /// Evicts blocks ahead of need, as `basic_kv_cache::evict` does, with the blocks of other groups that become useless.
+  /// These are written, too, behind the block that they go with; where `blocks` has no room for all of them, the rest is
+  /// evicted, but not written. Errors: `unknown_step`.
+  [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::evict(state_, blocks, step);
+  }
+
+  /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
+  [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::reset_prefix_cache(state_);
+  }
+
   [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto taken = detail::groups::take_statistics(state_);
@@ -426,6 +477,13 @@ class basic_group_cache {
       }
     }
     return storage_type::create(config, std::move(memory));
+  }
+
+  [[nodiscard]] result<void> extend(sequence_id id, const token_run& run, std::int64_t num_ahead,
+                                    stream on) noexcept {
+    return detail::visit_sequence(state_, id, [&](group_sequence& s) {
+      return detail::groups::extend(state_, s, run.tokens, num_ahead, copier(on));
+    });
   }
 
   /// Copies whole blocks on a stream.

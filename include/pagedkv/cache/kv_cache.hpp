@@ -287,7 +287,7 @@ class basic_kv_cache {
                                                        const token_run& prompt = {},
                                                        salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::gain_of_releasing(state_, ids, prompt, salt);
+    return detail::gain_of_releasing(state_, ids, detail::shared_by(state_, prompt, salt));
   }
   /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
   /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
@@ -297,7 +297,7 @@ class basic_kv_cache {
                                                                    const token_run& prompt = {},
                                                                    salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::fewest_to_release(state_, ids, num_blocks, prompt, salt);
+    return detail::fewest_to_release(state_, ids, num_blocks, detail::shared_by(state_, prompt, salt));
   }
 
   /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when

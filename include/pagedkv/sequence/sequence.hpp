@@ -96,6 +96,12 @@ struct sequence {
   [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
   void forget_room() noexcept { next_token = end_of_room; }
 
+  /// Calls `visit(blocks)` on the entries of its table.
+  template <class Visit>
+  void for_each_run(Visit&& visit) const noexcept {
+    visit(blocks.held());
+  }
+
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(num_tokens); }
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/parts/run_facts.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +21,16 @@ template <class State>
          !(s.reuses_slots && state.pool.fenced(block));
 }
 
+/// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they
+/// begin in.
+template <class State>
+[[nodiscard]] std::int64_t num_slots(const State& state, const group_sequence& s, std::size_t g) noexcept {
+  if (s.num_reserved <= s.num_tokens) {
+    return s.num_tokens;
+  }
+  return s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g) ? s.num_tokens : s.num_reserved;
+}
+
 /// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
 template <class State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
@@ -30,7 +42,7 @@ template <class State, class Copy>
     const auto& table = s.tables[g];
     if (state.holds_tokens(g)) {
       copies[g] = s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g);
-      num_new[g] = state.places_for(g, num_tokens) - table.end();
+      num_new[g] = std::max(state.places_for(g, num_tokens), table.end()) - table.end();
     }
     num_fresh += num_new[g] + copies[g];
     num_held += table.all().size() + num_new[g];
@@ -43,7 +55,7 @@ template <class State, class Copy>
     return {};
   }
   const auto needed = static_cast<std::int64_t>(num_fresh);
-  if (num_held > static_cast<std::size_t>(state.config.num_blocks)) {
+  if (num_held > static_cast<std::size_t>(state.pool.size())) {
     return state.refuse(static_cast<std::int64_t>(num_held), state.pool.num_available());
   }
   if (const auto available = state.pool.num_available(); needed > available) {
@@ -85,11 +97,15 @@ template <class State, class Copy>
   return {};
 }
 
-/// Appends tokens: all or nothing.
+/// Appends tokens, and reserves slots for `num_ahead` more: all or nothing.
 template <class State, class Copy>
-[[nodiscard]] result<void> append(State& state, group_sequence& s, std::span<const token> tokens,
-                                  Copy&& copy) noexcept {
-  if (tokens.empty()) {
+[[nodiscard]] result<void> extend(State& state, group_sequence& s, std::span<const token> tokens,
+                                  std::int64_t num_ahead, Copy&& copy) noexcept {
+  if (auto checked = check_slots_ahead(num_ahead); !checked) {
+    return checked;
+  }
+  if (tokens.empty() && num_ahead == 0) {
+    s.last_access = state.time();
     return {};
   }
   const auto size = s.pending.size() + tokens.size();
@@ -102,11 +118,15 @@ template <class State, class Copy>
   if (!with_memory(reserve, false)) {
     return error{error_code::out_of_memory, "number of tokens", s.num_tokens};
   }
-  if (auto made = make_room(state, s, s.num_tokens + static_cast<std::int64_t>(tokens.size()), copy); !made) {
+  const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(tokens.size());
+  if (auto made = make_room(state, s, num_tokens + num_ahead, copy); !made) {
     return made;
   }
   s.pending.insert(s.pending.end(), tokens.begin(), tokens.end());
-  s.num_tokens += static_cast<std::int64_t>(tokens.size());
+  s.num_tokens = num_tokens;
+  if (num_ahead != 0) {
+    s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);
+  }
   s.reuses_slots = false;
   s.last_access = state.time();
   return {};

@@ -64,7 +64,7 @@ class invariant_check {
         expect(table.all().size() == state_.blocks_of_state(g), "a sequence has no state of its own", s.num_tokens);
         continue;
       }
-      expect(table.end() == std::max(state_.places_for(g, s.num_tokens), table.first()),
+      expect(table.end() == std::max(state_.places_for(g, std::max(s.num_tokens, s.num_reserved)), table.first()),
              "a block table does not match its sequence's length", s.num_tokens);
       expect(table.first() <= std::max(state_.first_place(g, s.num_computed_tokens), table.num_sinks()),
              "a block was released that a window of the computed tokens needs", s.num_computed_tokens);

@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/groups/longest_hit.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,14 +23,15 @@ class admission_plan {
     }
   }
 
-  [[nodiscard]] std::int64_t num_shared() const noexcept { return static_cast<std::int64_t>(shared_.size()); }
+  /// What a hit uses: shared blocks, and those that are copied.
+  [[nodiscard]] std::vector<block_id> used() const {
+    auto all = shared_;
+    all.insert(all.end(), sources_.begin(), sources_.end());
+    return all;
+  }
   [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
   /// Blocks that an allocation may take while the hit's blocks are held.
-  [[nodiscard]] std::int64_t num_available() const {
-    auto beside = shared_;
-    beside.insert(beside.end(), sources_.begin(), sources_.end());
-    return state_.pool.num_available(beside);
-  }
+  [[nodiscard]] std::int64_t num_available() const { return state_.pool.num_available(used()); }
 
   /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
   /// are available. When the copy fails, everything is given back.
@@ -154,8 +156,9 @@ template <class State, class Copy>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
                                  const sequence_options& options, Copy& copy) noexcept {
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
+  const auto chunks = prompt_plan{num_prompt, state.granularity(), options.max_cached_tokens, options.first_chunk};
+  const auto length = chunks.length(found.num_nodes);
   const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
-  const auto length = cached + std::min(num_prompt - cached, options.first_chunk);
   const auto attempt = [&]() -> result<void> {
     auto plan = admission_plan{state, s.tables, found, length};
     const auto available = plan.num_available();
@@ -179,24 +182,39 @@ template <class State, class Copy>
   return admitted;
 }
 
-/// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
-/// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
-template <class State, class Copy>
-[[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
-                                           const sequence_options& options, const state_saving& saving,
-                                           Copy&& copy) noexcept {
+/// Of two refusals, with a hit and without, the one that lacks fewer blocks, unless a pool of this size never has as
+/// many as it takes without.
+[[nodiscard]] inline const error& nearer(const error& with_hit, const error& without, std::int64_t pool_size) noexcept {
+  const auto missing = [](const error& refused) { return refused.value - refused.limit; };
+  return without.value <= pool_size && missing(with_hit) < missing(without) ? with_hit : without;
+}
+
+/// Errors: `invalid_argument`.
+[[nodiscard]] inline result<void> check_prompt(const token_run& prompt, const sequence_options& options) noexcept {
   if (!is_valid(options)) {
     return invalid_option(options);
   }
   if (has_ranges(options)) {
     return error{error_code::invalid_argument, "sequence_options.ranges or .answer in a cache with groups"};
   }
-  if (saving.every < 0) {
-    return error{error_code::invalid_argument, "state_saving.every", saving.every, 0};
-  }
   if (!prompt.keys.empty()) {
     return error{error_code::invalid_argument, "number of keys in a cache with groups",
                  static_cast<std::int64_t>(prompt.keys.size()), 0};
+  }
+  return {};
+}
+
+/// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
+/// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
+template <class State, class Copy>
+[[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
+                                           const sequence_options& options, const state_saving& saving,
+                                           Copy&& copy) noexcept {
+  if (auto checked = check_prompt(prompt, options); !checked) {
+    return checked;
+  }
+  if (saving.every < 0) {
+    return error{error_code::invalid_argument, "state_saving.every", saving.every, 0};
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
   if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens))) {
@@ -210,7 +228,9 @@ template <class State, class Copy>
   if (!admitted && admitted.error().code == error_code::capacity_exhausted && found->num_nodes != 0) {
     // A copy needs its source and its destination at once: without the hit, the source may be evicted.
     const auto without = hit{};
+    const auto reason = admitted.error();
     admitted = admit(state, s, prompt.tokens, without, options, copy);
+    admitted = admitted ? admitted : result<void>{nearer(reason, admitted.error(), state.pool.size())};
   }
   if (!admitted) {
     const auto& reason = admitted.error();
@@ -222,6 +242,7 @@ template <class State, class Copy>
   s.branch = known > s.num_cached_tokens ? known : 0;
   s.steps = {};
   s.reuses_slots = false;
+  s.num_reserved = 0;
   s.options = options;
   s.saving = saving;
   s.created = s.last_access = state.time();

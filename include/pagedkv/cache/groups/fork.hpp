@@ -20,7 +20,7 @@ void undo_fork(State& state, group_sequence& to) noexcept {
   }
 }
 
-/// Makes an empty sequence share every block of another, and copies its state. Errors: `invalid_argument` while the
+/// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors: `invalid_argument` while the
 /// other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of `refuse` and `copy`.
 template <class State, class Copy>
 [[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
@@ -47,13 +47,14 @@ template <class State, class Copy>
       continue;
     }
     to.tables[g].copy(from.tables[g]);
-    const auto held = from.tables[g].all();
+    to.tables[g].shrink(std::max(state.places_for(g, from.num_tokens), from.tables[g].first()));
+    const auto held = to.tables[g].all();
     for (std::size_t i = 0; i < held.size(); ++i) {
       if (!state.pool.reference(held[i])) {
-        to.tables[g].clear();
         for (; i > 0; --i) {
           state.pool.release(held[i - 1], block_release{}, 0);
         }
+        to.tables[g].clear();
         undo_fork(state, to);
         return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
       }
@@ -81,7 +82,9 @@ template <class State, class Copy>
   to.num_cached_tokens = from.num_cached_tokens;
   to.branch = 0;
   to.steps = {};
-  to.reuses_slots = from.reuses_slots;
+  to.num_reserved = 0;
+  // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
+  to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
   to.options = from.options;
   to.saving = from.saving;
   to.created = to.last_access = state.time();

@@ -52,6 +52,7 @@ struct group_sequence {
   std::int64_t num_computed_tokens = 0;
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
   std::int64_t branch = 0;  // length at which the prompt left what is cached; 0: nowhere
   step_set steps;
   bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
@@ -61,6 +62,14 @@ struct group_sequence {
   std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves
   timestamp created{};
   timestamp last_access{};
+
+  /// Calls `visit(blocks)` on the entries of every table.
+  template <class Visit>
+  void for_each_run(Visit&& visit) const noexcept {
+    for (const auto& table : tables) {
+      visit(table.all());
+    }
+  }
 
   [[nodiscard]] table_usage usage() const noexcept {
     auto used = table_usage{num_tokens, 0, static_cast<std::int64_t>(pending.capacity() * sizeof(token))};
@@ -112,9 +121,13 @@ class group_state {
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32
+  /// index, with two groups of states, and for a pool that may grow; `size_overflow` when the pool holds more runs of tokens than an int32
   /// numbers.
   [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
+    if (config.max_blocks != 0 && config.max_blocks != config.num_blocks) {
+      return error{error_code::invalid_argument, "cache_config.max_blocks of a cache with groups", config.max_blocks,
+                   config.num_blocks};
+    }
     const auto num = num_nodes(config, plan);
     if (num == 0) {
       return error{error_code::invalid_argument, "number of groups that attend to all tokens", 0, 1};
@@ -175,13 +188,14 @@ class group_state {
   /// Fills `blocks` with ids that are in use once; with what becomes useless, evicted blocks leave the index. Requires
   /// that so many are available.
   void allocate(std::span<block_id> blocks) noexcept {
-    auto watched = chains{*this};
+    auto watched = chains();
+    auto num_evicted = std::int64_t{0};
     for (auto& block : blocks) {
-      auto num_evicted = std::int64_t{0};
       [[maybe_unused]] const auto taken = pool.allocate({&block, 1}, watched, time(), num_evicted);
       assert(taken && "the caller has counted the available blocks");
-      free_useless();
+      free_useless(0, [&](block_id) { ++num_evicted; });
     }
+    detail::count<&cache_statistics::evictions>(counts, num_evicted);
     note_peak();
   }
 
@@ -193,8 +207,12 @@ class group_state {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(
         events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
-    if (num_needed > config.num_blocks) {
-      return {error_code::never_fits, "number of blocks needed", num_needed, config.num_blocks};
+    return refusal(num_needed, num_available);
+  }
+  /// The same, neither counted nor reported.
+  [[nodiscard]] error refusal(std::int64_t num_needed, std::int64_t num_available) const noexcept {
+    if (num_needed > pool.size()) {
+      return {error_code::never_fits, "number of blocks needed", num_needed, pool.size()};
     }
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", num_needed, num_available};
     refused.step = pool.step_that_frees(num_needed - num_available).step;
@@ -234,9 +252,8 @@ class group_state {
       [[maybe_unused]] const auto withdrawn = pool.withdraw(block);
     }
     if (pool.release(block, how, fence)) {
-      auto watched = chains{*this};
+      auto watched = chains();
       pool.free_withdrawn(block, watched);
-      free_useless();
     }
   }
 
@@ -286,21 +303,10 @@ class group_state {
     }
   }
 
-  cache_config config;
-  memory_plan plan;
-  block_pool<Locking, Eviction, any_free_block> pool;
-  nodes_type nodes;
-  record_map<group_sequence, Locking> sequences;
-  record_map<group_pin, Locking> pins;
-  counters<cache_statistics, Locking> counts;
-  std::int64_t peak_in_use = 0;
-  typename Locking::template atomic<std::int64_t> now{0};
-  [[no_unique_address]] Events events;
-
- private:
   /// The nodes for the pool, which erases blocks that it takes away.
-  struct chains {
+  struct watched_nodes {
     group_state& state;
+    bool reports = true;
 
     [[nodiscard]] bool has_children(block_id block) const noexcept {
       return state.nodes.is_attached(block) && state.is_whole(state.nodes.group_of(block)) &&
@@ -316,17 +322,50 @@ class group_state {
       if (!state.nodes.is_attached(block)) {
         return;
       }
-      detail::count<&cache_statistics::evictions>(state.counts, 1);
       const auto useless = [&](block_id other) {
-        if (state.pool.state(other).listed()) {
+        if (state.pool.state(other).listed() && state.pool.reference_published(other)) {
           state.useless_.push_back(other);
         }
       };
-      const auto retracted = [&](node_id node) { state.report_eviction(node); };
+      const auto retracted = [&](node_id node) {
+        if (reports) {
+          state.report_eviction(node);
+        }
+      };
       state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), useless, retracted);
     }
   };
+  [[nodiscard]] watched_nodes chains() noexcept { return {*this}; }
+  /// The same, without events.
+  [[nodiscard]] watched_nodes silent_chains() noexcept { return {*this, false}; }
 
+  /// Frees blocks that no hit can need since the last eviction, as soon as the steps up to a fence have retired. Calls
+  /// `freed(block)` on them.
+  template <class Freed>
+  void free_useless(std::uint32_t fence, Freed&& freed) noexcept {
+    auto watched = chains();
+    while (!useless_.empty()) {
+      const auto block = useless_.back();
+      useless_.pop_back();
+      if (pool.withdraw(block) && pool.release(block, block_release{}, fence)) {
+        pool.free_withdrawn(block, watched);
+      }
+      freed(block);
+    }
+  }
+
+  cache_config config;
+  memory_plan plan;
+  block_pool<Locking, Eviction, any_free_block> pool;
+  nodes_type nodes;
+  record_map<group_sequence, Locking> sequences;
+  record_map<group_pin, Locking> pins;
+  counters<cache_statistics, Locking> counts;
+  std::int64_t peak_in_use = 0;
+  typename Locking::template atomic<std::int64_t> now{0};
+  [[no_unique_address]] Events events;
+
+ private:
   void report_eviction(node_id node) noexcept {
     detail::report<event_kind::evicted>(events, [&] {
       return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
@@ -334,21 +373,6 @@ class group_state {
                          .group = static_cast<std::int32_t>(anchor()),
                          .layers = group(anchor()).kind};
     });
-  }
-
-  /// Frees blocks that no hit can need since the last eviction; frees in turn what these make useless.
-  void free_useless() noexcept {
-    auto watched = chains{*this};
-    while (!useless_.empty()) {
-      const auto block = useless_.back();
-      useless_.pop_back();
-      if (!pool.state(block).listed() || !pool.reference_published(block)) {
-        continue;
-      }
-      if (pool.withdraw(block) && pool.release(block, block_release{}, 0)) {
-        pool.free_withdrawn(block, watched);
-      }
-    }
   }
 
   [[nodiscard]] static std::vector<std::int32_t> nodes_per_block(const cache_config& config, const memory_plan& plan) {
@@ -373,7 +397,7 @@ class group_state {
     return least;
   }
 
-  std::vector<block_id> useless_;     // room for every block
+  std::vector<block_id> useless_;     // each of them referenced; room for every block
   std::vector<node_id> unannounced_;  // room for every node
 };
 

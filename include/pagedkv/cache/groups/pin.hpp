@@ -1,6 +1,8 @@
 #pragma once
 
 #include <pagedkv/cache/groups/longest_hit.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <cassert>
 #include <cstddef>
@@ -57,9 +59,28 @@ template <class State>
 }
 
 template <class State>
-void unpin(State& state, group_pin& pinned) noexcept {
-  state.release_all(pinned.tables, block_release{}, state.pool.fence_of({}));
-  state.let_go(pinned.tail);
+[[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
+  auto length = std::int64_t{0};
+  const auto made = make_record(state.pins, "number of pins", [&](group_pin& p) -> result<void> {
+    const auto pinned = pin(state, p, run.tokens, tag);
+    if (!pinned) {
+      return pinned.error();
+    }
+    length = *pinned;
+    return {};
+  });
+  if (!made) {
+    return made.error();
+  }
+  return pinning{static_cast<pin_id>(*made), length};
+}
+
+template <class State>
+[[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
+  return end_record(state.pins, id, [&](group_pin& pinned) {
+    state.release_all(pinned.tables, block_release{}, state.pool.fence_of({}));
+    state.let_go(pinned.tail);
+  });
 }
 
 }  // namespace pagedkv::detail::groups

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/operations/block_table.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,7 +33,7 @@ template <class State>
     if (auto checked = check_group(state, group, true); !checked) {
       return checked;
     }
-    if (auto checked = check_slots(first_token, slots.size(), s.num_tokens); !checked) {
+    if (auto checked = check_slots(first_token, slots.size(), num_slots(state, s, group)); !checked) {
       return checked;
     }
     fill_slots(s.tables[group], state.plan.groups[group].block_size, first_token, slots);
@@ -78,7 +80,10 @@ template <class State, class Batch>
   const auto visit_row = [&](std::size_t i, auto&& use) {
     return visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
       const auto& table = s.tables[group];
-      return use(batch_row{ids[i], table.version(), s.num_tokens - skipped_tokens(state, group, s), table.all()});
+      const auto end = std::max(state.places_for(group, s.num_tokens), table.first());
+      const auto num_ahead = table.end() - end;  // entries that only have slots ahead
+      return use(batch_row{ids[i], table.version(), s.num_tokens - skipped_tokens(state, group, s),
+                           table.all().first(table.all().size() - num_ahead)});
     });
   };
   return batch.update(ids.size(), state.plan.groups[group].block_size, visit_row);

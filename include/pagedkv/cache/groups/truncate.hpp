@@ -50,7 +50,7 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
   s.num_nodes = num_nodes;
 }
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released. Errors: `invalid_argument` beyond the length,
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. Errors: `invalid_argument` beyond the length,
 /// or before `shortest_cut`.
 template <class State>
 [[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
@@ -60,7 +60,7 @@ template <class State>
   if (num_tokens > s.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to keep", num_tokens, s.num_tokens};
   }
-  if (num_tokens == s.num_tokens) {
+  if (num_tokens >= std::max(s.num_tokens, s.num_reserved)) {
     return {};
   }
   const auto fence = state.pool.fence_of(s.steps);
@@ -79,7 +79,10 @@ template <class State>
       }
     }
   }
-  unpublish_to(state, s, num_tokens);
+  if (num_tokens < s.num_tokens) {
+    unpublish_to(state, s, num_tokens);
+  }
+  s.num_reserved = 0;
   s.num_tokens = num_tokens;
   s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
   s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);

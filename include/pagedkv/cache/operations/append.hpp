@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 
 namespace pagedkv::detail {
@@ -31,9 +30,8 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
 template <class State, class Copy>
 [[nodiscard]] result<void> extend(State& state, sequence& s, const token_run& run, std::int64_t num_ahead,
                                   Copy&& copy) noexcept {
-  if (num_ahead < 0 || num_ahead > std::numeric_limits<std::int32_t>::max()) {
-    return error{error_code::invalid_argument, "number of slots ahead", num_ahead,
-                 std::numeric_limits<std::int32_t>::max()};
+  if (auto checked = check_slots_ahead(num_ahead); !checked) {
+    return checked;
   }
   if (run.tokens.empty() && num_ahead == 0) {
     s.last_access = state.time();

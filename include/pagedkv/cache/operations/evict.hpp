@@ -5,12 +5,13 @@
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace pagedkv::detail {
 
-/// Evicts ahead of need; an open step may read the victims. Errors: `unknown_step`.
+/// Evicts ahead of need, with what becomes useless; an open step may read the victims. Errors: `unknown_step`.
 template <class State>
 [[nodiscard]] result<std::int64_t> evict(State& state, std::span<block_id> blocks, step_id step) noexcept {
   const auto fence = state.pool.fence_of(step);
@@ -18,9 +19,21 @@ template <class State>
     return error{error_code::unknown_step, "step", static_cast<std::int64_t>(step)};
   }
   auto watched = state.chains();
-  const auto num_evicted = static_cast<std::int64_t>(state.pool.evict(blocks, watched, state.time(), fence));
+  auto num_named = std::size_t{0};
+  auto num_evicted = std::int64_t{0};
+  while (num_named < blocks.size() &&
+         state.pool.evict(blocks.subspan(num_named, 1), watched, state.time(), fence) != 0) {
+    ++num_named;
+    ++num_evicted;
+    state.free_useless(fence, [&](block_id block) {
+      ++num_evicted;
+      if (num_named < blocks.size()) {
+        blocks[num_named++] = block;
+      }
+    });
+  }
   count<&cache_statistics::evictions>(state.counts, num_evicted);
-  return num_evicted;
+  return static_cast<std::int64_t>(num_named);
 }
 
 }  // namespace pagedkv::detail

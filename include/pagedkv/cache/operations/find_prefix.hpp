@@ -33,4 +33,13 @@ template <class State>
   return shared;
 }
 
+/// The same as a function, of at most all blocks before the last token.
+template <class State>
+[[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt salt) noexcept {
+  return [&, salt] {
+    const auto plan = prompt_plan{std::ssize(prompt.tokens), state.config.block_size};
+    return find_shared(state, prompt, salt, plan.max_hits());
+  };
+}
+
 }  // namespace pagedkv::detail

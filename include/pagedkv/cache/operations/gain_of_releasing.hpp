@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/cache/operations/find_prefix.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/with_memory.hpp>
@@ -33,16 +32,19 @@ void add_references(const State& state, sequence_id id, std::size_t order, std::
   do {
     references.reserve(std::max(references.size() + num_missing, num_missing == 0 ? 0 : 2 * references.capacity()));
     num_missing = 0;
-    const auto copy = [&](const sequence& s) -> result<void> {
-      const auto held = s.blocks.held();
-      if (held.size() > references.capacity() - references.size()) {
-        num_missing = held.size();
+    const auto copy = [&](const auto& s) -> result<void> {
+      auto num_held = std::size_t{0};
+      s.for_each_run([&](std::span<const block_id> held) { num_held += held.size(); });
+      if (num_held > references.capacity() - references.size()) {
+        num_missing = num_held;
         return {};
       }
       const bool fenced = state.pool.fence_of(s.steps) != 0;
-      for (const auto block : held) {
-        references.push_back({block, id, order, fenced});
-      }
+      s.for_each_run([&](std::span<const block_id> held) {
+        for (const auto block : held) {
+          references.push_back({block, id, order, fenced});
+        }
+      });
       return {};
     };
     static_cast<void>(visit_sequence(state, id, copy));
@@ -63,11 +65,11 @@ struct released_blocks {
   std::vector<gained_block> gained;
 };
 
-/// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them. May throw
-/// `std::bad_alloc`.
+/// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them, and they are
+/// not `shared`. May throw `std::bad_alloc`.
 template <class State>
 [[nodiscard]] released_blocks blocks_gained(const State& state, std::span<const sequence_id> ids,
-                                            const token_run& prompt, salt salt) {
+                                            std::vector<block_id> shared) {
   auto released = released_blocks{};
   auto& references = released.references;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -79,8 +81,6 @@ template <class State>
   };
   references.erase(std::unique(references.begin(), references.end(), twice), references.end());
 
-  const auto plan = prompt_plan{std::ssize(prompt.tokens), state.config.block_size};
-  auto shared = find_shared(state, prompt, salt, plan.max_hits());
   std::sort(shared.begin(), shared.end());
   for (std::size_t next = 0; next < references.size();) {
     const auto block = references[next].block;
@@ -138,12 +138,13 @@ template <class State>
   return {error_code::out_of_memory, "number of sequences to release", static_cast<std::int64_t>(num_sequences)};
 }
 
-template <class State>
+/// `find_shared()`: blocks that a sequence of the beneficiary's prompt would share. May throw `std::bad_alloc`.
+template <class State, class FindShared>
 [[nodiscard]] result<release_gain> gain_of_releasing(const State& state, std::span<const sequence_id> ids,
-                                                     const token_run& prompt, salt salt) noexcept {
+                                                     FindShared&& find_shared) noexcept {
   const auto add_up = [&]() -> result<release_gain> {
     auto sum = release_gain{};
-    for (const auto& block : blocks_gained(state, ids, prompt, salt).gained) {
+    for (const auto& block : blocks_gained(state, ids, find_shared()).gained) {
       ++(block.fenced ? sum.with_steps : sum.at_once);
     }
     return sum;
@@ -151,12 +152,12 @@ template <class State>
   return with_memory(add_up, no_memory_for_gain(ids.size()));
 }
 
-template <class State>
+template <class State, class FindShared>
 [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(const State& state, std::span<const sequence_id> ids,
-                                                                 std::int64_t num_blocks, const token_run& prompt,
-                                                                 salt salt) noexcept {
+                                                                 std::int64_t num_blocks,
+                                                                 FindShared&& find_shared) noexcept {
   const auto choose = [&]() -> result<std::vector<std::size_t>> {
-    const auto released = blocks_gained(state, ids, prompt, salt);
+    const auto released = blocks_gained(state, ids, find_shared());
     return useful_among(released, fewest_in_order(released, ids.size(), num_blocks));
   };
   return with_memory(choose, no_memory_for_gain(ids.size()));

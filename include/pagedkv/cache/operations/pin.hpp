@@ -50,14 +50,19 @@ template <class State>
   return end_pin(state, static_cast<std::uint64_t>(id));
 }
 
-/// Ends every pin that is open when the call comes to it; returns how many.
-template <class State>
-std::int64_t unpin_all(State& state) noexcept {
+/// Ends every pin that is open when the call comes to it, by `end(id)`; returns how many.
+template <class State, class End>
+std::int64_t unpin_all(State& state, End&& end) noexcept {
   auto count = std::int64_t{0};
   state.pins.for_each([&](auto& open) {
-    count += end_pin(state, state.pins.id_of(open)).has_value() ? 1 : 0;
+    const result<void> ended = end(state.pins.id_of(open));
+    count += ended.has_value() ? 1 : 0;
   });
   return count;
+}
+template <class State>
+std::int64_t unpin_all(State& state) noexcept {
+  return unpin_all(state, [&](std::uint64_t id) { return end_pin(state, id); });
 }
 
 }  // namespace pagedkv::detail

@@ -1,6 +1,9 @@
 #pragma once
 
-#include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 
 #include <cstdint>
 
@@ -12,7 +15,9 @@ template <class State>
   if (const auto num_occupied = state.pool.count_occupied(); num_occupied != 0) {
     return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
   }
-  const auto num_forgotten = state.pool.forget_evictable(state.index);
+  auto&& chains = state.silent_chains();
+  auto num_forgotten = state.pool.forget_evictable(chains);
+  state.free_useless(0, [&](block_id) { ++num_forgotten; });
   report<event_kind::reset>(state.events, [&] { return cache_event{.num_blocks = num_forgotten}; });
   return num_forgotten;
 }

@@ -6,11 +6,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <new>
 #include <span>
 #include <stdexcept>
 
 namespace pagedkv::detail {
+
+[[nodiscard]] inline result<void> check_slots_ahead(std::int64_t num_ahead) noexcept {
+  constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  if (num_ahead < 0 || num_ahead > most) {
+    return error{error_code::invalid_argument, "number of slots ahead", num_ahead, most};
+  }
+  return {};
+}
 
 /// Errors: `invalid_argument` for keys out of order, before the end of a sequence or its last key, or not before `end`.
 [[nodiscard]] inline result<void> check_keys(std::span<const prefix_key> keys, const sequence& s,

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <pagedkv/cache/groups/create_sequence.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+namespace pagedkv::detail::groups {
+
+/// Whether a prompt fits with a hit, of which creation takes so many tokens. May throw `std::bad_alloc`.
+template <class State>
+[[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& used, std::int64_t num_tokens) {
+  group_tables tables;
+  const auto plan = admission_plan<const State>(state, tables, used, num_tokens);
+  if (const auto available = plan.num_available(); plan.num_fresh() > available) {
+    return state.refusal(plan.num_fresh(), available);
+  }
+  return prompt_fit{static_cast<std::int64_t>(used.num_nodes) * state.granularity(), plan.num_fresh()};
+}
+
+/// The answer of `create_sequence`, without its effects: nothing is taken, counted or reported.
+template <class State>
+[[nodiscard]] result<prompt_fit> would_fit(const State& state, const token_run& prompt,
+                                           const sequence_options& options) noexcept {
+  const auto num_tokens = std::ssize(prompt.tokens);
+  if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
+    return error{error_code::limit_reached, "number of sequences", capacity, capacity};
+  }
+  if (const auto checked = check_prompt(prompt, options); !checked) {
+    return checked.error();
+  }
+  const auto found = longest_hit_of_prompt(state, prompt.tokens, options.salt, options.max_cached_tokens);
+  if (!found) {
+    return found.error();
+  }
+  const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
+  const auto forecast = [&]() -> result<prompt_fit> {
+    const auto fit = fit_with(state, *found, chunks.length(found->num_nodes));
+    if (fit || found->num_nodes == 0) {
+      return fit;
+    }
+    const auto without = fit_with(state, hit{}, chunks.length(0));
+    return without ? without : nearer(fit.error(), without.error(), state.pool.size());
+  };
+  return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
+}
+
+/// A function: blocks that a sequence of this prompt would share or copy. May throw `std::bad_alloc`.
+template <class State>
+[[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
+  return [&, tag] {
+    const auto found = longest_hit_of_prompt(state, prompt.tokens, tag, std::ssize(prompt.tokens));
+    if (!found || found->num_nodes == 0) {
+      return std::vector<block_id>{};
+    }
+    group_tables tables;
+    const auto length = static_cast<std::int64_t>(found->num_nodes) * state.granularity();
+    return admission_plan<const State>(state, tables, *found, length).used();
+  };
+}
+
+}  // namespace pagedkv::detail::groups

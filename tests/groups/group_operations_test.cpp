@@ -1,0 +1,192 @@
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include "group_engine.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+const auto sound = std::vector<std::string>{};
+using plain = engine<group_cache<float32>>;
+
+}  // namespace
+
+TEST_CASE("slots ahead of the tokens exist in every group, and are given back", "[group_cache]") {
+  auto e = plain{config_of({full, window, state})};
+  const auto id = e.create(counted(23)).value();
+  e.compute(id);
+  auto slots = std::vector<slot>(7);
+  CHECK_FALSE(e.cache.slot_mapping(0, id, 23, slots));
+  REQUIRE(e.cache.reserve_slots(id, 7));
+  CHECK(e.cache.describe(id)->num_slots == 30);
+  CHECK(e.cache.check_invariants() == sound);
+  auto in_use = e.cache.statistics().blocks.in_use;
+  auto ahead = std::vector<slot>(7);
+  for (auto g = std::size_t{0}; g < 2; ++g) {
+    REQUIRE(e.cache.slot_mapping(g, id, 23, ahead));
+    REQUIRE(e.append(id, counted(3, 40)));
+    e.write(id, 26);
+    REQUIRE(e.cache.commit(id, 26));
+    e.sequences.at(id).computed = 26;
+    REQUIRE(e.cache.slot_mapping(g, id, 23, slots));
+    CHECK(slots == ahead);  // the tokens are where the slots were
+    CHECK(e.cache.statistics().blocks.in_use == in_use);
+    REQUIRE(e.cache.release(id));
+    e.sequences.clear();
+    if (g == 0) {
+      const auto again = e.create(counted(23), {.max_cached_tokens = 0}).value();
+      REQUIRE(again != id);
+      e.release(again);
+      break;
+    }
+  }
+  const auto next = e.create(counted(23, 200)).value();
+  e.compute(next);
+  in_use = e.cache.statistics().blocks.in_use;
+  REQUIRE(e.cache.reserve_slots(next, 30));
+  CHECK(e.cache.statistics().blocks.in_use > in_use);
+  auto batch = padded_batch{1, 100};
+  REQUIRE(e.cache.update(0, batch, std::array{next}));
+  CHECK(batch.lengths()[0] == 23);
+  const auto forked = e.fork(next).value();
+  CHECK_FALSE(e.cache.slot_mapping(0, next, 23, slots));  // others can see the block that they begin in
+  REQUIRE(e.truncate(next, 23));
+  CHECK(e.cache.describe(next)->num_slots == 23);
+  CHECK(e.cache.check_invariants() == sound);
+  REQUIRE(e.append(forked, counted(5, 900)));
+  e.compute(forked);
+  REQUIRE(e.append(next, counted(5, 800)));
+  e.compute(next);
+  e.check(forked);
+  e.check(next);
+  CHECK(e.cache.reserve_slots(next, -1).error().code == error_code::invalid_argument);
+  CHECK(e.cache.reserve_slots(next, 100'000).error().code == error_code::never_fits);
+}
+
+TEST_CASE("a forecast for groups is what creation does", "[group_cache]") {
+  for (const auto& [name, groups] : kinds) {
+    INFO(name);
+    auto e = plain{config_of(groups, 90)};
+    const auto first = e.create(counted(50)).value();
+    e.compute(first);
+    for (const auto length : {10, 51, 80, 120, 200, 400, 2'000}) {
+      for (const auto chunk : {whole_length, std::int64_t{16}}) {
+        INFO("length " << length << ", chunk " << chunk);
+        auto options = sequence_options{};
+        options.first_chunk = chunk;
+        const auto refusals = e.cache.statistics().refusals;
+        const auto fit = e.cache.would_fit(counted(length), options);
+        CHECK(e.cache.statistics().refusals == refusals);
+        const auto made = e.cache.create_sequence(counted(length), options);
+        REQUIRE(fit.has_value() == made.has_value());
+        if (made) {
+          CHECK(fit->num_cached_tokens == made->num_cached_tokens);
+          CHECK(fit->num_new_blocks == made->num_new_blocks);
+          REQUIRE(e.cache.release(made->id));
+        } else {
+          CHECK(fit.error().code == made.error().code);
+          CHECK(fit.error().value == made.error().value);
+          CHECK(fit.error().limit == made.error().limit);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("blocks of every group are evicted ahead of need and keep their contents for a step", "[group_cache]") {
+  auto e = plain{config_of({full, window, state}, 200)};
+  const auto id = e.create(counted(60)).value();
+  e.compute(id);
+  const auto whole = e.table(0, id);
+  e.release(id);
+  const auto before = e.cache.statistics();
+  const auto step = e.cache.begin_step().value();
+  auto blocks = std::vector<block_id>(200);
+  const auto num = e.cache.evict(blocks, step).value();
+  CHECK(num == before.blocks.evictable);
+  blocks.resize(static_cast<std::size_t>(num));
+  for (const auto block : whole) {
+    CHECK(std::ranges::count(blocks, block) == 1);
+  }
+  CHECK(e.cache.find_prefix(counted(60)).value() == 0);
+  CHECK(e.cache.statistics().blocks.retiring == num);
+  CHECK(e.cache.statistics().evictions == num);
+  CHECK(e.cache.check_invariants() == sound);
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.statistics().blocks.free == 200);
+  CHECK(e.cache.evict(blocks, step).error().code == error_code::unknown_step);
+}
+
+TEST_CASE("one victim takes along what it makes useless, under one fence", "[group_cache]") {
+  auto e = plain{config_of({full, window, state}, 200)};
+  const auto id = e.create(counted(60)).value();
+  e.compute(id);
+  e.release(id);
+  const auto step = e.cache.begin_step().value();
+  auto blocks = std::array<block_id, 1>{};
+  CHECK(e.cache.evict(blocks, step).value() == 1);
+  const auto counts = e.cache.statistics().blocks;
+  CHECK(counts.retiring >= 1);
+  CHECK(counts.retiring == e.cache.statistics().evictions);
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("a reset frees the cached blocks of every group, and is one event", "[group_cache]") {
+  auto queues = event_queues{4};
+  auto e = engine<group_cache<float32, event_queues>>{config_of({full, window, state}, 200), queues};
+  const auto id = e.create(counted(60)).value();
+  e.compute(id);
+  CHECK(e.cache.reset_prefix_cache().error().code == error_code::in_use);
+  e.release(id);
+  queues.drain([](const cache_event& event) { CHECK(event.kind == event_kind::stored); });
+  const auto evictable = e.cache.statistics().blocks.evictable;
+  REQUIRE(evictable > 0);
+  CHECK(e.cache.reset_prefix_cache().value() == evictable);
+  auto seen = std::vector<event_kind>{};
+  queues.drain([&](const cache_event& event) { seen.push_back(event.kind); });
+  CHECK(seen == std::vector{event_kind::reset});
+  CHECK(e.cache.statistics().blocks.free == 200);
+  CHECK(e.cache.statistics().evictions == 0);
+  CHECK(e.cache.find_prefix(counted(60)).value() == 0);
+  CHECK(e.cache.check_invariants() == sound);
+  const auto again = e.create(counted(60)).value();
+  CHECK(e.sequences.at(again).computed == 0);
+}
+
+TEST_CASE("all pins of a cache with groups end at once", "[group_cache]") {
+  auto e = plain{config_of({full, window, state}, 200)};
+  const auto id = e.create(counted(60)).value();
+  e.compute(id);
+  e.release(id);
+  REQUIRE(e.cache.pin(counted(60)));
+  REQUIRE(e.cache.pin(counted(30)));
+  CHECK(e.cache.statistics().blocks.in_use > 0);
+  CHECK(e.cache.unpin_all() == 2);
+  CHECK(e.cache.unpin_all() == 0);
+  CHECK(e.cache.statistics().blocks.in_use == 0);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("hashes of runs are those that events name", "[group_cache]") {
+  auto queues = event_queues{4};
+  auto cache = group_cache<float32, event_queues>{config_of({full, window}), queues};
+  const auto made = cache.create_sequence(counted(40), {.salt = salt{5}}).value();
+  REQUIRE(cache.commit(made.id, 40));
+  auto hashes = std::array<std::uint64_t, 20>{};
+  REQUIRE(cache.hash_blocks(counted(40), hashes, salt{5}) == 10);
+  auto at = std::size_t{0};
+  queues.drain([&](const cache_event& event) { CHECK(event.hash == hashes[at++]); });
+  CHECK(at == 10);
+}

@@ -1,0 +1,161 @@
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/requests/request_tracker.hpp>
+
+#include "group_engine.hpp"
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+const auto sound = std::vector<std::string>{};
+
+/// A tracker over a cache with groups, and what an engine does for one request.
+template <class Cache>
+struct tracked_groups {
+  explicit tracked_groups(std::int32_t num_blocks) : cache(config_of({full, window, state}, num_blocks)), tracker(cache) {}
+
+  void compute(request_id id) {
+    const auto sequence = tracker.describe(id)->sequence;
+    auto done = cache.describe(sequence)->num_computed_tokens;
+    for (const auto end = cache.describe(sequence)->num_tokens; done < end;) {
+      done = std::min(end, cache.next_saved_length(sequence).value());
+      REQUIRE(cache.commit(sequence, done));
+    }
+  }
+  [[nodiscard]] request_state state_of(request_id id) { return tracker.describe(id)->state; }
+
+  Cache cache;
+  request_tracker<Cache> tracker;
+};
+
+request_options with_priority(std::uint8_t priority, bool may_preempt = false) {
+  auto options = request_options{};
+  options.sequence.priority = priority;
+  options.may_preempt = may_preempt;
+  return options;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("requests over groups preempt the lowest, and resume", "[group_cache]", group_cache<float32>,
+                   (group_cache<float32, rw_lock>)) {
+  auto pool = tracked_groups<TestType>{60};
+  const auto high = pool.tracker.submit(counted(60, 1000), with_priority(90)).value().id;
+  pool.compute(high);
+  auto others = std::vector<request_id>{};
+  for (auto first = 2000;; first += 1000) {
+    const auto made = pool.tracker.submit(counted(60, first), with_priority(10));
+    if (!made) {
+      CHECK(made.error().code == error_code::capacity_exhausted);
+      break;
+    }
+    pool.compute(made->id);
+    others.push_back(made->id);
+  }
+  REQUIRE(others.size() >= 2);
+  const auto asked = pool.tracker.submit(counted(60, 500), with_priority(50, true));
+  REQUIRE(asked);
+  const auto low = others.back();
+  CHECK(asked.preempted() == std::vector{low});
+  CHECK(pool.state_of(low) == request_state::preempted);
+  CHECK(pool.state_of(high) == request_state::running);
+  pool.compute(asked->id);
+  CHECK(pool.cache.check_invariants() == sound);
+
+  REQUIRE(pool.tracker.finish(asked->id));
+  REQUIRE(pool.tracker.finish(others.front()));
+  const auto resumed = pool.tracker.resume(low, counted(60, 1000 + 1000 * static_cast<int>(others.size())));
+  REQUIRE(resumed);
+  pool.compute(low);
+  for (auto i = 0; i < 20; ++i) {
+    REQUIRE(pool.tracker.append(low, i));
+    pool.compute(low);
+  }
+  for (std::size_t i = 1; i + 1 < others.size(); ++i) {
+    REQUIRE(pool.tracker.finish(others[i]));
+  }
+  const auto forked = pool.tracker.fork(high);
+  REQUIRE(forked);
+  REQUIRE(pool.tracker.cancel(high));
+  REQUIRE(pool.tracker.finish(forked->id));
+  REQUIRE(pool.tracker.finish(low));
+  CHECK(pool.cache.statistics().num_sequences == 0);
+  CHECK(pool.cache.statistics().blocks.in_use == 0);
+  CHECK(pool.cache.check_invariants() == sound);
+}
+
+TEST_CASE("the gain of releasing sequences of groups is what an allocation gets", "[group_cache]") {
+  auto e = engine<group_cache<float32>>{config_of({full, window, state}, 120)};
+  const auto first = e.create(counted(40)).value();
+  e.compute(first);
+  const auto second = e.create(counted(50)).value();  // shares with the first
+  e.compute(second);
+  const auto third = e.create(counted(30, 500)).value();
+  e.compute(third);
+  for (const auto& ids : {std::vector{first}, {second}, {third}, {first, second}, {first, second, third}}) {
+    const auto gain = e.cache.gain_of_releasing(ids).value();
+    auto other = engine<group_cache<float32>>{config_of({full, window, state}, 120)};
+    auto copies = std::vector<sequence_id>{};
+    for (const auto& [id, length] : std::vector<std::pair<sequence_id, int>>{{first, 40}, {second, 50}, {third, 30}}) {
+      const auto same = other.create(id == third ? counted(length, 500) : counted(length)).value();
+      other.compute(same);
+      if (std::ranges::count(ids, id) != 0) {
+        copies.push_back(same);
+      }
+    }
+    const auto before = other.cache.num_available_blocks();
+    for (const auto id : copies) {
+      other.release(id);
+    }
+    CHECK(gain.at_once == other.cache.num_available_blocks() - before);
+    CHECK(gain.with_steps == 0);
+  }
+  const auto all = std::vector{first, second, third};
+  CHECK(e.cache.fewest_to_release(all, 1).value().size() == 1);
+  CHECK(e.cache.fewest_to_release(all, 1'000).value().empty());
+  const auto step = e.cache.begin_step(all).value();
+  CHECK(e.cache.gain_of_releasing(all)->at_once == 0);
+  CHECK(e.cache.gain_of_releasing(all)->with_steps > 0);
+  REQUIRE(e.cache.retire_step(step));
+}
+
+TEST_CASE("threads submit, append and preempt over groups under a reader-writer lock", "[group_cache]") {
+  auto pool = tracked_groups<group_cache<float32, rw_lock>>{90};
+  auto num_done = std::atomic<int>{0};
+  const auto work = [&](int thread) {
+    for (auto round = 0; round < 60; ++round) {
+      const auto made = pool.tracker.submit(counted(20 + round % 20, 100 * (round % 4)),
+                                            with_priority(static_cast<std::uint8_t>(20 + thread), round % 2 == 0));
+      if (!made) {
+        continue;
+      }
+      static_cast<void>(pool.cache.commit(made->sequence, made->num_tokens));  // it may be preempted meanwhile
+      for (auto i = 0; i < 6; ++i) {
+        static_cast<void>(pool.tracker.append(made->id, i));
+      }
+      num_done += pool.tracker.finish(made->id).has_value();
+    }
+  };
+  auto threads = std::vector<std::thread>{};
+  for (auto i = 0; i < 4; ++i) {
+    threads.emplace_back(work, i);
+  }
+  for (auto& each : threads) {
+    each.join();
+  }
+  CHECK(num_done > 0);
+  CHECK(pool.cache.statistics().num_sequences == 0);
+  CHECK(pool.cache.statistics().blocks.in_use == 0);
+  CHECK(pool.cache.check_invariants() == sound);
+}
