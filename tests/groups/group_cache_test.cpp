@@ -381,7 +381,7 @@ coverage run_random(const group_list& groups, std::uint64_t seed, int num_operat
       options.publish = below(8) != 0;
       options.max_cached_tokens = below(8) == 0 ? static_cast<std::int64_t>(below(20)) : whole_length;
       options.first_chunk = below(4) == 0 ? static_cast<std::int64_t>(below(20)) : whole_length;
-      const auto saving = state_saving{below(2) == 0, below(2) == 0, below(3) == 0 ? 8 : 0};
+      const auto saving = state_saving{below(2) == 0, below(2) == 0, below(3) == 0 ? 8 : 0, below(2) == 0};
       const auto before = e.cache.statistics();
       if (!e.create(prompt, options, saving)) {
         CHECK(e.cache.statistics().blocks.in_use == before.blocks.in_use);

@@ -2,6 +2,7 @@
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 
+#include "../support/recording_backend.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_test_macros.hpp>
@@ -189,4 +190,55 @@ TEST_CASE("hashes of runs are those that events name", "[group_cache]") {
   auto at = std::size_t{0};
   queues.drain([&](const cache_event& event) { CHECK(event.hash == hashes[at++]); });
   CHECK(at == 10);
+}
+
+TEST_CASE("the last state of an answer is there for what continues it, if the caller wants it", "[group_cache]") {
+  auto e = plain{config_of({full, window, state})};
+  const auto answer = [&](const state_saving& saving) {
+    const auto id = e.create(counted(22), {.max_cached_tokens = 0}, saving).value();
+    e.compute(id);
+    for (auto i = 0; i < 29; ++i) {
+      REQUIRE(e.append(id, counted(1, i)));
+      e.compute(id);
+    }
+    REQUIRE(e.cache.check_invariants() == sound);
+    auto text = e.sequences.at(id).text;
+    REQUIRE(e.cache.compact());
+    e.check(id);
+    e.release(id);
+    return text;
+  };
+  auto text = answer({});
+  text.push_back(-1);
+  CHECK(e.cache.find_prefix(text).value() == 20);  // before the end of the prompt
+  answer({.at_end = true});
+  const auto next = e.create(text).value();
+  CHECK(e.sequences.at(next).computed == 48);
+  e.compute(next);
+  e.check(next);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("a state of the answer that cannot be copied is given back", "[group_cache]") {
+  auto log = recording_backend::log{};
+  auto cache = group_cache<float32, recording_backend>{config_of({full, state}), host_allocator{}, recording_backend{log}};
+  const auto made = cache.create_sequence(counted(22), {}, {.at_end = true}).value();
+  REQUIRE(cache.commit(made.id, 20));
+  REQUIRE(cache.commit(made.id, 22));
+  CHECK(cache.next_saved_length(made.id).value() == 24);
+  REQUIRE(cache.append(made.id, counted(6)));
+  const auto in_use = cache.statistics().blocks.in_use;
+  REQUIRE(cache.commit(made.id, 24));
+  const auto with_state = cache.statistics().blocks.in_use;
+  CHECK(with_state > in_use);
+  log.fail = true;
+  CHECK_FALSE(cache.commit(made.id, 28));
+  CHECK(cache.describe(made.id)->num_computed_tokens == 24);
+  CHECK(cache.statistics().blocks.in_use == in_use);
+  CHECK(cache.check_invariants() == sound);
+  log.fail = false;
+  REQUIRE(cache.commit(made.id, 28));
+  CHECK(cache.statistics().blocks.in_use == with_state);
+  REQUIRE(cache.release(made.id));
+  CHECK(cache.find_prefix(counted(22)).value() == 20);
 }

@@ -226,6 +226,7 @@ class basic_group_cache {
       detail::report<event_kind::released>(
           state_.events, [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
       detail::groups::attach_blocks_again(state_, s);
+      detail::groups::attach_newest_state(state_, s);
       state_.release_all(s.tables, state_.release_of(s, hint), state_.pool.fence_of(s.steps));
       state_.let_go(s.tail);
       s.pending.clear();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +21,9 @@ class invariant_check {
 
   [[nodiscard]] std::vector<std::string> run() {
     state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record); });
-    state_.pins.for_each([&](const auto& cell) { count_references(cell.record.tables); });
+    state_.pins.for_each([&](const auto& cell) {
+      std::ranges::for_each(cell.record.tables, [&](const group_table& table) { count_references(table.all()); });
+    });
     state_.pool.for_each_free([&](block_id block) { ++times_free_[to_index(block)]; });
     state_.nodes.for_each([&](node_id node, std::uint32_t depth, std::uint32_t num) { check_node(node, depth, num); });
     auto counted = block_counts{};
@@ -45,19 +48,17 @@ class invariant_check {
     }
   }
 
-  void count_references(const group_tables& tables) {
-    for (const auto& table : tables) {
-      for (const auto block : table.all()) {
-        expect(to_index(block) < num_blocks(), "a block table names a block outside the pool", std::int64_t(block));
-        if (to_index(block) < num_blocks()) {
-          ++references_[to_index(block)];
-        }
+  void count_references(std::span<const block_id> blocks) {
+    for (const auto block : blocks) {
+      expect(to_index(block) < num_blocks(), "a block table names a block outside the pool", std::int64_t(block));
+      if (to_index(block) < num_blocks()) {
+        ++references_[to_index(block)];
       }
     }
   }
 
   void check_sequence(const group_sequence& s) {
-    count_references(s.tables);
+    s.for_each_run([&](std::span<const block_id> blocks) { count_references(blocks); });
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       const auto& table = s.tables[g];
       if (!state_.holds_tokens(g)) {

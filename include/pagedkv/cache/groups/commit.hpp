@@ -27,18 +27,27 @@ template <class State>
           (s.saving.every != 0 && num_tokens % s.saving.every == 0));
 }
 
+/// Whether a commit of so many tokens keeps the state until the sequence ends.
+template <class State>
+[[nodiscard]] bool keeps_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
+  return state.group_with_state() != state.num_groups() && s.options.publish && s.saving.at_end &&
+         num_tokens % state.granularity() == 0 && num_tokens >= std::max(s.num_prompt_tokens, std::int64_t{1}) &&
+         num_tokens != end_of_prompt(state, s);
+}
+
 /// The next length after those that are computed at which a commit would save the state; none is the largest number.
 template <class State>
 [[nodiscard]] std::int64_t next_saved_length(const State& state, const group_sequence& s) noexcept {
   constexpr auto none = std::numeric_limits<std::int64_t>::max();
   auto next = none;
   const auto consider = [&](std::int64_t length) {
-    if (length > s.num_computed_tokens && saves_at(state, s, length)) {
+    if (length > s.num_computed_tokens && (saves_at(state, s, length) || keeps_at(state, s, length))) {
       next = std::min(next, length);
     }
   };
   consider(end_of_prompt(state, s));
   consider(s.branch);
+  consider((std::max(s.num_computed_tokens, s.num_prompt_tokens - 1) / state.granularity() + 1) * state.granularity());
   if (s.saving.every != 0) {
     const auto factor = state.granularity() / std::gcd(s.saving.every, state.granularity());
     if (s.saving.every <= (none - s.num_computed_tokens) / factor) {
@@ -98,42 +107,56 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   s.pending.erase(s.pending.begin(), s.pending.begin() + static_cast<std::ptrdiff_t>(num_done * size));
 }
 
-/// Copies a group's state into blocks of `saved`, if there is room. Errors: those of `copy`.
+/// Copies a group's state into these blocks, or, if there are none, into new ones if there is room for them. When the
+/// copy fails, gives them back. Errors: those of `copy`.
 template <class State, class Copy>
-[[nodiscard]] result<void> copy_state(State& state, group_sequence& s, std::size_t g, Copy& copy) noexcept {
+[[nodiscard]] result<void> copy_state(State& state, group_sequence& s, std::size_t g, std::vector<block_id>& to,
+                                      Copy& copy) noexcept {
   const auto size = state.blocks_of_state(g);
-  s.saved.clear();
-  if (state.pool.num_available() < static_cast<std::int64_t>(size)) {
-    return {};
+  if (to.empty()) {
+    if (state.pool.num_available() < static_cast<std::int64_t>(size)) {
+      return {};
+    }
+    to.resize(size, no_block);
+    state.allocate(to);
   }
-  s.saved.resize(size, no_block);
-  state.allocate(s.saved);
   s.pairs.clear();
   for (std::size_t i = 0; i < size; ++i) {
-    s.pairs.push_back({static_cast<std::int32_t>(s.tables[g][i]), static_cast<std::int32_t>(s.saved[i])});
+    s.pairs.push_back({static_cast<std::int32_t>(s.tables[g][i]), static_cast<std::int32_t>(to[i])});
   }
   auto copied = copy(std::span<const block_pair>{s.pairs});
   if (!copied) {
-    state.pool.discard(s.saved);
+    state.pool.discard(to);
+    to.clear();
   }
   return copied;
 }
 
-/// Makes a copied state findable at the sequence's last node, or gives it back.
+/// Makes a copied state findable at a node, or gives it back.
 template <class State>
-void attach_copied_state(State& state, group_sequence& s, std::size_t g, bool wanted) noexcept {
-  const auto node = s.tail.node;
-  if (!wanted || node == no_node || state.nodes.attached(node, g) != no_block) {
-    state.pool.discard(s.saved);
+void attach_copied_state(State& state, const group_sequence& s, std::size_t g, std::vector<block_id>& copied,
+                         node_id node) noexcept {
+  if (node != no_node && state.nodes.attached(node, g) == no_block) {
+    state.nodes.attach_state(node, g, copied);
+    std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
+  }
+  for (auto i = copied.size(); i > 0; --i) {
+    state.release(copied[i - 1], state.release_of(s), state.pool.fence_of(step_set{}));
+  }
+  copied.clear();
+}
+
+/// Makes the newest state of the answer findable, before the sequence ends.
+template <class State>
+void attach_newest_state(State& state, group_sequence& s) noexcept {
+  if (s.newest.empty()) {
     return;
   }
-  state.nodes.attach_state(node, g, s.saved);
-  for (const auto block : s.saved) {
-    state.pool.publish(block);
+  auto node = s.newest_nodes <= s.num_nodes ? s.tail.node : no_node;
+  for (auto left = s.num_nodes; node != no_node && left > s.newest_nodes; --left) {
+    node = state.nodes.parent(node);
   }
-  for (auto i = s.saved.size(); i > 0; --i) {
-    state.release(s.saved[i - 1], state.release_of(s), 0);
-  }
+  attach_copied_state(state, s, state.group_with_state(), s.newest, node);
 }
 
 /// Releases blocks that tokens from `num_tokens` on do not read.
@@ -167,17 +190,21 @@ template <class State, class Copy>
   const bool saves = num_tokens > s.num_computed_tokens && saves_at(state, s, num_tokens);
   const auto with_state = state.group_with_state();
   if (saves) {
-    if (auto copied = copy_state(state, s, with_state, copy); !copied) {
+    if (auto copied = copy_state(state, s, with_state, s.saved, copy); !copied) {
       return copied;
     }
+  } else if (num_tokens > s.num_computed_tokens && keeps_at(state, s, num_tokens)) {
+    if (auto copied = copy_state(state, s, with_state, s.newest, copy); !copied) {
+      return copied;
+    }
+    s.newest_nodes = static_cast<std::size_t>(num_tokens / state.granularity());
   }
   if (s.options.publish) {
     publish_up_to(state, s, num_tokens);
   }
   if (saves && !s.saved.empty()) {
     const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
-    attach_copied_state(state, s, with_state, published);
-    s.saved.clear();
+    attach_copied_state(state, s, with_state, s.saved, published ? s.tail.node : no_node);
   }
   s.num_computed_tokens = num_tokens;
   s.last_access = state.time();

@@ -145,6 +145,7 @@ template <class State>
     }
     s.pairs.reserve(largest + group_list::max_size);
     s.saved.reserve(largest);
+    s.newest.reserve(largest);
     s.pending.reserve(static_cast<std::size_t>(num_tokens + state.granularity()));
     return true;
   };

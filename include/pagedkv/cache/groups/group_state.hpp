@@ -35,6 +35,8 @@ struct state_saving {
   bool at_branches = true;    // where the prompt leaves the cached tokens of groups without state
   bool at_prompt_end = true;  // the last one before the prompt's last token
   std::int64_t every = 0;     // every so many tokens, too; 0: not
+  bool at_end = false;        // the last one of the answer: until the sequence ends, it has a second state, which each
+                              // commit of a multiple overwrites
 };
 
 using group_tables = std::array<group_table, group_list::max_size>;
@@ -60,6 +62,8 @@ struct group_sequence {
   state_saving saving;
   std::vector<block_pair> pairs;  // scratch: blocks to copy
   std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves
+  std::vector<block_id> newest;   // blocks of a state of the answer, which the end of the sequence makes findable
+  std::size_t newest_nodes = 0;   // its length
   timestamp created{};
   timestamp last_access{};
 
@@ -69,6 +73,7 @@ struct group_sequence {
     for (const auto& table : tables) {
       visit(table.all());
     }
+    visit(std::span<const block_id>{newest});
   }
 
   [[nodiscard]] table_usage usage() const noexcept {

@@ -3,6 +3,7 @@
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/core/block_pair.hpp>
 
+#include <algorithm>
 #include <span>
 
 namespace pagedkv::detail::groups {
@@ -18,7 +19,10 @@ void rename_blocks(State& state, std::span<const block_pair> moves, std::span<co
       table.rename(new_id);
     }
   };
-  state.sequences.for_each([&](auto& cell) { rename(cell.record.tables); });
+  state.sequences.for_each([&](auto& cell) {
+    rename(cell.record.tables);
+    std::ranges::transform(cell.record.newest, cell.record.newest.begin(), new_id);
+  });
   state.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
 }
 
