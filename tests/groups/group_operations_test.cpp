@@ -242,3 +242,60 @@ TEST_CASE("a state of the answer that cannot be copied is given back", "[group_c
   REQUIRE(cache.release(made.id));
   CHECK(cache.find_prefix(counted(22)).value() == 20);
 }
+
+TEST_CASE("a batch for groups does what its parts do, one after the other", "[group_cache]") {
+  auto batched = plain{config_of({full, window, state}, 45)};
+  auto single = plain{config_of({full, window, state}, 45)};
+  auto ids = std::array<std::vector<sequence_id>, 2>{};
+  for (auto i = 0; i < 3; ++i) {
+    ids[0].push_back(batched.create(counted(20 + i, 1000 * i)).value());
+    ids[1].push_back(single.create(counted(20 + i, 1000 * i)).value());
+    batched.compute(ids[0].back());
+    single.compute(ids[1].back());
+  }
+  auto num_failed = std::size_t{0};
+  for (auto round = 0; round < 80; ++round) {
+    const auto more = counted(1 + round % 3, round);
+    auto entries = std::vector<batch_entry>{};
+    for (const auto id : ids[0]) {
+      entries.push_back({id, more, batched.cache.describe(id)->num_tokens, round % 2 == 0 ? 3 : 0});
+    }
+    entries.push_back({sequence_id{12345}, more});
+    auto slots = std::vector<slot>(200, slot{77});
+    auto failures = std::vector<batch_failure>(entries.size());
+    const auto done = batched.cache.append_batch(entries, {slots, failures}).value();
+    auto at = std::size_t{0};
+    auto failed = std::size_t{0};
+    for (auto i = std::size_t{0}; i < 3; ++i) {
+      const auto id = ids[1][i];
+      const auto first = single.cache.describe(id)->num_tokens;
+      REQUIRE(single.cache.commit(id, first));
+      const bool fits = single.cache.append(id, more).has_value() &&
+                        (round % 2 != 0 || single.cache.reserve_slots(id, 3).has_value());
+      const auto count = more.size() + (round % 2 == 0 ? 3U : 0U);
+      if (!fits && single.cache.describe(id)->num_tokens != first) {
+        REQUIRE(single.cache.truncate(id, first));  // in a batch, all or nothing
+      }
+      for (auto g = std::size_t{0}; g < 2; ++g) {
+        auto expected = std::vector<slot>(count, skip_slot);
+        REQUIRE((!fits || batched.cache.slot_mapping(g, ids[0][i], first, expected)));
+        CHECK(std::ranges::equal(expected, std::span(slots).subspan(g * done.num_slots + at, count)));
+      }
+      CHECK(batched.cache.describe(ids[0][i])->num_tokens == single.cache.describe(id)->num_tokens);
+      failed += !fits;
+      at += count;
+    }
+    REQUIRE(done.num_failures == failed + 1);
+    CHECK(failures[failed].entry == 3);
+    CHECK(failures[failed].reason.code == error_code::unknown_sequence);
+    CHECK(slots[at] == skip_slot);
+    CHECK(done.num_slots == at + more.size());
+    num_failed += failed;
+    REQUIRE(batched.cache.check_invariants() == sound);
+  }
+  CHECK(num_failed > 0);
+  auto slots = std::vector<slot>(1);
+  const auto one = counted(1);
+  const auto entry = batch_entry{ids[0][0], one};
+  CHECK(batched.cache.append_batch({&entry, 1}, {slots, {}}).error().code == error_code::invalid_argument);
+}

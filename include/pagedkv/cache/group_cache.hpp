@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/append.hpp>
+#include <pagedkv/cache/groups/append_batch.hpp>
 #include <pagedkv/cache/groups/check_invariants.hpp>
 #include <pagedkv/cache/groups/commit.hpp>
 #include <pagedkv/cache/groups/create_sequence.hpp>
@@ -154,10 +155,6 @@ class basic_group_cache {
   /// Extends a sequence; takes a block of a group only when one starts. Copies blocks that others can see, on `on`.
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    if (!run.keys.empty()) {
-      return error{error_code::invalid_argument, "number of keys in a cache with groups",
-                   static_cast<std::int64_t>(run.keys.size()), 0};
-    }
     return extend(id, run, 0, on);
   }
 
@@ -194,6 +191,14 @@ class basic_group_cache {
     return detail::visit_sequence(state_, id, [&](const group_sequence& s) -> result<std::int64_t> {
       return detail::groups::next_saved_length(state_, s);
     });
+  }
+
+  /// Commits, appends and maps slots of every group for a batch under one lock, as `basic_kv_cache::append_batch` does.
+  /// States are saved as by `commit`.
+  [[nodiscard]] result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
+                                                         const group_batch_buffers& out, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::groups::append_batch(state_, entries, out, copier(on));
   }
 
   /// A second sequence on the same blocks, with a copy of the state. Everything must be committed.
@@ -483,7 +488,7 @@ class basic_group_cache {
   [[nodiscard]] result<void> extend(sequence_id id, const token_run& run, std::int64_t num_ahead,
                                     stream on) noexcept {
     return detail::visit_sequence(state_, id, [&](group_sequence& s) {
-      return detail::groups::extend(state_, s, run.tokens, num_ahead, copier(on));
+      return detail::groups::extend(state_, s, run, num_ahead, copier(on));
     });
   }
 

@@ -99,8 +99,13 @@ template <class State, class Copy>
 
 /// Appends tokens, and reserves slots for `num_ahead` more: all or nothing.
 template <class State, class Copy>
-[[nodiscard]] result<void> extend(State& state, group_sequence& s, std::span<const token> tokens,
-                                  std::int64_t num_ahead, Copy&& copy) noexcept {
+[[nodiscard]] result<void> extend(State& state, group_sequence& s, const token_run& run, std::int64_t num_ahead,
+                                  Copy&& copy) noexcept {
+  const auto tokens = run.tokens;
+  if (!run.keys.empty()) {
+    return error{error_code::invalid_argument, "number of keys in a cache with groups",
+                 static_cast<std::int64_t>(run.keys.size()), 0};
+  }
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }

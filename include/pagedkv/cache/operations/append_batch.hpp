@@ -60,8 +60,10 @@ namespace detail {
   return entry.run.tokens.size() + static_cast<std::size_t>(std::max(entry.num_ahead, std::int64_t{0}));
 }
 
-[[nodiscard]] inline result<std::size_t> check_room(std::span<const batch_entry> entries,
-                                                    const batch_buffers& out) noexcept {
+/// The number of slots in a batch, with room for as many of each group, and for failures. Errors: `invalid_argument`.
+[[nodiscard]] inline result<std::size_t> check_room(std::span<const batch_entry> entries, std::span<const slot> slots,
+                                                    std::span<const batch_failure> failures,
+                                                    std::size_t num_groups) noexcept {
   constexpr auto most_ahead = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   auto num_slots = std::size_t{0};
   for (const auto& entry : entries) {
@@ -70,13 +72,13 @@ namespace detail {
     }
     num_slots += num_slots_of(entry);
   }
-  if (out.slots.size() < num_slots) {
-    return error{error_code::invalid_argument, "room for slots of a batch", static_cast<std::int64_t>(out.slots.size()),
-                 static_cast<std::int64_t>(num_slots)};
+  if (slots.size() / num_groups < num_slots) {
+    return error{error_code::invalid_argument, "room for slots of a batch", static_cast<std::int64_t>(slots.size()),
+                 static_cast<std::int64_t>(num_slots * num_groups)};
   }
-  if (out.failures.size() < entries.size()) {
+  if (failures.size() < entries.size()) {
     return error{error_code::invalid_argument, "room for failures of a batch",
-                 static_cast<std::int64_t>(out.failures.size()), static_cast<std::int64_t>(entries.size())};
+                 static_cast<std::int64_t>(failures.size()), static_cast<std::int64_t>(entries.size())};
   }
   return num_slots;
 }
@@ -139,7 +141,7 @@ template <class State, class Extend, class Added>
 template <class State, class Extend>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
                                                  const batch_buffers& out, Extend&& extend) noexcept {
-  const auto num_slots = check_room(entries, out);
+  const auto num_slots = check_room(entries, out.slots, out.failures, 1);
   if (!num_slots) {
     return num_slots.error();
   }
