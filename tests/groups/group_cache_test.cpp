@@ -323,7 +323,7 @@ TEST_CASE("configurations that no cache with groups supports are refused", "[gro
   auto c = group_cache<float32>{config_of({full})};
   CHECK_FALSE(c.create_sequence(counted(4), {.priority = 101}));
   CHECK_FALSE(c.create_sequence(counted(4), {.answer = block_retention{}}));
-  const auto key = prefix_key{};
+  const auto key = prefix_key{.position = 9};
   CHECK_FALSE(c.create_sequence(token_run{counted(4), {&key, 1}}));
   CHECK(c.statistics().num_sequences == 0);
 }

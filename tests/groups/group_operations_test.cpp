@@ -299,3 +299,44 @@ TEST_CASE("a batch for groups does what its parts do, one after the other", "[gr
   const auto entry = batch_entry{ids[0][0], one};
   CHECK(batched.cache.append_batch({&entry, 1}, {slots, {}}).error().code == error_code::invalid_argument);
 }
+
+TEST_CASE("keys part prompts of equal tokens in a cache with groups", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto text = counted(41);
+  const auto key = prefix_key{.position = 18, .value = {1, 2}};
+  const auto other = prefix_key{.position = 18, .value = {1, 3}};
+  const auto late = prefix_key{.position = 30, .value = {4, 4}};
+  const auto made = cache.create_sequence(token_run{std::span(text).first(20), {&key, 1}}).value();
+  REQUIRE(cache.append(made.id, token_run{std::span(text).subspan(20), {&late, 1}}));
+  CHECK(cache.append(made.id, token_run{std::span(text).first(1), {&key, 1}}).error().code ==
+        error_code::invalid_argument);
+  REQUIRE(cache.commit(made.id, 41));
+  const auto found = [&](std::vector<prefix_key> keys) { return cache.find_prefix(token_run{text, keys}).value(); };
+  CHECK(found({key, late}) == 40);
+  CHECK(found({key}) == 28);
+  CHECK(found({other, late}) == 16);
+  CHECK(found({}) == 16);
+  const auto forked = cache.fork(made.id).value();
+  REQUIRE(cache.truncate(forked, 39));
+  REQUIRE(cache.append(forked, std::span(text).subspan(39)));
+  REQUIRE(cache.commit(forked, 41));
+  CHECK(cache.would_fit(token_run{text, {&key, 1}}).value().num_cached_tokens == 28);
+  CHECK(cache.pin(token_run{text, {&other, 1}}).value().num_tokens == 16);
+  CHECK(cache.check_invariants() == sound);
+}
+
+TEST_CASE("hashes that the caller tells find what was published with them", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto text = counted(42);
+  auto hashes = std::vector<std::uint64_t>{};
+  for (auto i = std::uint64_t{1}; i <= 10; ++i) {
+    hashes.push_back(i * 0x1234567);
+  }
+  const auto made = cache.create_sequence(token_run{std::span(text).first(18), {}, hashes}).value();
+  REQUIRE(cache.append(made.id, token_run{std::span(text).subspan(18), {}, hashes}));
+  REQUIRE(cache.commit(made.id, 9));
+  REQUIRE(cache.commit(made.id, 42));
+  CHECK(cache.find_prefix(token_run{text, {}, hashes}).value() == 40);
+  CHECK(cache.find_prefix(text).value() == 0);
+  CHECK(cache.check_invariants() == sound);
+}

@@ -124,7 +124,7 @@ class basic_group_cache {
   [[nodiscard]] const memory_plan& plan() const noexcept { return storage_.plan(); }
 
   /// Starts a sequence with a prompt. Copies blocks that it shares in part, and a saved state, on `on`. Without cached
-  /// tokens, the sequence's state holds anything. Options with ranges, and keys, are refused.
+  /// tokens, the sequence's state holds anything. Options with ranges are refused.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
                                                   const state_saving& saving = {}, stream on = {}) noexcept {
@@ -272,7 +272,7 @@ class basic_group_cache {
   [[nodiscard]] result<std::int64_t> find_prefix(const token_run& run, salt tag = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     const auto found =
-        detail::groups::longest_hit_of_prompt(state_, run.tokens, tag, static_cast<std::int64_t>(run.tokens.size()));
+        detail::groups::longest_hit_of_prompt(state_, run, tag, static_cast<std::int64_t>(run.tokens.size()));
     if (!found) {
       return found.error();
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/groups/parts/hashes.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 
 #include <algorithm>
@@ -102,16 +103,16 @@ template <class State, class Copy>
 [[nodiscard]] result<void> extend(State& state, group_sequence& s, const token_run& run, std::int64_t num_ahead,
                                   Copy&& copy) noexcept {
   const auto tokens = run.tokens;
-  if (!run.keys.empty()) {
-    return error{error_code::invalid_argument, "number of keys in a cache with groups",
-                 static_cast<std::int64_t>(run.keys.size()), 0};
-  }
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }
   if (tokens.empty() && num_ahead == 0) {
     s.last_access = state.time();
     return {};
+  }
+  const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(tokens.size());
+  if (auto checked = check_keys(run.keys, s, num_tokens); !checked) {
+    return checked;
   }
   const auto size = s.pending.size() + tokens.size();
   const auto reserve = [&] {
@@ -120,15 +121,16 @@ template <class State, class Copy>
     }
     return true;
   };
-  if (!with_memory(reserve, false)) {
+  if (!with_memory(reserve, false) || !reserve_keys(s, run.keys) || !reserve_hashes(s, run.hashes)) {
     return error{error_code::out_of_memory, "number of tokens", s.num_tokens};
   }
-  const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(tokens.size());
   if (auto made = make_room(state, s, num_tokens + num_ahead, copy); !made) {
     return made;
   }
   s.pending.insert(s.pending.end(), tokens.begin(), tokens.end());
+  add_keys(s, run.keys);
   s.num_tokens = num_tokens;
+  note_hashes(state, s, run.hashes);
   if (num_ahead != 0) {
     s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);
   }

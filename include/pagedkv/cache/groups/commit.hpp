@@ -94,7 +94,12 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   }
   for (; s.num_nodes < wanted; ++s.num_nodes, ++num_done) {
     const auto tokens = std::span<const token>{s.pending}.subspan(num_done * size, size);
-    const auto node = state.nodes.find_or_add(s.tail, tokens);
+    const auto first = static_cast<std::int64_t>(s.num_nodes * size);
+    const auto keys = keys_between(s.keys, first, first + state.granularity());
+    const auto contents = block_contents{tokens, keys};
+    const auto hash =
+        num_done < s.hashes.size() ? s.hashes[num_done] : state.nodes.index().hash(s.tail.hash, contents);
+    const auto node = state.nodes.find_or_add(s.tail, hash, contents);
     if (node == no_node) {
       break;
     }
@@ -105,6 +110,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
     s.tail = state.nodes.link(node);
   }
   s.pending.erase(s.pending.begin(), s.pending.begin() + static_cast<std::ptrdiff_t>(num_done * size));
+  s.hashes.erase(s.hashes.begin(), s.hashes.begin() + std::ptrdiff_t(std::min(num_done, s.hashes.size())));
 }
 
 /// Copies a group's state into these blocks, or, if there are none, into new ones if there is room for them. When the

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <pagedkv/cache/groups/longest_hit.hpp>
+#include <pagedkv/cache/groups/parts/hashes.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
 #include <pagedkv/cache/operations/parts/prompt_plan.hpp>
+#include <pagedkv/cache/operations/parts/run_facts.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,7 +25,7 @@ class admission_plan {
     }
   }
 
-  /// What a hit uses: shared blocks, and those that are copied.
+  /// Blocks that a hit shares, and those that it copies.
   [[nodiscard]] std::vector<block_id> used() const {
     auto all = shared_;
     all.insert(all.end(), sources_.begin(), sources_.end());
@@ -191,18 +193,16 @@ template <class State, class Copy>
 }
 
 /// Errors: `invalid_argument`.
-[[nodiscard]] inline result<void> check_prompt(const token_run& prompt, const sequence_options& options) noexcept {
+template <class Sequence>
+[[nodiscard]] result<void> check_prompt(const Sequence& empty, const token_run& prompt,
+                                        const sequence_options& options) noexcept {
   if (!is_valid(options)) {
     return invalid_option(options);
   }
   if (has_ranges(options)) {
     return error{error_code::invalid_argument, "sequence_options.ranges or .answer in a cache with groups"};
   }
-  if (!prompt.keys.empty()) {
-    return error{error_code::invalid_argument, "number of keys in a cache with groups",
-                 static_cast<std::int64_t>(prompt.keys.size()), 0};
-  }
-  return {};
+  return check_keys(prompt.keys, empty, static_cast<std::int64_t>(prompt.tokens.size()));
 }
 
 /// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
@@ -211,17 +211,21 @@ template <class State, class Copy>
 [[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
                                            const sequence_options& options, const state_saving& saving,
                                            Copy&& copy) noexcept {
-  if (auto checked = check_prompt(prompt, options); !checked) {
+  s.num_tokens = 0;
+  s.keys.clear();
+  s.hashes.clear();
+  if (auto checked = check_prompt(s, prompt, options); !checked) {
     return checked;
   }
   if (saving.every < 0) {
     return error{error_code::invalid_argument, "state_saving.every", saving.every, 0};
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
-  if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens))) {
+  if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens)) || !reserve_keys(s, prompt.keys) ||
+      !reserve_hashes(s, prompt.hashes)) {
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
-  auto found = longest_hit_of_prompt(state, prompt.tokens, options.salt, options.max_cached_tokens);
+  auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();
   }
@@ -238,6 +242,8 @@ template <class State, class Copy>
     return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit) : reason;
   }
   state.hold(s.tail);
+  add_keys(s, prompt.keys);
+  note_hashes(state, s, prompt.hashes);
   s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
   s.branch = known > s.num_cached_tokens ? known : 0;

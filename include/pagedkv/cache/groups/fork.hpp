@@ -36,7 +36,9 @@ template <class State, class Copy>
     }
     to.tables[g].clear();
   }
-  if (!reserve_room(state, to, static_cast<std::int64_t>(from.pending.size()))) {
+  to.keys.clear();
+  if (!reserve_room(state, to, static_cast<std::int64_t>(from.pending.size())) || !reserve_keys(to, from.keys) ||
+      !reserve_hashes(to, from.hashes)) {
     return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
   }
   if (const auto available = state.pool.num_available(); static_cast<std::int64_t>(num_state) > available) {
@@ -73,6 +75,8 @@ template <class State, class Copy>
     }
   }
   to.pending.assign(from.pending.begin(), from.pending.end());
+  add_keys(to, from.keys);
+  to.hashes.assign(from.hashes.begin(), from.hashes.end());
   to.num_nodes = from.num_nodes;
   to.tail = from.tail;
   state.hold(to.tail);

@@ -62,15 +62,19 @@ class group_nodes {
     return match_chain(index_, from, run, granularity, max_nodes, no_leases{}, found);
   }
 
-  /// The node of these tokens after `before`, made if it is new; `no_node` when there are no more.
-  [[nodiscard]] node_id find_or_add(const link_type& before, std::span<const token> tokens) noexcept {
-    const auto hash = index_.hash(before.hash, tokens);
-    if (const auto known = index_.find(before, hash, tokens, no_leases{}); known != no_node || vacant_.empty()) {
+  /// The node of these contents after `before`, made if it is new; `no_node` when there are no more, or no memory for
+  /// keys. `hash` is theirs, chained.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
+                                    const block_contents& contents) noexcept {
+    if (const auto known = index_.find(before, hash, contents, no_leases{}); known != no_node || vacant_.empty()) {
       return known;
     }
     const auto added = vacant_.back();
+    if (!contents.keys.empty() && !index_.assign_keys(added, contents.keys)) {
+      return no_node;
+    }
     vacant_.pop_back();
-    copy_run(tokens, index_.tokens(added));
+    copy_run(contents.tokens, index_.tokens(added));
     index_.publish_first(added, before, hash);
     auto& here = at(added);
     here = {};
@@ -84,6 +88,10 @@ class group_nodes {
       above.first_child = added;
     }
     return added;
+  }
+
+  [[nodiscard]] node_id find_or_add(const link_type& before, const block_contents& contents) noexcept {
+    return find_or_add(before, index_.hash(before.hash, contents), contents);
   }
 
   void hold(node_id node) noexcept { ++at(node).holders; }

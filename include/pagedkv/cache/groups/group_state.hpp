@@ -49,6 +49,8 @@ struct group_sequence {
   group_tables tables;         // of a state group: the blocks of the sequence's own state
   std::vector<token> pending;  // those behind the published nodes
   std::size_t num_nodes = 0;   // published, from the start
+  std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
+  std::vector<std::uint64_t> hashes;  // that the caller told, of the nodes behind the published ones
   node_link<node_id> tail;     // link that the next node continues
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace pagedkv::detail::groups {
@@ -89,14 +89,14 @@ class hit_search {
 
 /// The longest hit of at most so many tokens. Errors: `out_of_memory`.
 template <class State>
-[[nodiscard]] result<hit> longest_hit(const State& state, std::span<const token> tokens, salt tag,
+[[nodiscard]] result<hit> longest_hit(const State& state, const token_run& run, salt tag,
                                       std::int64_t most) noexcept {
-  const auto num_tokens = static_cast<std::int64_t>(tokens.size());
+  const auto num_tokens = static_cast<std::int64_t>(run.tokens.size());
   const auto max_nodes = static_cast<std::size_t>(std::min(most, num_tokens) / state.granularity());
   const auto search = [&]() -> result<hit> {
     auto found = hit{};
     found.path.reserve(max_nodes);
-    state.nodes.match(state.nodes.root(tag), tokens, static_cast<std::size_t>(state.granularity()), max_nodes,
+    state.nodes.match(state.nodes.root(tag), run, static_cast<std::size_t>(state.granularity()), max_nodes,
                       [&](node_id node) { found.path.push_back(node); });
     const auto searched = hit_search{state, found.path};
     found.num_without_states = searched.longest(found.path.size(), false);
@@ -108,9 +108,10 @@ template <class State>
 
 /// Of a prompt, whose last token is left to compute.
 template <class State>
-[[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, std::span<const token> prompt, salt tag,
+[[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, const token_run& prompt, salt tag,
                                                 std::int64_t most) noexcept {
-  return longest_hit(state, prompt.first(prompt.size() - (prompt.empty() ? 0 : 1)), tag, most);
+  const auto num_tokens = static_cast<std::int64_t>(prompt.tokens.size());
+  return longest_hit(state, prompt, tag, std::min(most, std::max(num_tokens, std::int64_t{1}) - 1));
 }
 
 }  // namespace pagedkv::detail::groups

@@ -13,9 +13,9 @@ namespace pagedkv::detail::groups {
 
 /// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.
 template <class State>
-[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, std::span<const token> tokens,
+[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run,
                                        salt tag) noexcept {
-  const auto found = longest_hit(state, tokens, tag, static_cast<std::int64_t>(tokens.size()));
+  const auto found = longest_hit(state, run, tag, static_cast<std::int64_t>(run.tokens.size()));
   if (!found) {
     return found.error();
   }
@@ -62,7 +62,7 @@ template <class State>
 [[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
   auto length = std::int64_t{0};
   const auto made = make_record(state.pins, "number of pins", [&](group_pin& p) -> result<void> {
-    const auto pinned = pin(state, p, run.tokens, tag);
+    const auto pinned = pin(state, p, run, tag);
     if (!pinned) {
       return pinned.error();
     }

@@ -81,6 +81,8 @@ template <class State>
   }
   if (num_tokens < s.num_tokens) {
     unpublish_to(state, s, num_tokens);
+    s.hashes.clear();
+    s.keys.resize(keys_between(s.keys, 0, num_tokens).size());
   }
   s.num_reserved = 0;
   s.num_tokens = num_tokens;

@@ -30,10 +30,10 @@ template <class State>
   if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
     return error{error_code::limit_reached, "number of sequences", capacity, capacity};
   }
-  if (const auto checked = check_prompt(prompt, options); !checked) {
+  if (const auto checked = check_prompt(sequence{}, prompt, options); !checked) {
     return checked.error();
   }
-  const auto found = longest_hit_of_prompt(state, prompt.tokens, options.salt, options.max_cached_tokens);
+  const auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();
   }
@@ -53,7 +53,7 @@ template <class State>
 template <class State>
 [[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
   return [&, tag] {
-    const auto found = longest_hit_of_prompt(state, prompt.tokens, tag, std::ssize(prompt.tokens));
+    const auto found = longest_hit_of_prompt(state, prompt, tag, std::ssize(prompt.tokens));
     if (!found || found->num_nodes == 0) {
       return std::vector<block_id>{};
     }

@@ -22,8 +22,8 @@ namespace pagedkv::detail {
 }
 
 /// Errors: `invalid_argument` for keys out of order, before the end of a sequence or its last key, or not before `end`.
-[[nodiscard]] inline result<void> check_keys(std::span<const prefix_key> keys, const sequence& s,
-                                             std::int64_t end) noexcept {
+template <class Sequence>
+[[nodiscard]] result<void> check_keys(std::span<const prefix_key> keys, const Sequence& s, std::int64_t end) noexcept {
   auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
   for (const auto& key : keys) {
     if (key.position < least || key.position >= end) {
@@ -35,7 +35,8 @@ namespace pagedkv::detail {
 }
 
 /// Room for keys, so that adding them does not allocate. False when memory is exhausted.
-[[nodiscard]] inline bool reserve_keys(sequence& s, std::span<const prefix_key> keys) noexcept {
+template <class Sequence>
+[[nodiscard]] bool reserve_keys(Sequence& s, std::span<const prefix_key> keys) noexcept {
   const auto reserve = [&] {
     if (const auto size = s.keys.size() + keys.size(); size > s.keys.capacity()) {
       s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
@@ -46,7 +47,8 @@ namespace pagedkv::detail {
 }
 
 /// Adds keys, with room for them.
-inline void add_keys(sequence& s, std::span<const prefix_key> keys) noexcept {
+template <class Sequence>
+void add_keys(Sequence& s, std::span<const prefix_key> keys) noexcept {
   for (const auto& key : keys) {
     s.keys.push_back(key);
   }
