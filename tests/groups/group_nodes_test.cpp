@@ -299,3 +299,22 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
   CHECK(found() == 0);
   CHECK(nodes.num_alive() == 0);
 }
+
+TEST_CASE("a place that loses its last block is retracted from its start", "[group_nodes]") {
+  constexpr auto wide_blocks = std::array<std::int32_t, 1>{2};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{num_nodes, num_blocks, granularity, 7, wide_blocks};
+  const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
+  const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
+  nodes.hold(lower);
+  nodes.attach(upper, 0, block_id{5});
+  nodes.attach(lower, 0, block_id{6});  // holds the upper node's tokens, too
+  nodes.announce(upper);
+  nodes.announce(lower);
+  auto retracted = std::set<node_id>{};
+  const auto none = [](block_id) { FAIL("there is no other block"); };
+  const auto note = [&](node_id node) { CHECK(retracted.insert(node).second); };
+  nodes.detach(block_id{5}, true, none, note);
+  CHECK(retracted.empty());
+  nodes.detach(block_id{6}, true, none, note);
+  CHECK(retracted == std::set{upper, lower});
+}

@@ -138,6 +138,23 @@ class group_nodes {
     return is_attached(block) ? static_cast<std::int64_t>(depth(deepest(block)) + 1) * granularity : 0;
   }
 
+  /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
+  template <class Visit>
+  void walk_below(node_id top, Visit&& visit) const noexcept {
+    for (auto id = top;;) {
+      if (visit(id) && at(id).first_child != no_node) {
+        id = at(id).first_child;
+        continue;
+      }
+      while (id != top && at(id).next == no_node) {
+        id = parent(id);
+      }
+      if (id == top) {
+        return;
+      }
+      id = at(id).next;
+    }
+  }
   /// Whether this node or one below it, in the same place, has a block of the group: that one holds the place from its
   /// start.
   [[nodiscard]] bool holds_place(node_id top, std::size_t group) const noexcept {
@@ -194,6 +211,7 @@ class group_nodes {
     of(block) = {};
     if (is_whole) {
       if (!holds_place(top, group)) {
+        top = first_lost(top, group);
         for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
       }
       retract(top, group, retracted);
@@ -282,23 +300,6 @@ class group_nodes {
     }
   }
 
-  /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
-  template <class Visit>
-  void walk_below(node_id top, Visit&& visit) const noexcept {
-    for (auto id = top;;) {
-      if (visit(id) && at(id).first_child != no_node) {
-        id = at(id).first_child;
-        continue;
-      }
-      while (id != top && at(id).next == no_node) {
-        id = parent(id);
-      }
-      if (id == top) {
-        return;
-      }
-      id = at(id).next;
-    }
-  }
   template <class Visit>
   void for_each_below(node_id top, Visit&& visit) const noexcept {
     walk_below(top, [&](node_id node) {
@@ -309,6 +310,16 @@ class group_nodes {
 
   [[nodiscard]] std::uint32_t place_of(node_id node, std::size_t group) const noexcept {
     return at(node).depth / static_cast<std::uint32_t>(nodes_per_block_[group]);
+  }
+
+  /// The first node of a place that has lost its last block with this one: those before it were held by that block, too.
+  [[nodiscard]] node_id first_lost(node_id node, std::size_t group) const noexcept {
+    for (auto above = parent(node);
+         above != no_node && place_of(above, group) == place_of(node, group) && !holds_place(above, group);
+         above = parent(above)) {
+      node = above;
+    }
+    return node;
   }
 
   /// Withdraws the announcement of nodes that hits can no longer pass because this place lost a block.

@@ -124,7 +124,6 @@ class group_state {
         pins(config.max_sequences),
         events(std::move(stream)) {
     useless_.reserve(static_cast<std::size_t>(config.num_blocks));
-    unannounced_.reserve(static_cast<std::size_t>(num_nodes(valid, planned)));
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
@@ -226,29 +225,24 @@ class group_state {
     return refused;
   }
 
-  /// Reports the nodes of a chain up to `last` that hits can reach again or for the first time. Requires that they have
-  /// blocks of all groups that every hit needs.
+  /// Reports the nodes of a chain up to `last`, and those that continue them, which hits can reach now and could not
+  /// before. Requires that the chain has blocks of all groups that every hit needs.
   void announce_up_to(node_id last, salt tag) noexcept {
-    for (; last != no_node && !nodes.is_announced(last); last = nodes.parent(last)) {
-      unannounced_.push_back(last);
+    if (last == no_node || nodes.is_announced(last)) {
+      return;
     }
-    for (; !unannounced_.empty(); unannounced_.pop_back()) {
-      const auto node = unannounced_.back();
-      nodes.announce(node);
-      detail::report<event_kind::stored>(events, [&] {
-        const auto before = nodes.parent(node);
-        const auto contents = nodes.index().contents(node);
-        return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
-                           .origin = block_id{static_cast<std::int32_t>(before)},
-                           .hash = nodes.link(node).hash,
-                           .parent_hash = before == no_node ? nodes.root(tag).hash : nodes.link(before).hash,
-                           .tokens = contents.tokens,
-                           .keys = contents.keys,
-                           .salt = tag,
-                           .group = static_cast<std::int32_t>(anchor()),
-                           .layers = group(anchor()).kind};
-      });
+    for (auto above = nodes.parent(last); above != no_node && !nodes.is_announced(above); above = nodes.parent(above)) {
+      last = above;
     }
+    nodes.walk_below(last, [&](node_id node) {
+      if (!is_reachable(node)) {
+        return false;
+      }
+      if (!nodes.is_announced(node)) {
+        announce(node, tag);
+      }
+      return true;
+    });
   }
 
   /// Gives back one reference. A block that no hit can find any more is freed with its last one.
@@ -373,6 +367,33 @@ class group_state {
   [[no_unique_address]] Events events;
 
  private:
+  /// Whether hits that reach the node before this one can go on to its end.
+  [[nodiscard]] bool is_reachable(node_id node) const noexcept {
+    const auto above = nodes.parent(node);
+    auto reachable = above == no_node || nodes.is_announced(above);
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      reachable = reachable && (!is_whole(g) || nodes.holds_place(node, g));
+    }
+    return reachable;
+  }
+
+  void announce(node_id node, salt tag) noexcept {
+    nodes.announce(node);
+    detail::report<event_kind::stored>(events, [&] {
+      const auto before = nodes.parent(node);
+      const auto contents = nodes.index().contents(node);
+      return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
+                         .origin = block_id{static_cast<std::int32_t>(before)},
+                         .hash = nodes.link(node).hash,
+                         .parent_hash = before == no_node ? nodes.root(tag).hash : nodes.link(before).hash,
+                         .tokens = contents.tokens,
+                         .keys = contents.keys,
+                         .salt = tag,
+                         .group = static_cast<std::int32_t>(anchor()),
+                         .layers = group(anchor()).kind};
+    });
+  }
+
   void report_eviction(node_id node) noexcept {
     detail::report<event_kind::evicted>(events, [&] {
       return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
@@ -405,7 +426,6 @@ class group_state {
   }
 
   std::vector<block_id> useless_;     // each of them referenced; room for every block
-  std::vector<node_id> unannounced_;  // room for every node
 };
 
 }  // namespace pagedkv
