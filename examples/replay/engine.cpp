@@ -1,8 +1,12 @@
 #include "engine_parts.hpp"
+#include "options.hpp"
 
 namespace pagedkv::replay {
 
 std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config, const event_log& log) {
+  if (chosen.host_blocks != 0) {
+    return make_engine_with_tiers(chosen, config, log);
+  }
   for (const auto make : {make_engine_in<0>, make_engine_in<1>, make_engine_in<2>, make_engine_in<3>}) {
     if (auto made = make(chosen, config, log)) {
       return made;

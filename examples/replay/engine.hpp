@@ -6,6 +6,7 @@
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/requests/request.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,11 @@
 namespace pagedkv::replay {
 
 struct options;
+
+struct named_tier {
+  std::string name;
+  tier_statistics counts;
+};
 
 /// A cache with a request tracker over it, their policies hidden: an engine fixes them at compile time, this program
 /// lets its user choose. Operations are those of the same name there.
@@ -40,6 +46,9 @@ class engine {
   [[nodiscard]] virtual cache_statistics statistics() = 0;
   [[nodiscard]] virtual memory_profile memory() = 0;
   [[nodiscard]] virtual std::vector<std::string> check_invariants() = 0;
+
+  /// Behind the device, the fastest first, after all their transfers have ended.
+  [[nodiscard]] virtual std::vector<named_tier> tiers() { return {}; }
 
   /// Whether `check_invariants` may be called while other threads are at work.
   [[nodiscard]] virtual bool can_check_any_time() const = 0;

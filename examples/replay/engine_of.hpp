@@ -11,13 +11,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace pagedkv::replay {
 
 template <class Cache>
-class engine_of final : public engine {
+class engine_of : public engine {
  public:
-  engine_of(const cache_config& config, const event_log& log) : cache_(config, log), tracker_(cache_) {}
+  template <class... Arguments>
+  explicit engine_of(Arguments&&... of_cache) : cache_(std::forward<Arguments>(of_cache)...), tracker_(cache_) {}
 
   void advance_time(timestamp now) override { cache_.advance_time(now); }
   result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens); }
@@ -49,6 +51,9 @@ class engine_of final : public engine {
   bool can_check_any_time() const override {
     return !std::is_same_v<typename Cache::locking_type::cache_mutex, no_mutex>;
   }
+
+ protected:
+  [[nodiscard]] Cache& cache() { return cache_; }
 
  private:
   Cache cache_;

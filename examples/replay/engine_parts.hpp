@@ -9,6 +9,9 @@ namespace pagedkv::replay {
 /// Engines are compiled in parts, side by side, each with some of the locking policies: part `i` in engine_<i>.cpp.
 inline constexpr auto num_engine_parts = std::size_t{4};
 
+/// An engine whose cache has the chosen tiers.
+std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cache_config& config, const event_log& log);
+
 /// See `make_engine`; null where the chosen locking policy is in another part.
 template <std::size_t Part>
 std::unique_ptr<engine> make_engine_in(const options& chosen, const cache_config& config, const event_log& log);

@@ -13,9 +13,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <limits>
 
 namespace pagedkv::replay {
 
@@ -29,6 +32,14 @@ constexpr auto status_without_plot = 3;
 [[nodiscard]] std::int32_t default_num_blocks(const workload& work) {
   const auto tenth = (work.num_distinct_blocks + 9) / 10;
   return static_cast<std::int32_t>(std::max(tenth, static_cast<std::int64_t>(work.longest_prompt) + 1));
+}
+
+/// Of the device and host memory; all that there can be, if there are tiers behind these.
+[[nodiscard]] std::int32_t num_blocks_of_all_tiers(const workload& work, const options& chosen) {
+  const auto kept = std::int64_t{chosen.blocks.front()} + chosen.host_blocks;
+  const auto slower = chosen.file.empty() && chosen.remote.empty() ? 0 : work.num_distinct_blocks;
+  return static_cast<std::int32_t>(
+      std::min(kept + slower, std::int64_t{std::numeric_limits<std::int32_t>::max()}));
 }
 
 [[nodiscard]] cache_config config_for(const workload& work, const options& chosen) {
@@ -81,7 +92,7 @@ void report(const outcome& found, const workload& work, const options& chosen, s
     auto shown = progress{work.requests.size()};
     found = run(*served, work, chosen, shown);
   }
-  found.bound_hits = support::bound_of(support::prefix_trace{work.requests}, chosen.blocks.front()).hits;
+  found.bound_hits = support::bound_of(support::prefix_trace{work.requests}, num_blocks_of_all_tiers(work, chosen)).hits;
   log.flush();
   report(found, work, chosen, json);
   return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -92,7 +92,33 @@ parsed_options parse_options(int argc, const char* const* argv) {
       app.add_option("--log", chosen.log,
                      "write what the cache does, a line for each event, to this file, or to standard error if it is -")
           ->check(not_empty);
-  for (auto* const of_one_replay : {block_size, eviction, locking, element, concurrency, decode, log}) {
+  auto* const host_blocks =
+      app.add_option("--host-blocks", chosen.host_blocks,
+                     "records in host memory, which keep what the device evicts; with one thread and float16")
+          ->check(positive);
+  auto* const file = app.add_option("--file", chosen.file, "a file behind host memory, and its bytes, such as /disk/kv:64G")
+                         ->type_name("PATH:SIZE")
+                         ->check(not_empty)
+                         ->needs(host_blocks);
+  auto* const remote =
+      app.add_option("--remote", chosen.remote, "a Valkey or Redis store behind that, such as redis://127.0.0.1:6379")
+          ->type_name("URL")
+          ->check(not_empty)
+          ->needs(host_blocks);
+  auto* const write = app.add_option("--write-policy", chosen.write_policy, "when blocks are written to tiers")
+                          ->check(CLI::IsMember({"on_eviction", "through", "through_hits"}))
+                          ->capture_default_str()
+                          ->needs(host_blocks);
+  auto* const exclusive =
+      app.add_flag("--exclusive", chosen.exclusive, "host memory gives up what the device has")->needs(host_blocks);
+  auto* const prefetch =
+      app.add_option("--prefetch", chosen.prefetch,
+                     "what a request waits for: best_effort, complete, or a deadline in milliseconds")
+          ->check(CLI::IsMember({"best_effort", "complete"}) | CLI::Range(0, 60'000))
+          ->capture_default_str()
+          ->needs(host_blocks);
+  for (auto* const of_one_replay : {host_blocks, file, remote, write, exclusive, prefetch, block_size, eviction,
+                                    locking, element, concurrency, decode, log}) {
     of_one_replay->excludes(compare);
   }
 

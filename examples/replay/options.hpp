@@ -20,6 +20,12 @@ struct options {
   std::int32_t num_threads = 1;
   std::int32_t concurrency = 1;  // requests alive at once
   bool decode = false;
+  std::int32_t host_blocks = 0;  // records in host memory; 0: no tiers
+  std::string file;              // path and size of a file; empty: none
+  std::string remote;            // URL of a store; empty: none
+  std::string write_policy = "on_eviction";
+  bool exclusive = false;
+  std::string prefetch = "complete";
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   std::string json;                   // empty: none; "-": standard output
   std::string log;                    // empty: none; "-": standard error

@@ -287,6 +287,7 @@ outcome run(engine& served, const workload& work, const options& chosen, progres
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   found.cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   found.at_end = served.statistics();
+  found.tiers = served.tiers();
   found.memory = served.memory();
   shared.collected.raise_peak(found.at_end.blocks);
   found.peak.in_use = found.at_end.peak_in_use;

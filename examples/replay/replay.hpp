@@ -25,6 +25,7 @@ struct outcome {
   std::int64_t unfilled_slots = 0;    // of these, behind the last token
   block_counts peak;                  // of each state on its own
   cache_statistics at_end;
+  std::vector<named_tier> tiers;
   memory_profile memory;
   std::int64_t num_violations = 0;
   std::vector<std::string> violations;  // a sentence for each of the first few
@@ -33,6 +34,14 @@ struct outcome {
 
   [[nodiscard]] std::int64_t blocks_in_use_at_end() const noexcept {
     return at_end.blocks.in_use + at_end.blocks.retiring;
+  }
+  /// Blocks in prompts that the device, or a tier behind it, had.
+  [[nodiscard]] std::int64_t all_hits() const noexcept {
+    auto sum = at_end.hit_blocks;
+    for (const auto& tier : tiers) {
+      sum += tier.counts.hit_blocks;
+    }
+    return sum;
   }
   [[nodiscard]] bool good() const noexcept { return blocks_in_use_at_end() == 0 && num_violations == 0; }
 };

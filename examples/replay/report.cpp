@@ -16,7 +16,7 @@ namespace {
 }
 
 [[nodiscard]] double hit_ratio(const outcome& found) {
-  return ratio(static_cast<double>(found.at_end.hit_blocks), found.num_references);
+  return ratio(static_cast<double>(found.all_hits()), found.num_references);
 }
 
 [[nodiscard]] double bound_hit_ratio(const outcome& found) {
@@ -45,6 +45,20 @@ void print_row(const char* name, const Value& value, const std::string& remark =
       {"free", counts.free}, {"in_use", counts.in_use}, {"evictable", counts.evictable}, {"retiring", counts.retiring}};
 }
 
+[[nodiscard]] nlohmann::ordered_json by_tier(const outcome& found) {
+  auto all = nlohmann::ordered_json::object();
+  for (const auto& [name, counts] : found.tiers) {
+    all[name] = {{"places", counts.num_places},          {"records", counts.num_records},
+                 {"hit_blocks", counts.hit_blocks},      {"written", counts.written},
+                 {"adopted", counts.adopted},            {"loaded_into", counts.loaded_into},
+                 {"evictions", counts.evictions},        {"dropped", counts.dropped},
+                 {"lost_writes", counts.lost_writes},    {"loads", counts.loads},
+                 {"missing_loads", counts.missing_loads}, {"failed_loads", counts.failed_loads},
+                 {"refused_loads", counts.refused_loads}};
+  }
+  return all;
+}
+
 }  // namespace
 
 void print_table(const outcome& found, const workload& work, const options& chosen) {
@@ -55,7 +69,16 @@ void print_table(const outcome& found, const workload& work, const options& chos
   print_row("  refused", found.refused_requests, "no room for the prompt");
   print_row("  failed", found.failed_requests, "no room for an output token");
   print_row("block references", found.num_references, fmt::format("of {} tokens each", work.block_size));
-  print_row("  prefix hits", at_end.hit_blocks, fmt::format("{:.4f} of the references", hit_ratio(found)));
+  print_row("  prefix hits", found.all_hits(), fmt::format("{:.4f} of the references", hit_ratio(found)));
+  if (!found.tiers.empty()) {
+    print_row("    device", at_end.hit_blocks);
+  }
+  for (const auto& [name, counts] : found.tiers) {
+    print_row(fmt::format("    {}", name).c_str(), counts.hit_blocks,
+              fmt::format("{} records; {} written, {} lost, {} evicted, {} loads failed", counts.num_records,
+                          counts.written, counts.lost_writes, counts.evictions,
+                          counts.failed_loads + counts.missing_loads + counts.refused_loads));
+  }
   print_row("  bound", found.bound_hits, fmt::format("{:.4f}, which no eviction passes", bound_hit_ratio(found)));
   print_row("output tokens", found.output_tokens);
   print_row("evictions", at_end.evictions, "blocks");
@@ -79,7 +102,9 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
   const auto report = nlohmann::ordered_json{
       {"requests", found.num_requests},
       {"block_references", found.num_references},
-      {"hit_blocks", at_end.hit_blocks},
+      {"hit_blocks", found.all_hits()},
+      {"device_hit_blocks", at_end.hit_blocks},
+      {"tiers", by_tier(found)},
       {"hit_ratio", hit_ratio(found)},
       {"bound_hit_ratio", bound_hit_ratio(found)},
       {"evictions", at_end.evictions},

@@ -32,6 +32,53 @@ class DeviceCache(unittest.TestCase):
         self.assertEqual(done.stdout, "48 of 64 tokens were cached; the key of token 40 is 40\n")
 
 
+class Tiers(TemporaryFolder):
+    """Host memory of 10 times the device, written through, holds as many distinct blocks as a device that large."""
+
+    def check_tier(self, counts):
+        came = counts["written"] + counts["adopted"] + counts["loaded_into"]
+        self.assertEqual(came, counts["records"] + counts["evictions"] + counts["dropped"])
+
+    def check_trace(self, name, blocks):
+        trace = TRACE.with_name(name)
+        if not trace.exists():
+            self.skipTest(f"{trace} is missing")
+        tiered = replay("--trace", trace, "--blocks", blocks, "--host-blocks", 10 * blocks, "--write-policy", "through")
+        large = replay("--trace", trace, "--blocks", 10 * blocks)
+        self.assertEqual((tiered["refused_requests"], large["refused_requests"]), (0, 0))
+        self.assertAlmostEqual(tiered["hit_ratio"], large["hit_ratio"], delta=0.001)
+        host = tiered["tiers"]["host"]
+        self.assertEqual(tiered["hit_blocks"], tiered["device_hit_blocks"] + host["hit_blocks"])
+        self.assertEqual(host["lost_writes"], 0)
+        self.check_tier(host)
+
+    def test_conversations(self):
+        self.check_trace("conversation_trace.jsonl", 1000)
+
+    def test_agents(self):
+        self.check_trace("coding_agents.jsonl", 1300)
+
+    def test_files_serve_a_second_run(self):
+        file = f"{self.folder / 'records'}:64M"
+        arguments = ["--limit", 200, "--blocks", 300, "--host-blocks", 300, "--file", file]
+        first = run(*arguments, "--json", "-")
+        if first.returncode and "liburing" in first.stderr:
+            self.skipTest(first.stderr)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        counts = json.loads(first.stdout)["tiers"]["file_tier"]
+        self.assertGreater(counts["written"], 0)
+        self.check_tier(counts)
+        second = replay(*arguments)["tiers"]["file_tier"]
+        self.assertGreater(second["adopted"], 0)
+        self.assertGreater(second["hit_blocks"], 0)
+        self.check_tier(second)
+
+    def test_refuses_options_without_host_memory(self):
+        self.assertEqual(run("--file", "x:1M").returncode, 2)
+        self.assertEqual(run("--host-blocks", 10, "--locking", "rw_lock").returncode, 2)
+        self.assertEqual(run("--host-blocks", 10, "--file", "x").returncode, 2)
+
+
 class EngineStep(unittest.TestCase):
     def test_answers_are_those_without_a_cache(self):
         done = subprocess.run([EXAMPLES / "engine_step"], capture_output=True, text=True)

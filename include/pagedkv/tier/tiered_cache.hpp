@@ -230,35 +230,30 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::append(id, next, on);
-    flush(on);
-    return done;
+    const auto saving = victims_saved{store_, on};
+    return device::append(id, next, on);
   }
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::append(id, run, on);
-    flush(on);
-    return done;
+    const auto saving = victims_saved{store_, on};
+    return device::append(id, run, on);
   }
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::reserve_slots(id, num_ahead, on);
-    flush(on);
-    return done;
+    const auto saving = victims_saved{store_, on};
+    return device::reserve_slots(id, num_ahead, on);
   }
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::append_batch(entries, out, on);
-    flush(on);
-    return done;
+    const auto saving = victims_saved{store_, on};
+    return device::append_batch(entries, out, on);
   }
   /// As `kv_cache::commit`; what is written through is copied on `on`.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::commit(id, num_tokens);
-    flush(on);
-    return done;
+    const auto saving = victims_saved{store_, on};
+    return device::commit(id, num_tokens);
   }
 
   /// As `kv_cache::drop_before`, but keeps the last full block that was committed, which the next one continues.
@@ -400,6 +395,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                                             !locking_type::family::concurrent,
                                         no_mutex, std::mutex>;
 
+  /// Flushes at the end of an operation, whose result is then returned without a copy.
+  struct [[nodiscard]] victims_saved {
+    store_type& store;
+    const stream& on;
+
+    ~victims_saved() {
+      if (store.has_pending()) [[unlikely]] {
+        store.flush(on);
+      }
+    }
+  };
+
   /// Nodes that a sequence waits for, each held.
   struct sequence_load {
     std::size_t first = 0;  // block of the sequence
@@ -426,12 +433,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] std::size_t most_blocks(std::int64_t num_tokens, std::size_t first) const noexcept {
     const auto most = std::max(num_tokens - 1, std::int64_t{0}) / block_size();
     return static_cast<std::size_t>(std::max(most - static_cast<std::int64_t>(first), std::int64_t{0}));
-  }
-
-  void flush(stream on) noexcept {
-    if (store_.has_pending()) [[unlikely]] {
-      store_.flush(on);
-    }
   }
 
   /// Takes from the tiers what continues a new sequence's device blocks.
