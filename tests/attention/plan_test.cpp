@@ -356,6 +356,32 @@ TEST_CASE("prefixes are shared only where that saves time", "[attention_plan]") 
   CHECK(planner.prefixes().empty());
 }
 
+TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan]") {
+  // As `attention_shape_on` sets them for 16-bit numbers and an H200, where these batches were measured.
+  auto shape = sharing_shape(64, 1056);
+  shape.num_kv_heads = 8;
+  shape.prefix_shares = 264;
+  shape.prefix_costs = {.tile = 6, .launch = 72};
+  const auto shares = [&](std::size_t rows, std::int32_t shared, std::int32_t own) {
+    auto planner = attention_planner(shape);
+    const auto batch = rows_of_documents(std::vector<std::int32_t>(rows, shared + own),
+                                         std::vector<std::int32_t>(rows, 0), std::vector<std::int32_t>(rows, shared));
+    REQUIRE(planner.plan(batch.batch()));
+    return !planner.prefixes().empty();
+  };
+  CHECK(shares(64, 16384, 512));
+  CHECK(shares(16, 16384, 512));
+  CHECK_FALSE(shares(6, 16384, 512));
+  CHECK_FALSE(shares(64, 2048, 2048));
+  CHECK_FALSE(shares(64, 512, 4096));
+  shape.group_size = 8;
+  CHECK(shares(64, 16384, 512));
+  CHECK_FALSE(shares(64, 2048, 2048));
+  shape.prefix_costs = {.tile = 10, .launch = 100};  // int8
+  CHECK(shares(64, 16384, 512));
+  CHECK_FALSE(shares(6, 16384, 512));
+}
+
 TEST_CASE("rows share the prefixes that save most", "[attention_plan]") {
   auto lengths = std::vector<std::int32_t>{};
   auto documents = std::vector<std::int32_t>{};
