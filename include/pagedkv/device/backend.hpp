@@ -77,7 +77,9 @@ class hip_backend {
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
                                          stream in) noexcept {
-    const auto kind = direction == swap_direction::to_host ? runtime::device_to_host : runtime::host_to_device;
+    const auto kind = direction == swap_direction::to_host     ? runtime::device_to_host
+                      : direction == swap_direction::from_host ? runtime::host_to_device
+                                                               : runtime::device_to_device;
     return on_device([&] { return hip::swap_blocks(from, to, pairs, kind, in); });
   }
   [[nodiscard]] mark make_mark() { return mark{device_}; }

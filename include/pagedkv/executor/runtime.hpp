@@ -171,6 +171,31 @@ inline status get_memory_info(std::size_t* free, std::size_t* total) {
   return success;
 }
 
+/// The devices of the executor share the host's memory.
+inline status can_access_peer(int* can, int device, int peer) {
+  const auto exists = [](int index) { return index >= 0 && index < executor::num_devices; };
+  *can = device != peer ? 1 : 0;
+  return exists(device) && exists(peer) ? success : error_invalid_device;
+}
+inline status enable_peer_access(int peer) {
+  return peer >= 0 && peer < executor::num_devices && peer != executor::current_device() ? success
+                                                                                         : error_invalid_device;
+}
+
+/// Names an allocation in other processes; here only in this one.
+struct memory_handle {
+  void* pointer = nullptr;
+};
+inline status get_memory_handle(memory_handle* handle, void* pointer) {
+  handle->pointer = pointer;
+  return success;
+}
+inline status open_memory_handle(void** pointer, const memory_handle& handle) {
+  *pointer = handle.pointer;
+  return success;
+}
+inline status close_memory_handle(void*) { return success; }
+
 inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
   return executor::attempt([&] {
     if (!executor::valid_copy(to, from, bytes, kind)) {

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <iterator>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -178,8 +179,8 @@ struct encoded_head {
   put(sizeof(numbers), text.data(), text.size());
   put(parts.keys, head.keys.data(), head.keys.size() * sizeof(prefix_key));
   put(parts.tokens, head.tokens.data(), head.tokens.size() * sizeof(token));
-  put(0, &numbers, sizeof(numbers));
-  numbers.checksum = XXH3_64bits(bytes.data(), bytes.size());
+  const auto rest = std::span{bytes}.subspan(sizeof(numbers));
+  numbers.checksum = XXH3_64bits_withSeed(&numbers, sizeof(numbers), XXH3_64bits(rest.data(), rest.size()));
   put(0, &numbers, sizeof(numbers));
   return {std::move(bytes), numbers.checksum};
 }
@@ -191,40 +192,41 @@ struct session_reading {
   std::int64_t size = 0;
 };
 
-/// Errors: `invalid_argument` for a file that is damaged or of another format; those of the system. May throw
-/// `std::bad_alloc`.
-[[nodiscard]] inline result<session_reading> read_head(const file_descriptor& file, std::int64_t file_size,
-                                                       std::string_view text) {
-  const auto damaged = error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", file_size};
+/// Whether these may be the numbers of a head in `most` bytes.
+[[nodiscard]] inline bool fit(const session_numbers& numbers, std::uint64_t most) noexcept {
+  return numbers.magic == session_numbers::right_magic && numbers.version == 1 && numbers.text_bytes <= most &&
+         numbers.num_keys <= most && numbers.num_tokens <= most && parts_of(numbers).size <= most;
+}
+
+/// A head, and the format that it names.
+struct decoded_head {
+  session_head head;
+  std::string text;
+  std::uint64_t checksum = 0;
+};
+
+/// Errors: `invalid_argument` for bytes that are damaged. May throw `std::bad_alloc`.
+[[nodiscard]] inline result<decoded_head> decode_head(std::span<const std::byte> bytes) {
+  const auto damaged =
+      error{error_code::invalid_argument, "bytes of a session's head, which is damaged,", std::ssize(bytes)};
   auto numbers = session_numbers{};
-  const auto begun = read_at(file, 0, std::as_writable_bytes(std::span{&numbers, 1}));
-  if (!begun) {
-    return begun.error();
-  }
-  if (*begun != sizeof(numbers) || numbers.magic != session_numbers::right_magic || numbers.version != 1) {
+  if (bytes.size() < sizeof(numbers)) {
     return damaged;
   }
-  const auto most = static_cast<std::uint64_t>(file_size);
-  if (numbers.text_bytes > most || numbers.num_keys > most || numbers.num_tokens > most ||
-      parts_of(numbers).size > most) {
+  std::memcpy(&numbers, bytes.data(), sizeof(numbers));
+  if (!fit(numbers, bytes.size()) || parts_of(numbers).size != bytes.size()) {
     return damaged;
   }
   const auto parts = parts_of(numbers);
-  auto bytes = std::vector<std::byte>(parts.size);
-  const auto whole = read_at(file, 0, bytes);
-  if (!whole) {
-    return whole.error();
-  }
   const auto checksum = std::exchange(numbers.checksum, 0);
-  std::memcpy(bytes.data(), &numbers, sizeof(numbers));
-  if (*whole != bytes.size() || XXH3_64bits(bytes.data(), bytes.size()) != checksum) {
+  const auto rest = bytes.subspan(sizeof(numbers));
+  if (XXH3_64bits_withSeed(&numbers, sizeof(numbers), XXH3_64bits(rest.data(), rest.size())) != checksum) {
     return damaged;
   }
-  if (text != std::string_view{reinterpret_cast<const char*>(bytes.data()) + sizeof(numbers), numbers.text_bytes}) {
-    return error{error_code::invalid_argument, "bytes of a session's file, which is of another format,", file_size};
-  }
-  auto reading = session_reading{};
-  auto& head = reading.head;
+  auto decoded = decoded_head{};
+  decoded.checksum = checksum;
+  decoded.text.assign(reinterpret_cast<const char*>(rest.data()), numbers.text_bytes);
+  auto& head = decoded.head;
   head.tokens.resize(numbers.num_tokens);
   head.keys.resize(numbers.num_keys);
   const auto get = [&](std::size_t at, void* to, std::size_t size) {
@@ -238,9 +240,34 @@ struct session_reading {
   head.num_computed_tokens = numbers.num_computed_tokens;
   head.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every};
   head.tables = numbers.tables;
-  reading.checksum = checksum;
-  reading.size = static_cast<std::int64_t>(parts.size);
-  return reading;
+  return decoded;
+}
+
+/// Errors: `invalid_argument` for a file that is damaged or of another format; those of the system. May throw
+/// `std::bad_alloc`.
+[[nodiscard]] inline result<session_reading> read_head(const file_descriptor& file, std::int64_t file_size,
+                                                       std::string_view text) {
+  auto numbers = session_numbers{};
+  const auto begun = read_at(file, 0, std::as_writable_bytes(std::span{&numbers, 1}));
+  if (!begun) {
+    return begun.error();
+  }
+  if (*begun != sizeof(numbers) || !fit(numbers, static_cast<std::uint64_t>(file_size))) {
+    return error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", file_size};
+  }
+  auto bytes = std::vector<std::byte>(parts_of(numbers).size);
+  const auto whole = read_at(file, 0, bytes);
+  if (!whole) {
+    return whole.error();
+  }
+  auto decoded = decode_head(std::span{bytes}.first(*whole));
+  if (!decoded) {
+    return decoded.error();
+  }
+  if (decoded->text != text) {
+    return error{error_code::invalid_argument, "bytes of a session's file, which is of another format,", file_size};
+  }
+  return session_reading{std::move(decoded->head), decoded->checksum, std::ssize(bytes)};
 }
 
 }  // namespace pagedkv::detail

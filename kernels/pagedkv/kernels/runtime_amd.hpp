@@ -69,6 +69,25 @@ inline status allocate_async(void** pointer, std::size_t bytes, stream in) {
 }
 inline status release_async(void* pointer, stream in) { return hipFreeAsync(pointer, in); }
 
+/// Lets kernels and copies of the current device access the memory of another one. May be called again.
+inline status can_access_peer(int* can, int device, int peer) { return hipDeviceCanAccessPeer(can, device, peer); }
+inline status enable_peer_access(int peer) {
+  const auto enabled = hipDeviceEnablePeerAccess(peer, 0);
+  if (enabled != hipErrorPeerAccessAlreadyEnabled) {
+    return enabled;
+  }
+  static_cast<void>(hipGetLastError());
+  return success;
+}
+
+/// Names an allocation in other processes.
+using memory_handle = hipIpcMemHandle_t;
+inline status get_memory_handle(memory_handle* handle, void* pointer) { return hipIpcGetMemHandle(handle, pointer); }
+inline status open_memory_handle(void** pointer, const memory_handle& handle) {
+  return hipIpcOpenMemHandle(pointer, handle, hipIpcMemLazyEnablePeerAccess);
+}
+inline status close_memory_handle(void* pointer) { return hipIpcCloseMemHandle(pointer); }
+
 inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
   return hipMemcpyAsync(to, from, bytes, kind, in);
 }

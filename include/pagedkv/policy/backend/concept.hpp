@@ -108,10 +108,10 @@ concept attention_backend_for =
       } noexcept -> std::same_as<result<void>>;
     };
 
-/// The direction of `swap_blocks`.
-enum class swap_direction : std::uint8_t { to_host, from_host };
+/// The direction of `swap_blocks`. A peer is another device's storage, in memory that this one reaches.
+enum class swap_direction : std::uint8_t { to_host, from_host, from_peer };
 
-/// A backend that copies blocks between its storage and host memory, and tells when. Both views have the same element
+/// A backend that copies blocks between its storage and other memory, and tells when. Both views have the same element
 /// and inner layout; strides and number of blocks may differ. Tiers need it.
 ///
 /// | requirement                                     | meaning                                                       |

@@ -1,0 +1,91 @@
+// Blocks from one device to another: the move of scattered blocks in one launch as a share of the runtime's own copy
+// between the devices, in the same run. Needs two connected devices; with fewer it says so and skips.
+
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/peer.hpp>
+#include <pagedkv/device/stream.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/storage/block_storage.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace {
+
+using namespace pagedkv;
+
+/// Best bytes per second of several runs, each until the stream is empty.
+template <class Operation>
+double rate(double bytes, hip_backend& backend, hip_backend::stream on, Operation operation) {
+  auto best = 0.0;
+  for (auto run = 0; run < 8; ++run) {
+    backend.synchronize(on).value();
+    const auto start = std::chrono::steady_clock::now();
+    for (auto i = 0; i < 4; ++i) {
+      operation().value();
+    }
+    backend.synchronize(on).value();
+    const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 4 * bytes / seconds);
+  }
+  return best;
+}
+
+template <class Layout>
+void report(const char* layout, std::int32_t num_layers, std::int32_t num_blocks) {
+  auto config = cache_config{};
+  config.num_blocks = num_blocks;
+  config.num_layers = num_layers;
+  config.num_kv_heads = 2;
+  config.head_dim = 128;
+  using storage = block_storage<bfloat16, Layout, hip::device_allocator>;
+  const auto from = storage::create(config, hip::device_allocator{0}).value();
+  const auto to = storage::create(config, hip::device_allocator{1}).value();
+  auto pairs = std::vector<block_pair>(static_cast<std::size_t>(num_blocks));
+  auto targets = std::vector<std::int32_t>(pairs.size());
+  std::iota(targets.begin(), targets.end(), 0);
+  std::shuffle(targets.begin(), targets.end(), std::mt19937{1});
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    pairs[i] = {static_cast<std::int32_t>(i), targets[i]};
+  }
+  auto backend = hip_backend{1};
+  const auto scope = hip::device_scope{1};
+  const auto stream = hip::stream{1};
+  const auto on = stream.get();
+  const auto bytes = from.bytes();
+  const auto copied = rate(static_cast<double>(bytes), backend, on, [&] {
+    return hip::to_result(runtime::copy_async(to.view().base, from.view().base, static_cast<std::size_t>(bytes),
+                                              runtime::device_to_device, on),
+                          "the copy of memory");
+  });
+  const auto moved = rate(static_cast<double>(bytes), backend, on, [&] {
+    return backend.swap_blocks(from.view(), to.view(), pairs, swap_direction::from_peer, on);
+  });
+  std::printf("| %-11s | %8lld | %8.1f | %8.1f | %8.1f | %5.3f |\n", layout,
+              static_cast<long long>(from.view().layer_bytes() * num_layers), static_cast<double>(bytes) / 0x1p20,
+              copied / 1e9, moved / 1e9, moved / copied);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+  if (const auto connected = hip::connect_peer(1, 0); !connected) {
+    std::printf("skipped: %s\n", connected.error().message().c_str());
+    return 77;
+  }
+  std::printf("| layout      |  B/block |      MiB | copy GB/s | move GB/s | share |\n|---|---|---|---|---|---|\n");
+  for (const auto num_layers : {1, 4, 32}) {
+    const auto num_blocks = (1 << 16) / num_layers;  // 1 GiB
+    report<nhd_layer_major>("layer major", num_layers, num_blocks);
+    report<nhd_block_major>("block major", num_layers, num_blocks);
+  }
+  return 0;
+}

@@ -1,0 +1,191 @@
+#pragma once
+
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/storage/view.hpp>
+#include <pagedkv/tier/session_access.hpp>
+#include <pagedkv/tier/session_head.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// How a sequence is offered.
+struct offer_options {
+  std::string_view model = {};  // the engine's name for the weights, as in `make_record_format`
+  token_run contents = {};      // all tokens and keys of the sequence, which a cache has not where blocks were dropped
+};
+
+/// All that another cache needs to take over a sequence, but its K/V.
+struct sequence_offer {
+  std::string format;  // of blocks: equal in caches that exchange them
+  detail::session_head head;
+  std::vector<block_id> blocks;  // that hold the K/V, table by table
+};
+
+namespace detail {
+
+template <class Cache>
+[[nodiscard]] result<sequence_offer> offer_sequence(const Cache& cache, sequence_id id, const offer_options& options) {
+  auto held = blocks_of(cache, id);
+  if (!held) {
+    return held.error();
+  }
+  auto head = describe_session(cache, id, options.contents, held->tables);
+  if (!head) {
+    return head.error();
+  }
+  return sequence_offer{session_format(cache, options.model).text, std::move(*head), std::move(held->ids)};
+}
+
+/// Copies the blocks that a new sequence does not share.
+template <class Cache>
+[[nodiscard]] result<void> copy_offered(Cache& cache, const admission& made, const sequence_offer& offer,
+                                        const block_storage_view& from, typename Cache::stream on) {
+  const auto targets = blocks_to_load(cache, made, offer.head);
+  if (!targets) {
+    return targets.error();
+  }
+  auto pairs = std::vector<block_pair>{};
+  for (std::size_t i = 0; i < targets->size(); ++i) {
+    if ((*targets)[i] != no_block) {
+      pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>((*targets)[i])});
+    }
+  }
+  const auto copied =
+      cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
+  return copied ? finish_loading(cache, made, offer.head, on) : copied;
+}
+
+template <class Cache>
+[[nodiscard]] result<admission> accept_sequence(Cache& cache, const sequence_offer& offer,
+                                                const block_storage_view& from, std::string_view model,
+                                                typename Cache::stream on) {
+  if (const auto format = session_format(cache, model).text; format != offer.format) {
+    return error{error_code::invalid_argument, "characters of an offer's format, which is not the cache's,",
+                 std::ssize(offer.format)};
+  }
+  if (std::ssize(offer.blocks) != offer.head.num_records()) {
+    return error{error_code::invalid_argument, "number of blocks offered", std::ssize(offer.blocks),
+                 offer.head.num_records()};
+  }
+  const auto made = create_from(cache, offer.head, on);
+  if (!made) {
+    return made.error();
+  }
+  const auto copy = [&] { return copy_offered(cache, *made, offer, from, on); };
+  const auto no_memory = result<void>{error{error_code::out_of_memory, "memory to take over a sequence"}};
+  if (const auto copied = with_memory(copy, no_memory); !copied) {
+    static_cast<void>(cache.release(made->id));
+    return copied.error();
+  }
+  return *made;
+}
+
+/// The ids behind an encoded head. May throw `std::bad_alloc`.
+[[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) {
+  auto num_blocks = std::uint64_t{0};
+  const auto damaged =
+      error{error_code::invalid_argument, "bytes of an offer, which is damaged,", std::ssize(bytes)};
+  if (bytes.size() < sizeof(num_blocks)) {
+    return damaged;
+  }
+  std::memcpy(&num_blocks, bytes.data(), sizeof(num_blocks));
+  const auto rest = bytes.subspan(sizeof(num_blocks));
+  if (num_blocks > rest.size() / sizeof(block_id)) {
+    return damaged;
+  }
+  const auto id_bytes = static_cast<std::size_t>(num_blocks) * sizeof(block_id);
+  auto decoded = decode_head(rest.subspan(id_bytes));
+  if (!decoded) {
+    return decoded.error();
+  }
+  auto offer = sequence_offer{std::move(decoded->text), std::move(decoded->head), {}};
+  offer.blocks.resize(static_cast<std::size_t>(num_blocks));
+  if (!offer.blocks.empty()) {
+    std::memcpy(offer.blocks.data(), rest.data(), id_bytes);
+  }
+  return offer;
+}
+
+[[nodiscard]] inline std::vector<std::byte> encode_offer(const sequence_offer& offer) {
+  const auto num_blocks = std::uint64_t{offer.blocks.size()};
+  const auto ids = std::as_bytes(std::span{offer.blocks});
+  auto bytes = std::vector<std::byte>(sizeof(num_blocks) + ids.size());
+  std::memcpy(bytes.data(), &num_blocks, sizeof(num_blocks));
+  if (!ids.empty()) {
+    std::memcpy(bytes.data() + sizeof(num_blocks), ids.data(), ids.size());
+  }
+  const auto head = encode_head(offer.head, offer.format).bytes;
+  bytes.insert(bytes.end(), head.begin(), head.end());
+  return bytes;
+}
+
+}  // namespace detail
+
+/// An offer as bytes, for another process on this host, and back. Errors: `invalid_argument` for bytes that are
+/// damaged; `out_of_memory`.
+[[nodiscard]] inline result<std::vector<std::byte>> encode_offer(const sequence_offer& offer) noexcept {
+  const auto encode = [&]() -> result<std::vector<std::byte>> { return detail::encode_offer(offer); };
+  return detail::with_memory(
+      encode, result<std::vector<std::byte>>{error{error_code::out_of_memory, "memory to encode an offer"}});
+}
+[[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) noexcept {
+  const auto decode = [&] { return detail::decode_offer(bytes); };
+  return detail::with_memory(decode,
+                             result<sequence_offer>{error{error_code::out_of_memory, "memory to decode an offer"}});
+}
+
+/// Describes a sequence of a `kv_cache` or a `group_cache` for another cache, of this process or of another one. Its
+/// blocks must stay as they are until the other cache has copied them: keep the sequence. Errors: those of
+/// `save_sequence`.
+template <class Cache>
+[[nodiscard]] result<sequence_offer> offer_sequence(const Cache& cache, sequence_id id,
+                                                    const offer_options& options = {}) noexcept {
+  const auto offer = [&] { return detail::offer_sequence(cache, id, options); };
+  return detail::with_memory(offer,
+                             result<sequence_offer>{error{error_code::out_of_memory, "memory to offer a sequence"}});
+}
+
+/// Starts a sequence as it was offered: shares what the cache has already, copies other blocks from `from`, the other
+/// cache's storage as this device reaches it, in one launch on `on`, and commits as far as the offered one was. K/V of
+/// the offered sequence must be written ahead of `on`; the call does not wait for the copy. A sequence of a `kv_cache`
+/// whose first blocks were dropped publishes nothing, then or later.
+///
+/// Errors: `invalid_argument` for an offer of another format; those of `create_sequence`; `backend_failure`;
+/// `out_of_memory`. Then the cache is as it was.
+template <class Cache>
+  requires swaps_blocks<typename Cache::backend_type>
+[[nodiscard]] result<admission> accept_sequence(Cache& cache, const sequence_offer& offer,
+                                                const block_storage_view& from, std::string_view model = {},
+                                                typename Cache::stream on = {}) noexcept {
+  const auto accept = [&] { return detail::accept_sequence(cache, offer, from, model, on); };
+  return detail::with_memory(accept,
+                             result<admission>{error{error_code::out_of_memory, "memory to take over a sequence"}});
+}
+
+/// Copies a sequence to another cache of this process, for example from the device that prefilled to the one that
+/// decodes: `accept_sequence` of its offer. The stream is the receiving cache's. Release the first sequence when the
+/// copy has run.
+template <class From, class To>
+  requires swaps_blocks<typename To::backend_type>
+[[nodiscard]] result<admission> hand_over(const From& from, sequence_id id, To& to, const offer_options& options = {},
+                                          typename To::stream on = {}) noexcept {
+  const auto offer = offer_sequence(from, id, options);
+  return offer ? accept_sequence(to, *offer, detail::session_storage(from), options.model, on) : offer.error();
+}
+
+}  // namespace pagedkv
