@@ -9,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-// The cost of tiers that nothing uses yet: nothing was evicted. Operations alternate between a cache with a host tier and
-// one without; `ratio` is the time of the one over that of the other, both from this run.
+// The cost of tiers that nothing uses yet: nothing was evicted. Operations alternate between a cache with a host tier
+// and one without; `ratio` is the time of the one over that of the other, both from this run.
 
 namespace {
 

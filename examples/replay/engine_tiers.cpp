@@ -117,7 +117,11 @@ template <class Make>
     const auto size = std::string_view{chosen.file}.substr(colon + 1);
     const auto [end, failed] = std::from_chars(size.data(), size.data() + size.size(), bytes);
     const auto unit = size.substr(static_cast<std::size_t>(end - size.data()));
-    bytes = failed != std::errc{} ? 0 : unit == "G" ? bytes << 30 : unit == "M" ? bytes << 20 : unit.empty() ? bytes : 0;
+    bytes = failed != std::errc{} ? 0
+            : unit == "G"         ? bytes << 30
+            : unit == "M"         ? bytes << 20
+            : unit.empty()        ? bytes
+                                  : 0;
   }
   if (bytes <= 0) {
     throw option_error("--file " + chosen.file + ": write PATH:SIZE, with a size such as 512M or 64G");

@@ -92,7 +92,8 @@ void report(const outcome& found, const workload& work, const options& chosen, s
     auto shown = progress{work.requests.size()};
     found = run(*served, work, chosen, shown);
   }
-  found.bound_hits = support::bound_of(support::prefix_trace{work.requests}, num_blocks_of_all_tiers(work, chosen)).hits;
+  found.bound_hits =
+      support::bound_of(support::prefix_trace{work.requests}, num_blocks_of_all_tiers(work, chosen)).hits;
   log.flush();
   report(found, work, chosen, json);
   return found.good() ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -96,10 +96,11 @@ parsed_options parse_options(int argc, const char* const* argv) {
       app.add_option("--host-blocks", chosen.host_blocks,
                      "records in host memory, which keep what the device evicts; with one thread and float16")
           ->check(positive);
-  auto* const file = app.add_option("--file", chosen.file, "a file behind host memory, and its bytes, such as /disk/kv:64G")
-                         ->type_name("PATH:SIZE")
-                         ->check(not_empty)
-                         ->needs(host_blocks);
+  auto* const file =
+      app.add_option("--file", chosen.file, "a file behind host memory, and its bytes, such as /disk/kv:64G")
+          ->type_name("PATH:SIZE")
+          ->check(not_empty)
+          ->needs(host_blocks);
   auto* const remote =
       app.add_option("--remote", chosen.remote, "a Valkey or Redis store behind that, such as redis://127.0.0.1:6379")
           ->type_name("URL")

@@ -148,7 +148,8 @@ TEST_CASE("the state before the end of a prompt is saved when its answer is ther
   CHECK(e.sequences.at(other).computed == 20);
 }
 
-TEST_CASE("the next length whose commit saves a state is a multiple of both numbers, if there is one", "[group_cache]") {
+TEST_CASE("the next length whose commit saves a state is a multiple of both numbers, if there is one",
+          "[group_cache]") {
   auto e = plain{config_of({full, state})};
   const auto next_of = [&](std::int64_t every) {
     const auto id = e.create(counted(40), {}, {.at_branches = false, .at_prompt_end = false, .every = every}).value();
@@ -287,7 +288,8 @@ TEST_CASE("a cache with groups reports sequences and steps", "[group_cache]") {
   REQUIRE(cache.retire_step(step).has_value());
   REQUIRE(cache.begin_step().has_value());
   using enum event_kind;
-  CHECK(seen == std::vector{admitted, step_begun, stored, stored, stored, stored, stored, forked, released, step_retired, step_begun});
+  CHECK(seen == std::vector{admitted, step_begun, stored, stored, stored, stored, stored, forked, released,
+                            step_retired, step_begun});
 }
 
 TEST_CASE("pinned blocks count among those that were in use at once", "[group_cache]") {

@@ -302,8 +302,10 @@ inline constexpr auto with_sinks = group_config{
     .kind = group_kind::window, .num_layers = 4, .key_dim = 5, .value_dim = 8, .window = 12, .num_sinks = 5};
 inline constexpr auto chunked =
     group_config{.kind = group_kind::chunked, .num_kv_heads = 3, .key_dim = 4, .value_dim = 4, .window = 20};
-inline constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 3, .key_dim = 18, .value_dim = 13};
-inline constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300};
+inline constexpr auto latent =
+    group_config{.kind = group_kind::latent, .num_layers = 3, .key_dim = 18, .value_dim = 13};
+inline constexpr auto state =
+    group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300};
 
 inline cache_config config_of(group_list groups, std::int32_t num_blocks = 400, std::int32_t granularity = 4) {
   auto config = cache_config{.block_size = granularity, .num_blocks = num_blocks, .max_sequences = 12, .hash_seed = 7};

@@ -221,7 +221,8 @@ TEST_CASE("the last state of an answer is there for what continues it, if the ca
 
 TEST_CASE("a state of the answer that cannot be copied is given back", "[group_cache]") {
   auto log = recording_backend::log{};
-  auto cache = group_cache<float32, recording_backend>{config_of({full, state}), host_allocator{}, recording_backend{log}};
+  auto cache =
+      group_cache<float32, recording_backend>{config_of({full, state}), host_allocator{}, recording_backend{log}};
   const auto made = cache.create_sequence(counted(22), {}, {.at_end = true}).value();
   REQUIRE(cache.commit(made.id, 20));
   REQUIRE(cache.commit(made.id, 22));

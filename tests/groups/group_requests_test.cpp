@@ -23,7 +23,8 @@ const auto sound = std::vector<std::string>{};
 /// A tracker over a cache with groups, and what an engine does for one request.
 template <class Cache>
 struct tracked_groups {
-  explicit tracked_groups(std::int32_t num_blocks) : cache(config_of({full, window, state}, num_blocks)), tracker(cache) {}
+  explicit tracked_groups(std::int32_t num_blocks)
+      : cache(config_of({full, window, state}, num_blocks)), tracker(cache) {}
 
   void compute(request_id id) {
     const auto sequence = tracker.describe(id)->sequence;

@@ -50,9 +50,9 @@ static_assert(are_defined<hip_backend, hip::device_allocator, hip::mapping_alloc
 static_assert(are_defined<float32, float16, bfloat16, int8, single_thread, rw_lock, sharded_mutex, lock_free>);
 static_assert(are_defined<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority,
                           hit_density>);
-static_assert(are_defined<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, xxh3_hash, no_events,
-                          event_queues, any_free_block, contiguous_runs, host_allocator, caller_memory, no_memory, host_backend,
-                          copy_list>);
+static_assert(
+    are_defined<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, xxh3_hash, no_events, event_queues,
+                any_free_block, contiguous_runs, host_allocator, caller_memory, no_memory, host_backend, copy_list>);
 
 }  // namespace
 

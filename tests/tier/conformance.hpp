@@ -83,7 +83,8 @@ class conformance_batch {
   return numbers;
 }
 
-/// Checks the promises of every tier, in sections. `make_tier` constructs one without records, with room for 400 of `records`.
+/// Checks the promises of every tier, in sections. `make_tier` constructs one without records, with room for 400 of
+/// `records`.
 template <class MakeTier>
 void check_conformance(const known_records& records, const MakeTier& make_tier) {
   static_assert(tier<std::remove_cvref_t<decltype(make_tier())>>);

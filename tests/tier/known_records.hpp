@@ -61,7 +61,8 @@ class known_records {
   /// Makes `record` the record of this number.
   void seal(std::uint32_t number, std::span<std::byte> record) const {
     fill_payload(number, record.subspan(format_.header_bytes(), format_.payload_bytes()));
-    const auto fits = with_identity(number, [&](const auto& identity) { return seal_record(format_, identity, record); });
+    const auto fits =
+        with_identity(number, [&](const auto& identity) { return seal_record(format_, identity, record); });
     static_cast<void>(fits);  // one short text, no keys
   }
 

@@ -52,9 +52,10 @@ TEST_CASE("a URL names hosts, a user and a database", "[redis]") {
   CHECK(full.database == 3);
   CHECK(config_of("redis://:word@store").password == "word");
   CHECK(config_of("unix:///run/store").endpoints == std::vector<redis_endpoint>{{"/run/store", 0}});
-  for (const auto* const wrong : {"", "redis:/", "http://store", "rediss://store", "redis://", "redis://:6379", "redis://a:0",
-                                  "redis://a:65536", "redis://a:x", "redis://a,", "redis://a/b", "redis://a/-1", "redis://[::1",
-                                  "redis://[::1]7", "redis://a%4:b@c", "unix://", "unix://path"}) {
+  for (const auto* const wrong :
+       {"", "redis:/", "http://store", "rediss://store", "redis://", "redis://:6379", "redis://a:0", "redis://a:65536",
+        "redis://a:x", "redis://a,", "redis://a/b", "redis://a/-1", "redis://[::1", "redis://[::1]7", "redis://a%4:b@c",
+        "unix://", "unix://path"}) {
     CAPTURE(wrong);
     CHECK(parse_redis_url(wrong).has_error());
   }
@@ -75,7 +76,8 @@ TEST_CASE("a store keeps values of any size", "[redis]") {
   auto client = redis_client{config_of(in_file_system ? "unix://" + store.socket_path() : store.url())};
   CHECK(client.failure() == "");
   CHECK(client.num_connections() == 1);
-  for (const auto bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20'000}, std::size_t{5'000'000}}) {
+  for (const auto bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{100}, std::size_t{20'000}, std::size_t{5'000'000}}) {
     CAPTURE(bytes);
     const auto count = bytes > 1'000'000 ? std::size_t{3} : std::size_t{2'000};
     auto values = remote_values{count, bytes};
@@ -270,10 +272,27 @@ TEST_CASE("a store that closes connections is asked again after pauses only", "[
 }
 
 TEST_CASE("answers that belong to nothing fail their values", "[redis]") {
-  const auto answer = GENERATE(values<std::string>({
-      "$9223372036854775807\r\n", "$-2\r\n", "$101\r\n", "$100\r\nshort\r\n", ":5\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1000000000\r\n", "*2\r\n$1\r\na\r\n", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "\r\n", "x", "", "+OK",
-      "+WHAT\r\n", "-MOVED 1\r\n", "-MOVED 99999 127.0.0.1:1\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-ASK 1 :1\r\n", "-ERR no\r\n",
-      "$5\r\nabcde\r\n+more\r\n", std::string(300'000, '+')}));
+  const auto answer = GENERATE(values<std::string>({"$9223372036854775807\r\n",
+                                                    "$-2\r\n",
+                                                    "$101\r\n",
+                                                    "$100\r\nshort\r\n",
+                                                    ":5\r\n",
+                                                    "*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+                                                    "*1000000000\r\n",
+                                                    "*2\r\n$1\r\na\r\n",
+                                                    "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+                                                    "\r\n",
+                                                    "x",
+                                                    "",
+                                                    "+OK",
+                                                    "+WHAT\r\n",
+                                                    "-MOVED 1\r\n",
+                                                    "-MOVED 99999 127.0.0.1:1\r\n",
+                                                    "-MOVED 1 127.0.0.1:1\r\n",
+                                                    "-ASK 1 :1\r\n",
+                                                    "-ERR no\r\n",
+                                                    "$5\r\nabcde\r\n+more\r\n",
+                                                    std::string(300'000, '+')}));
   CAPTURE(answer.substr(0, 40));
   const auto store = fake_store{fake_store::greeting([&](const words&) { return answer; })};
   auto client = redis_client{config_of(store.url())};
@@ -316,8 +335,9 @@ TEST_CASE("random answers give no value of another size", "[redis]") {
 }
 
 TEST_CASE("a store that greets with nonsense is not connected to", "[redis]") {
-  const auto greeting = GENERATE(values<std::string>({"*1000000000\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+OK\r\n", "$-1\r\n", "",
-                                                      "*3\r\n:1\r\n", "-LOADING\r\n", std::string(100'000, '*')}));
+  const auto greeting =
+      GENERATE(values<std::string>({"*1000000000\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "+OK\r\n", "$-1\r\n", "",
+                                    "*3\r\n:1\r\n", "-LOADING\r\n", std::string(100'000, '*')}));
   const auto store = fake_store{[&](const words&) { return greeting; }};
   auto config = config_of(store.url());
   config.connect_timeout = 20ms;

@@ -67,7 +67,8 @@ TEST_CASE("a cluster keeps each value at the node that has its slot", "[redis]")
   }
   const auto cluster = small_cluster{};
   const auto nobody = std::to_string(free_port());
-  auto client = redis_client{config_of("redis://127.0.0.1:" + nobody + ",127.0.0.1:" + std::to_string(cluster[1].port()))};
+  auto client =
+      redis_client{config_of("redis://127.0.0.1:" + nobody + ",127.0.0.1:" + std::to_string(cluster[1].port()))};
   CHECK(client.failure() == "");
   REQUIRE(client.num_connections() == 2);
   auto values = remote_values{300, 10'000};
@@ -136,7 +137,8 @@ TEST_CASE("redirections that go round in a circle end", "[redis]") {
         return "+OK\r\n";
       }
       const auto* const kind = command[1] == "value 0" ? "ASK " : "MOVED ";
-      return "-" + std::string{kind} + std::to_string(redis_slot(command[1])) + " :" + std::to_string(ports[1 - own]) + "\r\n";
+      return "-" + std::string{kind} + std::to_string(redis_slot(command[1])) + " :" + std::to_string(ports[1 - own]) +
+             "\r\n";
     };
   };
   const auto first = fake_store{answers(0)};

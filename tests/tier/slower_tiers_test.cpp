@@ -28,15 +28,16 @@ placed_tier places_in(const std::shared_ptr<fake_store>& store, std::int64_t cou
   return {store, count, placed_cache::format_of(small_device(4), "")};
 }
 
-/// A device of 4 blocks, 8 records in host memory, and a tier behind them, which has four of five prompts; the first one
-/// is nowhere else.
+/// A device of 4 blocks, 8 records in host memory, and a tier behind them, which has four of five prompts; the first
+/// one is nowhere else.
 template <class Cache, class Tier>
 struct filled {
   std::shared_ptr<fake_store> store = std::make_shared<fake_store>();
   Cache cache;
   tiered_driver<Cache> driver{cache};
 
-  explicit filled(Tier tier, tier_config config = by_hand()) : store(tier.store), cache{small_device(4), config, {8}, {tier}} {
+  explicit filled(Tier tier, tier_config config = by_hand())
+      : store(tier.store), cache{small_device(4), config, {8}, {tier}} {
     for (const auto first : {0, 100, 200, 300, 400}) {
       driver.serve(numbered(13, first), salt{1});
       cache.wait_idle();
@@ -148,7 +149,8 @@ TEST_CASE("records that are missing, torn or of other contents are computed", "[
   const auto made = driver.create(numbered(13), salt{1});
   REQUIRE(made);
   for (auto& [at, record] : store->records) {
-    const auto reading = read_record_header(placed_cache::format_of(small_device(4), ""), {record.bytes.get(), record.size});
+    const auto reading =
+        read_record_header(placed_cache::format_of(small_device(4), ""), {record.bytes.get(), record.size});
     REQUIRE(reading.fault == record_fault::none);
     if (reading.identity.position == 4 && reading.identity.contents.tokens.front() == 4) {
       if (damage == 0) {
@@ -198,7 +200,8 @@ TEST_CASE("a queue that is full loses writes and refuses reads", "[tier][slower_
 }
 
 TEST_CASE("a full tier costs records, not requests", "[tier][slower_tiers]") {
-  auto [store, cache, driver] = filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(fault::full), 32)};
+  auto [store, cache, driver] =
+      filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(fault::full), 32)};
   CHECK(cache.tier(1).written == 0);
   CHECK(cache.tier(1).lost_writes == 12);
   CHECK(driver.serve(numbered(13), salt{1}) == 0);
@@ -343,7 +346,8 @@ TEST_CASE("a load in flight outlives an invalidation and a reset", "[tier][slowe
 TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers]") {
   const auto seed = Catch::getSeed();
   const auto threads = GENERATE(false, true);
-  const auto wrong = GENERATE(fault::none, fault::fails, fault::tears, fault::lies, fault::full, fault::forgets, fault::all);
+  const auto wrong =
+      GENERATE(fault::none, fault::fails, fault::tears, fault::lies, fault::full, fault::forgets, fault::all);
   const auto write = GENERATE(write_policy::on_eviction, write_policy::through);
   auto config = tier_config{};
   config.threads = threads;

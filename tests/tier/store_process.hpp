@@ -144,7 +144,8 @@ class store_process {
 
   /// The text or number that the store answers; an error begins with "-".
   std::string call(const words& command) const {
-    const auto context = std::unique_ptr<redisContext, decltype(&redisFree)>{redisConnect("127.0.0.1", port_), &redisFree};
+    const auto context =
+        std::unique_ptr<redisContext, decltype(&redisFree)>{redisConnect("127.0.0.1", port_), &redisFree};
     auto texts = std::vector<const char*>{};
     auto sizes = std::vector<std::size_t>{};
     for (const auto& word : command) {
@@ -160,7 +161,8 @@ class store_process {
     if (answer->type == REDIS_REPLY_INTEGER) {
       return std::to_string(answer->integer);
     }
-    return (answer->type == REDIS_REPLY_ERROR ? "-" : "") + std::string{answer->str == nullptr ? "" : answer->str, answer->len};
+    return (answer->type == REDIS_REPLY_ERROR ? "-" : "") +
+           std::string{answer->str == nullptr ? "" : answer->str, answer->len};
   }
 
  private:

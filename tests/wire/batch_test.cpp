@@ -187,17 +187,18 @@ TEST_CASE("both encodings read alike", "[wire]") {
        4});
   const auto maps = json::array(
       {0.5,
-       json::array({json{{"type", "BlockStored"},
-                         {"block_hashes", json::array({1, 2})},
-                         {"parent_block_hash", 9},
-                         {"token_ids", json::array({0, 1, 2, 3})},
-                         {"block_size", 2},
-                         {"medium", "GPU"},
-                         {"group_idx", 0},
-                         {"locality", json::array({"a", json::object()})},
-                         {"kv_cache_spec_kind", "full_attention"}},
-                    json{{"group_idx", 3}, {"medium", "CPU"}, {"block_hashes", json::array({-1})}, {"type", "BlockRemoved"}},
-                    json{{"type", "AllBlocksCleared"}}, json{{"type", "BlockUpdated"}}}),
+       json::array(
+           {json{{"type", "BlockStored"},
+                 {"block_hashes", json::array({1, 2})},
+                 {"parent_block_hash", 9},
+                 {"token_ids", json::array({0, 1, 2, 3})},
+                 {"block_size", 2},
+                 {"medium", "GPU"},
+                 {"group_idx", 0},
+                 {"locality", json::array({"a", json::object()})},
+                 {"kv_cache_spec_kind", "full_attention"}},
+            json{{"group_idx", 3}, {"medium", "CPU"}, {"block_hashes", json::array({-1})}, {"type", "BlockRemoved"}},
+            json{{"type", "AllBlocksCleared"}}, json{{"type", "BlockUpdated"}}}),
        4});
   auto expected = wire_batch{.timestamp = 0.5, .events = {}, .rank = 4, .num_unknown = 1};
   expected.events.push_back({wire_kind::stored, {1, 2}, 9, tokens, 2, "GPU", 0});
@@ -211,8 +212,12 @@ TEST_CASE("stored blocks without tokens are read, and left out of an index", "[w
   const auto both =
       json::array({"BlockStored", json::array({1, 2}), nullptr, json::array({0, 1, 2, 3}), 2, nullptr, "GPU"});
   const auto offloaded = json::array({"BlockStored", json::array({1, 2}), nullptr, json::array(), 0, nullptr, "CPU"});
-  const auto listed = json{{"type", "BlockStored"}, {"block_hashes", json::array({1, 7})}, {"parent_block_hash", nullptr},
-                           {"token_ids", json::array()}, {"block_size", 2}, {"medium", "GPU"}};
+  const auto listed = json{{"type", "BlockStored"},
+                           {"block_hashes", json::array({1, 7})},
+                           {"parent_block_hash", nullptr},
+                           {"token_ids", json::array()},
+                           {"block_size", 2},
+                           {"medium", "GPU"}};
   const auto batch = read_batch(packed(json::array({0, json::array({both, offloaded, listed})}))).value();
   REQUIRE(batch.events.size() == 3);
   CHECK(batch.events[1] == wire_event{wire_kind::stored, {1, 2}, std::nullopt, {}, 0, "CPU", 0});
@@ -235,11 +240,12 @@ TEST_CASE("a hash of bytes becomes one of 64 bits", "[wire]") {
 }
 
 TEST_CASE("what is no batch is refused", "[wire]") {
-  for (const auto& other : {json(nullptr), json(7), json::array({1}), json::array({0, 5}), json::array({"now", json::array()}),
-                            json::array({0, json::array({json::array({"BlockStored", 1})})}),
-                            json::array({0, json::array({json::array({"BlockStored", json::array({1}), nullptr,
-                                                                      json::array({1, 2, 3}), 2})})}),
-                            json::array({0, json::array({7})})}) {
+  for (const auto& other :
+       {json(nullptr), json(7), json::array({1}), json::array({0, 5}), json::array({"now", json::array()}),
+        json::array({0, json::array({json::array({"BlockStored", 1})})}),
+        json::array(
+            {0, json::array({json::array({"BlockStored", json::array({1}), nullptr, json::array({1, 2, 3}), 2})})}),
+        json::array({0, json::array({7})})}) {
     INFO(other);
     CHECK(read_batch(packed(other)).has_error());
   }

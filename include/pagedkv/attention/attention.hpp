@@ -18,9 +18,9 @@ struct attention_options {
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
 };
 
-/// Times by which a planner decides whether rows share the read of a prefix, measured on an H200. The unit is the time in
-/// which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level cache
-/// holds it.
+/// Times by which a planner decides whether rows share the read of a prefix, measured on an H200. The unit is the time
+/// in which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level
+/// cache holds it.
 struct attention_prefix_costs {
   std::int32_t tile = 6;     // for all queries of a prefix: their products take longer than the read
   std::int32_t launch = 72;  // of each wave, for one more kernel and the merge of its results

@@ -88,8 +88,9 @@ class basic_group_cache {
                 "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts "
                 "`nhd_layer_major`, `nhd_block_major`, `hnd_layer_major` and `hnd_block_major`");
 
-  static_assert(!free_list_type::prefers_runs,
-                "a cache with groups takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out");
+  static_assert(
+      !free_list_type::prefers_runs,
+      "a cache with groups takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out");
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
@@ -429,8 +430,8 @@ class basic_group_cache {
   }
 
   /// Evicts blocks ahead of need, as `basic_kv_cache::evict` does, with the blocks of other groups that become useless.
-  /// These are written, too, behind the block that they go with; where `blocks` has no room for all of them, the rest is
-  /// evicted, but not written. Errors: `unknown_step`.
+  /// These are written, too, behind the block that they go with; where `blocks` has no room for all of them, the rest
+  /// is evicted, but not written. Errors: `unknown_step`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::evict(state_, blocks, step);

@@ -7,8 +7,8 @@
 
 namespace pagedkv::host {
 
-/// Appends rows: `write_key(block, offset, head, row)` and `write_value` encode one and return its scale. The slots were
-/// checked.
+/// Appends rows: `write_key(block, offset, head, row)` and `write_value` encode one and return its scale. The slots
+/// were checked.
 template <element Element, class Number, class WriteKey, class WriteValue>
 void append_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                  const token_rows<Number>& keys, const token_rows<Number>& values, WriteKey write_key,

@@ -470,8 +470,8 @@ class block_pool {
     }
   }
 
-  /// Frees enough blocks for an allocation, and, as far as that costs little, whole groups of neighbours. Evicts in turn
-  /// but for groups that the tails of old chains complete, and only in turn unless the policy orders by age.
+  /// Frees enough blocks for an allocation, and, as far as that costs little, whole groups of neighbours. Evicts in
+  /// turn but for groups that the tails of old chains complete, and only in turn unless the policy orders by age.
   /// Returns the number of evicted blocks.
   template <class Chains>
   std::int64_t make_runs(std::size_t num_blocks, Chains& chains, timestamp now) noexcept {

@@ -133,7 +133,8 @@ class worker_feed {
   worker_id worker_;
   Keys keys_;
   boost::unordered_flat_map<std::uint64_t, block> blocks_;  // by the worker's own hash
-  boost::unordered_flat_map<std::uint64_t, std::int64_t> num_twins_;  // of a key: its hashes beyond the first; seldom any
+  // Of a key: its hashes beyond the first; seldom any.
+  boost::unordered_flat_map<std::uint64_t, std::int64_t> num_twins_;
   std::int64_t num_orphans_ = 0;
   std::int64_t num_refused_ = 0;
 };

@@ -40,7 +40,7 @@ struct sequence_options {
   std::int64_t expected_return = 0;  // nanoseconds after release until the session's next request; 0: unknown
   std::int64_t expected_tokens = 0;  // appending up to this length allocates no memory
 
-  std::int64_t max_cached_tokens = no_limit;  // of the prompt, that hits may bring; 0 reads nothing from the prefix cache
+  std::int64_t max_cached_tokens = no_limit;  // of the prompt, that hits may bring; 0 does not read the prefix cache
   bool publish = true;                        // false: commit enters nothing into the prefix cache
   std::int64_t first_chunk = no_limit;        // tokens behind the cached ones that creation appends; the caller appends
                                               // the rest of the prompt, chunk by chunk

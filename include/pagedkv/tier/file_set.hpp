@@ -79,7 +79,8 @@ enum class file_contents : std::uint8_t { nothing, records, other_records, somet
     return file_contents::nothing;
   }
   const auto magic_size = file_header::right_magic.size();
-  const auto is_ours = found.size() >= magic_size && std::ranges::equal(found.first(magic_size), wanted.first(magic_size));
+  const auto is_ours =
+      found.size() >= magic_size && std::ranges::equal(found.first(magic_size), wanted.first(magic_size));
   return is_ours ? file_contents::other_records : file_contents::something_else;
 }
 
@@ -156,7 +157,8 @@ class preallocated_file {
       contents = *found;
     }
     if (contents == file_contents::something_else) {
-      return error{error_code::invalid_argument, "size of a file that holds something else than records", about.st_size};
+      return error{error_code::invalid_argument, "size of a file that holds something else than records",
+                   about.st_size};
     }
     if (contents == file_contents::other_records) {
       return error{error_code::invalid_argument, "size of a file with records of another format", about.st_size};

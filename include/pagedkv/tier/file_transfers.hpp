@@ -47,7 +47,9 @@ class file_transfers {
   file_transfers& operator=(const file_transfers&) = delete;
   ~file_transfers() { assert(num_lingering_ == 0 && "the kernel still uses the memory"); }
 
-  [[nodiscard]] static std::size_t num_slots(std::int32_t depth) noexcept { return static_cast<std::size_t>(depth) + 1; }
+  [[nodiscard]] static std::size_t num_slots(std::int32_t depth) noexcept {
+    return static_cast<std::size_t>(depth) + 1;
+  }
 
   [[nodiscard]] const file_set& files() const noexcept { return files_; }
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }

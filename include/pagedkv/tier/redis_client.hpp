@@ -23,8 +23,8 @@
 
 namespace pagedkv {
 
-/// A client of Valkey or Redis over hiredis: a single store, or a cluster, which it recognises by its answer to CLUSTER SLOTS.
-/// A thread of its own resolves names, connects, greets and asks for slots; callers never wait for it.
+/// A client of Valkey or Redis over hiredis: a single store, or a cluster, which it recognises by its answer to CLUSTER
+/// SLOTS. A thread of its own resolves names, connects, greets and asks for slots; callers never wait for it.
 ///
 /// A connection whose answer is late, malformed or none to what was asked is closed, and its values have failed. Errors
 /// of the store (no memory left, loading, read only) fail their value and keep the connection. No signal reaches the
@@ -43,11 +43,13 @@ class redis_client {
     state_->adopt_news();
   }
 
-  void set_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point deadline) noexcept {
+  void set_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes,
+                time_point deadline) noexcept {
     state_->run({detail::redis_verb::set, batch, outcomes, state_->options, state_->options.empty() ? 0 : 2}, deadline);
   }
 
-  void get_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point deadline) noexcept {
+  void get_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes,
+                time_point deadline) noexcept {
     state_->run({detail::redis_verb::get, batch, outcomes, {}, 0}, deadline);
   }
 

@@ -93,8 +93,8 @@ namespace detail {
 }  // namespace detail
 
 /// `redis://[[user]:password@]host[:port][,host[:port]…][/database]`, where several hosts are nodes of one cluster, or
-/// `unix://[[user]:password@]/path`. Percent signs in user and password escape bytes. `rediss://` is refused: there is no
-/// TLS. Throws `std::bad_alloc`.
+/// `unix://[[user]:password@]/path`. Percent signs in user and password escape bytes. `rediss://` is refused: there is
+/// no TLS. Throws `std::bad_alloc`.
 [[nodiscard]] inline result<redis_config> parse_redis_url(std::string_view url) {
   const auto whole = url;
   const auto refuse = [&](const char* what) {
@@ -122,7 +122,8 @@ namespace detail {
   config.endpoints.clear();
   if (!tcp) {
     config.endpoints.push_back({std::string{url}, 0});
-    return url.starts_with('/') ? result<redis_config>{std::move(config)} : refuse("byte of a URL where a path is missing");
+    return url.starts_with('/') ? result<redis_config>{std::move(config)}
+                                : refuse("byte of a URL where a path is missing");
   }
   if (const auto slash = url.find('/'); slash != url.npos) {
     const auto database = url.substr(slash + 1);

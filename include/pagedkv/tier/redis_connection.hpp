@@ -39,8 +39,8 @@ using redis_time = std::chrono::steady_clock::time_point;
 
 enum class io_state : unsigned char { progress, blocked, lost };
 
-/// A connection to one node, whose calls do not wait unless they have a deadline. hiredis resolves, connects and parses;
-/// bytes are sent from where they lie.
+/// A connection to one node, whose calls do not wait unless they have a deadline. hiredis resolves, connects and
+/// parses; bytes are sent from where they lie.
 class redis_connection {
  public:
   /// Connects and greets; nothing, and the reason, if that fails. Waits for the resolver as long as it takes.

@@ -36,9 +36,9 @@ struct redis_request {
   bool asking = false;  // announced to a node that does not have the slot yet
 };
 
-/// The requests of a batch to one node. Values are sent from and copied to the caller's memory. The bytes that are asked for
-/// and not yet answered are bounded, because the store would keep them in buffers of its own; two values always are, so
-/// that the link does not idle between them.
+/// The requests of a batch to one node. Values are sent from and copied to the caller's memory. The bytes that are
+/// asked for and not yet answered are bounded, because the store would keep them in buffers of its own; two values
+/// always are, so that the link does not idle between them.
 class redis_pipeline {
  public:
   redis_pipeline(std::unique_ptr<redis_connection> connection, std::size_t max_in_flight_bytes) noexcept
@@ -65,11 +65,12 @@ class redis_pipeline {
     }
   }
 
-  /// Receives what has arrived and settles the outcomes. `redirect(request, answer)`: whether another node takes it. False
-  /// if the connection is lost or answers what was not asked.
+  /// Receives what has arrived and settles the outcomes. `redirect(request, answer)`: whether another node takes it.
+  /// False if the connection is lost or answers what was not asked.
   template <class Redirect>
   [[nodiscard]] bool receive(const redis_batch& batch, std::span<char> buffer, const Redirect& redirect) {
-    const auto most = awaited_.empty() ? buffer.size() : batch.values[awaited_.front().index].bytes.size() + buffer.size();
+    const auto most =
+        awaited_.empty() ? buffer.size() : batch.values[awaited_.front().index].bytes.size() + buffer.size();
     const auto state = connection_->receive(buffer, most);
     if (state != io_state::progress) {
       return state == io_state::blocked;

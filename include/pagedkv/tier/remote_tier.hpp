@@ -25,8 +25,8 @@ struct remote_tier_config {
   std::chrono::milliseconds timeout{1'000};     // of a batch
 };
 
-/// A tier without places over a store that several processes share. Keys in the store: the prefix, the record's key and a
-/// fingerprint of the format in hexadecimal digits, and the number of the part if there are several.
+/// A tier without places over a store that several processes share. Keys in the store: the prefix, the record's key and
+/// a fingerprint of the format in hexadecimal digits, and the number of the part if there are several.
 ///
 /// The store makes room by itself and may lose values at any time. `write` and `read` return within the timeout.
 /// No allocation after construction except the client's. Use it from one thread at a time.
@@ -73,7 +73,8 @@ class remote_tier {
   [[nodiscard]] std::size_t key_bytes() const noexcept { return config_.prefix.size() + 4 * (digits + 1); }
 
   template <class Call>
-  void transfer(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes, const Call& call) noexcept {
+  void transfer(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes,
+                const Call& call) noexcept {
     const auto deadline = std::chrono::steady_clock::now() + config_.timeout;
     std::ranges::fill(outcomes.first(batch.size()), transfer_outcome::done);
     auto count = std::size_t{0};

@@ -112,8 +112,8 @@ template <class Cache>
   return held;
 }
 
-/// Fills a head with the tokens and keys of a sequence. `contents`: of the caller's, where the cache has lost the first.
-/// Errors: `invalid_argument` where these differ.
+/// Fills a head with the tokens and keys of a sequence. `contents`: of the caller's, where the cache has lost the
+/// first. Errors: `invalid_argument` where these differ.
 template <class Cache>
 [[nodiscard]] result<void> copy_contents(const Cache& cache, sequence_id id, const token_run& contents,
                                          session_head& head) {

@@ -205,8 +205,8 @@ template <class Cache, allocator Memory = host_allocator>
 /// whose first blocks were dropped publishes nothing, then or later.
 ///
 /// Reads the file twice: before it takes anything from the cache, all of it has been verified. Errors:
-/// `invalid_argument` for a file that is damaged or of another format; those of `create_sequence`; `backend_failure` with
-/// the system's words; `out_of_memory`.
+/// `invalid_argument` for a file that is damaged or of another format; those of `create_sequence`; `backend_failure`
+/// with the system's words; `out_of_memory`.
 template <class Cache, allocator Memory = host_allocator>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,

@@ -56,7 +56,8 @@ struct session_head {
   }
 };
 
-// At the start of the file, little endian; the format's text, keys and tokens follow. The checksum is of the whole head.
+// At the start of the file, little endian; the format's text, keys and tokens follow. The checksum is of the whole
+// head.
 struct session_numbers {
   static constexpr auto right_magic = std::array<char, 8>{'p', 'a', 'g', 'e', 'd', 'k', 'v', 's'};
 

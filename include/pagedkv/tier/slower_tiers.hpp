@@ -97,9 +97,10 @@ class slower_tiers {
 
  private:
   template <std::size_t... I>
-  [[nodiscard]] static auto make([[maybe_unused]] std::tuple<Tiers...> tiers, [[maybe_unused]] const record_format& format,
-                                 [[maybe_unused]] const tier_config& config,
-                                 [[maybe_unused]] transfer_signal& signal, std::index_sequence<I...>) {
+  [[nodiscard]] static auto make([[maybe_unused]] std::tuple<Tiers...> tiers,
+                                 [[maybe_unused]] const record_format& format,
+                                 [[maybe_unused]] const tier_config& config, [[maybe_unused]] transfer_signal& signal,
+                                 std::index_sequence<I...>) {
     return std::tuple{std::make_unique<detail::slower_tier<Tiers>>(std::move(std::get<I>(tiers)), format, config,
                                                                    signal)...};
   }

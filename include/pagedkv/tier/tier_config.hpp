@@ -23,7 +23,7 @@ struct tier_config {
   bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
-  std::int32_t ask_ahead = 0;                  // blocks that a tier without places is asked for unheard; see docs/tiers.md
+  std::int32_t ask_ahead = 0;  // blocks that a tier without places is asked for unheard; see docs/tiers.md
   std::int32_t queue_records = 256;            // transfers in flight for each tier; more are lost writes and misses
   bool threads = true;                         // false: transfers run in `run_transfers` only
 };
@@ -31,7 +31,8 @@ struct tier_config {
 /// Errors: `invalid_argument`.
 [[nodiscard]] inline result<void> validate(const tier_config& config) noexcept {
   if (config.exclusive && config.write != write_policy::on_eviction) {
-    return error{error_code::invalid_argument, "tier_config.exclusive, which writes on eviction only: tier_config.write",
+    return error{error_code::invalid_argument,
+                 "tier_config.exclusive, which writes on eviction only: tier_config.write",
                  static_cast<std::int64_t>(config.write), static_cast<std::int64_t>(write_policy::on_eviction)};
   }
   if (config.queue_records < 1) {

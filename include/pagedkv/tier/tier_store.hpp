@@ -508,7 +508,8 @@ class tier_store {
   /// A place in host memory, or −1. Reading and writing device memory, it is ordered after all batches before.
   [[nodiscard]] std::int32_t take_host_place(node_id node) noexcept {
     return places_.take(
-        node, [&](node_id other, bool anyway) { return owns(other) ? may_go(other, host, anyway) : eviction_answer::fenced; },
+        node,
+        [&](node_id other, bool anyway) { return owns(other) ? may_go(other, host, anyway) : eviction_answer::fenced; },
         [&](node_id gone, std::int32_t) {
           directory_.clear_place(gone, host);
           --counts_.num_records;

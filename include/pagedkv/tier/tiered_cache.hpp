@@ -106,8 +106,8 @@ struct load_progress {
 };
 
 /// A paged cache with tiers behind its device: host memory, and slower tiers that read and write through it. Blocks
-/// that the device evicts go there and come back, as docs/tiers.md describes. Operations that are not described here are
-/// those of `kv_cache`. Those that may evict copy blocks on their stream: new owners write on it, or behind it.
+/// that the device evicts go there and come back, as docs/tiers.md describes. Operations that are not described here
+/// are those of `kv_cache`. Those that may evict copy blocks on their stream: new owners write on it, or behind it.
 ///
 /// A tier never fails a request: what cannot be loaded is computed. Nothing but `wait` waits for a tier.
 ///
@@ -473,8 +473,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     store_.progress();
   }
 
-  /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when there
-  /// is no room.
+  /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when
+  /// there is no room.
   void lengthen(admission& made, const token_run& prompt, std::int64_t num_tokens, stream on) noexcept {
     if (num_tokens <= made.num_tokens) {
       return;

@@ -16,8 +16,8 @@ namespace pagedkv {
 
 /// Memory of the caller's that `append_batch` of a cache with groups fills, each from the start; it may be pinned.
 struct group_batch_buffers {
-  std::span<slot> slots = {};              // one group that holds tokens after the other; of each, for each token and each
-                                           // slot ahead, entry after entry; `skip_slot` where the entry failed
+  std::span<slot> slots = {};  // one group that holds tokens after the other; of each, for each token and each
+                               // slot ahead, entry after entry; `skip_slot` where the entry failed
   std::span<batch_failure> failures = {};  // as many as there are entries
 };
 

@@ -20,8 +20,9 @@ void undo_fork(State& state, group_sequence& to) noexcept {
   }
 }
 
-/// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors: `invalid_argument` while the
-/// other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of `refuse` and `copy`.
+/// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors:
+/// `invalid_argument` while the other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of
+/// `refuse` and `copy`.
 template <class State, class Copy>
 [[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {

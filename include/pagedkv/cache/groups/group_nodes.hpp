@@ -312,7 +312,8 @@ class group_nodes {
     return at(node).depth / static_cast<std::uint32_t>(nodes_per_block_[group]);
   }
 
-  /// The first node of a place that has lost its last block with this one: those before it were held by that block, too.
+  /// The first node of a place that has lost its last block with this one: those before it were held by that block,
+  /// too.
   [[nodiscard]] node_id first_lost(node_id node, std::size_t group) const noexcept {
     for (auto above = parent(node);
          above != no_node && place_of(above, group) == place_of(node, group) && !holds_place(above, group);

@@ -127,8 +127,8 @@ class group_state {
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, with two groups of states, and for a pool that may grow; `size_overflow` when the pool holds more runs of tokens than an int32
-  /// numbers.
+  /// index, with two groups of states, and for a pool that may grow; `size_overflow` when the pool holds more runs of
+  /// tokens than an int32 numbers.
   [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
     if (config.max_blocks != 0 && config.max_blocks != config.num_blocks) {
       return error{error_code::invalid_argument, "cache_config.max_blocks of a cache with groups", config.max_blocks,

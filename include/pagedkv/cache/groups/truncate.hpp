@@ -50,8 +50,8 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
   s.num_nodes = num_nodes;
 }
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. Errors: `invalid_argument` beyond the length,
-/// or before `shortest_cut`.
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. Errors:
+/// `invalid_argument` beyond the length, or before `shortest_cut`.
 template <class State>
 [[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   if (const auto least = shortest_cut(state, s); num_tokens < least) {

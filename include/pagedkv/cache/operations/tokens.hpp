@@ -18,7 +18,8 @@ template <class State>
                                        std::span<token> tokens) noexcept {
   const auto dropped = static_cast<std::int64_t>(s.blocks.num_dropped() * state.block_size());
   if (first_token < dropped) {
-    return error{error_code::invalid_argument, "first token to copy, of a block that was dropped,", first_token, dropped};
+    return error{error_code::invalid_argument, "first token to copy, of a block that was dropped,", first_token,
+                 dropped};
   }
   if (first_token > s.num_tokens || static_cast<std::int64_t>(tokens.size()) > s.num_tokens - first_token) {
     return error{error_code::invalid_argument, "first token to copy, with their number,", first_token, s.num_tokens};

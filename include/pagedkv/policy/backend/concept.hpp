@@ -88,8 +88,8 @@ concept moves_rows =
     };
 
 template <class B, class Element>
-concept backend_for =
-    backend<B> && moves_rows<B, Element, float32> && moves_rows<B, Element, float16> && moves_rows<B, Element, bfloat16>;
+concept backend_for = backend<B> && moves_rows<B, Element, float32> && moves_rows<B, Element, float16> &&
+                      moves_rows<B, Element, bfloat16>;
 
 /// A backend that computes attention where the blocks are. `Input` and `Output`, unscaled elements, say how queries and
 /// outputs are stored; batch, options and rows outlive the operation.
