@@ -94,17 +94,18 @@ PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const st
   }
 }
 
-template <class Element>
-PAGEDKV_INLINE void attend_set(const row_set& set, const tile& t, std::int32_t num_rows) {
+/// Calls `run` with the number of rows as a constant.
+template <class Run>
+PAGEDKV_INLINE void with_rows(std::int32_t num_rows, Run run) {
   if constexpr (lanes >= 8) {
     if (num_rows == most_rows) {
-      return attend_rows<Element, most_rows>(set, t);
+      return run(std::integral_constant<int, most_rows>{});
     }
   }
   switch (num_rows) {
-    case 4: return attend_rows<Element, 4>(set, t);
-    case 2: return attend_rows<Element, 2>(set, t);
-    default: return attend_rows<Element, 1>(set, t);
+    case 4: return run(std::integral_constant<int, 4>{});
+    case 2: return run(std::integral_constant<int, 2>{});
+    default: return run(std::integral_constant<int, 1>{});
   }
 }
 
@@ -134,6 +135,8 @@ class worker {
   }
 
  private:
+  static constexpr auto strip_tokens = 16;
+
   // Working memory of a KV head.
   [[nodiscard]] PAGEDKV_INLINE float* queries(std::int32_t head) const {
     return heads_ + head * scratch_of_head(call_, unit_);
@@ -142,8 +145,11 @@ class worker {
   [[nodiscard]] PAGEDKV_INLINE float* states(std::int32_t head) const {
     return sums(head) + (num_rows_ + 1) * value_dim_;
   }
+  [[nodiscard]] PAGEDKV_INLINE float* scores(std::int32_t head) const {
+    return states(head) + (num_rows_ + 1) * 2 * row_padding;
+  }
   [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
-    return partial_at(states(head) + (num_rows_ + 1) * 2 * row_padding, num_rows_, value_dim_);
+    return partial_at(scores(head) + (num_rows_ + 1) * tile_tokens, num_rows_, value_dim_);
   }
 
   PAGEDKV_INLINE void load_queries(std::int32_t head) {
@@ -160,8 +166,19 @@ class worker {
       call_.load_query(call_, token, query_head, numbers);
       std::fill(numbers + call_.view.head_dim, numbers + dim_, 0.0f);
       scale_row(numbers, dim_, factor);
+      if (sorts_pairs()) {
+        sort_pairs(numbers, call_.view.head_dim);
+      }
     }
   }
+
+  /// Whether tiles are not decoded first.
+  [[nodiscard]] PAGEDKV_INLINE bool reads_directly() const {
+    const auto whole_vectors = call_.view.head_dim % lanes == 0 && call_.view.dim_of_values() % lanes == 0;
+    return is_native<Element> && whole_vectors && (num_rows_ < rows_to_decode_for || std::same_as<Element, float32>);
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE bool sorts_pairs() const { return sorts_numbers<Element> && reads_directly(); }
 
   PAGEDKV_INLINE void attend_chunks(float* partials) {
     const auto begin = unit_.seen.begin + piece_.first_chunk * unit_.chunk_tokens;
@@ -178,10 +195,7 @@ class worker {
         if (first + tile_tokens < end) {
           next.locate(call_, unit_.row, first + tile_tokens, end);
         }
-        for (auto head = 0; head < piece_.num_heads; ++head) {
-          const auto is_last = head + 1 == piece_.num_heads;
-          attend_tile(where, head, is_last ? next : where, is_last ? 0 : head + 1);
-        }
+        attend_tile(where, next);
       }
       for (auto head = 0; head < piece_.num_heads; ++head) {
         finish_chunk(chunk, head, partials);
@@ -209,50 +223,135 @@ class worker {
     return view.base + view.value_offset + (piece_.first_head + head) * stride * size_of<Element>;
   }
 
-  /// While one tile and head is computed, the next tile is prefetched.
-  PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, std::int32_t head,
-                                  const tile_of_blocks<Element>& next, std::int32_t next_head) {
-    const auto& view = call_.view;
+  [[nodiscard]] PAGEDKV_INLINE tile describe_tile(const tile_of_blocks<Element>& where) const {
     auto t = tile{};
-    t.keys = keys_of_head(head);
-    t.values = values_of_head(head);
     t.offsets = where.offsets;
     t.value_offsets = where.value_offsets(call_);
-    t.next_keys = keys_of_head(next_head);
-    t.next_values = values_of_head(next_head);
-    t.next_offsets = next.offsets;
-    t.next_value_offsets = next.value_offsets(call_);
     t.first_token = where.first_token;
     t.num_tokens = where.num_tokens;
-    t.dim = view.head_dim;
-    t.value_dim = view.dim_of_values();
-    float key_scales[tile_tokens];
-    float value_scales[tile_tokens];
-    if constexpr (Element::scaled) {
-      where.read_scales(call_, view.key_scale_offset, piece_.first_head + head, key_scales);
-      where.read_scales(call_, view.value_scale_offset, piece_.first_head + head, value_scales);
-      t.key_scales = key_scales;
-      t.value_scales = value_scales;
-    }
-    const auto decoded = num_rows_ >= rows_to_decode_for && !std::same_as<Element, float32>;
-    if (!is_native<Element> || decoded || view.head_dim % lanes != 0 || t.value_dim % lanes != 0) {
-      attend_decoded(t, head);
+    t.dim = call_.view.head_dim;
+    t.value_dim = call_.view.dim_of_values();
+    return t;
+  }
+
+  PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
+    auto t = describe_tile(where);
+    if (!reads_directly()) {
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        attend_decoded(where, t, head);
+      }
       return;
     }
     if constexpr (is_native<Element>) {
-      attend_sets<Element>(t, head);
+      if (num_rows_ < rows_to_decode_for) {
+        attend_heads(where, t, next);
+        return;
+      }
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        t.keys = keys_of_head(head);
+        t.values = values_of_head(head);
+        attend_sets<Element>(t, head);
+      }
+    }
+  }
+
+  /// The scales of a tile in one KV head, in memory of the caller.
+  PAGEDKV_INLINE void read_scales(const tile_of_blocks<Element>& where, std::int32_t head, tile& t, float* key_scales,
+                                  float* value_scales) const {
+    if constexpr (Element::scaled) {
+      where.read_scales(call_, call_.view.key_scale_offset, piece_.first_head + head, key_scales);
+      where.read_scales(call_, call_.view.value_scale_offset, piece_.first_head + head, value_scales);
+      t.key_scales = key_scales;
+      t.value_scales = value_scales;
+    }
+  }
+
+  /// One of the strips of a tile in one KV head: first those of keys, then those of values.
+  [[nodiscard]] PAGEDKV_INLINE strip strip_of(const tile_of_blocks<Element>& where, std::int32_t head,
+                                              std::int32_t index) const {
+    const auto of_keys = divide_up(where.num_tokens, strip_tokens);
+    const auto keys = index < of_keys;
+    const auto first = (keys ? index : index - of_keys) * strip_tokens;
+    const auto num_rows = std::min<std::int64_t>(strip_tokens, where.num_tokens - first);
+    const auto dim = keys ? call_.view.head_dim : call_.view.dim_of_values();
+    const auto* const offsets = keys ? where.offsets : where.value_offsets(call_);
+    return {keys ? keys_of_head(head) : values_of_head(head), offsets + first, dim * size_of<Element>, num_rows};
+  }
+
+  /// The same for an index that may be in the next KV head, or in the first one of the next tile.
+  [[nodiscard]] PAGEDKV_INLINE strip strip_ahead(const tile_of_blocks<Element>& where,
+                                                 const tile_of_blocks<Element>& next, std::int32_t head,
+                                                 std::int32_t index) const {
+    const auto num_strips = static_cast<std::int32_t>(2 * divide_up(where.num_tokens, strip_tokens));
+    if (index < num_strips) {
+      return strip_of(where, head, index);
+    }
+    const auto is_last = head + 1 == piece_.num_heads;
+    return strip_of(is_last ? next : where, is_last ? 0 : head + 1, index - num_strips);
+  }
+
+  /// Processes a tile in one KV head after the other, and prefetches a strip or two ahead.
+  PAGEDKV_INLINE void attend_heads(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next) {
+    row_set sets[rows_to_decode_for / 4];
+    const auto num_sets = describe_sets(t, sets);
+    for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
+      float key_scales[tile_tokens];
+      float value_scales[tile_tokens];
+      read_scales(where, head, t, key_scales, value_scales);
+      fetch_scales(next, head);
+      t.keys = keys_of_head(head);
+      t.values = values_of_head(head);
+      auto index = 0;
+      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+        t.next = strip_ahead(where, next, head, ++index);
+        t.later = strip_ahead(where, next, head, index + 1);
+        for (auto i = 0; i < num_sets; ++i) {
+          place(sets[i], head);
+          multiply<Element>(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)});
+          t.next = t.later = {};
+        }
+      }
+      for (auto i = 0; i < num_sets; ++i) {
+        place(sets[i], head);
+        weigh(sets[i], t);
+      }
+      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+        t.next = strip_ahead(where, next, head, ++index);
+        t.later = strip_ahead(where, next, head, index + 1);
+        for (auto i = 0; i < num_sets; ++i) {
+          place(sets[i], head);
+          add<Element>(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)});
+          t.next = t.later = {};
+        }
+      }
+    }
+  }
+
+  /// Prefetches one KV head's part of the scales of a tile. They are contiguous in a block, whatever their order is.
+  PAGEDKV_INLINE void fetch_scales(const tile_of_blocks<Element>& where, std::int32_t head) const {
+    if constexpr (Element::scaled) {
+      constexpr auto part_bytes = strip_tokens * static_cast<std::int64_t>(sizeof(float));
+      for (auto first = 0; first < where.num_tokens; first += strip_tokens) {
+        const auto* const scales =
+            call_.view.base + where.scale_offsets[first] + (piece_.first_head + head) * part_bytes;
+        __builtin_prefetch(scales + call_.view.key_scale_offset, 0, 2);
+        __builtin_prefetch(scales + call_.view.value_scale_offset, 0, 2);
+      }
     }
   }
 
   /// Applies the scales.
-  PAGEDKV_INLINE void attend_decoded(tile t, std::int32_t head) {
+  PAGEDKV_INLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
     auto* const values = tile_ + tile_tokens * dim_;
     const auto& view = call_.view;
-    decode_tile<Element>(t.keys, t, t.offsets, t.key_scales, view.head_dim, dim_, tile_);
+    float key_scales[tile_tokens];
+    float value_scales[tile_tokens];
+    read_scales(where, head, t, key_scales, value_scales);
+    decode_tile<Element>(keys_of_head(head), t, t.offsets, t.key_scales, view.head_dim, dim_, tile_);
     // The values of latent storage are decoded with its keys.
     const auto latent = view.is_latent() && t.value_dim % lanes == 0;
     if (!latent) {
-      decode_tile<Element>(t.values, t, t.value_offsets, t.value_scales, t.value_dim, value_dim_, values);
+      decode_tile<Element>(values_of_head(head), t, t.value_offsets, t.value_scales, t.value_dim, value_dim_, values);
     }
     std::int64_t offsets[tile_tokens];
     std::int64_t value_offsets[tile_tokens];
@@ -263,37 +362,49 @@ class worker {
     }
     t.keys = reinterpret_cast<const std::byte*>(tile_);
     t.values = reinterpret_cast<const std::byte*>(latent ? tile_ : values);
-    t.offsets = t.next_offsets = offsets;
-    t.value_offsets = t.next_value_offsets = latent ? offsets : value_offsets;
-    t.next_keys = t.keys;
-    t.next_values = t.values;
+    t.offsets = offsets;
+    t.value_offsets = latent ? offsets : value_offsets;
     t.key_scales = t.value_scales = nullptr;
     t.dim = dim_;
     t.value_dim = latent ? t.value_dim : value_dim_;
     attend_sets<float32>(t, head);
   }
 
+  /// Processes a tile in one KV head.
   template <class Stored>
   PAGEDKV_INLINE void attend_sets(const tile& t, std::int32_t head) {
     auto set = row_set{};
-    auto* state = states(head);
-    set.stride = dim_;
-    set.sum_stride = value_dim_;
-    set.in_tree = !call_.batch.tree_masks.empty();
-    set.biased = call_.options.alibi_slopes != nullptr;
-    set.cap = call_.options.soft_cap * 1.442695041f;
-    for (auto row = std::int64_t{0}; row < num_rows_;) {
-      const auto rows = rows_in_set(num_rows_ - row);
-      set.queries = queries(head) + row * dim_;
-      set.sums = sums(head) + row * value_dim_;
-      set.highest = state;
-      set.totals = state + lanes;
-      if (describe(set, t, head, row, rows)) {
-        attend_set<Stored>(set, t, rows);
+    const auto whole = token_range{0, t.num_tokens};
+    for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += set.num_rows, ++i) {
+      if (describe(set, t, row, i)) {
+        place(set, head);
+        multiply<Stored>(set, t, whole);
+        weigh(set, t);
+        add<Stored>(set, t, whole);
       }
-      state += 2 * lanes;
-      row += rows;
     }
+  }
+
+  // Lambdas do not inherit the instruction set, so they call functions that are not inlined.
+  template <class Stored>
+  PAGEDKV_INLINE static void multiply(const row_set& set, const tile& t, token_range range) {
+    with_rows(set.num_rows, [&](auto rows) { multiply_keys<Stored, decltype(rows)::value>(set, t, range); });
+  }
+  PAGEDKV_INLINE static void weigh(const row_set& set, const tile& t) {
+    with_rows(set.num_rows, [&](auto rows) { weigh_scores<decltype(rows)::value>(set, t); });
+  }
+  template <class Stored>
+  PAGEDKV_INLINE static void add(const row_set& set, const tile& t, token_range range) {
+    with_rows(set.num_rows, [&](auto rows) { add_values<Stored, decltype(rows)::value>(set, t, range); });
+  }
+
+  /// Describes the sets that see any token of the tile, and returns their number.
+  PAGEDKV_INLINE std::int32_t describe_sets(const tile& t, row_set* sets) const {
+    auto num_sets = 0;
+    for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += rows_in_set(num_rows_ - row), ++i) {
+      num_sets += describe(sets[num_sets], t, row, i) ? 1 : 0;
+    }
+    return num_sets;
   }
 
   /// The tokens of a tile that the tree mask of a query hides, one bit each.
@@ -308,28 +419,51 @@ class worker {
     return first >= 0 ? hidden << first : hidden >> -first;
   }
 
-  /// Sets the tokens that each row sees; false if no row sees any.
-  PAGEDKV_INLINE bool describe(row_set& set, const tile& t, std::int32_t head, std::int64_t row, std::int32_t rows) {
+  /// Describes set `index`, which begins at a row, but for its KV head; false if no row sees any token.
+  PAGEDKV_INLINE bool describe(row_set& set, const tile& t, std::int64_t row, std::int64_t index) const {
+    set.num_rows = rows_in_set(num_rows_ - row);
+    set.first_row = row;
+    set.index = index;
+    set.stride = dim_;
+    set.sum_stride = value_dim_;
+    set.in_tree = !call_.batch.tree_masks.empty();
+    set.biased = call_.options.alibi_slopes != nullptr;
+    set.cap = call_.options.soft_cap * 1.442695041f;
+    set.all_seen = true;
     auto any = false;
-    for (auto r = 0; r < rows; ++r) {
-      const auto own = std::min(row + r, num_rows_ - 1);
-      const auto query = unit_.first_query + static_cast<std::int32_t>(own / call_.group_size);
+    for (auto r = 0; r < set.num_rows; ++r) {
+      const auto query = unit_.first_query + static_cast<std::int32_t>(own_row(set, r) / call_.group_size);
       const auto position = call_.position(unit_.row, query);
       const auto visible = visible_from(position, call_.options.window);
       const auto begin = std::clamp<std::int64_t>(visible.begin - t.first_token, 0, t.num_tokens);
       const auto end = std::clamp<std::int64_t>(visible.end - t.first_token, begin, t.num_tokens);
       set.seen[r] = {begin, end};
+      set.positions[r] = static_cast<std::int32_t>(position - t.first_token);
+      set.all_seen = set.all_seen && begin == 0 && end == t.num_tokens;
       any = any || begin < end;
       if (set.in_tree) {
         set.hidden[r] = hidden_branches(query, t);
       }
-      if (set.biased) {
-        const auto query_head = (piece_.first_head + head) * call_.group_size + own % call_.group_size;
-        set.positions[r] = static_cast<std::int32_t>(position - t.first_token);
-        set.slopes[r] = call_.options.alibi_slopes[query_head] * 1.442695041f;
-      }
     }
     return any;
+  }
+
+  /// A set's row among those of its unit; padding repeats the last row.
+  [[nodiscard]] PAGEDKV_INLINE std::int64_t own_row(const row_set& set, std::int32_t r) const {
+    return std::min(set.first_row + r, num_rows_ - 1);
+  }
+
+  /// Selects the KV head of a set.
+  PAGEDKV_INLINE void place(row_set& set, std::int32_t head) const {
+    set.queries = queries(head) + set.first_row * dim_;
+    set.sums = sums(head) + set.first_row * value_dim_;
+    set.scores = scores(head) + set.first_row * tile_tokens;
+    set.highest = states(head) + set.index * 2 * lanes;
+    set.totals = set.highest + lanes;
+    for (auto r = 0; set.biased && r < set.num_rows; ++r) {
+      const auto query_head = (piece_.first_head + head) * call_.group_size + own_row(set, r) % call_.group_size;
+      set.slopes[r] = call_.options.alibi_slopes[query_head] * 1.442695041f;
+    }
   }
 
   /// Gathers the sums of the lanes of each row, and merges them or leaves them to the merging function.
@@ -345,6 +479,9 @@ class worker {
         totals[r] = std::accumulate(state + lanes + r * tokens, state + lanes + (r + 1) * tokens, 0.0f);
       }
       const auto own = std::min<std::int64_t>(rows, num_rows_ - row);
+      for (auto r = row; r < row + own && sorts_pairs(); ++r) {
+        restore_pairs(sums(head) + r * value_dim_, call_.view.dim_of_values());
+      }
       const auto done = partial{sums(head) + row * value_dim_, highest, totals};
       auto into = unit_.first_partial < 0 ? merged(head) : partial_of(chunk, head, partials);
       into = {into.sums + row * value_dim_, into.highest + row, into.totals + row};

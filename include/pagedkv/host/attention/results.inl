@@ -37,12 +37,6 @@ PAGEDKV_INLINE void merge(partial into, partial from, std::int64_t num_rows, std
   }
 }
 
-PAGEDKV_INLINE void scale_row(float* numbers, std::int64_t dim, float factor) {
-  for (auto d = std::int64_t{0}; d < dim; d += lanes) {
-    write_floats(numbers + d, read_floats(numbers + d) * factor);
-  }
-}
-
 /// Divides by the sum of weights, and writes the output.
 PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
   constexpr auto log2_e = 1.442695041f;

@@ -5,8 +5,36 @@ namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 inline constexpr auto most_rows = 8;                    // rows in a set
 inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors kept in registers
+inline constexpr auto most_together = 4;                // tokens whose keys are multiplied at once
 
 inline constexpr auto cache_line = 64;  // in bytes; an upper bound
+
+/// Rows of keys, or values, of neighbouring tokens: those of a block, if possible.
+struct strip {
+  const std::byte* rows = nullptr;  // plus the offset of a row
+  const std::int64_t* offsets = nullptr;
+  std::int64_t row_bytes = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// Prefetches rows of a strip, in order, into the second-level cache.
+PAGEDKV_INLINE void fetch_rows(const strip& s, std::int64_t first, std::int64_t end) {
+  for (auto i = first; i < std::min<std::int64_t>(end, s.num_rows); ++i) {
+    for (auto line = std::int64_t{0}; line < s.row_bytes; line += cache_line) {
+      __builtin_prefetch(s.rows + s.offsets[i] + line, 0, 2);
+    }
+  }
+}
+
+/// Prefetches what is due when rows of the current strip are processed. The start of the strip after the next one
+/// makes the processor's own prefetching follow it.
+PAGEDKV_INLINE void fetch_ahead(const strip& next, const strip& later, std::int64_t first, std::int64_t end) {
+  constexpr auto start_bytes = std::int64_t{512};
+  fetch_rows(next, first, end);
+  if (first * later.row_bytes < start_bytes) {
+    fetch_rows(later, first, end);
+  }
+}
 
 /// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
 /// copies of the last one.
@@ -15,11 +43,8 @@ struct tile {
   const std::byte* values = nullptr;  // plus the value offset of a token
   const std::int64_t* offsets = nullptr;
   const std::int64_t* value_offsets = nullptr;
-  // The next tile, to be prefetched.
-  const std::byte* next_keys = nullptr;
-  const std::byte* next_values = nullptr;
-  const std::int64_t* next_offsets = nullptr;
-  const std::int64_t* next_value_offsets = nullptr;
+  strip next;   // prefetched whole while a strip is processed
+  strip later;  // of which only the start is
   const float* key_scales = nullptr;  // null: none
   const float* value_scales = nullptr;
   std::int64_t first_token = 0;
@@ -28,59 +53,93 @@ struct tile {
   std::int32_t value_dim = 0;
 };
 
-/// Prefetches into the second-level cache: the first-level cache cannot hold two tiles.
-PAGEDKV_INLINE void fetch(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
-
 /// The state of up to 8 rows. A row is a query head of a query token. A vector of scores holds `lanes / Rows`
 /// neighbouring tokens of each row, one row after the other.
 struct row_set {
   const float* queries = nullptr;  // [row][padded dim], scaled
   float* sums = nullptr;           // [row][padded value dim]: values, weighted
+  float* scores = nullptr;         // vectors of scores of a tile, then of weights
   float* highest = nullptr;        // [lane]: highest score of the lane's row
   float* totals = nullptr;         // [lane]: sum of the weights in this lane
+  std::int32_t num_rows = 0;
+  std::int64_t first_row = 0;      // of the unit's rows
+  std::int64_t index = 0;          // among the unit's sets
   std::int32_t stride = 0;         // from a row's queries to the next
   std::int32_t sum_stride = 0;     // from a row's sums to the next
   token_range seen[most_rows];             // by each row, in tokens of the tile
   std::int32_t positions[most_rows];       // of each row's query, relative to the tile's first token
   float slopes[most_rows];                 // of each row, times log2(e)
   std::uint64_t hidden[most_rows];         // by a tree mask: a bit for each token of the tile
+  bool all_seen = false;  // every row sees every token of the tile
   bool biased = false;
   bool in_tree = false;
   float cap = 0;  // times log2(e); the scores are divided by the cap beforehand
 };
 
-/// Products of queries and keys, for as many tokens of each row as a vector of scores holds. Prefetches the same part
-/// of the next tile.
-template <class Element, int Rows>
-PAGEDKV_INLINE floats multiply_keys(const row_set& set, const tile& t, std::int32_t token) {
-  constexpr auto tokens = lanes / Rows;
-  constexpr auto numbers_of_line = static_cast<std::int32_t>(cache_line / size_of<Element>);
-  const std::byte* keys[lanes];
-  PAGEDKV_UNROLL for (auto i = 0; i < tokens; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
-  floats products[lanes];
-  PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) { products[i] = floats{}; }
-  for (auto line = 0; line < t.dim; line += numbers_of_line) {
-    PAGEDKV_UNROLL for (auto i = 0; i < tokens; ++i) {
-      fetch(t.next_keys + t.next_offsets[token + i] + line * size_of<Element>);
+/// Decodes `Vectors` vectors of a row: as many as a load reads, or one.
+template <class Element, int Vectors>
+PAGEDKV_INLINE void decode_vectors(const std::byte* from, floats* numbers) {
+  if constexpr (Vectors % vectors_of_load<Element> == 0) {
+    PAGEDKV_UNROLL for (auto i = 0; i < Vectors; i += vectors_of_load<Element>) {
+      decode_load<Element>(from + i * lanes * size_of<Element>, numbers + i);
     }
-    const auto end = std::min(t.dim, line + numbers_of_line);
-    for (auto d = line; d < end; d += lanes) {
-      floats queries[most_rows];
-      PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) { queries[r] = read_floats(set.queries + r * set.stride + d); }
-      PAGEDKV_UNROLL for (auto i = 0; i < tokens; ++i) {
-        const auto key = decode<Element>(keys[i] + d * size_of<Element>);
-        PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) { products[r * tokens + i] += queries[r] * key; }
-      }
+  } else {
+    PAGEDKV_UNROLL for (auto i = 0; i < Vectors; ++i) {
+      numbers[i] = decode<Element>(from + i * lanes * size_of<Element>);
     }
   }
-  return add_up(products);
 }
 
-template <class Element, int Rows>
-PAGEDKV_INLINE void compute_scores(const row_set& set, const tile& t, floats* scores) {
+/// Adds the products of queries and keys over `Vectors` vectors of each row.
+template <class Element, int Rows, int Count, int Vectors>
+PAGEDKV_INLINE void multiply_vectors(const row_set& set, const std::byte* const* keys, std::int32_t d, floats* sums) {
+  floats key[most_together * 4];  // a load has at most 4 vectors
+  PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) {
+    decode_vectors<Element, Vectors>(keys[i] + d * size_of<Element>, key + i * Vectors);
+  }
+  PAGEDKV_UNROLL for (auto v = 0; v < Vectors; ++v) {
+    PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
+      const auto query = read_floats(set.queries + r * set.stride + d + v * lanes);
+      PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { sums[r * Count + i] += query * key[i * Vectors + v]; }
+    }
+  }
+}
+
+/// Products of queries and the keys of `Count` tokens, which lie in `products` as in a vector of scores.
+template <class Element, int Rows, int Count>
+PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int32_t token, floats* products) {
   constexpr auto tokens = lanes / Rows;
-  for (auto token = 0; token < t.num_tokens; token += tokens) {
-    scores[token / tokens] = multiply_keys<Element, Rows>(set, t, token);
+  constexpr auto vectors = vectors_of_load<Element>;
+  const std::byte* keys[most_together];
+  floats sums[lanes];
+  PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
+  PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) { sums[i] = floats{}; }
+  auto d = 0;
+  for (; d + vectors * lanes <= t.dim; d += vectors * lanes) {
+    multiply_vectors<Element, Rows, Count, vectors>(set, keys, d, sums);
+  }
+  for (; d < t.dim; d += lanes) {
+    multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
+  }
+  PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
+    PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { products[r * tokens + i] = sums[r * Count + i]; }
+  }
+}
+
+/// Products of queries and keys, of whole vectors of scores. Few tokens at a time, so that memory is read nearly in
+/// order.
+template <class Element, int Rows>
+PAGEDKV_NOINLINE void multiply_keys(const row_set& set, const tile& t, token_range range) {
+  constexpr auto tokens = lanes / Rows;
+  constexpr auto together = std::min(most_together, tokens);
+  for (auto token = static_cast<std::int32_t>(range.begin); token < range.end; token += tokens) {
+    floats products[lanes];
+    PAGEDKV_UNROLL for (auto i = 0; i < tokens; i += together) {
+      const auto done = token + i - range.begin;
+      fetch_ahead(t.next, t.later, done, done + together);
+      multiply_tokens<Element, Rows, together>(set, t, token + i, products + i);
+    }
+    write_floats(set.scores + token * Rows, add_up(products));
   }
 }
 
@@ -125,7 +184,7 @@ PAGEDKV_NOINLINE void hide_branches(const row_set& set, const tile& t, floats* s
 
 /// Converts products to scores: scale, cap, bias, and minus infinity where a row does not see the token.
 template <int Rows>
-PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* scores, bool all_seen) {
+PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* scores) {
   constexpr auto tokens = lanes / Rows;
   const auto num_vectors = (t.num_tokens + tokens - 1) / tokens;
   if (t.key_scales != nullptr) {
@@ -146,7 +205,7 @@ PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* sco
       scores[i] += slopes * (distance + static_cast<float>(i * tokens));
     }
   }
-  if (!all_seen || t.num_tokens % tokens != 0) {
+  if (!set.all_seen || t.num_tokens % tokens != 0) {
     std::int32_t begins[most_rows];
     std::int32_t ends[most_rows];
     for (auto r = 0; r < Rows; ++r) {
@@ -164,7 +223,7 @@ PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* sco
 
 /// Converts scores to weights relative to the highest score so far. `decay` is the factor of the earlier sums.
 template <int Rows>
-PAGEDKV_INLINE void weigh(const row_set& set, const tile& t, floats* scores, float* decay) {
+PAGEDKV_INLINE void exponentiate(const row_set& set, const tile& t, floats* scores, float* decay) {
   constexpr auto tokens = lanes / Rows;
   const auto num_vectors = (t.num_tokens + tokens - 1) / tokens;
   auto tile_highest = all(-std::numeric_limits<float>::infinity());
@@ -191,26 +250,53 @@ PAGEDKV_INLINE void weigh(const row_set& set, const tile& t, floats* scores, flo
   }
 }
 
-/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows, whose weights and decays lie `Tokens` apart.
+/// Converts the products of a tile to weights, and multiplies the earlier sums by their decay.
+template <int Rows>
+PAGEDKV_NOINLINE void weigh_scores(const row_set& set, const tile& t) {
+  constexpr auto tokens = lanes / Rows;
+  const auto size = sizeof(float) * Rows * static_cast<std::size_t>(divide_up(t.num_tokens, tokens) * tokens);
+  floats scores[tile_tokens * most_rows / lanes];
+  float decay[lanes];
+  __builtin_memcpy(scores, set.scores, size);
+  finish_scores<Rows>(set, t, scores);
+  if (set.in_tree) {
+    hide_branches<Rows>(set, t, scores);
+  }
+  exponentiate<Rows>(set, t, scores, decay);
+  __builtin_memcpy(set.scores, scores, size);
+  for (auto r = 0; r < Rows; ++r) {
+    if (decay[r * tokens] != 1.0f) {
+      scale_row(set.sums + r * set.sum_stride, t.value_dim, decay[r * tokens]);
+    }
+  }
+}
+
+/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows, whose weights lie `Tokens` apart.
 template <class Element, int Rows, int Tokens, int Chunk>
-PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* weights, const float* decay, float* sums,
-                              std::int32_t stride, std::int32_t d) {
-  constexpr auto lines = divide_up(Chunk * lanes * size_of<Element>, cache_line);
+PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* weights, float* sums, std::int32_t stride,
+                              std::int32_t d) {
   floats partial[most_sums];
   PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
     PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) {
-      partial[r * Chunk + c] = read_floats(sums + r * stride + d + c * lanes) * decay[r * Tokens];
+      partial[r * Chunk + c] = read_floats(sums + r * stride + d + c * lanes);
     }
   }
   const auto* const values = t.values + d * size_of<Element>;
-  const auto* const next_values = t.next_values + d * size_of<Element>;
+  // Each pass prefetches its part of the rows, at even distances.
+  const auto num_passes = std::max(1, t.value_dim / (Chunk * lanes));
+  auto due = range.size() * (d / (Chunk * lanes)) / num_passes;
+  auto wait = 0;
   for (auto token = range.begin; token < range.end; ++token) {
-    const auto* const next = next_values + t.next_value_offsets[token];
-    PAGEDKV_UNROLL for (auto line = 0; line < lines; ++line) { fetch(next + line * cache_line); }
+    if (wait == 0) {
+      fetch_ahead(t.next, t.later, due, due + 1);
+      ++due;
+      wait = num_passes;
+    }
+    --wait;
     const auto* const row = values + t.value_offsets[token];
     const auto* const own = weights + token / Tokens * lanes + token % Tokens;
     floats value[most_sums];
-    PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { value[c] = decode<Element>(row + c * lanes * size_of<Element>); }
+    decode_vectors<Element, Chunk>(row, value);
     PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
       const auto weight = all(own[r * Tokens]);
       PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { partial[r * Chunk + c] += weight * value[c]; }
@@ -225,43 +311,32 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
 
 /// The same for all of their sums, in groups that fit the registers.
 template <class Element, int Rows, int Tokens, int Chunk>
-PAGEDKV_INLINE void add_values(const tile& t, token_range range, const float* weights, const float* decay, float* sums,
-                               std::int32_t stride, std::int32_t d = 0) {
+PAGEDKV_INLINE void add_columns(const tile& t, token_range range, const float* weights, float* sums,
+                                std::int32_t stride, std::int32_t d = 0) {
   for (; d + Chunk * lanes <= t.value_dim; d += Chunk * lanes) {
-    add_chunk<Element, Rows, Tokens, Chunk>(t, range, weights, decay, sums, stride, d);
+    add_chunk<Element, Rows, Tokens, Chunk>(t, range, weights, sums, stride, d);
   }
   if constexpr (Chunk > 1) {
-    add_values<Element, Rows, Tokens, Chunk / 2>(t, range, weights, decay, sums, stride, d);
+    add_columns<Element, Rows, Tokens, Chunk / 2>(t, range, weights, sums, stride, d);
   }
 }
 
-/// Processes a set of rows over one tile.
+/// Adds the weighted values of some tokens to the sums.
 template <class Element, int Rows>
-PAGEDKV_NOINLINE void attend_rows(const row_set& set, const tile& t) {
+PAGEDKV_NOINLINE void add_values(const row_set& set, const tile& t, token_range range) {
   constexpr auto tokens = lanes / Rows;
-  auto all_seen = true;
-  for (auto r = 0; r < Rows; ++r) {
-    all_seen = all_seen && set.seen[r].begin == 0 && set.seen[r].end == t.num_tokens;
-  }
-  floats scores[tile_tokens * most_rows / lanes];
-  float decay[lanes];
-  compute_scores<Element, Rows>(set, t, scores);
-  finish_scores<Rows>(set, t, scores, all_seen);
-  if (set.in_tree) {
-    hide_branches<Rows>(set, t, scores);
-  }
-  weigh<Rows>(set, t, scores, decay);
-  float weights[tile_tokens * most_rows];
-  __builtin_memcpy(weights, scores, sizeof(float) * tile_tokens * Rows);
-  if (all_seen) {
+  if (set.all_seen) {
     constexpr auto chunk = Rows == 1 ? 8 : most_sums / Rows;
-    add_values<Element, Rows, tokens, chunk>(t, {0, t.num_tokens}, weights, decay, set.sums, set.sum_stride);
+    add_columns<Element, Rows, tokens, chunk>(t, range, set.scores, set.sums, set.sum_stride);
     return;
   }
   // A weight of zero does not cancel a NaN among values that a row does not see.
   for (auto r = 0; r < Rows; ++r) {
-    add_values<Element, 1, tokens, 8>(t, set.seen[r], weights + r * tokens, decay + r * tokens,
-                                      set.sums + r * set.sum_stride, set.sum_stride);
+    const auto own = token_range{std::max(range.begin, set.seen[r].begin), std::min(range.end, set.seen[r].end)};
+    if (own.begin < own.end) {
+      add_columns<Element, 1, tokens, 8>(t, own, set.scores + r * tokens, set.sums + r * set.sum_stride,
+                                         set.sum_stride);
+    }
   }
 }
 

@@ -28,6 +28,13 @@ PAGEDKV_INLINE floats all(float number) { return number - floats{}; }
 
 PAGEDKV_INLINE floats larger(floats a, floats b) { return a > b ? a : b; }
 
+/// Multiplies a row, padded to whole vectors.
+PAGEDKV_INLINE void scale_row(float* numbers, std::int64_t dim, float factor) {
+  for (auto d = std::int64_t{0}; d < dim; d += lanes) {
+    write_floats(numbers + d, read_floats(numbers + d) * factor);
+  }
+}
+
 template <int... Lane>
 PAGEDKV_INLINE ints count_lanes(std::integer_sequence<int, Lane...>) {
   return ints{Lane...};
@@ -93,6 +100,69 @@ PAGEDKV_INLINE floats decode(const std::byte* from) {
   } else {
     return to_floats(read<bytes>(from));
   }
+}
+
+/// Vectors of float32 that one load fills. Loads of less than a cache line keep fewer lines in flight.
+template <class Element>
+inline constexpr auto vectors_of_load = lanes >= 16 ? static_cast<std::int32_t>(4 / size_of<Element>) : 1;
+
+/// Whether `decode_load` sorts numbers as `sort_pairs` does, which saves instructions.
+template <class Element>
+inline constexpr auto sorts_numbers = std::same_as<Element, bfloat16> && vectors_of_load<Element> == 2;
+
+/// Decodes as many numbers as one load reads.
+template <class Element>
+PAGEDKV_INLINE void decode_load(const std::byte* from, floats* numbers) {
+  if constexpr (vectors_of_load<Element> == 1) {
+    numbers[0] = decode<Element>(from);
+  } else if constexpr (sorts_numbers<Element>) {
+    const auto pairs = read<ints>(from);
+    numbers[0] = reinterpret_cast<floats>(pairs << 16);
+    numbers[1] = reinterpret_cast<floats>(pairs & static_cast<std::int32_t>(0xffff0000));
+  } else {
+    using part = std::conditional_t<std::same_as<Element, int8>, bytes, shorts>;
+    const auto loaded = read<ints>(from);
+    part parts[4];  // 2 or 4
+    __builtin_memcpy(parts, &loaded, sizeof loaded);
+    PAGEDKV_UNROLL for (auto i = 0; i < vectors_of_load<Element>; ++i) {
+      if constexpr (std::same_as<Element, int8>) {
+        numbers[i] = to_floats(parts[i]);
+      } else {
+        numbers[i] = decode_half(parts[i]);
+      }
+    }
+  }
+}
+
+template <int... Lane>
+PAGEDKV_INLINE void sort_pairs(float* numbers, std::int32_t dim, std::integer_sequence<int, Lane...>) {
+  for (auto d = 0; d + 2 * lanes <= dim; d += 2 * lanes) {
+    const auto a = read_floats(numbers + d);
+    const auto b = read_floats(numbers + d + lanes);
+    write_floats(numbers + d, __builtin_shufflevector(a, b, (2 * Lane)...));
+    write_floats(numbers + d + lanes, __builtin_shufflevector(a, b, (2 * Lane + 1)...));
+  }
+}
+
+/// Sorts each two vectors of a row: first the numbers at even places, then those at odd ones.
+PAGEDKV_INLINE void sort_pairs(float* numbers, std::int32_t dim) {
+  sort_pairs(numbers, dim, std::make_integer_sequence<int, lanes>{});
+}
+
+template <int... Lane>
+PAGEDKV_INLINE void restore_pairs(float* numbers, std::int32_t dim, std::integer_sequence<int, Lane...>) {
+  for (auto d = 0; d + 2 * lanes <= dim; d += 2 * lanes) {
+    const auto even = read_floats(numbers + d);
+    const auto odd = read_floats(numbers + d + lanes);
+    write_floats(numbers + d, __builtin_shufflevector(even, odd, (Lane / 2 + Lane % 2 * lanes)...));
+    write_floats(numbers + d + lanes,
+                 __builtin_shufflevector(even, odd, ((lanes + Lane) / 2 + Lane % 2 * lanes)...));
+  }
+}
+
+/// Restores the order of a row that `sort_pairs` has sorted.
+PAGEDKV_INLINE void restore_pairs(float* numbers, std::int32_t dim) {
+  restore_pairs(numbers, dim, std::make_integer_sequence<int, lanes>{});
 }
 
 /// For two vectors that consist of runs of `2 * Half` lanes: adds the halves of each run, and puts the sums of `a`
