@@ -102,9 +102,10 @@ PAGEDKV_INLINE floats decode(const std::byte* from) {
   }
 }
 
-/// Vectors of float32 that one load fills. Loads of less than a cache line keep fewer lines in flight.
+/// Vectors of float32 that one load fills. Loads of less than a cache line keep fewer lines in flight; four vectors of
+/// int8 would leave too few registers for sums.
 template <class Element>
-inline constexpr auto vectors_of_load = lanes >= 16 ? static_cast<std::int32_t>(4 / size_of<Element>) : 1;
+inline constexpr auto vectors_of_load = lanes >= 16 && size_of<Element> == 2 ? 2 : 1;
 
 /// Whether `decode_load` sorts numbers as `sort_pairs` does, which saves instructions.
 template <class Element>
@@ -120,17 +121,11 @@ PAGEDKV_INLINE void decode_load(const std::byte* from, floats* numbers) {
     numbers[0] = reinterpret_cast<floats>(pairs << 16);
     numbers[1] = reinterpret_cast<floats>(pairs & static_cast<std::int32_t>(0xffff0000));
   } else {
-    using part = std::conditional_t<std::same_as<Element, int8>, bytes, shorts>;
     const auto loaded = read<ints>(from);
-    part parts[4];  // 2 or 4
+    shorts parts[2];
     __builtin_memcpy(parts, &loaded, sizeof loaded);
-    PAGEDKV_UNROLL for (auto i = 0; i < vectors_of_load<Element>; ++i) {
-      if constexpr (std::same_as<Element, int8>) {
-        numbers[i] = to_floats(parts[i]);
-      } else {
-        numbers[i] = decode_half(parts[i]);
-      }
-    }
+    numbers[0] = decode_half(parts[0]);
+    numbers[1] = decode_half(parts[1]);
   }
 }
 
