@@ -42,8 +42,8 @@ class device_numbers {
   device_numbers(int device, const std::vector<float>& numbers) : memory_(device), size_(numbers.size() * 4) {
     data_ = memory_.allocate(size_, 256);
     const auto scope = hip::device_scope{device};
-    REQUIRE(runtime::copy_async(data_, numbers.data(), size_, runtime::host_to_device, {}) == runtime::success);
-    REQUIRE(runtime::synchronize_stream({}) == runtime::success);
+    hip::require(runtime::copy_async(data_, numbers.data(), size_, runtime::host_to_device, {}), "the copy of numbers");
+    hip::require(runtime::synchronize_stream({}), "the wait for a stream");
   }
   device_numbers(const device_numbers&) = delete;
   device_numbers& operator=(const device_numbers&) = delete;
@@ -54,8 +54,8 @@ class device_numbers {
   }
   [[nodiscard]] std::vector<float> read() const {
     auto numbers = std::vector<float>(size_ / 4);
-    REQUIRE(runtime::copy_async(numbers.data(), data_, size_, runtime::device_to_host, {}) == runtime::success);
-    REQUIRE(runtime::synchronize_stream({}) == runtime::success);
+    hip::require(runtime::copy_async(numbers.data(), data_, size_, runtime::device_to_host, {}), "the copy of numbers");
+    hip::require(runtime::synchronize_stream({}), "the wait for a stream");
     return numbers;
   }
   [[nodiscard]] std::byte* data() const { return data_; }
