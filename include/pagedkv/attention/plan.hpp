@@ -546,7 +546,7 @@ class attention_planner {
   }
 
   /// Sets the prefixes of the plan in rows that have been described again. False if a row is too short for its prefix.
-  [[nodiscard]] bool keep_prefixes(const attention_batch& batch) noexcept {
+  [[nodiscard]] bool keep_prefixes([[maybe_unused]] const attention_batch& batch) noexcept {
     for (const auto& member : members_) {
       const auto& row = rows_[static_cast<std::size_t>(member.row)];
       const auto prefix_tokens = prefixes_[static_cast<std::size_t>(member.prefix)].num_tokens;
