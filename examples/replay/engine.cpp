@@ -3,12 +3,12 @@
 
 namespace pagedkv::replay {
 
-std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config, const event_log& log) {
+std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config, const replay_events& reported) {
   if (chosen.host_blocks != 0) {
-    return make_engine_with_tiers(chosen, config, log);
+    return make_engine_with_tiers(chosen, config, reported);
   }
   for (const auto make : {make_engine_in<0>, make_engine_in<1>, make_engine_in<2>, make_engine_in<3>}) {
-    if (auto made = make(chosen, config, log)) {
+    if (auto made = make(chosen, config, reported)) {
       return made;
     }
   }

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "replay_events.hpp"
+
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/events/event_log.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/requests/request.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
@@ -57,6 +58,6 @@ class engine {
 /// Throws `option_error` when the chosen policies do not go together, `exception` or `std::bad_alloc` as the cache
 /// does.
 [[nodiscard]] std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& config,
-                                                  const event_log& log);
+                                                  const replay_events& reported);
 
 }  // namespace pagedkv::replay

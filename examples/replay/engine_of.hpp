@@ -72,14 +72,14 @@ void check_threads(const options& chosen) {
 
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const replay_events& reported) {
   constexpr auto has_shards = requires { Locking::family::num_shards; };
   const auto make = [&]<bool Concurrent, bool Shardable>(std::bool_constant<Concurrent>, std::bool_constant<Shardable>,
                                                          support::eviction_factory factory) {
     using eviction_type = support::chosen_eviction<Concurrent, Shardable>;
     eviction_type::factory = factory;
     return std::unique_ptr<engine>(
-        std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type, event_log>>>(config, log));
+        std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type, replay_events>>>(config, reported));
   };
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
@@ -96,22 +96,22 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
 }
 
 template <locking Locking>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const event_log& log) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const replay_events& reported) {
   check_threads<Locking>(chosen);
   return with_policy(all_elements{}, chosen.element, [&]<class Element>(std::type_identity<Element>) {
-    return make_engine_with<Locking, Element>(chosen, config, log);
+    return make_engine_with<Locking, Element>(chosen, config, reported);
   });
 }
 
 /// The engine, or null where the chosen locking policy is in another part.
 template <std::size_t Part>
-std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config, const event_log& log) {
+std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config, const replay_events& reported) {
   constexpr auto lockings = support::part_of<Part, num_engine_parts>(all_lockings{});
   if (const auto names = names_of(lockings); std::ranges::find(names, chosen.locking) == names.end()) {
     return nullptr;
   }
   return with_policy(lockings, chosen.locking, [&]<class Locking>(std::type_identity<Locking>) {
-    return make_engine_with<Locking>(chosen, config, log);
+    return make_engine_with<Locking>(chosen, config, reported);
   });
 }
 

@@ -25,7 +25,7 @@ namespace {
 using eviction_type = support::chosen_eviction<false, true>;
 using host_type = host_tier<host_allocator, eviction_type>;
 template <class... Slower>
-using cache_with = tiered_cache<float16, eviction_type, event_log, host_type, Slower...>;
+using cache_with = tiered_cache<float16, eviction_type, replay_events, host_type, Slower...>;
 
 constexpr auto model = std::string_view{"replay"};
 
@@ -83,12 +83,12 @@ class tiered_engine final : public engine_of<Cache> {
 }
 
 template <class... Slower>
-[[nodiscard]] std::unique_ptr<engine> make_with(const options& chosen, const cache_config& config, const event_log& log,
+[[nodiscard]] std::unique_ptr<engine> make_with(const options& chosen, const cache_config& config, const replay_events& reported,
                                                 Slower... slower) {
   using cache_type = cache_with<Slower...>;
   return std::make_unique<tiered_engine<cache_type>>(
       chosen, config, config_of(chosen), host_type{chosen.host_blocks, {}}, std::tuple<Slower...>{std::move(slower)...},
-      typename cache_type::allocator_type{}, host_backend{}, log);
+      typename cache_type::allocator_type{}, host_backend{}, reported);
 }
 
 /// Calls `make` with the chosen store, if any, behind the tiers before it.
@@ -137,7 +137,7 @@ template <class Make>
 }  // namespace
 
 std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cache_config& config,
-                                               const event_log& log) {
+                                               const replay_events& reported) {
   if (chosen.locking != "single_thread" || chosen.num_threads != 1 || chosen.element != "float16") {
     throw option_error("--host-blocks goes with --locking single_thread, --threads 1 and --element float16");
   }
@@ -146,10 +146,10 @@ std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cach
     const auto format = cache_with<>::format_of(config, model);
     return with_remote(chosen, format, [&](auto... remote) -> std::unique_ptr<engine> {
       if (chosen.file.empty()) {
-        return make_with(chosen, config, log, std::move(remote)...);
+        return make_with(chosen, config, reported, std::move(remote)...);
       }
 #if defined(REPLAY_FILES)
-      return make_with(chosen, config, log, open_file(chosen, format), std::move(remote)...);
+      return make_with(chosen, config, reported, open_file(chosen, format), std::move(remote)...);
 #else
       throw option_error("--file: this program was built without liburing");
 #endif

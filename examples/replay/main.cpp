@@ -4,6 +4,7 @@
 #include "contents.hpp"
 #include "engine.hpp"
 #include "log_file.hpp"
+#include "publication.hpp"
 #include "options.hpp"
 #include "plot.hpp"
 #include "progress.hpp"
@@ -86,7 +87,9 @@ void report(const outcome& found, const workload& work, const options& chosen, s
     chosen.blocks.push_back(default_num_blocks(work));
   }
   auto log = log_file{chosen.log};
-  const auto served = make_engine(chosen, config_for(work, chosen), log.log());
+  const auto config = config_for(work, chosen);
+  const auto published = publication{chosen.publish, config.block_size};
+  const auto served = make_engine(chosen, config, {log.log(), published.queues()});
   auto found = outcome{};
   {
     auto shown = progress{work.requests.size()};

@@ -92,6 +92,10 @@ parsed_options parse_options(int argc, const char* const* argv) {
       app.add_option("--log", chosen.log,
                      "write what the cache does, a line for each event, to this file, or to standard error if it is -")
           ->check(not_empty);
+  auto* const publish =
+      app.add_option("--publish", chosen.publish,
+                     "publish which prefixes are cached, in vLLM's format, at this endpoint, such as tcp://*:5557")
+          ->check(not_empty);
   auto* const host_blocks =
       app.add_option("--host-blocks", chosen.host_blocks,
                      "records in host memory, which keep what the device evicts; with one thread and float16")
@@ -119,7 +123,7 @@ parsed_options parse_options(int argc, const char* const* argv) {
           ->capture_default_str()
           ->needs(host_blocks);
   for (auto* const of_one_replay : {host_blocks, file, remote, write, exclusive, prefetch, block_size, eviction,
-                                    locking, element, concurrency, decode, log}) {
+                                    locking, element, concurrency, decode, log, publish}) {
     of_one_replay->excludes(compare);
   }
 

@@ -29,6 +29,7 @@ struct options {
   std::size_t limit = std::numeric_limits<std::size_t>::max();
   std::string json;                   // empty: none; "-": standard output
   std::string log;                    // empty: none; "-": standard error
+  std::string publish;                // an endpoint; empty: none
   std::vector<std::string> compared;  // eviction policies; empty: replay with one
   std::string plot;                   // prefix of files; empty: none
 

@@ -58,6 +58,17 @@ class Tiers(TemporaryFolder):
     def test_agents(self):
         self.check_trace("coding_agents.jsonl", 1300)
 
+    def test_published_events_change_nothing(self):
+        arguments = ["--limit", 50, "--blocks", 300, "--json", "-"]
+        published = run(*arguments, "--publish", "tcp://127.0.0.1:*")
+        if published.returncode and "ZeroMQ" in published.stderr:
+            self.skipTest(published.stderr)
+        self.assertEqual(published.returncode, 0, published.stderr)
+        self.assertEqual(json.loads(published.stdout)["hit_blocks"], json.loads(run(*arguments).stdout)["hit_blocks"])
+        refused = run(*arguments, "--publish", "tcp://nowhere")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--publish tcp://nowhere", refused.stderr)
+
     def test_files_serve_a_second_run(self):
         file = f"{self.folder / 'records'}:64M"
         arguments = ["--limit", 200, "--blocks", 300, "--host-blocks", 300, "--file", file]
