@@ -72,7 +72,8 @@ void check_threads(const options& chosen) {
 
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const replay_events& reported) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
+                                         const replay_events& reported) {
   constexpr auto has_shards = requires { Locking::family::num_shards; };
   const auto make = [&]<bool Concurrent, bool Shardable>(std::bool_constant<Concurrent>, std::bool_constant<Shardable>,
                                                          support::eviction_factory factory) {
@@ -96,7 +97,8 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
 }
 
 template <locking Locking>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config, const replay_events& reported) {
+std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
+                                         const replay_events& reported) {
   check_threads<Locking>(chosen);
   return with_policy(all_elements{}, chosen.element, [&]<class Element>(std::type_identity<Element>) {
     return make_engine_with<Locking, Element>(chosen, config, reported);
@@ -105,7 +107,8 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
 
 /// The engine, or null where the chosen locking policy is in another part.
 template <std::size_t Part>
-std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config, const replay_events& reported) {
+std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config,
+                                            const replay_events& reported) {
   constexpr auto lockings = support::part_of<Part, num_engine_parts>(all_lockings{});
   if (const auto names = names_of(lockings); std::ranges::find(names, chosen.locking) == names.end()) {
     return nullptr;

@@ -10,11 +10,13 @@ namespace pagedkv::replay {
 inline constexpr auto num_engine_parts = std::size_t{4};
 
 /// An engine whose cache has the chosen tiers.
-std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cache_config& config, const replay_events& reported);
+std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cache_config& config,
+                                               const replay_events& reported);
 
 /// See `make_engine`; null where the chosen locking policy is in another part.
 template <std::size_t Part>
-std::unique_ptr<engine> make_engine_in(const options& chosen, const cache_config& config, const replay_events& reported);
+std::unique_ptr<engine> make_engine_in(const options& chosen, const cache_config& config,
+                                       const replay_events& reported);
 
 template <>
 std::unique_ptr<engine> make_engine_in<0>(const options&, const cache_config&, const replay_events&);

@@ -83,8 +83,8 @@ class tiered_engine final : public engine_of<Cache> {
 }
 
 template <class... Slower>
-[[nodiscard]] std::unique_ptr<engine> make_with(const options& chosen, const cache_config& config, const replay_events& reported,
-                                                Slower... slower) {
+[[nodiscard]] std::unique_ptr<engine> make_with(const options& chosen, const cache_config& config,
+                                                const replay_events& reported, Slower... slower) {
   using cache_type = cache_with<Slower...>;
   return std::make_unique<tiered_engine<cache_type>>(
       chosen, config, config_of(chosen), host_type{chosen.host_blocks, {}}, std::tuple<Slower...>{std::move(slower)...},

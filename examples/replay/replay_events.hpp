@@ -7,7 +7,7 @@
 
 namespace pagedkv::replay {
 
-/// What a cache reports: lines of a log, and the prefixes to publish if there are queues for them.
+/// The events of a replayed cache: lines of a log, and prefixes to publish if there are queues for them.
 struct replay_events {
   static constexpr auto kinds = event_log::kinds;
 
