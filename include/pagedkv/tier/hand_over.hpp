@@ -95,7 +95,7 @@ template <class Cache>
   return *made;
 }
 
-/// The ids behind an encoded head. May throw `std::bad_alloc`.
+/// The number of blocks, their ids, and the head, one after the other. Both functions may throw `std::bad_alloc`.
 [[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) {
   auto num_blocks = std::uint64_t{0};
   const auto damaged =

@@ -69,8 +69,8 @@ inline status allocate_async(void** pointer, std::size_t bytes, stream in) {
 }
 inline status release_async(void* pointer, stream in) { return hipFreeAsync(pointer, in); }
 
-/// Lets kernels and copies of the current device access the memory of another one. May be called again.
 inline status can_access_peer(int* can, int device, int peer) { return hipDeviceCanAccessPeer(can, device, peer); }
+/// Lets kernels and copies of the current device access the memory of another one. May be called again.
 inline status enable_peer_access(int peer) {
   const auto enabled = hipDeviceEnablePeerAccess(peer, 0);
   if (enabled != hipErrorPeerAccessAlreadyEnabled) {

@@ -57,8 +57,8 @@ inline status allocate_async(void** pointer, std::size_t bytes, stream in) {
 }
 inline status release_async(void* pointer, stream in) { return cudaFreeAsync(pointer, in); }
 
-/// Lets kernels and copies of the current device access the memory of another one. May be called again.
 inline status can_access_peer(int* can, int device, int peer) { return cudaDeviceCanAccessPeer(can, device, peer); }
+/// Lets kernels and copies of the current device access the memory of another one. May be called again.
 inline status enable_peer_access(int peer) {
   const auto enabled = cudaDeviceEnablePeerAccess(peer, 0);
   if (enabled != cudaErrorPeerAccessAlreadyEnabled) {
