@@ -52,6 +52,24 @@ auto filled_places(tier_config config = by_hand()) {
 
 }  // namespace
 
+TEST_CASE("a hit does not write again what a slower tier has", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.write = write_policy::through_hits;
+  auto cache = placed_cache{small_device(16), config, {2}, {places_in(std::make_shared<fake_store>(), 32)}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100}) {
+    for (int i = 0; i < 3; ++i) {
+      driver.serve(numbered(9, first));
+      cache.wait_idle();
+    }
+  }
+  REQUIRE(cache.tier(1).written == 4);
+  REQUIRE(cache.tier(0).evictions == 2);
+  CHECK(driver.serve(numbered(9)) == 8);
+  CHECK(cache.tier(0).written == 4);
+  driver.check_invariants();
+}
+
 TEST_CASE("a prompt that host memory has evicted comes back from a slower tier", "[tier][slower_tiers]") {
   auto [store, cache, driver] = filled_places();
   CHECK(cache.tier(1).written == 12);

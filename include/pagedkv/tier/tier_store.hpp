@@ -163,7 +163,7 @@ class tier_store {
     for (auto node = directory_.node_of(last_shared_); node != no_node; node = directory_.parent(node)) {
       auto& here = directory_.at(node);
       ++here.num_hits;
-      if (here.num_hits >= config_.hits_before_write && here.block != no_block && directory_.place(node, host) < 0) {
+      if (here.num_hits >= config_.hits_before_write && here.block != no_block && !directory_.has_record(node)) {
         want_written(node, here.block);
       }
     }
