@@ -361,6 +361,56 @@ TEST_CASE("a load in flight outlives an invalidation and a reset", "[tier][slowe
   CHECK(cache.tier(1).num_records == 0);
 }
 
+TEST_CASE("a load in flight brings nothing that was invalidated meanwhile", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  const auto whole = GENERATE(true, false);
+  const auto made = driver.create(numbered(13), salt{1});
+  REQUIRE(made);
+  REQUIRE(made->num_loading_tokens == 12);
+  if (whole) {
+    cache.invalidate_prefix(numbered(4), salt{1});
+  } else {
+    cache.invalidate_salt(salt{1});
+  }
+  cache.run_transfers();
+  CHECK(cache.poll(made->id).num_loaded_tokens == 0);
+  CHECK(cache.poll(made->id).done());
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 0);
+  CHECK(cache.find_prefix(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+  driver.compute(made->id);
+  driver.release(made->id);
+  driver.check_invariants();
+}
+
+TEST_CASE("records behind invalidated ones go with them", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  cache.invalidate_prefix(numbered(4), salt{1});
+  CHECK(cache.tier(1).num_records == 9);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13, 100), salt{1}) == 12);
+}
+
+TEST_CASE("a tier without places takes more records than the cache remembers", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  auto config = by_hand();
+  config.known_records = 9;
+  auto cache = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  for (token first = 0; first < 5'000; first += 100) {
+    driver.serve(numbered(13, first));
+    cache.wait_idle();
+  }
+  CHECK(store->num_writes == 147);
+  CHECK(cache.tier(0).lost_writes == 0);
+  CHECK(cache.tier(1).num_records == 9);
+  CHECK(cache.tier(1).evictions == 138);
+  driver.check_invariants();
+  CHECK(driver.serve(numbered(13, 4'600)) == 12);
+  CHECK(cache.tier(1).loads + cache.tier(0).hit_blocks >= 3);
+}
+
 TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers]") {
   const auto seed = Catch::getSeed();
   const auto threads = GENERATE(false, true);

@@ -36,20 +36,27 @@ class record_places {
   /// offer does, and the record of the first that is `taken` goes: `gone(node, place)`.
   template <class MayGo, class Gone>
   [[nodiscard]] std::int32_t take(node_id node, MayGo&& may_go, Gone&& gone) noexcept {
-    if (free_.empty()) {
-      const auto place = victim(may_go);
-      if (place < 0) {
-        return -1;
-      }
-      const auto before = at(place).owner;
-      at(place) = {};
-      gone(before, place);
-      free_.push_back(place);
+    if (free_.empty() && !evict(may_go, gone)) {
+      return -1;
     }
     const auto place = free_.back();
     free_.pop_back();
     at(place).owner = node;
     return place;
+  }
+
+  /// Frees the place of one record in the same way; false when none may go.
+  template <class MayGo, class Gone>
+  [[nodiscard]] bool evict(MayGo&& may_go, Gone&& gone) noexcept {
+    const auto place = victim(may_go);
+    if (place < 0) {
+      return false;
+    }
+    const auto before = at(place).owner;
+    at(place) = {};
+    gone(before, place);
+    free_.push_back(place);
+    return true;
   }
 
   /// Enters a record that was found in a place, before any other use of the places. The last call is followed by

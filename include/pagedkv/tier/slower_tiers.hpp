@@ -39,21 +39,22 @@ struct eviction_of<Tier> {
 };
 
 template <tier Tier>
-[[nodiscard]] std::int64_t places_of(const Tier& tier) noexcept {
+[[nodiscard]] std::int64_t places_of(const Tier& tier, const tier_config& config) noexcept {
   if constexpr (tier_with_places<Tier>) {
     return tier.num_places();
   } else {
-    return 0;
+    return config.known_records;
   }
 }
 
-/// One tier behind host memory, with its places and its transfers.
+/// One tier behind host memory, with its places and its transfers. The places of a tier without any are those in the
+/// directory: it forgets the records for which it has no room, the oldest first.
 template <tier Tier>
 struct slower_tier {
   static constexpr bool has_places = tier_with_places<Tier>;
 
   slower_tier(Tier of, const record_format& format, const tier_config& config, transfer_signal& signal)
-      : places(static_cast<std::int32_t>(places_of(of))),
+      : places(static_cast<std::int32_t>(places_of(of, config))),
         queue(std::move(of), format, static_cast<std::size_t>(config.queue_records), config.threads, signal) {}
 
   record_places<typename eviction_of<Tier>::type> places;

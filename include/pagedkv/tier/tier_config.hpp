@@ -23,9 +23,10 @@ struct tier_config {
   bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
-  std::int32_t ask_ahead = 0;  // blocks that a tier without places is asked for unheard; see docs/tiers.md
-  std::int32_t queue_records = 256;            // transfers in flight for each tier; more are lost writes and misses
-  bool threads = true;                         // false: transfers run in `run_transfers` only
+  std::int32_t known_records = 1 << 16;  // that the cache remembers of each tier without places
+  std::int32_t ask_ahead = 0;            // blocks that a tier without places is asked for unheard; see docs/tiers.md
+  std::int32_t queue_records = 256;      // transfers in flight for each tier; more are lost writes and misses
+  bool threads = true;                   // false: transfers run in `run_transfers` only
 };
 
 /// Errors: `invalid_argument`.
@@ -37,6 +38,9 @@ struct tier_config {
   }
   if (config.queue_records < 1) {
     return error{error_code::invalid_argument, "tier_config.queue_records", config.queue_records, 1};
+  }
+  if (config.known_records < 1) {
+    return error{error_code::invalid_argument, "tier_config.known_records", config.known_records, 1};
   }
   if (config.ask_ahead < 0 || config.prefill_tokens_per_second < 0) {
     return error{error_code::invalid_argument, "tier_config.ask_ahead or .prefill_tokens_per_second", -1, 0};

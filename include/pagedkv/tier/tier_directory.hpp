@@ -25,6 +25,7 @@ struct tier_node {
   std::uint32_t holders = 0;     // transfers and loads that need the node
   std::uint32_t num_hits = 0;    // sequences that shared a device block of it
   std::uint32_t depth = 0;       // nodes before it in its chain
+  std::uint32_t visit = 0;       // of the directory, which found its ancestors in order
   std::int8_t source = 0;        // tier that its host record was loaded from
   bool alive = false;
   bool withdrawn = false;        // no look-up finds it any more
@@ -63,7 +64,7 @@ class tier_directory {
   [[nodiscard]] tier_node& at(node_id node) noexcept { return nodes_[to_index(node)]; }
   [[nodiscard]] const tier_node& at(node_id node) const noexcept { return nodes_[to_index(node)]; }
   [[nodiscard]] std::size_t num_nodes() const noexcept { return nodes_.size(); }
-  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
+  [[nodiscard]] bool is_full() const noexcept { return vacant_.empty(); }
 
   [[nodiscard]] static std::uint64_t hash(std::uint64_t before, const block_contents& contents) noexcept {
     return prefix_index<single_thread, Hash, node_id>::hash(before, contents);
@@ -158,6 +159,15 @@ class tier_directory {
     at(node).withdrawn = true;
     index_.withdraw(node);
   }
+  /// Withdraws every node with a withdrawn ancestor. Linear in the nodes.
+  void withdraw_descendants() noexcept {
+    ++visit_;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].alive) {
+        withdraw_behind(to_node(i));
+      }
+    }
+  }
   [[nodiscard]] bool begins_chain(node_id node, salt tag) const noexcept { return index_.begins_chain(node, tag); }
 
   /// The key before a node's contents.
@@ -194,6 +204,22 @@ class tier_directory {
     return here.alive && here.num_blocks == 0 && here.holders == 0 && !index_.has_children(node) && !has_record(node);
   }
 
+  /// Looks at each ancestor once in a visit.
+  void withdraw_behind(node_id node) noexcept {
+    auto end = node;
+    while (end != no_node && !at(end).withdrawn && at(end).visit != visit_) {
+      end = parent(end);
+    }
+    const auto is_stale = end != no_node && at(end).withdrawn;
+    for (auto next = node; next != end; next = parent(next)) {
+      if (is_stale) {
+        withdraw(next);
+      } else {
+        at(next).visit = visit_;
+      }
+    }
+  }
+
   void count_in_parent(node_id node, std::size_t tier, int change) noexcept {
     if (const auto above = parent(node); above != no_node) {
       children_[to_index(above) * num_tiers_ + tier] += static_cast<std::uint32_t>(change);
@@ -201,6 +227,7 @@ class tier_directory {
   }
 
   std::size_t num_tiers_;
+  std::uint32_t visit_ = 0;
   prefix_index<single_thread, Hash, node_id> index_;
   std::vector<tier_node> nodes_;
   std::vector<std::int32_t> places_;     // [node][tier]

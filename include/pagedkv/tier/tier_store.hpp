@@ -67,7 +67,9 @@ class tier_store {
     unwritten_.reserve(num_records);
     unread_.reserve(num_records);
     counts_.num_places = host_tier.num_records;
-    slower_.for_each([](std::size_t, auto& tier) { tier.counts.num_places = tier.places.num_places(); });
+    slower_.for_each([](std::size_t, auto& tier) {
+      tier.counts.num_places = tier.has_places ? tier.places.num_places() : 0;
+    });
     adopt_records();
   }
   tier_store(const tier_store&) = delete;
@@ -82,7 +84,7 @@ class tier_store {
       return;
     }
     const auto before = above == no_node ? directory_.root(event.salt) : directory_.link(above);
-    const auto node = directory_.find_or_add(before, event.hash, {event.tokens, event.keys}, event.salt);
+    const auto node = find_or_add(before, event.hash, {event.tokens, event.keys}, event.salt);
     if (node == no_node) {
       ++counts_.lost_writes;
       return;
@@ -102,8 +104,8 @@ class tier_store {
     }
     const auto node = directory_.detach(block);
     const auto& here = directory_.at(node);
-    if (invalidating_ && !here.withdrawn) {
-      directory_.withdraw(node);
+    if (invalidating_) {
+      withdraw(node);
     }
     if (here.num_blocks != 0) {
       return;
@@ -122,6 +124,7 @@ class tier_store {
   void reset() noexcept {
     directory_.detach_all();
     for_each_alive([&](node_id node) { forget(node); });
+    withdrew_ = false;
   }
 
   // The operations of the cache that need more than the device.
@@ -189,7 +192,7 @@ class tier_store {
       hash = i < prompt.hashes.size() ? prompt.hashes[i] : directory_type::hash(hash, contents);
       auto node = directory_.find(before, hash, contents);
       if (node == no_node || !is_reachable(node)) {
-        node = num_asked++ < config_.ask_ahead ? directory_.find_or_add(before, hash, contents, tag) : no_node;
+        node = num_asked++ < config_.ask_ahead ? find_or_add(before, hash, contents, tag) : no_node;
         if (node == no_node) {
           break;
         }
@@ -208,6 +211,14 @@ class tier_store {
 
   [[nodiscard]] bool in_host_memory(node_id node) const noexcept { return directory_.place(node, host) >= 0; }
   [[nodiscard]] bool is_loading(node_id node) const noexcept { return directory_.at(node).loading; }
+
+  /// The same for a load that began earlier: contents that were invalidated since then are not served.
+  [[nodiscard]] bool is_ready(node_id node) const noexcept {
+    return in_host_memory(node) && !directory_.at(node).withdrawn;
+  }
+  [[nodiscard]] bool is_awaited(node_id node) const noexcept {
+    return is_loading(node) && !directory_.at(node).withdrawn;
+  }
 
   /// The tier that a node's record comes from, for the counts.
   [[nodiscard]] std::int8_t source(node_id node) const noexcept { return directory_.at(node).source; }
@@ -291,9 +302,17 @@ class tier_store {
   }
   [[nodiscard]] transfer_signal& signal() noexcept { return slower_.signal(); }
 
-  /// Until the end of an invalidation, evictions are of contents that must not be served again.
+  /// Until the end of an invalidation, evictions are of contents that must not be served again, nor those behind them.
+  /// Linear in the records, if there were any.
   void begin_invalidation() noexcept { invalidating_ = true; }
-  void end_invalidation() noexcept { invalidating_ = false; }
+  void end_invalidation() noexcept {
+    invalidating_ = false;
+    if (withdrew_) {
+      withdrew_ = false;
+      directory_.withdraw_descendants();
+      for_each_alive([&](node_id node) { tidy(node); });
+    }
+  }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     auto before = directory_.root(tag);
     for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
@@ -378,6 +397,8 @@ class tier_store {
   }
 
  private:
+  static constexpr auto max_forgotten = 16;  // for the room of one node
+
   struct saved_block {
     node_id node;
     block_id block;
@@ -430,6 +451,22 @@ class tier_store {
     return directory_.has_record(node) || directory_.at(node).loading;
   }
 
+  /// As the directory's, but makes room where there is none: records that faults left without their ancestors' keep
+  /// more nodes than records. The node before is in use.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
+                                    salt tag) noexcept {
+    for (auto tries = 0; directory_.is_full() && tries < max_forgotten; ++tries) {
+      forget_oldest();
+    }
+    return directory_.find_or_add(before, hash, contents, tag);
+  }
+  void forget_oldest() noexcept {
+    static_cast<void>(places_.evict(host_victim(), host_eviction()));
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      static_cast<void>(tier.places.evict(victim_of(number), eviction_from(number, tier)));
+    });
+  }
+
   void rank(node_id node, std::int32_t place) noexcept {
     places_.rank(place, directory_.link(node).hash, directory_.at(node).depth);
   }
@@ -463,10 +500,14 @@ class tier_store {
     }
     directory_.prune(node);
   }
-  void forget(node_id node) noexcept {
+  void withdraw(node_id node) noexcept {
     if (!directory_.at(node).withdrawn) {
       directory_.withdraw(node);
+      withdrew_ = true;
     }
+  }
+  void forget(node_id node) noexcept {
+    withdraw(node);
     tidy(node);
   }
   void drop_host_record(node_id node) noexcept {
@@ -489,9 +530,7 @@ class tier_store {
       return;
     }
     directory_.clear_place(node, number);
-    if constexpr (Tier::has_places) {
-      tier.places.give_back(place);
-    }
+    tier.places.give_back(place);
     --tier.counts.num_records;
     --num_slower_records_;
     ++tier.counts.dropped;
@@ -507,24 +546,28 @@ class tier_store {
 
   /// A place in host memory, or −1. Reading and writing device memory, it is ordered after all batches before.
   [[nodiscard]] std::int32_t take_host_place(node_id node) noexcept {
-    return places_.take(
-        node,
-        [&](node_id other, bool anyway) { return owns(other) ? may_go(other, host, anyway) : eviction_answer::fenced; },
-        [&](node_id gone, std::int32_t) {
-          directory_.clear_place(gone, host);
-          --counts_.num_records;
-          ++counts_.evictions;
-          touch_slower(gone);
-          tidy(gone);
-        });
+    return places_.take(node, host_victim(), host_eviction());
   }
-  /// Not of a record that is being read.
-  [[nodiscard]] bool owns(node_id node) const noexcept { return in_host_memory(node); }
+  [[nodiscard]] auto host_victim() noexcept {
+    // Not a record that is being read.
+    return [this](node_id node, bool anyway) {
+      return in_host_memory(node) ? may_go(node, host, anyway) : eviction_answer::fenced;
+    };
+  }
+  [[nodiscard]] auto host_eviction() noexcept {
+    return [this](node_id gone, std::int32_t) {
+      directory_.clear_place(gone, host);
+      --counts_.num_records;
+      ++counts_.evictions;
+      touch_slower(gone);
+      tidy(gone);
+    };
+  }
 
   /// A record that leaves host memory becomes the newest where else it is.
   void touch_slower([[maybe_unused]] node_id node) noexcept {
     slower_.for_each([&](std::size_t number, auto& tier) {
-      if (const auto place = directory_.place(node, number); tier.has_places && place >= 0) {
+      if (const auto place = directory_.place(node, number); place >= 0) {
         tier.places.unrank(place);
         tier.places.rank(place, directory_.link(node).hash, directory_.at(node).depth);
       }
@@ -633,29 +676,27 @@ class tier_store {
   }
   template <class Tier>
   [[nodiscard]] std::int32_t take_place(node_id node, std::size_t number, Tier& tier) noexcept {
-    if constexpr (Tier::has_places) {
-      return tier.places.take(
-          node,
-          [&](node_id other, bool anyway) {
-            return directory_.place(other, number) >= 0 ? may_go(other, number, anyway) : eviction_answer::fenced;
-          },
-          [&](node_id gone, std::int32_t) {
-            directory_.clear_place(gone, number);
-            --tier.counts.num_records;
-            --num_slower_records_;
-            ++tier.counts.evictions;
-            directory_.prune(gone);
-          });
-    } else {
-      return 0;
-    }
+    return tier.places.take(node, victim_of(number), eviction_from(number, tier));
+  }
+  [[nodiscard]] auto victim_of(std::size_t number) noexcept {
+    return [this, number](node_id node, bool anyway) {
+      return directory_.place(node, number) >= 0 ? may_go(node, number, anyway) : eviction_answer::fenced;
+    };
+  }
+  template <class Tier>
+  [[nodiscard]] auto eviction_from(std::size_t number, Tier& tier) noexcept {
+    return [this, number, &tier](node_id gone, std::int32_t) {
+      directory_.clear_place(gone, number);
+      --tier.counts.num_records;
+      --num_slower_records_;
+      ++tier.counts.evictions;
+      directory_.prune(gone);
+    };
   }
   template <class Tier>
   void give_back(std::int32_t place, Tier& tier) noexcept {
-    if constexpr (Tier::has_places) {
-      if (place >= 0) {
-        tier.places.give_back(place);
-      }
+    if (place >= 0) {
+      tier.places.give_back(place);
     }
   }
   [[nodiscard]] record_job job_for(node_id node, std::int32_t host_place, std::int32_t place) const noexcept {
@@ -768,9 +809,7 @@ class tier_store {
     directory_.set_place(node, number, place);
     ++tier.counts.num_records;
     ++num_slower_records_;
-    if constexpr (Tier::has_places) {
-      tier.places.rank(place, directory_.link(node).hash, directory_.at(node).depth);
-    }
+    tier.places.rank(place, directory_.link(node).hash, directory_.at(node).depth);
   }
   template <class Tier>
   void end_read(const record_job& job, std::size_t number, Tier& tier) noexcept {
@@ -879,6 +918,7 @@ class tier_store {
   std::size_t num_writing_ = 0;  // nodes that are being written, tier after tier
   block_id last_shared_ = no_block;
   bool invalidating_ = false;
+  bool withdrew_ = false;  // in this invalidation
   std::vector<saved_block> pending_;
   std::vector<awaited> unwritten_;
   std::vector<awaited> unread_;

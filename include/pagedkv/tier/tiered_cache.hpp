@@ -542,7 +542,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   [[nodiscard]] std::size_t num_ready(const sequence_load& load) const noexcept {
-    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.in_host_memory(node); });
+    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.is_ready(node); });
     return static_cast<std::size_t>(end - load.nodes.begin());
   }
   [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
@@ -554,7 +554,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto ready = num_ready(found->second);
     const auto under_way = std::find_if_not(nodes.begin() + static_cast<std::ptrdiff_t>(ready), nodes.end(),
                                             [&](node_id node) {
-                                              return store_.is_loading(node) || store_.in_host_memory(node);
+                                              return store_.is_awaited(node) || store_.is_ready(node);
                                             });
     const auto all = under_way - nodes.begin();
     return {static_cast<std::int64_t>(ready) * block_size(),
