@@ -124,7 +124,7 @@ struct eager_runs : contiguous_runs {
 template <class Locking, class Eviction>
 [[nodiscard]] cache_kind make_kind_with_runs() {
   auto kind = make_kind<float16, Locking, Eviction, nhd_layer_major>();
-  kind.name += " " + std::string(contiguous_runs::name);
+  kind.name.append(" ").append(contiguous_runs::name);
   kind.evicts_more = kind.evicts;
   kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
     return std::make_unique<adapted_cache<kv_cache<float16, Locking, Eviction, eager_runs>>>(config);
