@@ -66,18 +66,20 @@ struct sequence {
   static constexpr auto unknown_code = error_code::unknown_sequence;
   static constexpr auto id_name = "sequence id";
 
+  // Together, because a step of every running sequence reads or writes them.
   block_table blocks;
   std::int64_t num_tokens = 0;
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
+  // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
+  token* next_token = nullptr;
+  token* end_of_room = nullptr;
+  timestamp last_access{};
+
   std::int64_t num_computed_tokens = 0;
   std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
   chain_link tail;                       // link that block number `num_published_blocks` continues
   chain_link window_start;               // link that the first block still held continues
 
-  // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
-  token* next_token = nullptr;
-  token* end_of_room = nullptr;
-
-  std::int64_t num_reserved = 0;      // tokens that slots were reserved for, if more than there are
   std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
   std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
 
@@ -91,7 +93,6 @@ struct sequence {
   std::int64_t num_cached_tokens = 0;
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};
-  timestamp last_access{};
 
   [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
   void forget_room() noexcept { next_token = end_of_room; }
