@@ -208,7 +208,7 @@ class block_pool {
     const auto let_go = [&](block_state seen) {
       assert(seen.count() > 0 && "released more often than referenced");
       after = seen.unreferenced().with_step(retirement_.steps().later(seen.step(), fence));
-      if (after.count() == 0 && after.leases() > 0) {
+      if (Locking::family::concurrent && after.count() == 0 && after.leases() > 0) {
         after = after.with_claimed(false);  // under a lease: evictable, and freed by its eviction
       }
       states_.tally.foresee_evictable(gained, seen.count() > 0 && after.evictable());

@@ -71,15 +71,23 @@ inline void apply_ranges(block_release& how, const sequence& from, std::size_t i
   how.retain_until = retention_end(now, given.duration);
 }
 
-/// Gives back one reference to the block at `index` of a chain. `fence`: see `fence_of`.
+/// Out of line, so that the loops that release blocks stay small.
 template <class State>
-void release_block(State& state, block_id block, std::size_t index, block_release how, std::uint32_t fence) noexcept {
+[[gnu::cold]] [[gnu::noinline]] void free_withdrawn(State& state, block_id block) noexcept {
+  auto chains = state.chains();
+  state.pool.free_withdrawn(block, chains);
+}
+
+/// Gives back one reference to the block at `index` of a chain. `fence`: see `fence_of`. Inlined, so that facts which
+/// the eviction policy does not read are not computed.
+template <class State>
+[[gnu::always_inline]] inline void release_block(State& state, block_id block, std::size_t index, block_release how,
+                                                 std::uint32_t fence) noexcept {
   how.hash = state.index.link(block).hash;
   how.parent = state.index.parent(block);
   how.depth = static_cast<std::uint32_t>(index);
   if (state.pool.release(block, how, fence)) [[unlikely]] {
-    auto chains = state.chains();
-    state.pool.free_withdrawn(block, chains);
+    free_withdrawn(state, block);
   }
 }
 
