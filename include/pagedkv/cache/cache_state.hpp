@@ -174,13 +174,18 @@ struct cache_state {
     constexpr auto least_run = std::size_t{8};
     auto num_runs = std::int64_t{0};
     auto num_in_runs = std::size_t{0};
-    for (std::size_t first = 0, end = 0; first < blocks.size(); first = end) {
-      for (end = first + 1; end < blocks.size() && to_index(blocks[end]) == to_index(blocks[end - 1]) + 1;) {
-        ++end;
-      }
+    auto first = std::size_t{0};
+    const auto end_run = [&](std::size_t end) {
       ++num_runs;
       num_in_runs += end - first >= least_run ? end - first : 0;
+      first = end;
+    };
+    for (std::size_t i = 1; i < blocks.size(); ++i) {
+      if (to_index(blocks[i]) != to_index(blocks[i - 1]) + 1) {
+        end_run(i);
+      }
     }
+    end_run(blocks.size());
     detail::count<&cache_statistics::blocks_together>(counts, std::ssize(blocks));
     detail::count<&cache_statistics::runs_together>(counts, num_runs);
     detail::count<&cache_statistics::blocks_in_runs>(counts, static_cast<std::int64_t>(num_in_runs));

@@ -20,16 +20,24 @@ struct prefix_key {
   friend bool operator==(const prefix_key&, const prefix_key&) = default;
 };
 
-/// The keys of positions in [first, last); `keys` are in the order of their positions.
-[[nodiscard]] constexpr std::span<const prefix_key> keys_between(std::span<const prefix_key> keys, std::int64_t first,
-                                                                 std::int64_t last) noexcept {
-  if (keys.empty()) {
-    return keys;
-  }
+namespace detail {
+
+/// Out of line, so that loops over blocks without keys stay small.
+[[nodiscard]] [[gnu::noinline]] constexpr std::span<const prefix_key> find_keys(std::span<const prefix_key> keys,
+                                                                                std::int64_t first,
+                                                                                std::int64_t last) noexcept {
   const auto is_before = [](const prefix_key& key, std::int64_t position) { return key.position < position; };
   const auto* const end = keys.data() + keys.size();
   const auto* const from = std::lower_bound(keys.data(), end, first, is_before);
   return {from, std::lower_bound(from, end, last, is_before)};
+}
+
+}  // namespace detail
+
+/// The keys of positions in [first, last); `keys` are in the order of their positions.
+[[nodiscard]] constexpr std::span<const prefix_key> keys_between(std::span<const prefix_key> keys, std::int64_t first,
+                                                                 std::int64_t last) noexcept {
+  return keys.empty() ? keys : detail::find_keys(keys, first, last);
 }
 
 /// Contents of one block, given those of the blocks before it.

@@ -180,6 +180,14 @@ class block_pool {
     return before.has_value();
   }
 
+  /// The same for a block for which `can_lease` is true and stays so until now: no other thread uses the pool.
+  void reference_leasable(block_id block) noexcept {
+    const auto before = state(block);
+    assert(before.leasable());
+    states_.words.set(block, before.referenced());
+    leave_order(block, before);
+  }
+
   /// Takes a lease on a published block: it cannot be evicted until `end_lease`, which has no other effect, or
   /// `reference_leased`, which turns the lease into a reference. False if `can_lease` is false, or with `max_leases` on
   /// it.

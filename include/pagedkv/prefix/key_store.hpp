@@ -4,6 +4,7 @@
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,11 @@ class key_store {
     const auto* const lists = lists_.load(std::memory_order_acquire);
     return lists == nullptr || lists[to_index(node)] == nullptr ? std::span<const prefix_key>{}
                                                                  : std::span{*lists[to_index(node)]};
+  }
+
+  /// Whether a node has these keys.
+  [[nodiscard]] [[gnu::always_inline]] bool has(Node node, std::span<const prefix_key> wanted) const noexcept {
+    return lists_.load(std::memory_order_acquire) == nullptr ? wanted.empty() : compare(node, wanted);
   }
 
   /// False when memory is exhausted; then nothing is changed.
@@ -63,6 +69,11 @@ class key_store {
 
  private:
   using key_list = std::unique_ptr<const std::vector<prefix_key>>;
+
+  /// Out of line, so that the loops over blocks without keys stay small.
+  [[nodiscard]] [[gnu::noinline]] bool compare(Node node, std::span<const prefix_key> wanted) const noexcept {
+    return std::ranges::equal(keys(node), wanted);
+  }
 
   [[nodiscard]] key_list* ensure_lists() {
     auto* lists = lists_.load(std::memory_order_acquire);

@@ -63,13 +63,7 @@ class prefix_index {
   /// Of one node, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
   /// in two halves, the upper one first.
   [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, const block_contents& contents) noexcept {
-    for (const auto& [position, value] : contents.keys) {
-      const auto words =
-          std::to_array({upper(static_cast<std::uint64_t>(position)), lower(static_cast<std::uint64_t>(position)),
-                         upper(value[0]), lower(value[0]), upper(value[1]), lower(value[1])});
-      previous = Hash::hash(previous, words);
-    }
-    return Hash::hash(previous, contents.tokens);
+    return Hash::hash(contents.keys.empty() ? previous : hash_keys(previous, contents.keys), contents.tokens);
   }
 
   /// The node with these contents right after `before`, under a lease; or `none`. `hash` is theirs, chained.
@@ -94,7 +88,7 @@ class prefix_index {
                                    const block_contents& contents, Leases&& leases) const noexcept {
     return candidate != none && is_match(candidate, before, hash, contents, leases)
                ? candidate
-               : find(before, hash, contents, leases);
+               : find_another(before, hash, contents, leases);
   }
 
   /// Gives an unpublished node the keys that it is about to be published with. False when memory is exhausted. Nodes
@@ -296,6 +290,18 @@ class prefix_index {
   [[nodiscard]] static token upper(std::uint64_t word) noexcept { return static_cast<token>(word >> 32); }
   [[nodiscard]] static token lower(std::uint64_t word) noexcept { return static_cast<token>(word); }
 
+  /// Out of line, so that the loops over blocks without keys stay small.
+  [[nodiscard]] [[gnu::noinline]] static std::uint64_t hash_keys(std::uint64_t previous,
+                                                                 std::span<const prefix_key> keys) noexcept {
+    for (const auto& [position, value] : keys) {
+      const auto words =
+          std::to_array({upper(static_cast<std::uint64_t>(position)), lower(static_cast<std::uint64_t>(position)),
+                         upper(value[0]), lower(value[0]), upper(value[1]), lower(value[1])});
+      previous = Hash::hash(previous, words);
+    }
+    return previous;
+  }
+
   void enter(Node node, const link_type& before, std::uint64_t hash, std::uint64_t identity) noexcept {
     auto& here = at(node);
     here.hash = hash;
@@ -306,17 +312,24 @@ class prefix_index {
     table_.insert(hash, node);
   }
 
-  [[nodiscard]] bool matches(Node node, const link_type& before, std::uint64_t hash,
-                             const block_contents& wanted) const noexcept {
+  /// Out of line, since a candidate nearly always matches.
+  template <class Leases>
+  [[nodiscard]] [[gnu::noinline]] Node find_another(const link_type& before, std::uint64_t hash,
+                                                    const block_contents& contents, Leases& leases) const noexcept {
+    return find(before, hash, contents, leases);
+  }
+
+  [[nodiscard]] [[gnu::always_inline]] bool matches(Node node, const link_type& before, std::uint64_t hash,
+                                                    const block_contents& wanted) const noexcept {
     const auto& here = at(node);
     return here.hash == hash && here.before == before.identity &&
            (here.parent == none) == (before.node == none) && equal(tokens_.of(node), wanted.tokens) &&
-           std::ranges::equal(keys_.keys(node), wanted.keys);
+           keys_.has(node, wanted.keys);
   }
 
   /// If the node matches, the lease on it stays.
   template <class Leases>
-  [[nodiscard]] bool is_match(Node node, const link_type& before, std::uint64_t hash,
+  [[nodiscard]] [[gnu::always_inline]] bool is_match(Node node, const link_type& before, std::uint64_t hash,
                               const block_contents& wanted, Leases& leases) const noexcept {
     if (!leases.take(node)) {
       return false;

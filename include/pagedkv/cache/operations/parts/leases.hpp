@@ -57,8 +57,7 @@ void reference_found(State& state, block_id block) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
     state.pool.reference_leased(block);
   } else {
-    [[maybe_unused]] const auto referenced = state.pool.reference_published(block);
-    assert(referenced);
+    state.pool.reference_leasable(block);
   }
 }
 
