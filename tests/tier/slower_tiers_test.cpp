@@ -411,6 +411,46 @@ TEST_CASE("a tier without places takes more records than the cache remembers", "
   CHECK(cache.tier(1).loads + cache.tier(0).hit_blocks >= 3);
 }
 
+TEST_CASE("records whose writes failed are written when the tier works again", "[tier][slower_tiers]") {
+  const auto by_hit = GENERATE(false, true);
+  auto store = std::make_shared<fake_store>(fault::full);
+  auto cache = placed_cache{small_device(4), by_hand(), {16}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100, 200}) {
+    driver.serve(numbered(13, first));
+    cache.wait_idle();
+  }
+  CHECK(cache.tier(0).num_records == 6);
+  CHECK(cache.tier(1).lost_writes == 6);
+  CHECK(cache.tier(0).late_writes == 0);
+  driver.check_invariants();
+  store->wrong = fault::none;
+  driver.serve(numbered(by_hit ? 13 : 9, by_hit ? 0 : 300));
+  cache.wait_idle();
+  driver.check_invariants();
+  CHECK(cache.tier(1).num_records == cache.tier(0).num_records);
+  CHECK(cache.tier(0).late_writes == 6);
+}
+
+TEST_CASE("a small host tier loads while it is written to slower tiers", "[tier][slower_tiers]") {
+  auto store = std::make_shared<fake_store>();
+  auto cache = placed_cache{small_device(4), by_hand(), {3}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100, 200, 300}) {
+    driver.serve(numbered(13, first));
+    cache.wait_idle();
+  }
+  const auto made = driver.create(numbered(13));
+  REQUIRE(made);
+  CHECK(made->num_loading_tokens == 8);
+  driver.check_invariants();
+  cache.wait(made->id);
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 8);
+  driver.release(made->id);
+  driver.check_invariants();
+}
+
 TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers]") {
   const auto seed = Catch::getSeed();
   const auto threads = GENERATE(false, true);

@@ -92,14 +92,25 @@ class record_places {
     }
   }
 
+  /// The next owner, in turn, for which `is_wanted(node)`; `no_node` when a short search finds none.
+  template <class IsWanted>
+  [[nodiscard]] node_id find(IsWanted&& is_wanted) noexcept {
+    for (auto tries = std::min(max_scanned, places_.size()); tries > 0; --tries) {
+      hand_ = (hand_ + 1) % places_.size();
+      if (const auto node = places_[hand_].owner; node != no_node && is_wanted(node)) {
+        return node;
+      }
+    }
+    return no_node;
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return policy_.metadata_bytes() + places_.capacity() * sizeof(place_facts) +
            free_.capacity() * sizeof(std::int32_t);
   }
 
  private:
-  // Records outside the order that are looked at when the order has none to give.
-  static constexpr auto max_scanned = std::size_t{64};
+  static constexpr auto max_scanned = std::size_t{64};  // records in one search out of order
 
   struct place_facts {
     node_id owner = no_node;
@@ -127,17 +138,14 @@ class record_places {
     if (const auto found = policy_.victim(offer{*this, may_go}, timestamp{}); found != no_block) {
       return static_cast<std::int32_t>(found);
     }
-    for (auto tries = std::min(max_scanned, places_.size()); tries > 0; --tries) {
-      hand_ = (hand_ + 1) % places_.size();
-      const auto place = static_cast<std::int32_t>(hand_);
-      if (at(place).owner != no_node && may_go(at(place).owner, true) == eviction_answer::taken) {
-        if (at(place).tracked) {
-          policy_.erase(to_id(place));
-        }
-        return place;
-      }
+    if (find([&](node_id node) { return may_go(node, true) == eviction_answer::taken; }) == no_node) {
+      return -1;
     }
-    return -1;
+    const auto place = static_cast<std::int32_t>(hand_);
+    if (at(place).tracked) {
+      policy_.erase(to_id(place));
+    }
+    return place;
   }
   [[nodiscard]] node_id owner_of(block_id place) const noexcept { return places_[to_index(place)].owner; }
 

@@ -94,6 +94,11 @@ class slower_tiers {
         tiers_);
   }
 
+  /// Waits for the batches under way; nothing is executed any more.
+  void stop() noexcept {
+    for_each([](std::size_t, auto& tier) { tier.queue.stop(); });
+  }
+
   [[nodiscard]] transfer_signal& signal() noexcept { return signal_; }
 
  private:

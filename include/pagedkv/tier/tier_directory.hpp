@@ -31,6 +31,8 @@ struct tier_node {
   bool withdrawn = false;        // no look-up finds it any more
   bool loading = false;          // a record of it is being read
   bool sealed = false;           // its host record has a header
+  bool writing = false;          // its host record is being written to slower tiers
+  bool owed = false;             // its host record should be written to slower tiers
 };
 
 /// Finds the records that continue a chain: a tree of nodes with exact identities, each with its place in every tier.

@@ -20,6 +20,7 @@ struct tier_statistics {
   std::int64_t evictions = 0;
   std::int64_t dropped = 0;
   std::int64_t lost_writes = 0;
+  std::int64_t late_writes = 0;
   std::int64_t loads = 0;
   std::int64_t missing_loads = 0;
   std::int64_t failed_loads = 0;
@@ -42,7 +43,8 @@ namespace detail {
       rows::row<&all::loaded_into>({counter, "tier_loaded_into", "", "Records that came in from a slower tier."}),
       rows::row<&all::evictions>({counter, "tier_evicted", "", "Records that made room for others."}),
       rows::row<&all::dropped>({counter, "tier_dropped", "", "Records that were invalid, or of use no more."}),
-      rows::row<&all::lost_writes>({counter, "tier_lost_writes", "", "Records that should be there, and are not."}),
+      rows::row<&all::lost_writes>({counter, "tier_lost_writes", "", "Writes that failed, or were refused for want of room."}),
+      rows::row<&all::late_writes>({counter, "tier_late_writes", "", "Writes to slower tiers put off, or tried again."}),
       rows::row<&all::loads>({counter, "tier_loads", "", "Records read whole."}),
       rows::row<&all::missing_loads>({counter, "tier_missing_loads", "", "Records asked for that the tier lacks."}),
       rows::row<&all::failed_loads>({counter, "tier_failed_loads", "", "Reads that failed, or brought other bytes."}),

@@ -6,6 +6,7 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/storage/layout.hpp>
 #include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/sequence_loads.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
@@ -23,7 +24,6 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -98,13 +98,6 @@ struct tiered_parts {
 
 }  // namespace detail
 
-/// How far a sequence's load has come.
-struct load_progress {
-  std::int64_t num_loaded_tokens = 0;   // `settle` would add them now
-  std::int64_t num_loading_tokens = 0;  // still on their way, behind these
-  [[nodiscard]] bool done() const noexcept { return num_loading_tokens == 0; }
-};
-
 /// A paged cache with tiers behind its device: host memory, and slower tiers that read and write through it. Blocks
 /// that the device evicts go there and come back, as docs/tiers.md describes. Operations that are not described here
 /// are those of `kv_cache`. Those that may evict copy blocks on their stream: new owners write on it, or behind it.
@@ -146,7 +139,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                typename device::events_type{std::move(events)}),
         store_({config.capacity(), config.block_size, device::config().hash_seed}, valid(tiers), device::backend(),
                device::view(), make_record_format(device::view(), element_type::name, tiers.model), std::move(host),
-               std::move(slower)) {
+               std::move(slower)),
+        loads_(store_, config.block_size) {
     device::backend().attach(store_);
     device::events().attach(store_);
   }
@@ -179,14 +173,14 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// How far a load has come. Zeros when nothing is loaded for the sequence.
   [[nodiscard]] load_progress poll(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    store_.progress();
-    return progress_of(id);
+    store_.transfers().progress();
+    return loads_.progress_of(id);
   }
   /// Goes on with transfers of all sequences. For a scheduler with nothing else to do: writes begin when the device has
   /// executed the copies before them, and something has to look.
   void poll() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    store_.progress();
+    store_.transfers().progress();
   }
 
   /// Waits until a sequence's load is done, or the deadline.
@@ -200,8 +194,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Executes waiting transfers here, where `tier_config::threads` is false; returns how many.
   std::size_t run_transfers() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto num_run = store_.run_transfers();
-    store_.progress();
+    const auto num_run = store_.transfers().run_transfers();
+    store_.transfers().progress();
     return num_run;
   }
 
@@ -210,19 +204,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// changes nothing. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    store_.progress();
+    store_.transfers().progress();
     const auto found = device::describe(id);
     if (!found) {
       return found.error();
     }
     auto num_tokens = found->num_computed_tokens;
-    if (const auto ending = loads_.extract(id)) {
-      const auto& load = ending.mapped();
-      if (num_tokens == first_token(load)) {
-        const auto most = most_blocks(found->num_tokens, load.first);
-        num_tokens += bring(id, load, std::min(num_ready(load), most), on) * block_size();
+    if (const auto load = loads_.take(id)) {
+      if (num_tokens == first_token(*load)) {
+        const auto most = most_blocks(found->num_tokens, load->first);
+        num_tokens += bring(id, *load, std::min(loads_.num_ready(*load), most), on) * block_size();
       }
-      std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
+      loads_.end(*load);
       store_.flush(on);
     }
     return num_tokens;
@@ -271,8 +264,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::release(id, hint);
     if (done && !loads_.empty()) {
-      if (const auto ending = loads_.extract(id)) {
-        std::ranges::for_each(ending.mapped().nodes, [&](node_id node) { store_.let_go(node); });
+      if (const auto load = loads_.take(id)) {
+        loads_.end(*load);
       }
     }
     return done;
@@ -320,7 +313,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::resize(num_blocks, on);
     if constexpr (resizable_allocator<allocator_type>) {
-      store_.forget_pending();
+      store_.transfers().forget_pending();
     } else {
       store_.flush(on);
     }
@@ -375,16 +368,12 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return profile;
   }
   /// Of the host tier's records.
-  [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.host_bytes(); }
+  [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
   [[nodiscard]] std::vector<std::string> check_invariants() {
     const auto guard = exclusive_guard{mutex_};
     auto broken = device::check_invariants();
-    auto num_held = std::size_t{0};
-    for (const auto& [id, load] : loads_) {
-      num_held += load.nodes.size();
-    }
-    for (auto& sentence : store_.check_invariants(num_held)) {
+    for (auto& sentence : store_.check_invariants(loads_.num_held())) {
       broken.push_back(std::move(sentence));
     }
     return broken;
@@ -401,17 +390,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const stream& on;
 
     ~victims_saved() {
-      if (store.has_pending()) [[unlikely]] {
+      if (store.transfers().has_pending()) [[unlikely]] {
         store.flush(on);
       }
     }
-  };
-
-  /// Nodes that a sequence waits for, each held.
-  struct sequence_load {
-    std::size_t first = 0;  // block of the sequence
-    std::vector<node_id> nodes;
-    std::vector<std::int8_t> sources;  // tiers
   };
 
   [[nodiscard]] static cache_config with_seed(cache_config config) {
@@ -426,7 +408,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   [[nodiscard]] std::int64_t block_size() const noexcept { return device::config().block_size; }
-  [[nodiscard]] std::int64_t first_token(const sequence_load& load) const noexcept {
+  [[nodiscard]] std::int64_t first_token(const detail::sequence_load& load) const noexcept {
     return static_cast<std::int64_t>(load.first) * block_size();
   }
   /// Blocks from `first` on that leave a token to compute.
@@ -438,7 +420,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Takes from the tiers what continues a new sequence's device blocks.
   [[gnu::noinline]] void continue_from_tiers(admission& made, const token_run& prompt, const sequence_options& options,
                                              stream on) noexcept {
-    store_.progress();
+    store_.transfers().progress();
     const auto first = static_cast<std::size_t>(made.num_cached_tokens / block_size());
     const auto plan = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
                                           options.max_cached_tokens, options.first_chunk};
@@ -452,7 +434,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto in_host = std::ranges::find_if_not(chain.first(usable),
                                                   [&](node_id node) { return store_.in_host_memory(node); });
     const auto at_once = static_cast<std::size_t>(in_host - chain.begin());
-    auto now = sequence_load{};
+    auto now = detail::sequence_load{};
     now.first = first;
     const auto num_brought =
         detail::with_memory([&] { return now.nodes.assign(chain.begin(), in_host), now.sources.resize(at_once), true; },
@@ -462,7 +444,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     made.num_cached_tokens += num_brought * block_size();
     auto num_kept = std::size_t{0};
     if (num_brought == static_cast<std::int64_t>(at_once)) {
-      num_kept = begin_load(made.id, first + at_once, chain.subspan(at_once, usable - at_once));
+      num_kept = loads_.begin(made.id, first + at_once, chain.subspan(at_once, usable - at_once));
       made.num_loading_tokens = static_cast<std::int64_t>(num_kept) * block_size();
     }
     for (std::size_t i = 0; i < chain.size(); ++i) {
@@ -470,7 +452,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         store_.let_go(chain[i]);
       }
     }
-    store_.progress();
+    store_.transfers().progress();
   }
 
   /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when
@@ -491,7 +473,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Copies the first records of a load, which are in host memory, to the sequence's blocks, and commits them. Returns
   /// how many: all or none.
-  [[nodiscard]] std::int64_t bring(sequence_id id, const sequence_load& load, std::size_t count, stream on) noexcept {
+  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t count, stream on) noexcept {
     if (count == 0) {
       return 0;
     }
@@ -505,7 +487,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
     const auto nodes = std::span{load.nodes}.first(count);
     const auto end = first_token(load) + static_cast<std::int64_t>(count) * block_size();
-    if (!store_.copy_to_device(nodes, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
+    if (!store_.transfers().copy_to_device(nodes, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
       return 0;
     }
     for (std::size_t i = 0; i < count; ++i) {
@@ -514,62 +496,15 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return static_cast<std::int64_t>(count);
   }
 
-  /// Begins to load these records, of which each is held, as far as there is room; returns how many stay held.
-  [[nodiscard]] std::size_t begin_load(sequence_id id, std::size_t first, std::span<const node_id> nodes) noexcept {
-    if (nodes.empty() || !store_.worth_loading(nodes)) {
-      return 0;
-    }
-    const auto begin = [&] {
-      auto& load = loads_[id];
-      load.first = first;
-      load.nodes.reserve(nodes.size());
-      load.sources.reserve(nodes.size());
-      for (const auto node : nodes) {
-        const auto there = store_.in_host_memory(node);
-        if (!there && !store_.is_loading(node) && !store_.load(node)) {
-          break;
-        }
-        load.nodes.push_back(node);
-        load.sources.push_back(there ? std::int8_t{0} : store_.source(node));
-      }
-      const auto count = load.nodes.size();
-      if (count == 0) {
-        loads_.erase(id);
-      }
-      return count;
-    };
-    return detail::with_memory(begin, std::size_t{0});
-  }
-
-  [[nodiscard]] std::size_t num_ready(const sequence_load& load) const noexcept {
-    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.is_ready(node); });
-    return static_cast<std::size_t>(end - load.nodes.begin());
-  }
-  [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
-    const auto found = loads_.find(id);
-    if (found == loads_.end()) {
-      return {};
-    }
-    const auto& nodes = found->second.nodes;
-    const auto ready = num_ready(found->second);
-    const auto under_way = std::find_if_not(nodes.begin() + static_cast<std::ptrdiff_t>(ready), nodes.end(),
-                                            [&](node_id node) {
-                                              return store_.is_awaited(node) || store_.is_ready(node);
-                                            });
-    const auto all = under_way - nodes.begin();
-    return {static_cast<std::int64_t>(ready) * block_size(),
-            (all - static_cast<std::ptrdiff_t>(ready)) * block_size()};
-  }
-
   [[nodiscard]] bool is_busy() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    store_.progress();
-    return store_.is_busy();
+    store_.transfers().progress();
+    return store_.transfers().is_busy();
   }
   template <class Done>
   bool wait_until(Done&& done, typename clock::time_point deadline) noexcept {
     for (;;) {
-      const auto seen = store_.signal().count();
+      const auto seen = store_.transfers().signal().count();
       if (done()) {
         return true;
       }
@@ -578,7 +513,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       }
       if (run_transfers() == 0) {
         // A device's copies end without a signal.
-        store_.signal().wait(seen, std::min(deadline, clock::now() + std::chrono::milliseconds{1}));
+        store_.transfers().signal().wait(seen, std::min(deadline, clock::now() + std::chrono::milliseconds{1}));
       }
     }
   }
@@ -599,7 +534,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   [[no_unique_address]] mutable mutex_type mutex_;
   store_type store_;
-  std::unordered_map<sequence_id, sequence_load> loads_;
+  detail::sequence_loads<store_type> loads_;
   std::vector<block_id> blocks_;
 };
 

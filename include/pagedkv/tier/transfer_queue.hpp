@@ -77,8 +77,10 @@ class transfer_queue {
   transfer_queue(const transfer_queue&) = delete;
   transfer_queue& operator=(const transfer_queue&) = delete;
 
+  ~transfer_queue() { stop(); }
+
   /// Waits for the batch that is being executed; drops the rest.
-  ~transfer_queue() {
+  void stop() noexcept {
     if (thread_.joinable()) {
       {
         const auto lock = std::lock_guard{mutex_};

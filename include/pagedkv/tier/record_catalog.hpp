@@ -1,0 +1,399 @@
+#pragma once
+
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/hash/concept.hpp>
+#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record_places.hpp>
+#include <pagedkv/tier/slower_tiers.hpp>
+#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_directory.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The sizes of a tiered cache that its store has to know.
+struct tier_sizes {
+  std::int32_t num_blocks = 0;  // of the device, capacity included
+  std::int32_t block_size = 0;
+  std::uint64_t seed = 0;
+};
+
+/// Which contents have a record in which tier, and which record makes room for another. It moves no bytes. One thread
+/// at a time; only the constructor allocates, except for keys.
+template <block_hash Hash, eviction_policy Eviction, tier... Slower>
+class record_catalog {
+ public:
+  using directory_type = tier_directory<Hash>;
+  using link_type = typename directory_type::link_type;
+  static constexpr auto host = std::size_t{0};
+  static constexpr auto num_tiers = 1 + sizeof...(Slower);
+
+  /// Throws `exception`, `std::bad_alloc`, `std::system_error`.
+  record_catalog(const tier_sizes& sizes, const tier_config& config, std::int32_t num_records,
+                 const record_format& format, std::tuple<Slower...> slower)
+      : exclusive_(config.exclusive),
+        asks_(config.ask_ahead != 0),
+        places_(num_records),
+        slower_(std::move(slower), format, config),
+        directory_(num_nodes(sizes, num_records, slower_), sizes.num_blocks, sizes.block_size, sizes.seed, num_tiers) {
+    counts_.num_places = num_records;
+    slower_.for_each([](std::size_t, auto& tier) {
+      tier.counts.num_places = tier.has_places ? tier.places.num_places() : 0;
+    });
+  }
+  record_catalog(const record_catalog&) = delete;
+  record_catalog& operator=(const record_catalog&) = delete;
+
+  [[nodiscard]] directory_type& directory() noexcept { return directory_; }
+  [[nodiscard]] const directory_type& directory() const noexcept { return directory_; }
+  [[nodiscard]] slower_tiers<Slower...>& slower() noexcept { return slower_; }
+
+  /// Of a tier by its number; 0 is host memory.
+  [[nodiscard]] tier_statistics& counts_of(std::size_t number) noexcept {
+    auto* found = &counts_;
+    slower_.for_each([&](std::size_t each, auto& tier) {
+      if (each == number) {
+        found = &tier.counts;
+      }
+    });
+    return *found;
+  }
+  [[nodiscard]] bool has_records() const noexcept { return counts_.num_records != 0 || num_slower_records_ != 0; }
+
+  [[nodiscard]] tier_node& at(node_id node) noexcept { return directory_.at(node); }
+  [[nodiscard]] const tier_node& at(node_id node) const noexcept { return directory_.at(node); }
+  [[nodiscard]] bool in_host_memory(node_id node) const noexcept { return directory_.place(node, host) >= 0; }
+  /// Whether a look-up may use a node: its K/V is in a tier, or on its way.
+  [[nodiscard]] bool is_reachable(node_id node) const noexcept {
+    return directory_.has_record(node) || at(node).loading;
+  }
+
+  /// As the directory's, but makes room where there is none: records that faults left without their ancestors' keep
+  /// more nodes than records. The node before is in use.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
+                                    salt tag) noexcept {
+    for (auto tries = 0; directory_.is_full() && tries < max_forgotten; ++tries) {
+      forget_oldest();
+    }
+    return directory_.find_or_add(before, hash, contents, tag);
+  }
+
+  template <class Visit>
+  void for_each_alive(Visit&& visit) noexcept(noexcept(visit(no_node))) {
+    for (std::size_t i = 0; i < directory_.num_nodes(); ++i) {
+      if (at(to_node(i)).alive) {
+        visit(to_node(i));
+      }
+    }
+  }
+
+  void hold(node_id node) noexcept { directory_.hold(node); }
+  void let_go(node_id node) noexcept {
+    directory_.let_go(node);
+    tidy(node);
+  }
+  /// Drops records that nothing needs any more, and then the node.
+  void tidy(node_id node) noexcept {
+    const auto& here = at(node);
+    if (here.holders == 0) {
+      if (here.withdrawn) {
+        drop_records(node);
+      } else if (exclusive_ && here.num_blocks != 0 && in_host_memory(node)) {
+        drop_host_record(node);
+      }
+    }
+    directory_.prune(node);
+  }
+
+  void withdraw(node_id node) noexcept {
+    if (!at(node).withdrawn) {
+      directory_.withdraw(node);
+      withdrew_ = true;
+    }
+  }
+  void forget(node_id node) noexcept {
+    withdraw(node);
+    tidy(node);
+  }
+  void forget_all() noexcept {
+    for_each_alive([&](node_id node) { forget(node); });
+    withdrew_ = false;
+  }
+  /// Forgets all that continues the nodes withdrawn since the last call. Linear in the nodes, if there are any.
+  void forget_descendants() noexcept {
+    if (withdrew_) {
+      withdrew_ = false;
+      directory_.withdraw_descendants();
+      for_each_alive([&](node_id node) { tidy(node); });
+    }
+  }
+
+  // Host memory.
+
+  /// A place, or −1. Reading and writing device memory, it is ordered after all batches before.
+  [[nodiscard]] std::int32_t take_host_place(node_id node) noexcept {
+    return places_.take(node, host_victim(), host_eviction());
+  }
+  void give_back_host_place(std::int32_t place) noexcept { places_.give_back(place); }
+  void enter_host_memory(node_id node, std::int32_t place) noexcept {
+    directory_.set_place(node, host, place);
+    at(node).sealed = false;
+    at(node).source = 0;
+    ++counts_.num_records;
+    if (at(node).num_blocks == 0) {
+      rank(node);
+    }
+  }
+  /// Takes a record back whose copy failed.
+  void lose_host_record(node_id node) noexcept {
+    remove_host_record(node);
+    ++counts_.lost_writes;
+  }
+  /// The device has the contents of a node, too.
+  void unrank(node_id node) noexcept { places_.unrank(directory_.place(node, host)); }
+  void rank(node_id node) noexcept {
+    places_.rank(directory_.place(node, host), directory_.link(node).hash, at(node).depth);
+  }
+  /// A record that is in the order becomes its newest.
+  void touch(node_id node) noexcept {
+    if (in_host_memory(node) && places_.ranked(directory_.place(node, host))) {
+      unrank(node);
+      rank(node);
+    }
+  }
+
+  /// Notes that slower tiers should have a record, and have not; while it is in host memory, it can be written again.
+  void owe(node_id node) noexcept {
+    if (auto& here = at(node); in_host_memory(node) && !here.owed && !here.withdrawn) {
+      here.owed = true;
+      ++num_owed_;
+    }
+  }
+  [[nodiscard]] bool is_owed(node_id node) const noexcept { return at(node).owed && !at(node).writing; }
+  void settle(node_id node) noexcept {
+    num_owed_ -= at(node).owed ? 1 : 0;
+    at(node).owed = false;
+  }
+  /// A record that is owed, or `no_node`, also when a short search does not find one.
+  [[nodiscard]] node_id find_owed() noexcept {
+    return num_owed_ == 0 ? no_node : places_.find([&](node_id node) { return is_owed(node); });
+  }
+
+  // Slower tiers: each as `slower()` gives it, with its number.
+
+  /// A place, or −1.
+  template <class Tier>
+  [[nodiscard]] std::int32_t take_place(node_id node, std::size_t number, Tier& tier) noexcept {
+    return tier.places.take(node, victim_of(number), eviction_from(number, tier));
+  }
+  template <class Tier>
+  void enter(node_id node, std::size_t number, std::int32_t place, Tier& tier) noexcept {
+    directory_.set_place(node, number, place);
+    ++tier.counts.num_records;
+    ++num_slower_records_;
+    tier.places.rank(place, directory_.link(node).hash, at(node).depth);
+  }
+  /// A record from before, before any other use of the tier; `end_claims` follows the last call, and `rank_in`
+  /// for each, the oldest first.
+  template <class Tier>
+  void claim(node_id node, std::size_t number, std::int32_t place, Tier& tier) noexcept {
+    tier.places.claim(place, node);
+    directory_.set_place(node, number, place);
+    ++tier.counts.adopted;
+    ++tier.counts.num_records;
+    ++num_slower_records_;
+  }
+  template <class Tier>
+  void rank_in(node_id node, std::size_t number, Tier& tier) noexcept {
+    tier.places.rank(directory_.place(node, number), directory_.link(node).hash, at(node).depth);
+  }
+  template <class Tier>
+  void drop_record(node_id node, std::size_t number, Tier& tier) noexcept {
+    const auto place = directory_.place(node, number);
+    if (place < 0) {
+      return;
+    }
+    directory_.clear_place(node, number);
+    tier.places.give_back(place);
+    --tier.counts.num_records;
+    --num_slower_records_;
+    ++tier.counts.dropped;
+  }
+
+  /// The fastest tier with a node's record; one without places for a node that is asked for unheard. 0 for none.
+  [[nodiscard]] std::size_t source_of(node_id node) noexcept {
+    auto found = std::size_t{0};
+    slower_.for_each([&](std::size_t number, auto&) {
+      if (found == 0 && directory_.place(node, number) >= 0) {
+        found = number;
+      }
+    });
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      if (found == 0 && !tier.has_places && asks_) {
+        found = number;
+      }
+    });
+    return found;
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return directory_.metadata_bytes() + places_.metadata_bytes();
+  }
+
+  /// Calls `broken(sentence)` for each broken invariant. `num_held`: nodes that are held, each once for each holder;
+  /// `num_loading`: records that are being read.
+  template <class Broken>
+  void check_invariants(std::size_t num_held, std::size_t num_loading, const Broken& broken) {
+    const auto require = [&](bool holds, const char* sentence) {
+      if (!holds) {
+        broken(sentence);
+      }
+    };
+    auto num_records = std::int64_t{0};
+    auto num_holders = std::size_t{0};
+    auto num_read = std::size_t{0};
+    auto num_owed = std::int64_t{0};
+    for_each_alive([&](node_id node) {
+      const auto& here = at(node);
+      num_holders += here.holders;
+      num_read += here.loading;
+      num_owed += here.owed;
+      if (const auto place = directory_.place(node, host); place >= 0) {
+        ++num_records;
+        require(places_.owner(place) == node, "tiers: the owner of a place is another node");
+        require(places_.ranked(place) == (here.num_blocks == 0), "tiers: a record is in the order and on the device");
+        require(!exclusive_ || here.num_blocks == 0 || here.holders != 0,
+                "tiers: an exclusive record is on the device");
+      }
+      require(here.num_blocks != 0 || here.holders != 0 || directory_.has_record(node) || has_child(node),
+              "tiers: a node stays that nothing needs");
+    });
+    const auto& c = counts_;
+    require(num_records == c.num_records, "tiers: host memory counts other records than there are");
+    require(c.written + c.adopted + c.loaded_into == c.num_records + c.evictions + c.dropped,
+            "tiers: counts of host memory do not add up");
+    require(places_.num_taken() == num_records + static_cast<std::int64_t>(num_loading),
+            "tiers: a place of host memory is lost");
+    require(num_owed == num_owed_, "tiers: writes that are owed do not add up");
+    require(num_read == num_loading, "tiers: loads under way do not add up");
+    require(num_holders == num_held, "tiers: a node is held without a reason");
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      const auto& s = tier.counts;
+      auto num_there = std::int64_t{0};
+      for_each_alive([&](node_id node) { num_there += directory_.place(node, number) >= 0; });
+      require(num_there == s.num_records, "tiers: a slower tier counts other records than there are");
+      require(s.written + s.adopted == s.num_records + s.evictions + s.dropped,
+              "tiers: counts of a slower tier do not add up");
+    });
+  }
+
+ private:
+  static constexpr auto max_forgotten = 16;  // for the room of one node
+
+  [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes, std::int32_t num_records,
+                                              slower_tiers<Slower...>& slower) {
+    auto sum = 2 * std::int64_t{sizes.num_blocks} + num_records;
+    slower.for_each([&](std::size_t, auto& tier) { sum += tier.places.num_places(); });
+    if (sum > std::int64_t{1} << 30) {
+      detail::fail({error_code::size_overflow, "records of all tiers", sum, std::int64_t{1} << 30});
+    }
+    return static_cast<std::int32_t>(sum);
+  }
+
+  [[nodiscard]] bool has_child(node_id node) const {
+    for (std::size_t i = 0; i < directory_.num_nodes(); ++i) {
+      if (at(to_node(i)).alive && directory_.parent(to_node(i)) == node) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void remove_host_record(node_id node) noexcept {
+    const auto place = directory_.place(node, host);
+    settle(node);
+    directory_.clear_place(node, host);
+    places_.give_back(place);
+    --counts_.num_records;
+  }
+  void drop_host_record(node_id node) noexcept {
+    remove_host_record(node);
+    ++counts_.dropped;
+  }
+  void drop_records(node_id node) noexcept {
+    if (in_host_memory(node)) {
+      drop_host_record(node);
+    }
+    slower_.for_each([&](std::size_t number, auto& tier) { drop_record(node, number, tier); });
+  }
+
+  void forget_oldest() noexcept {
+    static_cast<void>(places_.evict(host_victim(), host_eviction()));
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      static_cast<void>(tier.places.evict(victim_of(number), eviction_from(number, tier)));
+    });
+  }
+
+  /// Whether a node's record may make room in a tier.
+  [[nodiscard]] eviction_answer may_go(node_id node, std::size_t number, bool anyway) const noexcept {
+    if (at(node).holders != 0) {
+      return eviction_answer::fenced;
+    }
+    return !anyway && directory_.has_children(node, number) ? eviction_answer::has_children : eviction_answer::taken;
+  }
+  /// Not that of a record which is being read or written.
+  [[nodiscard]] auto victim_of(std::size_t number) noexcept {
+    return [this, number](node_id node, bool anyway) {
+      return directory_.place(node, number) >= 0 ? may_go(node, number, anyway) : eviction_answer::fenced;
+    };
+  }
+  [[nodiscard]] auto host_victim() noexcept { return victim_of(host); }
+  [[nodiscard]] auto host_eviction() noexcept {
+    return [this](node_id gone, std::int32_t) {
+      settle(gone);
+      directory_.clear_place(gone, host);
+      --counts_.num_records;
+      ++counts_.evictions;
+      touch_slower(gone);
+      tidy(gone);
+    };
+  }
+  template <class Tier>
+  [[nodiscard]] auto eviction_from(std::size_t number, Tier& tier) noexcept {
+    return [this, number, &tier](node_id gone, std::int32_t) {
+      directory_.clear_place(gone, number);
+      --tier.counts.num_records;
+      --num_slower_records_;
+      ++tier.counts.evictions;
+      directory_.prune(gone);
+    };
+  }
+  /// A record that leaves host memory becomes the newest where else it is.
+  void touch_slower([[maybe_unused]] node_id node) noexcept {
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      if (const auto place = directory_.place(node, number); place >= 0) {
+        tier.places.unrank(place);
+        rank_in(node, number, tier);
+      }
+    });
+  }
+
+  bool exclusive_;
+  bool asks_;
+  bool withdrew_ = false;  // since the last `forget_descendants`
+  record_places<Eviction> places_;
+  tier_statistics counts_;
+  std::int64_t num_slower_records_ = 0;
+  std::int64_t num_owed_ = 0;
+  slower_tiers<Slower...> slower_;
+  directory_type directory_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,421 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
+#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/storage/view.hpp>
+#include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/stream_marks.hpp>
+#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/transfer_queue.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// Moves records: copies between the device and host memory, and, behind them, writes and reads between host memory and
+/// slower tiers. A failed transfer is a lost write or a miss. One thread at a time; only the constructor allocates.
+template <swaps_blocks Backend, allocator Allocator, class Catalog>
+class record_pipeline {
+ public:
+  using stream = typename Backend::stream;
+  static constexpr auto host = Catalog::host;
+  static constexpr auto num_tiers = Catalog::num_tiers;
+  static constexpr bool has_slower = num_tiers != 1;
+
+  /// Throws `exception`, `std::bad_alloc`.
+  record_pipeline(const tier_config& config, std::int32_t num_blocks, Backend& backend,
+                  const block_storage_view& device, const record_format& format, Allocator memory,
+                  std::int32_t num_records, Catalog& catalog)
+      : config_(config),
+        backend_(backend),
+        device_(device),
+        records_(std::move(memory), format, num_records),
+        host_blocks_(records_.blocks(device)),
+        max_writing_(static_cast<std::size_t>(std::max(num_records / 2, 1))),
+        catalog_(catalog),
+        marks_(backend) {
+    const auto most_saved = 2 * static_cast<std::size_t>(num_blocks);
+    pending_.reserve(most_saved);
+    pairs_.reserve(most_saved);
+    copied_.reserve(most_saved);
+    unwritten_.reserve(static_cast<std::size_t>(num_records));
+    unread_.reserve(static_cast<std::size_t>(num_records));
+  }
+  record_pipeline(const record_pipeline&) = delete;
+  record_pipeline& operator=(const record_pipeline&) = delete;
+
+  /// With the next `flush`: the block must keep its contents until then.
+  void want_written(node_id node, block_id block) noexcept {
+    if (pending_.size() == pending_.capacity()) {
+      ++counts_of(host).lost_writes;
+      return;
+    }
+    catalog_.hold(node);
+    pending_.push_back({node, block});
+  }
+
+  /// Whether blocks wait to be copied to host memory.
+  [[nodiscard]] bool has_pending() const noexcept { return !pending_.empty(); }
+
+  /// Copies what the device evicted, or should write through, to host memory, ahead of all that is enqueued on the
+  /// stream from now on.
+  void flush(stream on) noexcept {
+    if (!pending_.empty()) {
+      save_pending(on);
+    }
+  }
+
+  /// Drops victims that lie in memory that is gone.
+  void forget_pending() noexcept {
+    for (const auto& [node, block] : pending_) {
+      ++counts_of(host).lost_writes;
+      catalog_.let_go(node);
+    }
+    pending_.clear();
+  }
+
+  /// Enqueues the copy of records in host memory to these blocks of the device. All or nothing.
+  [[nodiscard]] bool copy_to_device(std::span<const node_id> nodes, std::span<const block_id> blocks,
+                                    stream on) noexcept {
+    pairs_.clear();
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      pairs_.push_back({place(nodes[i], host), static_cast<std::int32_t>(blocks[i])});
+    }
+    if (!marks_.order(on) ||
+        !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, on)) {
+      counts_of(host).failed_loads += std::ssize(nodes);
+      return false;
+    }
+    marks_.note(on);
+    for (const auto node : nodes) {
+      catalog_.touch(node);
+      if (catalog_.is_owed(node)) {
+        pass_on_owed(node);
+      }
+    }
+    return true;
+  }
+
+  /// Begins to load a node's record into host memory, from the fastest tier that has it. False when it has no room.
+  [[nodiscard]] bool load([[maybe_unused]] node_id node) noexcept {
+    if constexpr (has_slower) {
+      return start_load(node);
+    } else {
+      return false;
+    }
+  }
+
+  /// Whether to load so many records rather than to compute their tokens, as far as speeds are known.
+  [[nodiscard]] bool worth_loading([[maybe_unused]] std::span<const node_id> nodes) noexcept {
+    if constexpr (has_slower) {
+      if (config_.prefill_tokens_per_second != 0) {
+        const auto tokens = static_cast<double>(nodes.size()) * records_.format().block_size;
+        return seconds_to_load(nodes) < tokens / static_cast<double>(config_.prefill_tokens_per_second);
+      }
+    }
+    return true;
+  }
+
+  /// Takes what transfers have brought, and starts those that can begin.
+  void progress() noexcept {
+    if constexpr (has_slower) {
+      take_completions();
+      start_writes();
+      start_reads();
+    }
+  }
+  /// Executes waiting transfers on this thread, where there is none for them; returns how many.
+  std::size_t run_transfers() noexcept {
+    auto num_run = std::size_t{0};
+    catalog_.slower().for_each([&](std::size_t, auto& tier) { num_run += tier.queue.run(); });
+    return num_run;
+  }
+  /// Whether a transfer between host memory and a slower tier is under way, or waits to begin.
+  [[nodiscard]] bool is_busy() noexcept {
+    auto busy = !unwritten_.empty() || !unread_.empty();
+    catalog_.slower().for_each([&](std::size_t, auto& tier) { busy |= tier.queue.num_inside() != 0; });
+    return busy;
+  }
+  [[nodiscard]] transfer_signal& signal() noexcept { return catalog_.slower().signal(); }
+
+  [[nodiscard]] std::size_t host_bytes() const noexcept { return records_.bytes(); }
+  /// Records that are being read.
+  [[nodiscard]] std::size_t num_loading() const noexcept { return num_loading_; }
+  /// Nodes that transfers hold, each once for each transfer.
+  [[nodiscard]] std::size_t num_held() const noexcept { return num_loading_ + num_writing_; }
+
+ private:
+  struct saved_block {
+    node_id node;
+    block_id block;
+  };
+  struct awaited {
+    node_id node;
+    std::size_t tier;
+    std::int32_t place;
+    std::uint64_t batch;  // of copies, after which the transfer may begin
+  };
+
+  [[nodiscard]] tier_statistics& counts_of(std::size_t number) noexcept { return catalog_.counts_of(number); }
+  [[nodiscard]] std::int32_t place(node_id node, std::size_t number) const noexcept {
+    return catalog_.directory().place(node, number);
+  }
+
+  // Between the device and host memory.
+
+  [[gnu::noinline]] void save_pending(stream on) noexcept {
+    pairs_.clear();
+    copied_.clear();
+    for (const auto& [node, block] : pending_) {
+      if (catalog_.in_host_memory(node) || catalog_.at(node).withdrawn) {
+        continue;
+      }
+      const auto to = catalog_.take_host_place(node);
+      if (to < 0) {
+        ++counts_of(host).lost_writes;
+        continue;
+      }
+      catalog_.enter_host_memory(node, to);
+      pairs_.push_back({static_cast<std::int32_t>(block), to});
+      copied_.push_back(node);
+    }
+    const bool copied =
+        pairs_.empty() || (marks_.order(on) &&
+                           backend_.swap_blocks(device_, host_blocks_, pairs_, swap_direction::to_host, on));
+    if (!copied) {
+      std::ranges::for_each(copied_, [&](node_id node) { catalog_.lose_host_record(node); });
+    } else if (!pairs_.empty()) {
+      marks_.note(on);
+      counts_of(host).written += std::ssize(copied_);
+      pass_on_copies();
+    }
+    for (const auto& [node, block] : pending_) {
+      catalog_.let_go(node);
+    }
+    pending_.clear();
+    progress();
+  }
+
+  // Writes to slower tiers.
+
+  /// Slower tiers get what host memory got, once it is there.
+  void pass_on_copies() noexcept {
+    if constexpr (has_slower) {
+      for (const auto node : copied_) {
+        pass_on(node);
+      }
+    }
+  }
+  /// Records that are being written hold half of host memory at most, so that loads find room. The others are owed.
+  void pass_on(node_id node) noexcept {
+    if (num_writing_ == max_writing_) {
+      catalog_.owe(node);
+      return;
+    }
+    catalog_.hold(node);
+    catalog_.at(node).writing = true;
+    ++num_writing_;
+    unwritten_.push_back({node, 1, 0, marks_.begun()});
+  }
+  void pass_on_owed(node_id node) noexcept {
+    if (num_writing_ != max_writing_) {
+      catalog_.settle(node);
+      ++counts_of(host).late_writes;
+      pass_on(node);
+    }
+  }
+
+  void start_writes() noexcept {
+    const auto done = marks_.done();
+    const auto ready = std::ranges::find_if(unwritten_, [&](const awaited& each) { return each.batch > done; });
+    for (auto each = unwritten_.begin(); each != ready; ++each) {
+      write_on(each->node, 1);
+    }
+    unwritten_.erase(unwritten_.begin(), ready);
+  }
+
+  /// Writes a node's host record to the next tiers from `number` on that lack it, one after the other.
+  void write_on(node_id node, std::size_t number) noexcept {
+    for (; number < num_tiers; ++number) {
+      const auto wanted = !catalog_.at(node).withdrawn && place(node, number) < 0;
+      if (wanted && start_write(node, number)) {
+        return;
+      }
+    }
+    catalog_.at(node).writing = false;
+    --num_writing_;
+    catalog_.let_go(node);
+  }
+  [[nodiscard]] bool start_write(node_id node, std::size_t number) noexcept {
+    return catalog_.slower().template with<bool>(number, [&](auto& tier) {
+      const auto to = catalog_.take_place(node, number, tier);
+      auto job = job_for(node, place(node, host), to);
+      job.writes = true;
+      job.sealed = catalog_.at(node).sealed;
+      if (to >= 0 && tier.queue.try_push(job)) {
+        return true;
+      }
+      lose_write(node, to, tier);
+      return false;
+    });
+  }
+  template <class Tier>
+  void lose_write(node_id node, std::int32_t to, Tier& tier) noexcept {
+    if (to >= 0) {
+      tier.places.give_back(to);
+    }
+    ++tier.counts.lost_writes;
+    catalog_.owe(node);
+  }
+  template <class Tier>
+  void end_write(const record_job& job, std::size_t number, Tier& tier) noexcept {
+    const auto to = static_cast<std::int32_t>(job.transfer.place);
+    auto& here = catalog_.at(job.node);
+    here.sealed = here.sealed || job.sealed;
+    const auto written = job.outcome == transfer_outcome::done;
+    if (written) {
+      catalog_.enter(job.node, number, to, tier);
+      ++tier.counts.written;
+    } else {
+      lose_write(job.node, to, tier);
+    }
+    write_on(job.node, number + 1);
+    if (const auto owed = written ? catalog_.find_owed() : no_node; owed != no_node) {
+      pass_on_owed(owed);
+    }
+  }
+
+  // Reads from slower tiers.
+
+  [[nodiscard]] double seconds_to_load(std::span<const node_id> nodes) noexcept {
+    auto seconds = 0.0;
+    catalog_.slower().for_each([&](std::size_t number, auto& tier) {
+      const auto is_from = [&](node_id node) {
+        return !catalog_.in_host_memory(node) && catalog_.source_of(node) == number;
+      };
+      const auto wanted = static_cast<std::size_t>(std::ranges::count_if(nodes, is_from));
+      const auto speed = tier.queue.read_bytes_per_second();
+      if (wanted != 0 && speed > 0) {
+        const auto records = wanted + tier.queue.num_reads_waiting();
+        seconds += static_cast<double>(records * records_.format().record_bytes()) / speed;
+      }
+    });
+    return seconds;
+  }
+
+  [[nodiscard]] bool start_load(node_id node) noexcept {
+    const auto number = catalog_.source_of(node);
+    if (number == 0) {
+      return false;
+    }
+    const auto to = unread_.size() < unread_.capacity() ? catalog_.take_host_place(node) : -1;
+    if (to < 0) {
+      ++counts_of(number).refused_loads;
+      return false;
+    }
+    catalog_.hold(node);
+    auto& here = catalog_.at(node);
+    here.loading = true;
+    here.source = static_cast<std::int8_t>(number);
+    ++num_loading_;
+    unread_.push_back({node, number, to, marks_.begun()});
+    return true;
+  }
+  /// Reads begin when the copies that used their host records before have been executed.
+  void start_reads() noexcept {
+    const auto done = marks_.done();
+    const auto ready = std::ranges::find_if(unread_, [&](const awaited& each) { return each.batch > done; });
+    for (auto each = unread_.begin(); each != ready; ++each) {
+      const auto started = catalog_.slower().template with<bool>(each->tier, [&](auto& tier) {
+        const auto from = std::max(place(each->node, each->tier), std::int32_t{0});
+        return tier.queue.try_push(job_for(each->node, each->place, from));
+      });
+      if (!started) {
+        ++counts_of(each->tier).refused_loads;
+        end_load(each->node, each->place, false);
+      }
+    }
+    unread_.erase(unread_.begin(), ready);
+  }
+  /// `read`: the record is in its place, whole.
+  void end_load(node_id node, std::int32_t to, bool read) noexcept {
+    auto& here = catalog_.at(node);
+    here.loading = false;
+    --num_loading_;
+    if (read && !catalog_.in_host_memory(node)) {
+      const auto source = here.source;
+      catalog_.enter_host_memory(node, to);
+      here.sealed = true;
+      here.source = source;
+      ++counts_of(host).loaded_into;
+    } else {
+      catalog_.give_back_host_place(to);
+    }
+    catalog_.let_go(node);
+  }
+  template <class Tier>
+  void end_read(const record_job& job, std::size_t number, Tier& tier) noexcept {
+    const auto whole = job.outcome == transfer_outcome::done && !job.damaged;
+    if (whole) {
+      ++tier.counts.loads;
+    } else if (job.outcome == transfer_outcome::missing) {
+      ++tier.counts.missing_loads;
+    } else {
+      ++tier.counts.failed_loads;
+    }
+    if (job.outcome == transfer_outcome::missing || job.damaged) {
+      catalog_.drop_record(job.node, number, tier);
+    }
+    end_load(job.node, job.host_place, whole);
+  }
+
+  [[nodiscard]] record_job job_for(node_id node, std::int32_t host_place, std::int32_t in_tier) const noexcept {
+    const auto& here = catalog_.at(node);
+    const auto& directory = catalog_.directory();
+    auto job = record_job{};
+    job.identity = {here.key, directory.parent_key(node), here.salt,
+                    static_cast<std::int64_t>(here.depth) * records_.format().block_size, directory.contents(node)};
+    job.transfer = {here.key, in_tier, records_.record(host_place)};
+    job.node = node;
+    job.host_place = host_place;
+    return job;
+  }
+  void take_completions() noexcept {
+    catalog_.slower().for_each([&](std::size_t number, auto& tier) {
+      auto job = record_job{};
+      while (tier.queue.try_pop(job)) {
+        if (job.writes) {
+          end_write(job, number, tier);
+        } else {
+          end_read(job, number, tier);
+        }
+      }
+    });
+  }
+
+  tier_config config_;
+  Backend& backend_;
+  block_storage_view device_;
+  detail::host_records<Allocator> records_;
+  block_storage_view host_blocks_;
+  std::size_t max_writing_;
+  Catalog& catalog_;
+  stream_marks<Backend> marks_;
+  std::size_t num_loading_ = 0;
+  std::size_t num_writing_ = 0;  // nodes that are being written, tier after tier
+  std::vector<saved_block> pending_;
+  std::vector<awaited> unwritten_;
+  std::vector<awaited> unread_;
+  std::vector<block_pair> pairs_;
+  std::vector<node_id> copied_;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/with_memory.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// How far a sequence's load has come.
+struct load_progress {
+  std::int64_t num_loaded_tokens = 0;   // `settle` would add them now
+  std::int64_t num_loading_tokens = 0;  // still on their way, behind these
+  [[nodiscard]] bool done() const noexcept { return num_loading_tokens == 0; }
+};
+
+namespace detail {
+
+/// Nodes that a sequence waits for, each held.
+struct sequence_load {
+  std::size_t first = 0;  // block of the sequence
+  std::vector<node_id> nodes;
+  std::vector<std::int8_t> sources;  // tiers
+};
+
+/// The loads that sequences wait for, at most one each.
+template <class Store>
+class sequence_loads {
+ public:
+  sequence_loads(Store& store, std::int64_t block_size) : store_(store), block_size_(block_size) {}
+
+  [[nodiscard]] bool empty() const noexcept { return loads_.empty(); }
+
+  /// Begins to load these records, of which each is held, as far as there is room; returns how many stay held.
+  [[nodiscard]] std::size_t begin(sequence_id id, std::size_t first, std::span<const node_id> nodes) noexcept {
+    if (nodes.empty() || !store_.transfers().worth_loading(nodes)) {
+      return 0;
+    }
+    const auto begin = [&] {
+      auto& load = loads_[id];
+      load.first = first;
+      load.nodes.reserve(nodes.size());
+      load.sources.reserve(nodes.size());
+      for (const auto node : nodes) {
+        const auto there = store_.in_host_memory(node);
+        if (!there && !store_.is_loading(node) && !store_.transfers().load(node)) {
+          break;
+        }
+        load.nodes.push_back(node);
+        load.sources.push_back(there ? std::int8_t{0} : store_.source(node));
+      }
+      const auto count = load.nodes.size();
+      if (count == 0) {
+        loads_.erase(id);
+      }
+      return count;
+    };
+    return with_memory(begin, std::size_t{0});
+  }
+
+  /// Takes a load out. Its nodes stay held until `end`.
+  [[nodiscard]] std::optional<sequence_load> take(sequence_id id) noexcept {
+    if (auto ending = loads_.extract(id)) {
+      return std::move(ending.mapped());
+    }
+    return std::nullopt;
+  }
+  void end(const sequence_load& load) noexcept {
+    std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
+  }
+
+  /// Records that have arrived without a gap.
+  [[nodiscard]] std::size_t num_ready(const sequence_load& load) const noexcept {
+    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.is_ready(node); });
+    return static_cast<std::size_t>(end - load.nodes.begin());
+  }
+  /// Zeros when nothing is loaded for the sequence.
+  [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) {
+      return {};
+    }
+    const auto& nodes = found->second.nodes;
+    const auto ready = static_cast<std::ptrdiff_t>(num_ready(found->second));
+    const auto end = std::find_if_not(nodes.begin() + ready, nodes.end(), [&](node_id node) {
+      return store_.is_awaited(node) || store_.is_ready(node);
+    });
+    return {ready * block_size_, (end - nodes.begin() - ready) * block_size_};
+  }
+
+  /// Nodes, each once for each load that holds it.
+  [[nodiscard]] std::size_t num_held() const noexcept {
+    auto sum = std::size_t{0};
+    for (const auto& [id, load] : loads_) {
+      sum += load.nodes.size();
+    }
+    return sum;
+  }
+
+ private:
+  Store& store_;
+  std::int64_t block_size_;
+  std::unordered_map<sequence_id, sequence_load> loads_;
+};
+
+}  // namespace detail
+
+}  // namespace pagedkv
