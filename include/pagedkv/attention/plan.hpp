@@ -1,7 +1,9 @@
 #pragma once
 
 #include <pagedkv/attention/plan_layout.hpp>
+#include <pagedkv/attention/rows.hpp>
 #include <pagedkv/attention/shared_prefixes.hpp>
+#include <pagedkv/attention/shares.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 
@@ -11,7 +13,6 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 namespace pagedkv {
@@ -43,6 +44,7 @@ class attention_planner {
         prefix_queries_(part_at<attention_prefix_query>(layout_.prefix_queries, layout_.max_prefix_queries)),
         prefix_results_(part_at<attention_prefix_results>(layout_.prefix_results,
                                                           shape.may_share_prefixes() ? layout_.max_merges : 0)),
+        row_describer_(shape, rows_),
         prefix_finder_(shape) {
     if (shape.may_share_prefixes()) {
       members_.reserve(rows_.size());
@@ -88,8 +90,7 @@ class attention_planner {
   /// makes a new plan; so it does when a row has become shorter than its shared prefix. Call `plan` instead after a
   /// sequence was cut there and continued, or replaced by another one. New prefixes are found by a new plan only.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
-    const auto same_rows =
-        batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
+    const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
     if (!same_rows) {
       return plan(batch);
     }
@@ -100,19 +101,13 @@ class attention_planner {
       return plan(batch);
     }
     const auto grown = num_tiles_ - planned_tiles_;
-    if (same_tasks_ && grown >= -planned_tiles_ / 16 && grown <= planned_tiles_ / 16) {
+    if (row_describer_.same_tasks() && grown >= -planned_tiles_ / 16 && grown <= planned_tiles_ / 16) {
       return {};
     }
     return share_out();
   }
 
  private:
-  // Reading the queries and writing the results of a task takes about the time of this many tiles.
-  [[nodiscard]] static constexpr std::int32_t overhead_of(const attention_shape& shape) noexcept {
-    constexpr auto columns_of_group = 32;
-    return shape.columns < columns_of_group ? 4 : 16;
-  }
-
   /// A row that has a shared prefix.
   struct prefix_member {
     std::int32_t row = 0;
@@ -136,209 +131,28 @@ class attention_planner {
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return static_cast<std::size_t>(counts_->num_rows); }
 
-  [[nodiscard]] error too_small(const char* subject, std::int64_t needed, std::int64_t room) noexcept {
+  /// Makes the plan empty.
+  [[nodiscard]] error refuse(const error& reason) noexcept {
     *counts_ = {};
     std::ranges::fill(shares_, attention_share{});
     std::ranges::fill(prefix_shares_, attention_share{});
     members_.clear();
-    return {error_code::limit_reached, subject, needed, room};
-  }
-
-  [[nodiscard]] static std::int32_t column_tiles(const attention_shape& shape, std::int32_t num_queries) noexcept {
-    return std::max((num_queries * shape.group_size + shape.columns - 1) / shape.columns, 1);
-  }
-
-  /// Rows for chunks of prompts.
-  [[nodiscard]] result<void> describe_chunks(const attention_batch& batch) noexcept {
-    const auto step = queries_per_row(shape_);
-    auto used = std::size_t{0};
-    num_tiles_ = 0;
-    for (auto i = std::size_t{0}; i < batch.num_rows(); ++i) {
-      const auto first = batch.query_indptr[i];
-      const auto num_queries = batch.query_indptr[i + 1] - first;
-      const auto index = batch.indptr[i];
-      const auto num_blocks = batch.indptr[i + 1] - index;
-      const auto num_tokens = num_blocks == 0 ? 0 : (num_blocks - 1) * shape_.block_size + batch.last_block_len[i];
-      const auto whole = num_queries <= std::max(step, largest_attention_tree);
-      // The last rows read the most tokens; they come first, so that no wave begins with them at the end.
-      for (auto end = num_queries; end > 0;) {
-        const auto begin = whole ? 0 : (end - 1) / step * step;
-        if (used == rows_.size()) {
-          return too_small("number of rows and query tokens", static_cast<std::int64_t>(used) + 1,
-                           static_cast<std::int64_t>(rows_.size()));
-        }
-        rows_[used++] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);
-        num_tiles_ += std::int64_t{rows_[used - 1].num_tiles + task_overhead_} * rows_[used - 1].num_tasks;
-        end = begin;
-      }
-    }
-    counts_->num_rows = static_cast<std::int32_t>(used);
-    same_tasks_ = false;
-    return {};
-  }
-
-  [[nodiscard]] attention_row make_row(std::int32_t first_index, std::int32_t num_tokens, std::int32_t first_query,
-                                       std::int32_t num_queries) const noexcept {
-    auto row = attention_row{};
-    row.first_index = first_index;
-    row.num_tokens = std::max(num_tokens, 0);
-    row.first_query = first_query;
-    row.num_queries = num_queries;
-    const auto first_token = num_tokens - num_queries - shape_.window + 1;
-    row.first_tile = shape_.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
-    row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - row.first_tile, 1);
-    row.num_column_tiles = column_tiles(shape_, num_queries);
-    row.num_tasks = row.num_column_tiles * shape_.num_kv_heads;
-    return row;
-  }
-
-  /// Errors: a row whose tree has more tokens than a mask has bits.
-  [[nodiscard]] result<void> check_trees(const attention_batch& batch) noexcept {
-    for (auto i = std::size_t{0}; !batch.tree_masks.empty() && i + 1 < batch.query_indptr.size(); ++i) {
-      const auto num_queries = batch.query_indptr[i + 1] - batch.query_indptr[i];
-      if (num_queries > largest_attention_tree) {
-        return too_small("queries of a row with tree masks", num_queries, largest_attention_tree);
-      }
-    }
-    return {};
+    return reason;
   }
 
   [[nodiscard]] result<void> describe_rows(const attention_batch& batch) noexcept {
-    if (const auto checked = check_trees(batch); !checked) {
-      return checked;
+    if (const auto described = row_describer_.describe(batch); !described) {
+      return refuse(described.error());
     }
-    if (shape_.max_query_tokens > 0 && !batch.query_indptr.empty()) {
-      return describe_chunks(batch);
-    }
-    if (batch.num_rows() > rows_.size()) {
-      return too_small("number of rows", static_cast<std::int64_t>(batch.num_rows()),
-                       static_cast<std::int64_t>(rows_.size()));
-    }
-    counts_->num_rows = static_cast<std::int32_t>(batch.num_rows());
-    // Most batches have neither; the loop for them has no branches.
-    if (batch.query_indptr.empty() && shape_.window <= 0) {
-      describe_each(batch, std::false_type{}, std::false_type{});
-    } else if (batch.query_indptr.empty()) {
-      describe_each(batch, std::false_type{}, std::true_type{});
-    } else {
-      describe_each(batch, std::true_type{}, std::true_type{});
-    }
+    counts_->num_rows = static_cast<std::int32_t>(row_describer_.num_rows());
+    num_tiles_ = row_describer_.num_tiles();
     return {};
-  }
-
-  /// `Several`: each row has its own number of queries.
-  template <class Several, class Windowed>
-  void describe_each(const attention_batch& batch, Several, Windowed) noexcept {
-    // Local copies, because a store may alias any member and would force the compiler to reload it.
-    const auto shape = shape_;
-    const auto column_tiles_of_one = column_tiles_of_one_;
-    const auto task_overhead = task_overhead_;
-    const auto end = num_rows();
-    auto* const rows = rows_.data();
-    auto num_tiles = std::int64_t{0};
-    auto changed = false;
-    auto index = end == 0 ? 0 : batch.indptr.front();
-    for (auto i = std::size_t{0}; i < end; ++i) {
-      const auto before = rows[i];
-      auto& row = rows[i];
-      const auto next = batch.indptr[i + 1];
-      const auto num_tokens = next == index ? 0 : (next - index - 1) * shape.block_size + batch.last_block_len[i];
-      auto num_queries = std::int32_t{1};
-      auto num_column_tiles = column_tiles_of_one;
-      if constexpr (Several::value) {
-        num_queries = batch.query_indptr[i + 1] - batch.query_indptr[i];
-        num_column_tiles = column_tiles(shape, num_queries);
-      }
-      auto first_tile = std::int32_t{0};
-      if constexpr (Windowed::value) {
-        const auto first_token = num_tokens - num_queries - shape.window + 1;
-        first_tile = shape.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
-      }
-      row.first_index = index;
-      row.num_tokens = num_tokens;
-      row.first_query = Several::value ? batch.query_indptr[i] : static_cast<std::int32_t>(i);
-      row.num_queries = num_queries;
-      row.first_tile = first_tile;
-      row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - first_tile, 1);
-      if constexpr (Several::value) {
-        row.num_tiles = num_queries == 0 ? 1 : row.num_tiles;
-      }
-      row.num_column_tiles = num_column_tiles;
-      row.num_tasks = num_column_tiles * shape.num_kv_heads;
-      // A window leaves at most one tile per update: a row that shrinks by more is a different row.
-      changed = changed || row.num_tasks != before.num_tasks || row.num_tiles + 1 < before.num_tiles;
-      num_tiles += std::int64_t{row.num_tiles + task_overhead} * row.num_tasks;
-      index = next;
-    }
-    num_tiles_ = num_tiles;
-    same_tasks_ = !changed;
-  }
-
-  /// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
-  /// pieces save more time than the idle waves lose.
-  [[nodiscard]] static std::int64_t choose_num_shares(std::span<const attention_row> rows, std::int64_t most) noexcept {
-    auto num_tasks = std::int64_t{0};
-    for (const auto& row : rows) {
-      if (row.num_tiles != rows[0].num_tiles || row.num_tasks != rows[0].num_tasks) {
-        return most;
-      }
-      num_tasks += row.num_tasks;
-    }
-    if (num_tasks == 0) {
-      return most;
-    }
-    const auto tasks_each = (num_tasks + most - 1) / most;
-    const auto even = num_tasks <= most             ? most / num_tasks * num_tasks
-                      : num_tasks % tasks_each == 0 ? num_tasks / tasks_each
-                                                    : most;
-    return even * 10 >= most * 9 ? even : most;
   }
 
   [[nodiscard]] result<void> share_out() noexcept {
     planned_tiles_ = num_tiles_;
-    share_out(rows(), num_tiles_, shares_);
+    share_attention_tiles(shape_, rows(), num_tiles_, shares_);
     return number_partials();
-  }
-
-  /// `num_tiles`: of all tasks of the rows, their overhead included.
-  void share_out(std::span<const attention_row> rows, std::int64_t num_tiles,
-                 std::span<attention_share> shares) const noexcept {
-    const auto num_shares = choose_num_shares(rows, static_cast<std::int64_t>(shares.size()) - 1);
-    const auto each = num_tiles / num_shares;
-    const auto rest = num_tiles % num_shares;
-    auto share = std::size_t{0};
-    auto next = std::int64_t{0};  // start of the next share, in tiles from the start of the row
-    auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
-    for (auto i = std::size_t{0}; i < rows.size(); ++i) {
-      const auto& row = rows[i];
-      const auto cost = std::int64_t{row.num_tiles + task_overhead_};
-      const auto all = cost * row.num_tasks;
-      while (next < all && share + 1 < shares.size()) {
-        const auto task = next / cost;
-        const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead_;
-        shares[share++] = start_at(i, static_cast<std::int32_t>(task), std::max(tile, 0));
-        over += rest;
-        next += each + (over >= num_shares ? 1 : 0);
-        over -= over >= num_shares ? num_shares : 0;
-      }
-      next -= all;
-    }
-    std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
-  }
-
-  /// The first position from there on where a share may start.
-  [[nodiscard]] attention_share start_at(std::size_t row, std::int32_t task, std::int32_t tile) const noexcept {
-    const auto index = static_cast<std::int32_t>(row);
-    if (shape_.split_tokens == 0) {
-      return {index, task, tile, 0};
-    }
-    const auto split = shape_.split_tokens / attention_tile;
-    const auto rounded = (tile + split - 1) / split * split;
-    if (rounded < rows_[row].num_tiles) {
-      return {index, task, rounded, 0};
-    }
-    return task + 1 < rows_[row].num_tasks ? attention_share{index, task + 1, 0, 0}
-                                           : attention_share{index + 1, 0, 0, 0};
   }
 
   [[nodiscard]] result<void> number_partials() noexcept {
@@ -348,7 +162,7 @@ class attention_planner {
                           : shape_.split_tokens == 0 ? number_by_share()
                                                      : number_by_split();
     if (numbered > layout_.max_partials) {
-      return too_small("partial results of attention", numbered, layout_.max_partials);
+      return refuse({error_code::limit_reached, "partial results of attention", numbered, layout_.max_partials});
     }
     return {};
   }
@@ -402,36 +216,11 @@ class attention_planner {
     return partials;
   }
 
-  /// Calls `visit(row, task, tile, end)` for each piece of each share, and `begin(share)` before the pieces of each.
-  template <class Begin, class Visit>
-  static void for_each_piece(std::span<const attention_row> rows, std::span<attention_share> shares, Begin begin,
-                             Visit visit) noexcept {
-    for (auto i = std::size_t{0}; i + 1 < shares.size(); ++i) {
-      begin(shares[i]);
-      const auto& last = shares[i + 1];
-      auto at = shares[i];
-      while (at.row != last.row || at.task != last.task || at.tile != last.tile) {
-        const auto& row = rows[static_cast<std::size_t>(at.row)];
-        const auto end = at.row == last.row && at.task == last.task ? last.tile : row.num_tiles;
-        visit(at.row, at.task, at.tile, end);
-        at.tile = end;
-        if (at.tile == row.num_tiles) {
-          at.tile = 0;
-          ++at.task;
-        }
-        if (at.task == row.num_tasks) {
-          at.task = 0;
-          ++at.row;
-        }
-      }
-    }
-  }
-
-  /// As above. Of a row with a shared prefix, every task has partial results.
+  /// Numbers the pieces. Of a row with a shared prefix, every task has partial results.
   [[nodiscard]] std::int64_t number_with_prefixes() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
-    for_each_piece(
+    for_each_attention_piece(
         rows(), shares_, [&](attention_share& share) { share.first_partial = partials; },
         [&](std::int32_t index, std::int32_t task, std::int32_t tile, std::int32_t end) {
           const auto& row = rows_[static_cast<std::size_t>(index)];
@@ -495,7 +284,7 @@ class attention_planner {
     for (const auto& prefix : prefixes()) {
       num_tiles += std::int64_t{prefix.num_tiles + task_overhead_} * prefix.num_tasks;
     }
-    share_out(prefixes(), num_tiles, prefix_shares_);
+    share_attention_tiles(shape_, prefixes(), num_tiles, prefix_shares_);
     number_prefixes();
   }
 
@@ -572,7 +361,7 @@ class attention_planner {
   /// Numbers the pieces of prefixes, all of which are partial results.
   void number_prefixes() noexcept {
     auto partials = std::int32_t{0};
-    for_each_piece(
+    for_each_attention_piece(
         prefixes(), prefix_shares_, [&](attention_share& share) { share.first_partial = partials; },
         [&](std::int32_t prefix, std::int32_t task, std::int32_t tile, std::int32_t) {
           auto& results = results_of_tasks_[static_cast<std::size_t>(prefix * shape_.num_kv_heads + task)];
@@ -587,8 +376,7 @@ class attention_planner {
   attention_shape shape_;
   attention_plan_layout layout_;
   std::unique_ptr<std::byte[], release_memory> memory_;
-  std::int32_t column_tiles_of_one_ = column_tiles(shape_, 1);
-  std::int32_t task_overhead_ = overhead_of(shape_);
+  std::int32_t task_overhead_ = attention_task_overhead(shape_);
   attention_counts* counts_;
   std::span<attention_row> rows_;
   std::span<attention_share> shares_;
@@ -598,14 +386,14 @@ class attention_planner {
   std::span<attention_share> prefix_shares_;
   std::span<attention_prefix_query> prefix_queries_;
   std::span<attention_prefix_results> prefix_results_;
+  attention_row_describer row_describer_;
   attention_prefix_finder prefix_finder_;
   std::vector<prefix_member> members_;  // by prefix
   std::int64_t num_member_tasks_ = 0;
   std::vector<std::int32_t> member_of_row_;                 // index of a row in `members_`, if it has a prefix
   std::vector<attention_prefix_results> results_of_tasks_;  // [prefix][KV head]
-  std::int64_t num_tiles_ = 0;      // of all tasks, their overhead included
-  std::int64_t planned_tiles_ = 0;  // when shares were last made
-  bool same_tasks_ = false;         // the tasks are those of when shares were last made
+  std::int64_t num_tiles_ = 0;                              // of all tasks, their overhead included
+  std::int64_t planned_tiles_ = 0;                          // when shares were last made
 };
 
 }  // namespace pagedkv

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <pagedkv/attention/plan_layout.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv {
+
+/// Reading the queries and writing the results of a task takes about the time of this many tiles.
+[[nodiscard]] constexpr std::int32_t attention_task_overhead(const attention_shape& shape) noexcept {
+  constexpr auto columns_of_group = 32;
+  return shape.columns < columns_of_group ? 4 : 16;
+}
+
+namespace detail {
+
+/// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
+/// pieces save more time than the idle waves lose.
+[[nodiscard]] inline std::int64_t choose_num_shares(std::span<const attention_row> rows, std::int64_t most) noexcept {
+  auto num_tasks = std::int64_t{0};
+  for (const auto& row : rows) {
+    if (row.num_tiles != rows[0].num_tiles || row.num_tasks != rows[0].num_tasks) {
+      return most;
+    }
+    num_tasks += row.num_tasks;
+  }
+  if (num_tasks == 0) {
+    return most;
+  }
+  const auto tasks_each = (num_tasks + most - 1) / most;
+  const auto even = num_tasks <= most             ? most / num_tasks * num_tasks
+                    : num_tasks % tasks_each == 0 ? num_tasks / tasks_each
+                                                  : most;
+  return even * 10 >= most * 9 ? even : most;
+}
+
+/// The first position from there on where a share may start.
+[[nodiscard]] inline attention_share start_at(const attention_row& row, std::int32_t index, std::int32_t task,
+                                              std::int32_t tile, std::int32_t split_tokens) noexcept {
+  if (split_tokens == 0) {
+    return {index, task, tile, 0};
+  }
+  const auto split = split_tokens / attention_tile;
+  const auto rounded = (tile + split - 1) / split * split;
+  if (rounded < row.num_tiles) {
+    return {index, task, rounded, 0};
+  }
+  return task + 1 < row.num_tasks ? attention_share{index, task + 1, 0, 0} : attention_share{index + 1, 0, 0, 0};
+}
+
+}  // namespace detail
+
+/// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the last.
+/// That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
+inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
+                                  std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
+  const auto task_overhead = attention_task_overhead(shape);
+  const auto num_shares = detail::choose_num_shares(rows, static_cast<std::int64_t>(shares.size()) - 1);
+  const auto each = num_tiles / num_shares;
+  const auto rest = num_tiles % num_shares;
+  auto share = std::size_t{0};
+  auto next = std::int64_t{0};  // start of the next share, in tiles from the start of the row
+  auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
+  for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+    const auto& row = rows[i];
+    const auto cost = std::int64_t{row.num_tiles + task_overhead};
+    const auto all = cost * row.num_tasks;
+    while (next < all && share + 1 < shares.size()) {
+      const auto task = next / cost;
+      const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead;
+      shares[share++] = detail::start_at(row, static_cast<std::int32_t>(i), static_cast<std::int32_t>(task),
+                                         std::max(tile, 0), shape.split_tokens);
+      over += rest;
+      next += each + (over >= num_shares ? 1 : 0);
+      over -= over >= num_shares ? num_shares : 0;
+    }
+    next -= all;
+  }
+  std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
+}
+
+/// Calls `visit(row, task, tile, end)` for each piece of each share, and `begin(share)` before the pieces of each.
+template <class Begin, class Visit>
+void for_each_attention_piece(std::span<const attention_row> rows, std::span<attention_share> shares, Begin begin,
+                              Visit visit) noexcept {
+  for (auto i = std::size_t{0}; i + 1 < shares.size(); ++i) {
+    begin(shares[i]);
+    const auto& last = shares[i + 1];
+    auto at = shares[i];
+    while (at.row != last.row || at.task != last.task || at.tile != last.tile) {
+      const auto& row = rows[static_cast<std::size_t>(at.row)];
+      const auto end = at.row == last.row && at.task == last.task ? last.tile : row.num_tiles;
+      visit(at.row, at.task, at.tile, end);
+      at.tile = end;
+      if (at.tile == row.num_tiles) {
+        at.tile = 0;
+        ++at.task;
+      }
+      if (at.task == row.num_tasks) {
+        at.task = 0;
+        ++at.row;
+      }
+    }
+  }
+}
+
+}  // namespace pagedkv
