@@ -1,0 +1,443 @@
+#include "../support/full_numbers.hpp"
+
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+/// The cases of cases_test.cpp, for caches with groups under the locking policy that lets threads share them.
+namespace {
+
+using namespace pagedkv;
+
+/// Copies of blocks stop in the middle, inside an operation on a sequence, until they are let go.
+struct stopping_backend : host_backend {
+  struct gate {
+    std::atomic<bool> closed{false};
+    std::atomic<bool> reached{false};
+  };
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    if (stop != nullptr && stop->closed) {
+      stop->reached = true;
+      stop->reached.notify_all();
+      stop->closed.wait(true);
+    }
+    return host_backend::copy_blocks(view, pairs, on);
+  }
+
+  gate* stop = nullptr;
+};
+
+using cache_type = group_cache<float32, rw_lock, stopping_backend>;
+
+constexpr auto full = group_config{.key_dim = 1, .value_dim = 1};
+constexpr auto window = group_config{.kind = group_kind::window, .key_dim = 1, .value_dim = 1, .window = 4};
+constexpr auto state = group_config{.kind = group_kind::state, .state_bytes = 4};
+
+/// Tokens of a block of each group that holds them.
+constexpr auto block_size = 2;
+
+cache_config config_of(group_list groups, std::int32_t num_blocks, std::int32_t max_sequences = 64) {
+  auto config = cache_config{};
+  config.groups = groups;
+  config.block_size = block_size;
+  config.num_blocks = num_blocks;
+  config.max_sequences = max_sequences;
+  config.hash_seed = 1;
+  return config;
+}
+
+std::vector<token> text(std::size_t num_tokens, token first = 0) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+void on_threads(int num_threads, const std::function<void(int)>& body) {
+  auto threads = std::vector<std::jthread>{};
+  for (auto i = 0; i < num_threads; ++i) {
+    threads.emplace_back(body, i);
+  }
+}
+
+void check_idle(cache_type& cache) {
+  const auto statistics = cache.statistics();
+  CHECK(statistics.blocks.in_use == 0);
+  CHECK(statistics.blocks.retiring == 0);
+  CHECK(statistics.num_sequences == 0);
+  CHECK(cache.check_invariants() == std::vector<std::string>{});
+}
+
+std::int32_t blocks_for(const cache_config& config, std::int32_t num_tokens) {
+  const auto plan = plan_memory(config.groups, size_of_element<float32>, config.block_size).value();
+  auto count = 0;
+  for (const auto& group : plan.groups) {
+    count += group.blocks_per_state;
+    count += group.block_size == 0 ? 0 : (num_tokens + group.block_size - 1) / group.block_size;
+  }
+  return count;
+}
+
+float key_at(cache_type& cache, std::size_t group, sequence_id id, std::int64_t position) {
+  auto at = std::array<slot, 1>{};
+  auto key = 0.0F;
+  auto value = 0.0F;
+  cache.slot_mapping(group, id, position, at).value();
+  cache.read(group, 0, at, {&key, 1, 1, 1}, {&value, 1, 1, 1}).value();
+  return key;
+}
+
+void write_key(cache_type& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
+  auto at = std::array<slot, 1>{};
+  cache.slot_mapping(group, id, position, at).value();
+  cache.write(group, 0, at, {&key, 1, 1, 1}, {&key, 1, 1, 1}).value();
+}
+
+}  // namespace
+
+TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens or a miss", "[cases][group_cache]") {
+  constexpr auto num_hitters = 4;
+  constexpr auto length = std::int64_t{12};
+  const auto rounds = testing::scaled(3'000, 50'000);
+  auto cache = cache_type{config_of({full, window}, 24)};
+  auto wrong = std::atomic{0};
+  auto num_hits = std::atomic{0};
+  const auto serve = [&](token first) {
+    const auto prompt = text(length, first);
+    const auto made = cache.create_sequence(prompt);
+    if (!made) {
+      return;
+    }
+    const auto cached = made->num_cached_tokens;
+    num_hits += cached != 0;
+    const auto key_of = [&](std::int64_t position) { return static_cast<float>(first + position); };
+    for (auto i = std::int64_t{0}; i < cached; ++i) {
+      wrong += key_at(cache, 0, made->id, i) != key_of(i);
+      wrong += i >= cached - window.window && key_at(cache, 1, made->id, i) != key_of(i);
+    }
+    for (auto i = cached; i < length; ++i) {
+      write_key(cache, 0, made->id, i, key_of(i));
+      write_key(cache, 1, made->id, i, key_of(i));
+    }
+    wrong += !cache.commit(made->id, length) || !cache.release(made->id);
+  };
+  on_threads(num_hitters + 1, [&](int thread) {
+    for (auto round = 0; round < rounds; ++round) {
+      serve(thread == 0 ? 1000 + 100 * (round % 50) : 100 * (round % 2));
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(num_hits > 0);
+  CHECK(cache.statistics().evictions > 0);
+  check_idle(cache);
+}
+
+TEST_CASE("case 4: a sequence that two threads release ends once", "[cases][group_cache]") {
+  const auto rounds = testing::scaled(2'000, 100'000);
+  auto cache = cache_type{config_of({full, window, state}, 16)};
+  auto id = sequence_id{};
+  auto num_released = std::atomic{0};
+  auto wrong_answers = std::atomic{0};
+  auto gather = std::barrier{2};
+  on_threads(2, [&](int thread) {
+    for (auto round = 0; round < rounds; ++round) {
+      if (thread == 0) {
+        id = cache.create_sequence(text(5)).value().id;
+      }
+      gather.arrive_and_wait();
+      const auto released = cache.release(id);
+      num_released += released.has_value();
+      wrong_answers += !released && released.error().code != error_code::unknown_sequence;
+      gather.arrive_and_wait();
+    }
+  });
+  CHECK(num_released == rounds);
+  CHECK(wrong_answers == 0);
+  CHECK(cache.statistics().blocks == block_counts{.free = 16});
+  check_idle(cache);
+}
+
+TEST_CASE("case 6: threads that ask for more than there is get blocks of every group or none", "[cases][group_cache]") {
+  constexpr auto num_threads = 8;
+  const auto rounds = testing::scaled(200, 10'000);
+  auto config = config_of({full, window, state}, 0);
+  const auto share = blocks_for(config, 11);
+  const auto num_blocks = config.num_blocks = share * num_threads - 1;
+  auto cache = cache_type{config};
+  auto granted = std::array<sequence_id, num_threads>{};
+  auto was_granted = std::array<bool, num_threads>{};
+  auto wrong_sums = std::atomic{0};
+  auto gather = std::barrier{num_threads};
+  on_threads(num_threads, [&](int thread) {
+    const auto own = static_cast<std::size_t>(thread);
+    for (auto round = 0; round < rounds; ++round) {
+      gather.arrive_and_wait();
+      const auto made = cache.create_sequence(text(11, 1000 * thread));
+      was_granted[own] = made.has_value();
+      if (made) {
+        granted[own] = made->id;
+      }
+      gather.arrive_and_wait();
+      if (thread == 0) {
+        const auto num_granted = std::ranges::count(was_granted, true);
+        const auto counts = cache.statistics().blocks;
+        wrong_sums += counts.in_use != num_granted * share || counts.free != num_blocks - num_granted * share;
+      }
+      gather.arrive_and_wait();
+      if (was_granted[own]) {
+        wrong_sums += !cache.release(granted[own]);
+      }
+    }
+  });
+  CHECK(wrong_sums == 0);
+  CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
+  check_idle(cache);
+}
+
+TEST_CASE("case 8: threads get blocks or a refusal while most are pinned", "[cases][group_cache]") {
+  constexpr auto num_threads = 8;
+  constexpr auto length = std::int64_t{200};
+  const auto rounds = testing::scaled(500, 20'000);
+  auto cache = cache_type{config_of({full, window}, 220)};
+  const auto first = cache.create_sequence(text(length)).value().id;
+  cache.commit(first, length).value();
+  const auto pinned = cache.pin(text(length)).value();
+  REQUIRE(pinned.num_tokens == length);
+  cache.release(first).value();
+  const auto in_use = cache.statistics().blocks.in_use;
+  const auto num_left = 220 - in_use;
+
+  auto num_granted = std::atomic{0};
+  auto wrong = std::atomic{0};
+  on_threads(num_threads, [&](int thread) {
+    for (auto round = 0; round < rounds; ++round) {
+      const auto num_tokens = 1 + (round * 7 + thread) % static_cast<int>(num_left);
+      const auto made = cache.create_sequence(text(static_cast<std::size_t>(num_tokens), 10'000 * (thread + 1)));
+      if (made) {
+        ++num_granted;
+        wrong += !cache.commit(made->id, num_tokens) || !cache.release(made->id);
+      } else {
+        wrong += made.error().code != error_code::capacity_exhausted && made.error().code != error_code::never_fits;
+      }
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(num_granted > 0);
+  CHECK(cache.find_prefix(text(length + 1)).value() == length);
+  cache.unpin(pinned.id).value();
+  check_idle(cache);
+}
+
+TEST_CASE("case 10: two sequences that append to shared blocks get their own bytes", "[cases][group_cache]") {
+  const auto rounds = testing::scaled(1'000, 100'000);
+  auto cache = cache_type{config_of({full, window}, 16)};
+  auto ids = std::array<sequence_id, 2>{};
+  auto wrong = std::atomic{0};
+  auto gather = std::barrier{2};
+  on_threads(2, [&](int thread) {
+    const auto own = static_cast<std::size_t>(thread);
+    for (auto round = 0; round < rounds; ++round) {
+      if (thread == 0) {
+        ids[0] = cache.create_sequence(text(1)).value().id;
+        write_key(cache, 0, ids[0], 0, 10.0F);
+        write_key(cache, 1, ids[0], 0, 11.0F);
+        cache.commit(ids[0], 1).value();
+        ids[1] = cache.fork(ids[0]).value();
+      }
+      gather.arrive_and_wait();
+      cache.append(ids[own], token{7 + thread}).value();
+      for (const auto group : {std::size_t{0}, std::size_t{1}}) {
+        write_key(cache, group, ids[own], 1, 20.0F + static_cast<float>(thread));
+      }
+      gather.arrive_and_wait();
+      wrong += key_at(cache, 0, ids[own], 0) != 10.0F || key_at(cache, 1, ids[own], 0) != 11.0F;
+      for (const auto group : {std::size_t{0}, std::size_t{1}}) {
+        wrong += key_at(cache, group, ids[own], 1) != 20.0F + static_cast<float>(thread);
+      }
+      gather.arrive_and_wait();
+      if (thread == 0) {
+        wrong += !cache.release(ids[0]) || !cache.release(ids[1]);
+      }
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(cache.statistics().copies == 2 * rounds);  // one of the two sequences copies a block of each group
+  check_idle(cache);
+}
+
+namespace {
+
+/// 256 different hashes, each of which names a bucket and a fingerprint of its own.
+struct hash_of_8_bits {
+  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
+    return (xxh3_hash::hash(previous, tokens) & 0xff) * 0x0101'0101'0101'0101;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache]") {
+  constexpr auto num_texts = 200;
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto cache = group_cache<float32, rw_lock, hash_of_8_bits>{config_of({full, window}, 8 * num_texts, num_texts)};
+  auto random = std::mt19937{seed};
+  const auto draw = [](auto& from) {
+    auto tokens = std::vector<token>(3 * block_size);
+    std::ranges::generate(tokens, [&] { return static_cast<token>(from() % 6); });
+    return tokens;
+  };
+  const auto prefix_of = [](const std::vector<token>& tokens, std::size_t size) {
+    return std::vector<token>(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(size));
+  };
+  auto published = std::set<std::vector<token>>{};
+  for (auto i = 0; i < num_texts; ++i) {
+    const auto tokens = draw(random);
+    const auto id = cache.create_sequence(tokens).value().id;
+    cache.commit(id, std::ssize(tokens)).value();
+    for (auto size = std::size_t{block_size}; size <= tokens.size(); size += block_size) {
+      published.insert(prefix_of(tokens, size));
+    }
+  }
+  auto num_wrong = std::atomic{0};
+  auto num_hits = std::atomic{0};
+  on_threads(2, [&](int thread) {
+    auto own = std::mt19937{seed + 1 + static_cast<unsigned>(thread)};
+    for (auto i = 0; i < testing::scaled(3'000, 500'000); ++i) {
+      auto tokens = draw(own);
+      auto wanted = tokens.size();
+      while (wanted > 0 && !published.contains(prefix_of(tokens, wanted))) {
+        wanted -= block_size;
+      }
+      tokens.push_back(0);  // is left to compute
+      const auto found = cache.find_prefix(tokens).value();
+      num_wrong += found != static_cast<std::int64_t>(wanted);
+      num_hits += found > 0;
+    }
+  });
+  CHECK(num_wrong == 0);
+  CHECK(num_hits > 0);
+}
+
+TEST_CASE("statistics of a cache with groups can be read while threads are at work", "[cases][group_cache]") {
+  auto cache = cache_type{config_of({full, window, state}, 128)};
+  auto done = std::atomic{0};
+  auto wrong = std::atomic{0};
+  on_threads(3, [&](int thread) {
+    if (thread == 2) {
+      while (done < 2) {
+        const auto statistics = cache.statistics();
+        wrong += statistics.num_tokens < 0 || statistics.num_tokens > 2 * 35;
+        wrong += statistics.blocks.free + statistics.blocks.in_use + statistics.blocks.evictable != 128;
+        wrong += cache.memory().sequences <= 0;
+      }
+      return;
+    }
+    for (auto round = 0; round < testing::scaled(2'000, 50'000); ++round) {
+      const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
+      for (auto i = 0; i < 30; ++i) {
+        wrong += !cache.append(id, token{i});
+      }
+      wrong += !cache.commit(id, 35);
+      wrong += !cache.release(id);
+    }
+    ++done;
+  });
+  CHECK(wrong == 0);
+  check_idle(cache);
+}
+
+TEST_CASE("a second operation on a sequence with groups waits for the first", "[cases][group_cache]") {
+  auto gate = stopping_backend::gate{};
+  auto backend = stopping_backend{};
+  backend.stop = &gate;
+  auto cache = cache_type{config_of({full, window}, 16), host_allocator{}, backend};
+  const auto id = cache.create_sequence(text(1)).value().id;
+  cache.commit(id, 1).value();
+  const auto other = cache.fork(id).value();
+
+  gate.closed = true;
+  auto first = std::jthread{[&] { cache.append(id, token{100}).value(); }};
+  gate.reached.wait(false);
+  auto second = std::jthread{[&] { cache.append(id, token{101}).value(); }};
+  gate.closed = false;
+  gate.closed.notify_all();
+  first.join();
+  second.join();
+  auto expected = text(1);
+  expected.insert(expected.end(), {100, 101, 0});
+  cache.commit(id, 3).value();
+  CHECK(cache.find_prefix(expected).value() == 2);  // in the order in which they came
+  for (const auto each : {id, other}) {
+    cache.release(each).value();
+  }
+  check_idle(cache);
+}
+
+/// Every operation from several threads at once, on sequences of their own and on shared prefixes.
+TEST_CASE("threads do everything at once to a cache with groups", "[cases][group_cache]") {
+  constexpr auto num_threads = 4;
+  const auto rounds = testing::scaled(3'000, 50'000);
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto cache = cache_type{config_of({full, window, state}, 160)};
+  auto wrong = std::atomic{0};
+  on_threads(num_threads, [&](int thread) {
+    auto random = std::mt19937{seed + static_cast<unsigned>(thread)};
+    const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
+    for (auto round = 0; round < rounds; ++round) {
+      const auto prompt = text(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
+      const auto made = cache.create_sequence(prompt);
+      if (!made) {
+        continue;
+      }
+      const auto id = made->id;
+      const auto used = std::array{id};
+      const auto step = cache.begin_step(used);
+      static_cast<void>(cache.append(id, text(static_cast<std::size_t>(below(5)), 7)));
+      const auto length = cache.describe(id).value().num_tokens;
+      wrong += !cache.commit(id, std::min(length, cache.next_saved_length(id).value())) || !cache.commit(id, length);
+      if (const auto forked = below(3) == 0 ? cache.fork(id) : result<sequence_id>{error{}}) {
+        wrong += !cache.release(*forked);
+      }
+      if (const auto pinned = below(4) == 0 ? cache.pin(prompt) : result<pinning>{error{}}) {
+        wrong += cache.find_prefix(prompt).value() > pinned->num_tokens + length;
+        wrong += !cache.unpin(pinned->id);
+      }
+      static_cast<void>(cache.would_fit(prompt));
+      auto victims = std::array<block_id, 2>{};
+      if (step && below(8) == 0) {
+        wrong += !cache.evict(victims, *step);
+      }
+      wrong += step && !cache.retire_step(*step);
+      if (below(16) == 0) {
+        const auto moved = cache.compact();
+        wrong += !moved && moved.error().code != error_code::in_use;
+      }
+      wrong += !cache.release(id);
+    }
+  });
+  CHECK(wrong == 0);
+  check_idle(cache);
+  CHECK(cache.reset_prefix_cache());
+  CHECK(cache.statistics().blocks == block_counts{.free = 160});
+}

@@ -1,0 +1,168 @@
+#include "../support/group_model.hpp"
+#include "../support/full_numbers.hpp"
+
+#include <pagedkv/policy/eviction/all.hpp>
+#include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/storage/presets.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+/// The groups of a preset, with few and small layers and short windows.
+[[nodiscard]] group_list small(const group_list& preset) {
+  auto groups = std::vector<group_config>(preset.begin(), preset.end());
+  for (auto& group : groups) {
+    group.num_layers = std::min(group.num_layers, group.kind == group_kind::full ? 1 : 3);
+    group.num_kv_heads = std::min(group.num_kv_heads, 2);
+    group.key_dim = std::min(group.key_dim, 4);
+    group.value_dim = std::min(group.value_dim, 3);
+    group.window = group.window == 0 ? 0 : 5 + group.window % 13;
+    group.num_sinks = group.num_sinks == 0 ? 0 : 3;
+    group.state_bytes = std::min<std::int64_t>(group.state_bytes, 48);
+  }
+  return group_list{std::span<const group_config>{groups}};
+}
+
+constexpr auto full = group_config{.num_layers = 2, .key_dim = 3, .value_dim = 3};
+constexpr auto with_sinks = group_config{
+    .kind = group_kind::window, .num_layers = 4, .key_dim = 3, .value_dim = 5, .window = 12, .num_sinks = 5};
+constexpr auto chunked =
+    group_config{.kind = group_kind::chunked, .num_kv_heads = 3, .key_dim = 2, .value_dim = 2, .window = 20};
+constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 3, .key_dim = 8, .value_dim = 5};
+constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 40};
+
+[[nodiscard]] std::vector<std::pair<std::string, group_list>> all_groups() {
+  return {{"Llama 3.1", small(presets::llama_3_1_8b)},
+          {"Gemma 3", small(presets::gemma_3_27b)},
+          {"gpt-oss", small(presets::gpt_oss_120b)},
+          {"DeepSeek V3", small(presets::deepseek_v3)},
+          {"Qwen3-Next", small(presets::qwen3_next_80b)},
+          {"Jamba 1.5", small(presets::jamba_1_5_large)},
+          {"Llama 4", small(presets::llama_4_scout)},
+          {"sinks", {full, with_sinks}},
+          {"every kind", {with_sinks, latent, full, chunked, state}}};
+}
+
+/// Every policy that evicts, under one of the two locking policies, and none.
+[[nodiscard]] std::vector<group_kind_under_test> all_kinds() {
+  return {make_group_kind<single_thread, nhd_layer_major, lru>(),
+          make_group_kind<single_thread, nhd_layer_major, sieve>(),
+          make_group_kind<single_thread, nhd_layer_major, hit_density>(),
+          make_group_kind<single_thread, nhd_layer_major, priority>(),
+          make_group_kind<single_thread, nhd_layer_major, tiny_lfu>(),
+          make_group_kind<single_thread, nhd_layer_major, s3_fifo>(),
+          make_group_kind<rw_lock, hnd_block_major, lru>(),
+          make_group_kind<rw_lock, hnd_block_major, arc>(),
+          make_group_kind<rw_lock, hnd_block_major, clock_sweep>(),
+          make_group_kind<rw_lock, hnd_block_major, fifo>(),
+          make_group_kind<rw_lock, hnd_block_major, lfu>(),
+          make_group_kind<rw_lock, hnd_block_major, slru>(),
+          make_group_kind_without_eviction<single_thread>()};
+}
+
+/// Pools from those in which one prompt hardly fits to those that evict nothing.
+[[nodiscard]] cache_config draw_config(const group_list& groups, std::uint64_t seed) {
+  auto random = std::mt19937_64{seed};
+  const auto between = [&](int low, int high) { return std::uniform_int_distribution{low, high}(random); };
+  auto config = cache_config{};
+  config.groups = groups;
+  config.block_size = std::vector{1, 4, 8}[static_cast<std::size_t>(between(0, 2))];
+  config.max_sequences = between(1, 8);
+  config.hash_seed = seed + 1;
+  const auto plan = plan_memory(groups, size_of_element<float32>, config.block_size).value();
+  const auto num_tokens = between(0, 3) == 0 ? between(500, 1000) : between(30, 200);
+  for (const auto& group : plan.groups) {
+    config.num_blocks += group.blocks_per_state * between(1, 6);
+    config.num_blocks += group.block_size == 0 ? 0 : num_tokens / group.block_size + 1;
+  }
+  return config;
+}
+
+struct outcome {
+  std::optional<std::string> failure;
+  group_coverage coverage;
+};
+
+[[nodiscard]] outcome run(const group_kind_under_test& kind, const cache_config& config,
+                          const std::vector<operation>& operations) {
+  const auto cache = kind.make(config);
+  auto model = group_model{*cache, kind, config};
+  auto failure = model.run(operations);
+  return {std::move(failure), model.coverage()};
+}
+
+void add(group_coverage& sum, const group_coverage& more) {
+  sum.exact_hits += more.exact_hits;
+  sum.shortened_hits += more.shortened_hits;
+  sum.keyed_hits += more.keyed_hits;
+  sum.moves += more.moves;
+  sum.moves_with_states += more.moves_with_states;
+  sum.failed_copies += more.failed_copies;
+  sum.evicted_ahead += more.evicted_ahead;
+  sum.batch_entries += more.batch_entries;
+  sum.skipped_blocks += more.skipped_blocks;
+  sum.refused_cuts += more.refused_cuts;
+  sum.statistics.hit_blocks += more.statistics.hit_blocks;
+  sum.statistics.evictions += more.statistics.evictions;
+  sum.statistics.copies += more.statistics.copies;
+  sum.statistics.refusals += more.statistics.refusals;
+}
+
+/// A run that met nothing interesting has tested nothing.
+void check_coverage(const group_coverage& sum, const group_kind_under_test& kind) {
+  INFO(kind.name);
+  CHECK(sum.exact_hits > 0);
+  CHECK(sum.shortened_hits > 0);
+  CHECK(sum.keyed_hits > 0);
+  CHECK(sum.moves > 0);
+  CHECK(sum.moves_with_states > 0);
+  CHECK(sum.failed_copies > 0);
+  CHECK((sum.evicted_ahead > 0) == kind.evicts);
+  CHECK(sum.batch_entries > 0);
+  CHECK(sum.skipped_blocks > 0);
+  CHECK(sum.refused_cuts > 0);
+  CHECK(sum.statistics.hit_blocks > 0);
+  CHECK((sum.statistics.evictions > 0) == kind.evicts);
+  CHECK(sum.statistics.copies > 0);
+  CHECK(sum.statistics.refusals > 0);
+}
+
+}  // namespace
+
+TEST_CASE("caches with groups behave as the model does", "[group_cache][model]") {
+  const auto first_seed = Catch::getSeed();
+  const auto num_runs = testing::scaled<std::uint64_t>(8, 100);
+  for (const auto& kind : all_kinds()) {
+    auto sum = group_coverage{};
+    for (const auto& [name, groups] : all_groups()) {
+      for (auto seed = std::uint64_t{first_seed}; seed < first_seed + num_runs; ++seed) {
+        const auto config = draw_config(groups, seed);
+        const auto operations = random_operations(seed, 250);
+        auto [failure, coverage] = run(kind, config, operations);
+        if (failure) {
+          const auto shrunk =
+              shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
+          INFO(kind.name << ", " << name << ", seed " << seed << "\n" << to_string(shrunk));
+          FAIL(run(kind, config, shrunk).failure.value_or("the failure does not repeat: " + *failure));
+        }
+        add(sum, coverage);
+      }
+    }
+    check_coverage(sum, kind);
+  }
+}
