@@ -46,6 +46,14 @@ class conformance_batch {
     tier.read(transfers_, outcomes_);
   }
 
+  template <class Tier>
+  void erase(Tier& tier) {
+    auto named = transfers_;
+    std::ranges::for_each(named, [](auto& transfer) { transfer.bytes = {}; });
+    std::ranges::fill(outcomes_, transfer_outcome::failed);
+    tier.erase(named, outcomes_);
+  }
+
   [[nodiscard]] std::size_t size() const noexcept { return numbers_.size(); }
   [[nodiscard]] std::uint32_t number(std::size_t index) const { return numbers_[index]; }
   [[nodiscard]] std::span<record_transfer> transfers() { return transfers_; }
@@ -153,6 +161,23 @@ void check_conformance(const known_records& records, const MakeTier& make_tier) 
       CHECK(!first.served(0));
       CHECK(first.served(1));
     }
+  }
+
+  SECTION("serves an erased record no more, until it is written again") {
+    auto all = conformance_batch{records, numbers_from(0, 150)};
+    all.write(tier);
+    auto gone = conformance_batch{records, shuffled(numbers_from(20, 100))};
+    gone.erase(tier);
+    CHECK(gone.num_done() == 100);
+    gone.erase(tier);
+    CHECK(gone.num_done() == 100);
+    gone.read(tier);
+    CHECK(gone.num_served() == 0);
+    all.read(tier);
+    CHECK(all.num_served() == 50);
+    gone.write(tier);
+    all.read(tier);
+    CHECK(all.num_served() == 150);
   }
 
   SECTION("can be moved") {

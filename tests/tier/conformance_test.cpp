@@ -43,6 +43,12 @@ struct map_tier {
       }
     }
   }
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
+    for (const auto& transfer : batch) {
+      records.erase(index(transfer));
+    }
+    std::ranges::fill(outcomes, transfer_outcome::done);
+  }
   [[nodiscard]] std::int64_t num_places() const noexcept
     requires HasPlaces
   {

@@ -94,6 +94,15 @@ struct fake_store {
     return transfer_outcome::done;
   }
 
+  transfer_outcome erase(std::pair<std::uint64_t, std::uint64_t> at) {
+    const auto lock = std::lock_guard{mutex};
+    if (wrong == fault::full || strikes(fault::fails)) {
+      return transfer_outcome::failed;
+    }
+    records.erase(at);
+    return transfer_outcome::done;
+  }
+
   fault wrong;
   std::mt19937 random;
   std::mutex mutex;
@@ -119,6 +128,12 @@ struct keyed_tier {
     }
   }
 
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      outcomes[i] = store->erase({batch[i].key.low, batch[i].key.high});
+    }
+  }
+
   std::shared_ptr<fake_store> store;
 };
 static_assert(tier<keyed_tier> && !tier_with_places<keyed_tier>);
@@ -136,6 +151,11 @@ struct placed_tier {
   void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       outcomes[i] = store->read({static_cast<std::uint64_t>(batch[i].place), 0}, batch[i].bytes);
+    }
+  }
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      outcomes[i] = store->erase({static_cast<std::uint64_t>(batch[i].place), 0});
     }
   }
   template <class Visit>

@@ -63,6 +63,12 @@ struct map_client {
       }
     }
   }
+  void erase_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point) noexcept {
+    for (const auto& value : batch) {
+      values->erase(std::string{value.key});
+    }
+    std::ranges::fill(outcomes, transfer_outcome::done);
+  }
 };
 
 static_assert(remote_client<map_client>);

@@ -392,6 +392,64 @@ TEST_CASE("records behind invalidated ones go with them", "[tier][slower_tiers]"
   CHECK(driver.serve(numbered(13, 100), salt{1}) == 12);
 }
 
+TEST_CASE("what is invalidated is erased from tiers, for every cache", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  auto config = by_hand();
+  config.ask_ahead = 4;
+  auto before = filled<keyed_cache, keyed_tier>{keyed_tier{store}, config};
+  auto other = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+  const auto how = GENERATE(0, 1, 2, 3);
+  if (how == 0) {
+    before.cache.invalidate_prefix(numbered(4), salt{1});
+  } else if (how == 1) {
+    before.cache.invalidate_salt(salt{1});
+  } else if (how == 2) {
+    REQUIRE(before.cache.reset_prefix_cache());
+  } else {
+    auto deaf = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+    deaf.invalidate_prefix(numbered(13), salt{1});  // of another process
+  }
+  if (how != 3) {
+    CHECK(before.cache.tier(1).num_erasing > 0);
+    before.cache.run_transfers();
+    CHECK(before.cache.tier(1).num_erasing == 0);
+    before.driver.check_invariants();
+  }
+  CHECK(tiered_driver{other}.serve(numbered(13), salt{1}) == 0);
+  CHECK(tiered_driver{other}.serve(numbered(13, 100), salt{1}) == (how == 1 || how == 2 ? 0 : 12));
+}
+
+TEST_CASE("a store that does not erase is not asked for what nobody has heard of", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  auto config = by_hand();
+  config.ask_ahead = 4;
+  auto [same, cache, driver] = filled<keyed_cache, keyed_tier>{keyed_tier{store}, config};
+  store->wrong = fault::full;
+  cache.invalidate_prefix(numbered(13), salt{1});
+  cache.run_transfers();
+  CHECK(cache.tier(1).num_erasing > 0);
+  CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+  store->wrong = fault::none;
+  cache.run_transfers();
+  CHECK(cache.tier(1).num_erasing == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("a cache that is made anew finds nothing that was invalidated", "[tier][slower_tiers]") {
+  const auto threads = GENERATE(true, false);
+  auto config = by_hand();
+  config.threads = threads;
+  auto store = std::make_shared<fake_store>();
+  {
+    auto before = filled<placed_cache, placed_tier>{places_in(store, 32), config};
+    before.cache.invalidate_prefix(numbered(4), salt{1});
+  }
+  auto cache = placed_cache{small_device(4), by_hand(), {8}, {places_in(store, 32)}};
+  CHECK(cache.tier(1).adopted == 9);
+  CHECK(tiered_driver{cache}.serve(numbered(13), salt{1}) == 0);
+}
+
 TEST_CASE("a tier without places takes more records than the cache remembers", "[tier][slower_tiers]") {
   const auto store = std::make_shared<fake_store>();
   auto config = by_hand();

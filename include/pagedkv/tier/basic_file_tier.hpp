@@ -86,6 +86,20 @@ class basic_file_tier {
     transfers_->execute(batch, outcomes, false);
   }
 
+  /// Writes an empty header into each place.
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
+    auto headers = std::array<record_transfer, num_erased>{};
+    while (!batch.empty()) {
+      const auto size = std::min(batch.size(), headers.size());
+      for (std::size_t i = 0; i < size; ++i) {
+        headers[i] = {batch[i].key, batch[i].place, no_header_};
+      }
+      transfers_->execute(std::span{headers}.first(size), outcomes.first(size), true);
+      batch = batch.subspan(size);
+      outcomes = outcomes.subspan(size);
+    }
+  }
+
   /// See `persistent_tier`. Reads all headers. May throw `std::bad_alloc`.
   template <class Visitor>
   std::int64_t for_each_record(const Visitor& visit) {
@@ -113,12 +127,13 @@ class basic_file_tier {
 
  private:
   static constexpr auto num_scanned = std::int32_t{256};
+  static constexpr auto num_erased = std::size_t{64};
   static constexpr auto largest_request = std::size_t{1} << 20;
 
   using transfers_type = detail::file_transfers<Engine>;
 
   basic_file_tier(std::unique_ptr<transfers_type, detail::end_transfers> transfers, record_format format)
-      : transfers_(std::move(transfers)), format_(std::move(format)) {}
+      : transfers_(std::move(transfers)), no_header_(format.header_bytes()), format_(std::move(format)) {}
 
   [[nodiscard]] static result<basic_file_tier> make(const std::vector<std::string>& paths, std::int64_t bytes,
                                                     const record_format& format, const file_tier_options& options) {
@@ -157,6 +172,7 @@ class basic_file_tier {
   }
 
   std::unique_ptr<transfers_type, detail::end_transfers> transfers_;
+  std::vector<std::byte> no_header_;
   record_format format_;
 };
 

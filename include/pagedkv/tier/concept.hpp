@@ -14,7 +14,7 @@ namespace pagedkv {
 struct record_transfer {
   record_key key;               // of its contents: see `record_identity`
   std::int64_t place = 0;       // in a tier with places: the caller's choice, from 0; others ignore it
-  std::span<std::byte> bytes;   // the whole record, header first; at `record_alignment`
+  std::span<std::byte> bytes;   // the whole record, header first; at `record_alignment`; none to erase
 };
 
 enum class transfer_outcome : std::uint8_t {
@@ -23,8 +23,8 @@ enum class transfer_outcome : std::uint8_t {
   failed,   // anything else, a timeout included; a write may have left a torn record
 };
 
-/// A place for K/V behind the device, in records: see `record_format`. The caller's transfer thread calls `write` and
-/// `read`, one at a time; each executes a batch as deep as the tier can and returns when every transfer has an outcome,
+/// A place for K/V behind the device, in records: see `record_format`. The caller's transfer thread calls `write`,
+/// `read` and `erase`, one at a time; each executes a batch as deep as the tier can and returns when every transfer has an outcome,
 /// within a time that the tier bounds. A tier need not notice damage: the reader verifies every record.
 ///
 /// | requirement                  | meaning                                                                  |
@@ -33,6 +33,8 @@ enum class transfer_outcome : std::uint8_t {
 /// | `t.write(batch, outcomes)`   | stores records; an outcome each, of `done` only when it is durable enough |
 /// |                              | to be read back by this process                                          |
 /// | `t.read(batch, outcomes)`    | fetches records into `bytes`                                             |
+/// | `t.erase(batch, outcomes)`   | removes records, or damages them beyond recognition, now and for every    |
+/// |                              | process later; `done` also where there was none                          |
 ///
 /// A tier whose records lie in numbered places, of which the caller decides the use, says their number by
 /// `t.num_places()`. A tier without places finds records by their keys and makes room by itself.
@@ -43,6 +45,7 @@ enum class transfer_outcome : std::uint8_t {
 ///       static constexpr std::string_view name = "own_tier";
 ///       void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
 ///       void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
+///       void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
 ///     };
 template <class T>
 concept tier = std::movable<T> &&
@@ -50,6 +53,7 @@ concept tier = std::movable<T> &&
                  { T::name } -> std::convertible_to<std::string_view>;
                  { t.write(batch, outcomes) } noexcept -> std::same_as<void>;
                  { t.read(batch, outcomes) } noexcept -> std::same_as<void>;
+                 { t.erase(batch, outcomes) } noexcept -> std::same_as<void>;
                };
 
 template <class T>

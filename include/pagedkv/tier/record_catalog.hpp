@@ -123,15 +123,19 @@ class record_catalog {
     tidy(node);
   }
   void forget_all() noexcept {
-    for_each_alive([&](node_id node) { forget(node); });
-    withdrew_ = false;
+    for_each_alive([&](node_id node) { withdraw(node); });
+    forget_descendants();
   }
   /// Forgets all that continues the nodes withdrawn since the last call. Linear in the nodes, if there are any.
   void forget_descendants() noexcept {
     if (withdrew_) {
       withdrew_ = false;
       directory_.withdraw_descendants();
-      for_each_alive([&](node_id node) { tidy(node); });
+      num_stale_writes_ = 0;
+      for_each_alive([&](node_id node) {
+        num_stale_writes_ += at(node).withdrawn && at(node).writing ? 1 : 0;
+        tidy(node);
+      });
     }
   }
 
@@ -175,6 +179,16 @@ class record_catalog {
       here.owed = true;
       ++num_owed_;
     }
+  }
+  /// A node is held while it is written, and all that is to be erased of it is erased afterwards.
+  void begin_write(node_id node) noexcept {
+    hold(node);
+    at(node).writing = true;
+  }
+  void end_write(node_id node) noexcept {
+    at(node).writing = false;
+    num_stale_writes_ -= at(node).withdrawn ? 1 : 0;
+    let_go(node);
   }
   [[nodiscard]] bool is_owed(node_id node) const noexcept { return at(node).owed && !at(node).writing; }
   void settle(node_id node) noexcept {
@@ -220,14 +234,43 @@ class record_catalog {
     if (place < 0) {
       return;
     }
-    directory_.clear_place(node, number);
+    clear(node, number, tier);
     tier.places.give_back(place);
-    --tier.counts.num_records;
-    --num_slower_records_;
-    ++tier.counts.dropped;
+  }
+  /// The same, for contents that nobody may find any more: erases them from the tier.
+  template <class Tier>
+  void erase_record(node_id node, std::size_t number, Tier& tier) noexcept {
+    const auto place = directory_.place(node, number);
+    if (place < 0) {
+      return;
+    }
+    clear(node, number, tier);
+    if constexpr (Tier::has_places) {
+      tier.places.retire(place);
+    } else {
+      tier.places.give_back(place);
+    }
+    tier.queue.erase(at(node).key, place);
+  }
+  template <class Tier>
+  void take_erased([[maybe_unused]] Tier& tier) noexcept {
+    for (auto place = std::int64_t{0}; tier.queue.try_pop_erased(place);) {
+      if constexpr (Tier::has_places) {
+        tier.places.give_back(static_cast<std::int32_t>(place));
+      }
+    }
+  }
+  /// Erases contents from tiers without places, which may have them unheard.
+  void erase_unheard(const record_key& key) noexcept {
+    slower_.for_each([&](std::size_t, auto& tier) {
+      if (!tier.has_places) {
+        tier.queue.erase(key, 0);
+      }
+    });
   }
 
-  /// The fastest tier with a node's record; one without places for a node that is asked for unheard. 0 for none.
+  /// The fastest tier with a node's record; one without places for a node that is asked for unheard, unless it may still
+  /// have contents that are to be erased. 0 for none.
   [[nodiscard]] std::size_t source_of(node_id node) noexcept {
     auto found = std::size_t{0};
     slower_.for_each([&](std::size_t number, auto&) {
@@ -236,7 +279,7 @@ class record_catalog {
       }
     });
     slower_.for_each([&](std::size_t number, auto& tier) {
-      if (found == 0 && !tier.has_places && asks_) {
+      if (found == 0 && !tier.has_places && asks_ && num_stale_writes_ == 0 && tier.queue.num_erasing() == 0) {
         found = number;
       }
     });
@@ -331,7 +374,14 @@ class record_catalog {
     if (in_host_memory(node)) {
       drop_host_record(node);
     }
-    slower_.for_each([&](std::size_t number, auto& tier) { drop_record(node, number, tier); });
+    slower_.for_each([&](std::size_t number, auto& tier) { erase_record(node, number, tier); });
+  }
+  template <class Tier>
+  void clear(node_id node, std::size_t number, Tier& tier) noexcept {
+    directory_.clear_place(node, number);
+    --tier.counts.num_records;
+    --num_slower_records_;
+    ++tier.counts.dropped;
   }
 
   void forget_oldest() noexcept {
@@ -392,6 +442,7 @@ class record_catalog {
   tier_statistics counts_;
   std::int64_t num_slower_records_ = 0;
   std::int64_t num_owed_ = 0;
+  std::int64_t num_stale_writes_ = 0;  // of nodes that were withdrawn meanwhile
   slower_tiers<Slower...> slower_;
   directory_type directory_;
 };

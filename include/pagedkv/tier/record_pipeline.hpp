@@ -220,8 +220,7 @@ class record_pipeline {
       catalog_.owe(node);
       return;
     }
-    catalog_.hold(node);
-    catalog_.at(node).writing = true;
+    catalog_.begin_write(node);
     ++num_writing_;
     unwritten_.push_back({node, 1, 0, marks_.begun()});
   }
@@ -250,9 +249,8 @@ class record_pipeline {
         return;
       }
     }
-    catalog_.at(node).writing = false;
     --num_writing_;
-    catalog_.let_go(node);
+    catalog_.end_write(node);
   }
   [[nodiscard]] bool start_write(node_id node, std::size_t number) noexcept {
     return catalog_.slower().template with<bool>(number, [&](auto& tier) {
@@ -398,6 +396,7 @@ class record_pipeline {
           end_read(job, number, tier);
         }
       }
+      catalog_.take_erased(tier);
     });
   }
 

@@ -66,12 +66,16 @@ class record_places {
     std::erase_if(free_, [&](std::int32_t place) { return at(place).owner != no_node; });
   }
 
-  void give_back(std::int32_t place) noexcept {
+  /// Ends the ownership of a place, which is free only when it is given back.
+  void retire(std::int32_t place) noexcept {
     auto& there = at(place);
     if (there.tracked) {
       policy_.erase(to_id(place));
     }
     there = {};
+  }
+  void give_back(std::int32_t place) noexcept {
+    retire(place);
     free_.push_back(place);
   }
 

@@ -53,6 +53,11 @@ class redis_client {
     state_->run({detail::redis_verb::get, batch, outcomes, {}, 0}, deadline);
   }
 
+  void erase_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes,
+                  time_point deadline) noexcept {
+    state_->run({detail::redis_verb::unlink, batch, outcomes, {}, 0}, deadline);
+  }
+
   /// That the latest batch left open.
   [[nodiscard]] std::size_t num_connections() const noexcept { return state_->num_connected(); }
 

@@ -19,7 +19,7 @@
 
 namespace pagedkv::detail {
 
-enum class redis_verb : unsigned char { get, set };
+enum class redis_verb : unsigned char { get, set, unlink };
 
 /// A batch as all nodes see it.
 struct redis_batch {
@@ -126,6 +126,10 @@ class redis_pipeline {
       add_text({"*2\r\n$3\r\nGET\r\n$", key_size, "\r\n", value.key, "\r\n"});
       return;
     }
+    if (batch.verb == redis_verb::unlink) {
+      add_text({"*2\r\n$6\r\nUNLINK\r\n$", key_size, "\r\n", value.key, "\r\n"});
+      return;
+    }
     add_text({"*", std::to_string(3 + batch.num_options), "\r\n$3\r\nSET\r\n$", key_size, "\r\n", value.key, "\r\n$",
               std::to_string(value.bytes.size()), "\r\n"});
     if (!value.bytes.empty()) {
@@ -163,6 +167,10 @@ class redis_pipeline {
     if (batch.verb == redis_verb::set) {
       outcome = transfer_outcome::done;
       return answer.is_status("OK");
+    }
+    if (batch.verb == redis_verb::unlink) {
+      outcome = answer.type == REDIS_REPLY_INTEGER ? transfer_outcome::done : transfer_outcome::failed;
+      return answer.type == REDIS_REPLY_INTEGER;
     }
     if (answer.type == REDIS_REPLY_NIL) {
       outcome = transfer_outcome::missing;

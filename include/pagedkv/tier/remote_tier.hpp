@@ -28,7 +28,8 @@ struct remote_tier_config {
 /// A tier without places over a store that several processes share. Keys in the store: the prefix, the record's key and
 /// a fingerprint of the format in hexadecimal digits, and the number of the part if there are several.
 ///
-/// The store makes room by itself and may lose values at any time. `write` and `read` return within the timeout.
+/// The store makes room by itself and may lose values at any time. `write`, `read` and `erase` return within the
+/// timeout.
 /// No allocation after construction except the client's. Use it from one thread at a time.
 template <remote_client Client>
 class remote_tier {
@@ -41,6 +42,7 @@ class remote_tier {
   remote_tier(Client client, const record_format& format, const remote_tier_config& config = {})
       : client_(std::move(client)),
         fingerprint_(XXH3_64bits(format.text.data(), format.text.size())),
+        record_bytes_(format.record_bytes()),
         config_(config),
         keys_(window * key_bytes()),
         values_(window),
@@ -55,6 +57,10 @@ class remote_tier {
 
   void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.get_many(arguments...); });
+  }
+
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
+    transfer(batch, outcomes, [this](auto... arguments) { client_.erase_many(arguments...); });
   }
 
   [[nodiscard]] const Client& client() const noexcept { return client_; }
@@ -88,11 +94,12 @@ class remote_tier {
     };
     for (auto i = std::size_t{0}; i < batch.size(); ++i) {
       auto rest = batch[i].bytes;
-      for (auto part = std::size_t{0}; part == 0 || !rest.empty(); ++part) {
+      for (auto begin = std::size_t{0}, part = std::size_t{0}; begin < record_bytes_; ++part) {
         const auto size = std::min(rest.size(), config_.max_value_bytes);
         values_[count] = {write_key(batch[i].key, part, keys_.data() + count * key_bytes()), rest.first(size)};
         owners_[count] = i;
         rest = rest.subspan(size);
+        begin += config_.max_value_bytes;
         if (++count == window) {
           flush();
         }
@@ -124,6 +131,7 @@ class remote_tier {
 
   Client client_;
   std::uint64_t fingerprint_;  // keeps records of different formats apart; each record has the format's text as well
+  std::size_t record_bytes_;
   remote_tier_config config_;
   std::vector<char> keys_;
   std::vector<remote_value> values_;

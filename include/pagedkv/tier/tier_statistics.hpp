@@ -25,6 +25,7 @@ struct tier_statistics {
   std::int64_t missing_loads = 0;
   std::int64_t failed_loads = 0;
   std::int64_t refused_loads = 0;
+  std::int64_t num_erasing = 0;
 };
 
 namespace detail {
@@ -49,6 +50,7 @@ namespace detail {
       rows::row<&all::missing_loads>({counter, "tier_missing_loads", "", "Records asked for that the tier lacks."}),
       rows::row<&all::failed_loads>({counter, "tier_failed_loads", "", "Reads that failed, or brought other bytes."}),
       rows::row<&all::refused_loads>({counter, "tier_refused_loads", "", "Records not read for want of room."}),
+      rows::row<&all::num_erasing>({gauge, "tier_erasing", "", "Invalid records that are not erased yet."}),
   };
 }
 

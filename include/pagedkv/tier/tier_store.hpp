@@ -211,6 +211,13 @@ class tier_store {
       catalog_.withdraw(node);
       catalog_.let_go(node);
     }
+    if constexpr (num_tiers != 1) {
+      auto key = root_key(tag);
+      for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
+        key = chained_key(key, run.block(i, block_size_));
+        catalog_.erase_unheard(key);
+      }
+    }
   }
   void invalidate_salt(salt tag) noexcept {
     catalog_.for_each_alive([&](node_id node) {
@@ -227,7 +234,15 @@ class tier_store {
   }
 
   /// Of a tier by its number; 0 is host memory.
-  [[nodiscard]] tier_statistics statistics(std::size_t number) noexcept { return catalog_.counts_of(number); }
+  [[nodiscard]] tier_statistics statistics(std::size_t number) noexcept {
+    auto counts = catalog_.counts_of(number);
+    catalog_.slower().for_each([&](std::size_t each, auto& tier) {
+      if (each == number) {
+        counts.num_erasing = static_cast<std::int64_t>(tier.queue.num_erasing());
+      }
+    });
+    return counts;
+  }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return catalog_.metadata_bytes(); }
 
   /// A sentence for each broken invariant. For tests; may throw `std::bad_alloc`. `num_held`: nodes that loads of the

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/tier/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>
@@ -56,7 +57,7 @@ class transfer_signal {
   std::uint64_t count_ = 0;
 };
 
-/// Executes the transfers of one tier, reads first, in batches: on a thread of its own, or in calls of `run`. It seals
+/// Executes the transfers of one tier, erasures first, then reads, in batches: on a thread of its own, or in calls of `run`. It seals
 /// records before it writes them, and verifies what it reads. One caller's thread pushes and pops; it never waits for
 /// the tier.
 template <tier Tier>
@@ -79,7 +80,8 @@ class transfer_queue {
 
   ~transfer_queue() { stop(); }
 
-  /// Waits for the batch that is being executed; drops the rest.
+  /// Waits for the batch that is being executed, and erases what is to be erased, as far as the tier does it at once.
+  /// Drops the rest.
   void stop() noexcept {
     if (thread_.joinable()) {
       {
@@ -88,6 +90,9 @@ class transfer_queue {
       }
       wake_.notify_one();
       thread_.join();
+    }
+    auto lock = std::unique_lock{mutex_};
+    while (!erasures_.empty() && execute_erasures(lock)) {
     }
   }
 
@@ -118,14 +123,40 @@ class transfer_queue {
     return true;
   }
 
-  /// Executes one batch on the caller's thread; returns its size. Nothing where the queue has a thread.
+  /// Executes one batch on the caller's thread, and erases one; returns how many transfers and batches that were. Nothing
+  /// where the queue has a thread.
   std::size_t run() noexcept {
     if (thread_.joinable()) {
       return 0;
     }
     auto lock = std::unique_lock{mutex_};
-    return execute_batch(lock);
+    const auto num_erased = erasures_.empty() || !execute_erasures(lock) ? std::size_t{0} : std::size_t{1};
+    return num_erased + execute_batch(lock);
   }
+
+  /// Has a record erased, in this place or by its key, ahead of all transfers, and again until that succeeds. Without
+  /// memory, it is not erased, and counts as being erased for good.
+  void erase(const record_key& key, std::int64_t place) noexcept {
+    {
+      const auto lock = std::lock_guard{mutex_};
+      num_erasing_.fetch_add(1, std::memory_order_relaxed);
+      static_cast<void>(detail::with_memory([&] { return add_erasure({key, place}), true; }, false));
+    }
+    wake_.notify_one();
+  }
+  /// A place whose record was erased; false when there is none.
+  [[nodiscard]] bool try_pop_erased(std::int64_t& place) noexcept {
+    if (num_erased_.load(std::memory_order_acquire) == 0) {
+      return false;
+    }
+    const auto lock = std::lock_guard{mutex_};
+    place = erased_.back();
+    erased_.pop_back();
+    num_erased_.store(erased_.size(), std::memory_order_release);
+    return true;
+  }
+  /// Records that the tier may still have, although they are to be erased.
+  [[nodiscard]] std::size_t num_erasing() const noexcept { return num_erasing_.load(std::memory_order_acquire); }
 
   [[nodiscard]] std::size_t num_inside() const noexcept {
     const auto lock = std::lock_guard{mutex_};
@@ -143,17 +174,71 @@ class transfer_queue {
   [[nodiscard]] Tier& tier() noexcept { return tier_; }
 
  private:
+  using clock = std::chrono::steady_clock;
   static constexpr auto max_batch = std::size_t{64};
+  static constexpr auto pause = std::chrono::milliseconds{100};  // before erasing again
+
+  struct erasure {
+    record_key key;
+    std::int64_t place;
+  };
 
   void serve() noexcept {
     auto lock = std::unique_lock{mutex_};
     for (;;) {
-      wake_.wait(lock, [&] { return stopping_ || !reads_.empty() || !writes_.empty(); });
+      await_work(lock);
       if (stopping_) {
         return;
       }
+      if (erases_now()) {
+        const auto erased = execute_erasures(lock);
+        retry_erasures_ = erased ? clock::time_point{} : clock::now() + pause;
+      }
       execute_batch(lock);
     }
+  }
+  void await_work(std::unique_lock<std::mutex>& lock) noexcept {
+    while (!stopping_ && reads_.empty() && writes_.empty() && !erases_now()) {
+      if (erasures_.empty()) {
+        wake_.wait(lock);
+      } else {
+        wake_.wait_until(lock, retry_erasures_);
+      }
+    }
+  }
+
+  [[nodiscard]] bool erases_now() const noexcept { return !erasures_.empty() && clock::now() >= retry_erasures_; }
+  void add_erasure(const erasure& added) {
+    if (const auto most = erased_.size() + erasures_.size() + 1; erased_.capacity() < most) {
+      erased_.reserve(2 * most);
+    }
+    erasures_.push_back(added);
+  }
+  /// One batch. False when some of it failed.
+  bool execute_erasures(std::unique_lock<std::mutex>& lock) noexcept {
+    const auto size = std::min(erasures_.size(), max_batch);
+    transfers_.clear();
+    for (std::size_t i = 0; i < size; ++i) {
+      transfers_.push_back({erasures_[i].key, erasures_[i].place, {}});
+    }
+    lock.unlock();
+    outcomes_.assign(size, transfer_outcome::failed);
+    tier_.erase(transfers_, outcomes_);
+    lock.lock();
+    auto failed = erasures_.begin();
+    for (std::size_t i = 0; i < size; ++i) {
+      if (outcomes_[i] == transfer_outcome::done) {
+        erased_.push_back(erasures_[i].place);
+      } else {
+        *failed++ = erasures_[i];
+      }
+    }
+    const auto all = failed == erasures_.begin();
+    const auto num_erased = erasures_.begin() + static_cast<std::ptrdiff_t>(size) - failed;
+    erasures_.erase(failed, failed + num_erased);
+    num_erased_.store(erased_.size(), std::memory_order_release);
+    num_erasing_.fetch_sub(static_cast<std::size_t>(num_erased), std::memory_order_release);
+    return all;
   }
 
   std::size_t execute_batch(std::unique_lock<std::mutex>& lock) noexcept {
@@ -204,9 +289,9 @@ class transfer_queue {
       transfers_.push_back(job.transfer);
     }
     outcomes_.assign(transfers_.size(), transfer_outcome::failed);
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = clock::now();
     tier_.read(transfers_, outcomes_);
-    note_speed(std::chrono::steady_clock::now() - start);
+    note_speed(clock::now() - start);
     for (std::size_t i = 0; i < batch_.size(); ++i) {
       auto& job = batch_[i];
       job.outcome = outcomes_[i];
@@ -236,9 +321,14 @@ class transfer_queue {
   std::vector<record_job> reads_;
   std::vector<record_job> writes_;
   std::vector<record_job> done_;
+  std::vector<erasure> erasures_;
+  std::vector<std::int64_t> erased_;  // places
+  clock::time_point retry_erasures_;
   std::size_t num_inside_ = 0;
   bool stopping_ = false;
   std::atomic<std::size_t> num_done_{0};
+  std::atomic<std::size_t> num_erased_{0};
+  std::atomic<std::size_t> num_erasing_{0};
   std::atomic<double> read_speed_{0};
   std::vector<record_job> batch_;  // the executing thread's, as the next two
   std::vector<record_transfer> transfers_;
