@@ -53,10 +53,10 @@ class request_records {
     ++statistics_.refused;
     records_.abandon(reserved);
   }
-  [[nodiscard]] request_id open(cell& reserved, const request_info& request) noexcept {
+  /// The caller has filled the record in, by `start` and with its sequence.
+  [[nodiscard]] request_id open(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
     --num_reserved_;
-    reserved.record = request;
     ++statistics_.submitted;
     ++statistics_.running;
     records_.open(reserved);

@@ -37,6 +37,17 @@ struct request_info {
   std::optional<error> failure;
 };
 
+/// Makes a record one of a request that is about to run, without a sequence yet. Its arrival stays.
+inline void start(request_info& request, const request_options& options, timestamp now) noexcept {
+  request.state = request_state::running;
+  request.sequence = {};
+  request.options = options;
+  request.num_preemptions = 0;
+  request.submitted = now;
+  request.ended = {};
+  request.failure.reset();
+}
+
 [[nodiscard]] inline preemption_candidate candidate_of(request_id id, const request_info& request) noexcept {
   return {id,
           request.sequence,

@@ -82,12 +82,10 @@ class request_tracker {
     if (!cell) {
       return cell.error();
     }
-    auto request = request_info{};
-    request.options = options;
+    auto& request = (*cell)->record;  // only this thread knows it until it is opened
+    start(request, options, cache_.time());
     auto& end_of_prompt = request.options.sequence.num_prompt_tokens;  // also when it is resumed
     end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(prompt.tokens.size()));
-    request.arrival = (*cell)->record.arrival;
-    request.submitted = cache_.time();
     auto preempted = std::vector<request_id>{};
     const auto admitted = admit({{}, request, prompt, on}, preempted);
     if (!admitted) {
@@ -95,7 +93,7 @@ class request_tracker {
       return {admitted.error(), std::move(preempted)};
     }
     request.sequence = admitted->id;
-    const auto id = records_.open(**cell, request);
+    const auto id = records_.open(**cell);
     report_start(id, admitted->id);
     return {submission_of(id, *admitted), std::move(preempted)};
   }
@@ -171,12 +169,10 @@ class request_tracker {
       records_.abandon(**cell);
       return explained(id, forked.error());
     }
-    auto request = request_info{};
-    request.options = running->options;
-    request.arrival = (*cell)->record.arrival;
+    auto& request = (*cell)->record;
+    start(request, running->options, cache_.time());
     request.sequence = *forked;
-    request.submitted = cache_.time();
-    const auto made = records_.open(**cell, request);
+    const auto made = records_.open(**cell);
     report_start(made, *forked);
     return request_fork{made, *forked};
   }
