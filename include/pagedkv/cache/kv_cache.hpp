@@ -147,7 +147,7 @@ class basic_kv_cache {
 
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](sequence& s) { return extend(s, run, 0, on); });
+    return detail::append(state_, id, run, [&](sequence& s, const token_run& all) { return extend(s, all, 0, on); });
   }
 
   /// Takes blocks for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later appends use

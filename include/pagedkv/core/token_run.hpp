@@ -64,6 +64,8 @@ struct token_run {
                       std::span<const std::uint64_t> all_hashes = {}) noexcept
       : tokens(all_tokens), keys(all_keys), hashes(all_hashes) {}
 
+  [[nodiscard]] constexpr bool tokens_only() const noexcept { return keys.empty() && hashes.empty(); }
+
   /// Of a run that starts a sequence.
   [[nodiscard]] constexpr block_contents block(std::size_t index, std::size_t block_size) const noexcept {
     const auto first = index * block_size;

@@ -37,19 +37,20 @@ class block_table {
   /// Reserves memory for `size` entries in all, so that growth to that size does not allocate. False when memory is
   /// exhausted.
   [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
-    return detail::with_memory(
-        [&] {
-          if (size > blocks_.capacity()) {
-            blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
-          }
-          return true;
-        },
-        false);
+    const auto grow = [&] {
+      blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
+      return true;
+    };
+    return size <= blocks_.capacity() || detail::with_memory(grow, false);
   }
 
   /// Appends entries, which the caller fills in. Requires reserved memory.
   [[nodiscard]] std::span<block_id> extend(std::size_t count) noexcept {
-    blocks_.resize(blocks_.size() + count, no_block);
+    if (count == 1) {
+      blocks_.push_back(no_block);  // an append to a full block: a tenth of the instructions of `resize`
+    } else {
+      blocks_.resize(blocks_.size() + count, no_block);
+    }
     return std::span{blocks_}.last(count);
   }
   void push_back(block_id block) noexcept { extend(1)[0] = block; }

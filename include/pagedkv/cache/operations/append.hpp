@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 namespace pagedkv::detail {
@@ -47,7 +48,7 @@ template <class State, class Copy>
   if (auto made = make_room(state, s, num_tokens + num_ahead, copy); !made) {
     return made;
   }
-  if (state.blocks_for(num_tokens) != state.blocks_for(s.num_tokens)) {
+  if (s.reuses_slots && state.blocks_for(num_tokens) != state.blocks_for(s.num_tokens)) {
     s.reuses_slots = false;
   }
   store_tokens(state, s, run.tokens);
@@ -59,6 +60,21 @@ template <class State, class Copy>
   find_room(state, s);
   s.last_access = state.time();
   return {};
+}
+
+/// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes.
+template <class State, class Extend>
+[[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) -> result<void> {
+    const auto size = std::ssize(run.tokens);
+    if (size <= s.end_of_room - s.next_token && size != 0 && run.tokens_only()) {
+      s.last_access = state.time();
+      s.next_token = std::copy(run.tokens.begin(), run.tokens.end(), s.next_token);
+      s.num_tokens += size;
+      return {};
+    }
+    return extend(s, run);
+  });
 }
 
 /// Appends a token, by `extend(s, run)` where no block has room for it.

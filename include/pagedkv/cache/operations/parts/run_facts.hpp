@@ -37,13 +37,12 @@ template <class Sequence>
 /// Room for keys, so that adding them does not allocate. False when memory is exhausted.
 template <class Sequence>
 [[nodiscard]] bool reserve_keys(Sequence& s, std::span<const prefix_key> keys) noexcept {
-  const auto reserve = [&] {
-    if (const auto size = s.keys.size() + keys.size(); size > s.keys.capacity()) {
-      s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
-    }
+  const auto size = s.keys.size() + keys.size();
+  const auto grow = [&] {
+    s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
     return true;
   };
-  return with_memory(reserve, false);
+  return size <= s.keys.capacity() || with_memory(grow, false);
 }
 
 /// Adds keys, with room for them.
