@@ -53,7 +53,7 @@ class request_records {
     ++statistics_.refused;
     records_.abandon(reserved);
   }
-  /// The caller has filled the record in, by `start` and with its sequence.
+  /// The caller has filled the record in, by `start_request` and with its sequence.
   [[nodiscard]] request_id open(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
     --num_reserved_;

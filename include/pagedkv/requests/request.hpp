@@ -38,7 +38,7 @@ struct request_info {
 };
 
 /// Makes a record one of a request that is about to run, without a sequence yet. Its arrival stays.
-inline void start(request_info& request, const request_options& options, timestamp now) noexcept {
+inline void start_request(request_info& request, const request_options& options, timestamp now) noexcept {
   request.state = request_state::running;
   request.sequence = {};
   request.options = options;

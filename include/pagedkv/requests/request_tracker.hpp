@@ -83,7 +83,7 @@ class request_tracker {
       return cell.error();
     }
     auto& request = (*cell)->record;  // only this thread knows it until it is opened
-    start(request, options, cache_.time());
+    start_request(request, options, cache_.time());
     auto& end_of_prompt = request.options.sequence.num_prompt_tokens;  // also when it is resumed
     end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(prompt.tokens.size()));
     auto preempted = std::vector<request_id>{};
@@ -170,7 +170,7 @@ class request_tracker {
       return explained(id, forked.error());
     }
     auto& request = (*cell)->record;
-    start(request, running->options, cache_.time());
+    start_request(request, running->options, cache_.time());
     request.sequence = *forked;
     const auto made = records_.open(**cell);
     report_start(made, *forked);
