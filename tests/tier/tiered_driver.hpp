@@ -33,8 +33,30 @@ inline cache_config small_device(std::int32_t num_blocks) {
   return config;
 }
 
-/// Writes and checks K/V of sequences of a tiered cache: keys and values of a token tell its salt and all tokens up to
-/// it, so a byte of another place shows.
+/// Numbers of a sequence's tokens, each of which tells the salt and all tokens up to it.
+inline std::vector<std::uint32_t> rows_of(std::span<const token> tokens, salt tag) {
+  auto all = std::vector<std::uint32_t>{};
+  auto hash = static_cast<std::uint32_t>(tag) * 2654435761U + 1;
+  for (const auto next : tokens) {
+    hash = (hash ^ static_cast<std::uint32_t>(next)) * 16777619U + 12345;
+    all.push_back(hash);
+  }
+  return all;
+}
+/// K and V of such a token in a layer, so that a byte of another place shows.
+using kv_row = std::array<float, row_dim>;
+inline std::pair<kv_row, kv_row> row_at(std::uint32_t hash, std::int32_t layer) {
+  const auto low = static_cast<float>(hash & 0xffff);
+  const auto high = static_cast<float>(hash >> 16);
+  const auto of_layer = static_cast<float>(layer);
+  return {{low, high + of_layer}, {high - of_layer, low + 1}};
+}
+template <class Row>
+auto rows(Row& row) {
+  return token_rows<std::remove_pointer_t<decltype(row.data())>>{row.data(), row_dim, row_dim, 1};
+}
+
+/// Writes and checks K/V of sequences of a tiered cache.
 template <class Cache>
 class tiered_driver {
  public:
@@ -64,7 +86,7 @@ class tiered_driver {
   /// Writes what is not written, and commits so many tokens of it.
   void compute(sequence_id id, std::int64_t num_tokens) {
     auto& s = live.at(id);
-    const auto values = rows_of(s);
+    const auto values = rows_of(s.tokens, s.tag);
     for (auto i = s.num_written; i < num_tokens; ++i) {
       for (auto layer = std::int32_t{0}; layer < 2; ++layer) {
         auto at = std::array<slot, 1>{};
@@ -117,12 +139,12 @@ class tiered_driver {
 
   void check_contents(sequence_id id) {
     const auto& s = live.at(id);
-    const auto values = rows_of(s);
+    const auto values = rows_of(s.tokens, s.tag);
     for (std::int64_t i = 0; i < s.num_written; ++i) {
       for (auto layer = std::int32_t{0}; layer < 2; ++layer) {
         auto at = std::array<slot, 1>{};
         REQUIRE(cache_.slot_mapping(id, i, at));
-        auto key = std::array<float, row_dim>{};
+        auto key = kv_row{};
         auto value = key;
         REQUIRE(cache_.read(layer, at, rows(key), rows(value)));
         const auto expected = row_at(values[static_cast<std::size_t>(i)], layer);
@@ -141,27 +163,6 @@ class tiered_driver {
   std::map<sequence_id, stream_of> live;
 
  private:
-  template <class Row>
-  static auto rows(Row& row) {
-    return token_rows<std::remove_pointer_t<decltype(row.data())>>{row.data(), row_dim, row_dim, 1};
-  }
-  static std::vector<std::uint32_t> rows_of(const stream_of& s) {
-    auto all = std::vector<std::uint32_t>{};
-    auto hash = static_cast<std::uint32_t>(s.tag) * 2654435761U + 1;
-    for (const auto next : s.tokens) {
-      hash = (hash ^ static_cast<std::uint32_t>(next)) * 16777619U + 12345;
-      all.push_back(hash);
-    }
-    return all;
-  }
-  static std::pair<std::array<float, row_dim>, std::array<float, row_dim>> row_at(std::uint32_t hash,
-                                                                                  std::int32_t layer) {
-    const auto low = static_cast<float>(hash & 0xffff);
-    const auto high = static_cast<float>(hash >> 16);
-    const auto of_layer = static_cast<float>(layer);
-    return {{low, high + of_layer}, {high - of_layer, low + 1}};
-  }
-
   Cache& cache_;
 };
 
@@ -185,10 +186,22 @@ inline std::vector<token> numbered(std::size_t count, token first = 0) {
   return tokens;
 }
 
-/// Random operations; each token that is said to be cached has its own K/V, and all counts add up.
+/// Tokens that sequences did not have to compute.
 template <class Cache>
-void run_randomly(Cache& cache, std::uint32_t seed, int num_operations) {
+std::int64_t num_hits(Cache& cache) {
+  auto sum = cache.statistics().hit_tokens;
+  for (std::size_t i = 0; i < cache.num_tiers; ++i) {
+    sum += cache.tier(i).hit_tokens;
+  }
+  return sum;
+}
+
+/// Random operations; each token that is said to be cached has its own K/V, and all counts add up. `heal` is called
+/// before anything waits for a tier.
+template <class Cache, class Heal>
+void run_randomly(Cache& cache, std::uint32_t seed, int num_operations, const Heal& heal) {
   CAPTURE(seed);
+  const auto hits_before = num_hits(cache);
   auto random = std::mt19937{seed};
   auto driver = tiered_driver{cache};
   auto steps = std::vector<step_id>{};
@@ -247,14 +260,15 @@ void run_randomly(Cache& cache, std::uint32_t seed, int num_operations) {
   for (const auto step : steps) {
     REQUIRE(cache.retire_step(step));
   }
+  heal();
   cache.wait_idle();
   driver.check_invariants();
-  auto from_tiers = std::int64_t{0};
-  for (std::size_t i = 0; i < cache.num_tiers; ++i) {
-    from_tiers += cache.tier(i).hit_tokens;
-  }
-  CHECK(cache.statistics().hit_tokens + from_tiers == num_cached);
+  CHECK(num_hits(cache) - hits_before == num_cached);
   CHECK(cache.statistics().blocks.in_use == 0);
+}
+template <class Cache>
+void run_randomly(Cache& cache, std::uint32_t seed, int num_operations) {
+  run_randomly(cache, seed, num_operations, [] {});
 }
 
 }  // namespace pagedkv::test
