@@ -90,7 +90,8 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. Work is divided by tokens and heads, so that one long sequence keeps all threads busy.
+/// has them. With AMX, queries and weights keep 15 bits or more, and infinite keys and values may give NaN. Work is
+/// divided by tokens and heads, so that one long sequence keeps all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch and however many threads there are, for the same
 /// instruction set, which the processor must support. Blocks before every query's window are not read and may be
@@ -105,7 +106,8 @@ template <element Element, element Input = float32, element Output = Input>
                                   const attention_output<typename Output::storage>& output,
                                   const attention_options& options = {}, workers threads = {},
                                   instruction_set instructions = best_instruction_set()) noexcept {
-  const auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
+  auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
+  call.has_matrix_unit = instructions == instruction_set::amx;
   if (const auto checked = attention::check(call); !checked) {
     return checked;
   }

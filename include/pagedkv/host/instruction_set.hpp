@@ -4,17 +4,42 @@
 
 #include <cstdint>
 
+#if defined(PAGEDKV_WIDE_VECTORS) && defined(__linux__)
+  #include <cpuid.h>
+  #include <sys/syscall.h>
+  #include <unistd.h>
+#endif
+
 namespace pagedkv::host {
 
-/// The instruction sets that host code is written for, the most portable first.
-enum class instruction_set : std::uint8_t { portable, avx2, avx512 };
+/// The instruction sets that host code is written for, the most portable first. `amx` is AVX-512 with the matrix unit.
+enum class instruction_set : std::uint8_t { portable, avx2, avx512, amx };
+
+/// Whether the processor multiplies matrices of bfloat16 and int8, and the system lets this process do so. The first
+/// call requests permission, which lasts: the process's signal frames grow by 8 KiB. Linux refuses where a thread's
+/// alternate signal stack is too small for that.
+[[nodiscard]] inline bool obtain_matrix_unit() noexcept {
+#if defined(PAGEDKV_WIDE_VECTORS) && defined(__linux__)
+  static const auto obtained = [] {
+    constexpr auto needed = 1U << 22 | 1U << 24 | 1U << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+    constexpr auto request_permission = 0x1023;
+    constexpr auto matrix_registers = 18;
+    auto a = 0U, b = 0U, c = 0U, d = 0U;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & needed) == needed &&
+           syscall(SYS_arch_prctl, request_permission, matrix_registers) == 0;
+  }();
+  return obtained;
+#else
+  return false;
+#endif
+}
 
 /// The best one that this processor supports.
 [[nodiscard]] inline instruction_set best_instruction_set() noexcept {
 #if defined(PAGEDKV_WIDE_VECTORS)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return instruction_set::avx512;
+    return obtain_matrix_unit() ? instruction_set::amx : instruction_set::avx512;
   }
   if (has_wide_vectors && __builtin_cpu_supports("fma")) {
     return instruction_set::avx2;

@@ -31,6 +31,7 @@ struct attention_call {
   token_rows<std::byte> output;
   std::int32_t num_heads = 0;
   float* log_sum_exp = nullptr;
+  bool has_matrix_unit = false;
   void (*load_query)(const attention_call&, std::int64_t token, std::int32_t head, float* numbers) = nullptr;
   void (*store_output)(const attention_call&, std::int64_t token, std::int32_t head, const float* numbers) = nullptr;
 

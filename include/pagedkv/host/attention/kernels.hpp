@@ -31,6 +31,7 @@
   #include <pagedkv/host/attention/vectors.inl>
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
+  #include <pagedkv/host/attention/matrix.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -42,6 +43,7 @@
   #include <pagedkv/host/attention/vectors.inl>
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
+  #include <pagedkv/host/attention/matrix.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -57,6 +59,7 @@
 #include <pagedkv/host/attention/vectors.inl>
 #include <pagedkv/host/attention/rows.inl>
 #include <pagedkv/host/attention/results.inl>
+#include <pagedkv/host/attention/matrix.inl>
 #include <pagedkv/host/attention/pieces.inl>
 #undef PAGEDKV_ISA
 #undef PAGEDKV_LANES
@@ -76,6 +79,7 @@ template <element Element>
 [[nodiscard]] kernels kernels_for(instruction_set set) noexcept {
   switch (set) {
 #if defined(PAGEDKV_WIDE_VECTORS)
+    case instruction_set::amx:
     case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
     case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};
 #endif

@@ -132,6 +132,9 @@ class worker {
     for (auto head = 0; head < piece_.num_heads && unit_.first_partial < 0; ++head) {
       store(call_, unit_, piece_.first_head + head, merged(head));
     }
+    if (shaped_for_ != 0) {
+      release_matrices();
+    }
   }
 
  private:
@@ -148,8 +151,12 @@ class worker {
   [[nodiscard]] PAGEDKV_INLINE float* scores(std::int32_t head) const {
     return states(head) + (num_rows_ + 1) * 2 * row_padding;
   }
+  [[nodiscard]] PAGEDKV_INLINE float* query_matrices(std::int32_t head) const {
+    return scores(head) + (num_rows_ + 1) * tile_tokens;
+  }
   [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
-    return partial_at(scores(head) + (num_rows_ + 1) * tile_tokens, num_rows_, value_dim_);
+    return partial_at(query_matrices(head) + (call_.has_matrix_unit ? (num_rows_ + 1) * dim_ : 0), num_rows_,
+                      value_dim_);
   }
 
   PAGEDKV_INLINE void load_queries(std::int32_t head) {
@@ -170,6 +177,26 @@ class worker {
         sort_pairs(numbers, call_.view.head_dim);
       }
     }
+    if constexpr (fits_matrices<Element>) {
+      for (auto row = std::int64_t{0}; row < num_rows_ && multiplies_matrices(); row += rows_in_set(num_rows_ - row)) {
+        auto set = row_set{};
+        set.num_rows = rows_in_set(num_rows_ - row);
+        set.first_row = row;
+        set.stride = dim_;
+        place(set, head);
+        with_rows(set.num_rows, [&](auto rows) {
+          lay_out_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
+        });
+      }
+    }
+  }
+
+  /// Whether the matrix unit processes tiles of which every row sees all tokens.
+  [[nodiscard]] PAGEDKV_INLINE bool multiplies_matrices() const {
+    constexpr auto multiple = matrix_row / size_of<Element>;
+    return call_.has_matrix_unit && reads_directly() && num_rows_ >= rows_for_matrices<Element> &&
+           num_rows_ < rows_to_decode_for && call_.view.head_dim % multiple == 0 &&
+           call_.view.dim_of_values() % multiple == 0;
   }
 
   /// Whether tiles are not decoded first.
@@ -294,6 +321,8 @@ class worker {
   PAGEDKV_INLINE void attend_heads(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next) {
     row_set sets[rows_to_decode_for / 4];
     const auto num_sets = describe_sets(t, sets);
+    const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
+                             std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
       float value_scales[tile_tokens];
@@ -301,29 +330,94 @@ class worker {
       fetch_scales(next, head);
       t.keys = keys_of_head(head);
       t.values = values_of_head(head);
+      auto ahead = strip_queue{};
+      if (as_matrices) {
+        describe_queue(ahead, where, next, head);
+        t.ahead = &ahead;
+      }
       auto index = 0;
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         t.next = strip_ahead(where, next, head, ++index);
         t.later = strip_ahead(where, next, head, index + 1);
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
-          multiply<Element>(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)});
+          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, as_matrices);
           t.next = t.later = {};
         }
       }
       for (auto i = 0; i < num_sets; ++i) {
         place(sets[i], head);
+        fetch_next(ahead, strip_tokens / 2);
         weigh(sets[i], t);
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         t.next = strip_ahead(where, next, head, ++index);
         t.later = strip_ahead(where, next, head, index + 1);
+        const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
+        if (as_matrices) {
+          lay_out_strip(t, range);
+          continue;
+        }
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
-          add<Element>(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)});
+          add<Element>(sets[i], t, range);
           t.next = t.later = {};
         }
       }
+      for (auto i = 0; i < num_sets && as_matrices; ++i) {
+        place(sets[i], head);
+        add_matrices(sets[i], t);
+      }
+      fetch_next(ahead, 2 * tile_tokens);
+    }
+  }
+
+  /// The strips from the third after the present one on, as many as a tile has in one KV head.
+  PAGEDKV_INLINE void describe_queue(strip_queue& queue, const tile_of_blocks<Element>& where,
+                                     const tile_of_blocks<Element>& next, std::int32_t head) const {
+    constexpr auto distance = 3;
+    queue.num_strips = static_cast<std::int32_t>(2 * divide_up(where.num_tokens, strip_tokens));
+    for (auto i = 0; i <= queue.num_strips; ++i) {
+      queue.strips[i] = strip_ahead(where, next, head, distance + i);
+    }
+  }
+
+  PAGEDKV_INLINE void multiply_strip(const row_set& set, const tile& t, token_range range, bool as_matrices) {
+    if constexpr (fits_matrices<Element>) {
+      if (as_matrices) {
+        shape_for(set);
+        auto* const copies = reinterpret_cast<std::byte*>(tile_);
+        with_rows(set.num_rows, [&](auto rows) {
+          multiply_key_matrices<Element, decltype(rows)::value>(set, t, range, copies);
+        });
+        return;
+      }
+    }
+    multiply<Element>(set, t, range);
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE std::byte* value_matrices() const {
+    return reinterpret_cast<std::byte*>(tile_ + tile_tokens * dim_);
+  }
+
+  PAGEDKV_INLINE void lay_out_strip(const tile& t, token_range range) {
+    if constexpr (fits_matrices<Element>) {
+      lay_out_values<Element>(t, range, value_matrices());
+    }
+  }
+
+  PAGEDKV_INLINE void add_matrices(const row_set& set, const tile& t) {
+    if constexpr (fits_matrices<Element>) {
+      shape_for(set);
+      auto* const values = value_matrices();
+      with_rows(set.num_rows, [&](auto rows) { add_value_matrices<Element, decltype(rows)::value>(set, t, values); });
+    }
+  }
+
+  PAGEDKV_INLINE void shape_for(const row_set& set) {
+    if (shaped_for_ != set.num_rows) {
+      shape_matrices<Element>(set.num_rows);
+      shaped_for_ = set.num_rows;
     }
   }
 
@@ -456,6 +550,7 @@ class worker {
   /// Selects the KV head of a set.
   PAGEDKV_INLINE void place(row_set& set, std::int32_t head) const {
     set.queries = queries(head) + set.first_row * dim_;
+    set.query_matrices = query_matrices(head) + set.first_row * dim_;
     set.sums = sums(head) + set.first_row * value_dim_;
     set.scores = scores(head) + set.first_row * tile_tokens;
     set.highest = states(head) + set.index * 2 * lanes;
@@ -507,6 +602,7 @@ class worker {
   std::int32_t value_dim_;
   float* tile_;
   float* heads_;
+  std::int32_t shaped_for_ = 0;  // rows that the matrix registers have shapes for, if any
 };
 
 template <class Element>

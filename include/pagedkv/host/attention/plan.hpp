@@ -59,11 +59,12 @@ struct attention_plan {
   return u.first_partial + (chunk * call.view.num_kv_heads + head) * partial_size(call, u);
 }
 
-/// Numbers per KV head: queries, sums, merged sums and scores, each with a row of padding, and states of 8 rows and
-/// merged ones. Each thread has the decoded tile once in addition.
+/// Numbers per KV head: queries, perhaps a second time as matrices, sums, merged sums and scores, each with a row of
+/// padding, and states of 8 rows and merged ones. Each thread has the decoded tile once in addition.
 [[nodiscard]] inline std::int64_t scratch_of_head(const attention_call& call, const unit& u) noexcept {
-  return whole_vectors((rows_of(call, u) + 1) *
-                       (call.padded_dim() + 2 * call.padded_value_dim() + 2 * row_padding + 2 + tile_tokens));
+  const auto copies_of_queries = call.has_matrix_unit ? 2 : 1;
+  return whole_vectors((rows_of(call, u) + 1) * (copies_of_queries * call.padded_dim() + 2 * call.padded_value_dim() +
+                                                 2 * row_padding + 2 + tile_tokens));
 }
 
 [[nodiscard]] inline std::int64_t scratch_of_tile(const attention_call& call) noexcept {

@@ -36,6 +36,26 @@ PAGEDKV_INLINE void fetch_ahead(const strip& next, const strip& later, std::int6
   }
 }
 
+/// Strips to prefetch in order, each with the one after it.
+struct strip_queue {
+  strip strips[2 * tile_tokens / 16 + 1];
+  std::int32_t num_strips = 0;  // without the last one, of which only the start is prefetched
+  std::int32_t current = 0;
+  std::int64_t row = 0;
+};
+
+/// Prefetches the next rows of a queue.
+PAGEDKV_INLINE void fetch_next(strip_queue& queue, std::int32_t num_rows) {
+  for (auto i = 0; i < num_rows && queue.current < queue.num_strips; ++i) {
+    const auto& s = queue.strips[queue.current];
+    fetch_ahead(s, queue.strips[queue.current + 1], queue.row, queue.row + 1);
+    if (++queue.row == s.num_rows) {
+      queue.row = 0;
+      ++queue.current;
+    }
+  }
+}
+
 /// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
 /// copies of the last one.
 struct tile {
@@ -45,6 +65,7 @@ struct tile {
   const std::int64_t* value_offsets = nullptr;
   strip next;   // prefetched whole while a strip is processed
   strip later;  // of which only the start is
+  strip_queue* ahead = nullptr;  // prefetched instead by the functions for the matrix unit
   const float* key_scales = nullptr;  // null: none
   const float* value_scales = nullptr;
   std::int64_t first_token = 0;
@@ -57,6 +78,7 @@ struct tile {
 /// neighbouring tokens of each row, one row after the other.
 struct row_set {
   const float* queries = nullptr;  // [row][padded dim], scaled
+  float* query_matrices = nullptr; // the same for the matrix unit
   float* sums = nullptr;           // [row][padded value dim]: values, weighted
   float* scores = nullptr;         // vectors of scores of a tile, then of weights
   float* highest = nullptr;        // [lane]: highest score of the lane's row
