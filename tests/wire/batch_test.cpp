@@ -1,4 +1,6 @@
+#include <pagedkv/router/cache_keys.hpp>
 #include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/llm_d_keys.hpp>
 #include <pagedkv/wire/apply.hpp>
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/read_batch.hpp>
@@ -111,6 +113,80 @@ TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wir
   second.keys = keys;
   writer.add(second);
   CHECK(unpacked(writer.finish(0)).at(1).at(0).at(8) == json::array({json::array({42}), json::array({1, 7, 8})}));
+}
+
+TEST_CASE("adapters are written, read and indexed as vLLM names them", "[wire]") {
+  const auto base = text(4, 0);
+  const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
+  const auto adapter_of = [](salt tag) {
+    return tag == salt{42} ? std::optional{wire_adapter{3, "french"}} : std::nullopt;
+  };
+  for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
+    auto writer = batch_writer{encoding, "GPU", std::nullopt, adapter_of};
+    auto first = stored(1, 0, true, base);
+    first.salt = salt{42};
+    auto second = stored(2, 1, false, base);
+    second.salt = salt{42};
+    second.keys = keys;
+    auto of_model = stored(3, 0, true, base);
+    of_model.salt = salt{7};
+    for (const auto& event : {first, second, of_model}) {
+      writer.add(event);
+    }
+    const auto payload = std::string{writer.finish(0)};
+    const auto written = unpacked(payload).at(1);
+    const bool maps = encoding == wire_encoding::maps;
+    CHECK((maps ? written.at(0).at("lora_id") : written.at(0).at(5)) == 3);
+    CHECK((maps ? written.at(0).at("lora_name") : written.at(0).at(7)) == "french");
+    CHECK((maps ? written.at(0).at("extra_keys") : written.at(0).at(8)) ==
+          json::array({json::array({"french"}), json::array({"french", 1, 7, 8})}));
+    CHECK((maps ? written.at(1).at("lora_id") : written.at(1).at(5)) == nullptr);
+
+    const auto batch = read_batch(payload).value();
+    CHECK(batch.events.at(0).adapter_id == 3);
+    CHECK(batch.events.at(0).adapter == "french");
+    CHECK(batch.events.at(0).extras.at(0) == 0);
+    CHECK(batch.events.at(0).extras.at(1) != 0);
+    CHECK(batch.events.at(1).adapter.empty());
+    CHECK(batch.events.at(1).extras.at(0) != 0);
+
+    auto index = worker_index{{.num_blocks = 64, .num_workers = 2}};
+    const auto scheme = llm_d_keys{"model"};
+    auto feed = worker_feed<llm_d_keys>{index, worker_id{0}, scheme};
+    apply(batch, feed);
+    const auto french = scheme.with_adapter("french");
+    CHECK(french.first(base) == llm_d_keys{"french"}.first(base));
+    CHECK(index.holds(worker_id{0}, french.first(base)));
+    CHECK(index.holds(worker_id{0}, french.next(french.first(base), base)));
+    CHECK(index.holds(worker_id{0}, scheme.first(base)));
+    CHECK(!index.holds(worker_id{0}, scheme.next(scheme.first(base), base)));
+
+    auto own = worker_feed<cache_keys>{index, worker_id{1}, cache_keys{1}};
+    apply(batch, own);
+    CHECK(own.num_foreign() == 2);
+    CHECK(own.num_blocks() == 1);
+  }
+}
+
+TEST_CASE("an adapter's number alone is not indexed, and other extra keys are told apart", "[wire]") {
+  const auto event = [](const json& number, const json& extra) {
+    return json::array({"BlockStored", json::array({1}), nullptr, json::array({5, 6}), 2, number, "GPU", nullptr,
+                        json::array({extra})});
+  };
+  const auto read = [&](const json& number, const json& extra) {
+    return read_batch(packed(json::array({0.0, json::array({event(number, extra)})}))).value();
+  };
+  auto index = worker_index{{.num_blocks = 64, .num_workers = 2}};
+  auto feed = worker_feed<dynamo_keys>{index, worker_id{0}, dynamo_keys{}};
+  apply(read(4, json::array({"?"})), feed);
+  CHECK(feed.num_blocks() == 0);
+  apply(read(nullptr, nullptr), feed);
+  CHECK(feed.num_blocks() == 1);
+  const auto extra = [&](const json& value) { return read(nullptr, value).events.at(0).extras.at(0); };
+  CHECK(extra(nullptr) == 0);
+  CHECK(extra(json::array({"image", 3})) == extra(json::array({json::array({"image", 3})})));
+  CHECK(extra(json::array({"image", 3})) != extra(json::array({"image", 4})));
+  CHECK(extra(json::array({"image"})) != extra(json::array({"salt"})));
 }
 
 TEST_CASE("events of a cache with groups name the group and its kind", "[wire]") {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace pagedkv {
 
@@ -27,6 +28,12 @@ template <class K>
 concept block_keys = std::copyable<K> && requires(const K keys, std::uint64_t parent, std::span<const token> tokens) {
   { keys.first(tokens) } noexcept -> std::same_as<std::uint64_t>;
   { keys.next(parent, tokens) } noexcept -> std::same_as<std::uint64_t>;
+};
+
+/// Keys that tell adapters of a model apart: `k.with_adapter(name)` are those of the blocks that it computed.
+template <class K>
+concept adapter_keys = block_keys<K> && requires(const K keys, std::string_view name) {
+  { keys.with_adapter(name) } noexcept -> std::same_as<K>;
 };
 
 }  // namespace pagedkv

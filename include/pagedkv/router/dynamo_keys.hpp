@@ -21,6 +21,8 @@ class dynamo_keys {
   explicit dynamo_keys(std::string_view adapter = {}) noexcept
       : token_seed_(adapter.empty() ? seed : seed + XXH3_64bits(adapter.data(), adapter.size())) {}
 
+  [[nodiscard]] dynamo_keys with_adapter(std::string_view name) const noexcept { return dynamo_keys{name}; }
+
   [[nodiscard]] std::uint64_t first(std::span<const token> tokens) const noexcept {
     return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), token_seed_);
   }
@@ -33,7 +35,7 @@ class dynamo_keys {
   std::uint64_t token_seed_;
 };
 
-static_assert(block_keys<dynamo_keys>);
+static_assert(adapter_keys<dynamo_keys>);
 static_assert(std::endian::native == std::endian::little, "tokens are hashed as they lie in memory");
 
 }  // namespace pagedkv

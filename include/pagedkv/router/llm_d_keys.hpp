@@ -58,12 +58,15 @@ class llm_d_keys {
   explicit llm_d_keys(std::string_view model, std::string_view hash_seed = {}) noexcept {
     auto seed = detail::cbor_fnv{};
     seed.bytes(hash_seed);
-    auto hash = detail::cbor_fnv{};
-    hash.array(3);
-    hash.number(seed.value());
-    hash.null();
-    hash.text(model);
-    root_ = hash.value();
+    seed_ = seed.value();
+    root_ = root(model);
+  }
+
+  /// llm-d takes the adapter's name for the model's.
+  [[nodiscard]] llm_d_keys with_adapter(std::string_view name) const noexcept {
+    auto keys = *this;
+    keys.root_ = root(name);
+    return keys;
   }
 
   [[nodiscard]] std::uint64_t first(std::span<const token> tokens) const noexcept { return next(root_, tokens); }
@@ -80,9 +83,19 @@ class llm_d_keys {
   }
 
  private:
+  [[nodiscard]] std::uint64_t root(std::string_view model) const noexcept {
+    auto hash = detail::cbor_fnv{};
+    hash.array(3);
+    hash.number(seed_);
+    hash.null();
+    hash.text(model);
+    return hash.value();
+  }
+
+  std::uint64_t seed_ = 0;
   std::uint64_t root_ = 0;
 };
 
-static_assert(block_keys<llm_d_keys>);
+static_assert(adapter_keys<llm_d_keys>);
 
 }  // namespace pagedkv

@@ -9,13 +9,15 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace pagedkv {
 
 /// Applies the events of one worker to an index. It remembers under which key each of the worker's own hashes is
 /// indexed, and how often: a worker may hold a block twice, and then loses it twice. Different hashes may have one key,
-/// since keys leave out adapters and images; the key is indexed until the last of them is removed.
+/// since keys leave out salts and images; the key is indexed until the last of them is removed.
 ///
 /// For one thread. Refers to the index, which outlives it.
 template <block_keys Keys, class Index = worker_index>
@@ -29,13 +31,20 @@ class worker_feed {
   ~worker_feed() { clear(); }
 
   /// A block entered the worker's cache. `parent` is the worker's hash of the block before it; none for a first block.
-  /// A block whose parent is unknown, because its event was lost, is counted and left out. May throw `std::bad_alloc`.
-  void stored(std::uint64_t hash, std::optional<std::uint64_t> parent, std::span<const token> tokens) {
+  /// `adapter`: the name of the adapter that computed it; empty for the model itself. A block whose parent is unknown,
+  /// because its event was lost, is counted and left out, as is one of an adapter where keys do not tell adapters
+  /// apart. May throw `std::bad_alloc`.
+  void stored(std::uint64_t hash, std::optional<std::uint64_t> parent, std::span<const token> tokens,
+              std::string_view adapter = {}) {
     if (const auto known = blocks_.find(hash); known != blocks_.end()) {
       ++known->second.count;
       return;
     }
-    const auto key = key_behind(parent, tokens);
+    if (!adapter_keys<Keys> && !adapter.empty()) {
+      ++num_foreign_;
+      return;
+    }
+    const auto key = key_behind(parent, tokens, keys_of(adapter));
     if (!key) {
       ++num_orphans_;
       return;
@@ -86,6 +95,8 @@ class worker_feed {
   [[nodiscard]] std::size_t num_blocks() const noexcept { return blocks_.size(); }
   /// Blocks left out because the one before them was unknown.
   [[nodiscard]] std::int64_t num_orphans() const noexcept { return num_orphans_; }
+  /// Blocks left out because they are of an adapter, which the keys do not know.
+  [[nodiscard]] std::int64_t num_foreign() const noexcept { return num_foreign_; }
   /// Blocks for which the index had no room.
   [[nodiscard]] std::int64_t num_refused() const noexcept { return num_refused_; }
 
@@ -121,21 +132,37 @@ class worker_feed {
 
   /// None when the parent is unknown.
   [[nodiscard]] std::optional<std::uint64_t> key_behind(std::optional<std::uint64_t> parent,
-                                                        std::span<const token> tokens) const noexcept {
+                                                        std::span<const token> tokens,
+                                                        const Keys& keys) const noexcept {
     if (!parent) {
-      return keys_.first(tokens);
+      return keys.first(tokens);
     }
     const auto before = blocks_.find(parent.value());
-    return before == blocks_.end() ? std::nullopt : std::optional{keys_.next(before->second.key, tokens)};
+    return before == blocks_.end() ? std::nullopt : std::optional{keys.next(before->second.key, tokens)};
+  }
+
+  /// Those of the latest adapter are kept, because blocks of one chain come together.
+  [[nodiscard]] const Keys& keys_of(std::string_view adapter) {
+    if constexpr (adapter_keys<Keys>) {
+      if (!adapter.empty()) {
+        if (!latest_ || latest_->first != adapter) {
+          latest_.emplace(adapter, keys_.with_adapter(adapter));
+        }
+        return latest_->second;
+      }
+    }
+    return keys_;
   }
 
   Index* index_;
   worker_id worker_;
   Keys keys_;
+  std::optional<std::pair<std::string, Keys>> latest_;  // adapter
   boost::unordered_flat_map<std::uint64_t, block> blocks_;  // by the worker's own hash
   // Of a key: its hashes beyond the first; seldom any.
   boost::unordered_flat_map<std::uint64_t, std::int64_t> num_twins_;
   std::int64_t num_orphans_ = 0;
+  std::int64_t num_foreign_ = 0;
   std::int64_t num_refused_ = 0;
 };
 

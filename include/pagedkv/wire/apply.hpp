@@ -11,7 +11,8 @@
 namespace pagedkv {
 
 /// Applies a worker's batch to its feed. Blocks of other groups of layers than `group`, and those on another medium
-/// than `medium`, are left out; a worker that names no medium means this one.
+/// than `medium`, are left out; a worker that names no medium means this one. So are blocks of an adapter that has a
+/// number only, because no key function knows it.
 template <block_keys Keys, class Index>
 void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_view medium = "GPU",
            std::int64_t group = 0) {
@@ -20,7 +21,8 @@ void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_
       feed.clear();
       continue;
     }
-    const bool has_key = event.kind != wire_kind::stored || !event.tokens.empty();
+    const bool has_key = event.kind != wire_kind::stored ||
+                         (!event.tokens.empty() && (!event.adapter_id || !event.adapter.empty()));
     if (!has_key || event.group != group || (!event.medium.empty() && event.medium != medium)) {
       continue;
     }
@@ -30,7 +32,7 @@ void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_
         feed.removed(event.hashes[i]);
       } else {
         const auto size = static_cast<std::size_t>(event.block_size);
-        feed.stored(event.hashes[i], parent, std::span(event.tokens).subspan(i * size, size));
+        feed.stored(event.hashes[i], parent, std::span(event.tokens).subspan(i * size, size), event.adapter);
         parent = event.hashes[i];
       }
     }

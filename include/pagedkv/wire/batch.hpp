@@ -13,6 +13,12 @@ enum class wire_kind : std::uint8_t { stored, removed, cleared };
 
 /// How events are written: as tagged arrays, which vLLM wrote until June 2026 and every router of that time reads, or
 /// as maps with a "type", which it writes since.
+/// A low-rank adapter (LoRA), as an engine names it.
+struct wire_adapter {
+  std::int64_t id = 0;
+  std::string name;
+};
+
 enum class wire_encoding : std::uint8_t { arrays, maps };
 
 /// One change of a worker's cache, as vLLM's KV events tell it.
@@ -24,6 +30,10 @@ struct wire_event {
   std::int64_t block_size = 0;          // stored: tokens
   std::string medium;                   // where the blocks are, "GPU" for example; empty when the worker does not say
   std::int64_t group = 0;               // of layers
+
+  std::optional<std::int64_t> adapter_id = {};  // stored: of the adapter that computed the blocks, if any
+  std::string adapter = {};                     // stored: its name; empty also when the worker does not say
+  std::vector<std::uint64_t> extras = {};       // stored: of each block, a hash of its extra keys but the adapter; or 0
 
   friend bool operator==(const wire_event&, const wire_event&) = default;
 };

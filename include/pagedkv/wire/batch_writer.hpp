@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,9 +22,12 @@ namespace pagedkv {
 /// event, as do blocks that are evicted one after another. Allocates only while its buffers grow.
 class batch_writer {
  public:
+  /// Which adapter sequences with a salt use, if any; of the model itself by default.
+  using adapters = std::function<std::optional<wire_adapter>(salt)>;
+
   explicit batch_writer(wire_encoding encoding, std::string medium = "GPU",
-                        std::optional<std::int64_t> rank = std::nullopt)
-      : encoding_(encoding), medium_(std::move(medium)), rank_(rank) {
+                        std::optional<std::int64_t> rank = std::nullopt, adapters adapter_of = nullptr)
+      : encoding_(encoding), medium_(std::move(medium)), rank_(rank), adapter_of_(std::move(adapter_of)) {
     clear();
   }
 
@@ -120,10 +124,12 @@ class batch_writer {
   }
 
   void write_stored() {
-    auto* at = reserve(max_names + medium_.size() +
+    const auto adapter = adapter_of_ && salt_ != salt::none ? adapter_of_(salt_) : std::nullopt;
+    const auto name_bytes = adapter ? max_number + adapter->name.size() : 0;
+    auto* at = reserve(max_names + medium_.size() + name_bytes * (hashes_.size() + 1) +
                        max_number * (2 * hashes_.size() + tokens_.size() + 3 * keys_.size() + 8));
     const bool is_map = encoding_ == wire_encoding::maps;
-    const auto num_more = has_group() ? 2U : 0U;
+    const auto num_more = (has_group() ? 2U : 0U) + (is_map && adapter ? 1U : 0U);
     at = is_map ? mp_encode_map(at, 8 + num_more) : mp_encode_array(at, 9 + num_more);
     at = name(at, "type", "BlockStored");
     at = write_hashes(field(at, "block_hashes"));
@@ -134,12 +140,15 @@ class batch_writer {
       at = write_number(at, each);
     }
     at = mp_encode_uint(field(at, "block_size"), block_size_);
-    at = mp_encode_nil(field(at, "lora_id"));
+    at = field(at, "lora_id");
+    at = adapter ? write_number(at, adapter->id) : mp_encode_nil(at);
     at = text(field(at, "medium"), medium_);
-    if (!is_map) {
-      at = mp_encode_nil(at);  // the adapter's name
+    if (adapter) {
+      at = text(field(at, "lora_name"), adapter->name);
+    } else if (!is_map) {
+      at = mp_encode_nil(at);
     }
-    at = write_keys(field(at, "extra_keys"));
+    at = write_keys(field(at, "extra_keys"), adapter);
     if (has_group()) {
       at = write_number(field(at, "group_idx"), group_);
       at = text(field(at, "kv_cache_spec_kind"), kind_of_layers());
@@ -171,16 +180,18 @@ class batch_writer {
     return layers_ == group_kind::latent ? "mla_attention" : "full_attention";
   }
 
-  /// For each block nil, or an array of numbers: at the start of a sequence its salt, if it has one, then the position
-  /// and both words of each prefix key.
-  char* write_keys(char* at) const {
+  /// For each block nil, or an array: the name of its adapter, or else at the start of a sequence its salt, if it has
+  /// one; then the position and both words of each prefix key.
+  char* write_keys(char* at, const std::optional<wire_adapter>& adapter) const {
     at = mp_encode_array(at, static_cast<std::uint32_t>(num_keys_.size()));
     auto key = keys_.begin();
     for (std::size_t block = 0; block < num_keys_.size(); ++block) {
-      const bool has_salt = block == 0 && !parent_ && salt_ != salt::none;
-      const auto size = 3 * num_keys_[block] + (has_salt ? 1 : 0);
+      const bool has_salt = !adapter && block == 0 && !parent_ && salt_ != salt::none;
+      const auto size = 3 * num_keys_[block] + (adapter || has_salt ? 1 : 0);
       at = size == 0 ? mp_encode_nil(at) : mp_encode_array(at, static_cast<std::uint32_t>(size));
-      if (has_salt) {
+      if (adapter) {
+        at = text(at, adapter->name);
+      } else if (has_salt) {
         at = mp_encode_uint(at, static_cast<std::uint64_t>(salt_));
       }
       for (std::size_t i = 0; i < num_keys_[block]; ++i, ++key) {
@@ -228,6 +239,7 @@ class batch_writer {
   wire_encoding encoding_;
   std::string medium_;
   std::optional<std::int64_t> rank_;
+  adapters adapter_of_;
   std::vector<char> bytes_;
   std::size_t end_ = 0;
   std::size_t num_events_ = 0;  // written

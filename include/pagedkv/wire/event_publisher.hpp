@@ -33,6 +33,7 @@ struct publisher_config {
   std::size_t max_events = 1'024;               // in a batch
   std::chrono::milliseconds interval{1};        // between two readings of the queues
   std::chrono::milliseconds heartbeat{1'000};   // an idle publisher sends an empty batch, which shows a loss before it
+  batch_writer::adapters adapter_of;            // for salts that stand for adapters; asked on the publisher's thread
   std::optional<std::uint64_t> first_number;    // of batches; the system clock's microseconds unless given
 };
 
@@ -47,7 +48,7 @@ class event_publisher {
   explicit event_publisher(event_queues queues, const publisher_config& config = {})
       : queues_(std::move(queues)),
         config_(config),
-        writer_(config.encoding, config.medium, config.rank),
+        writer_(config.encoding, config.medium, config.rank, config.adapter_of),
         next_number_(config.first_number.value_or(since_1970<std::chrono::microseconds>())),
         publisher_(context_, zmq::socket_type::pub),
         replayer_(context_, zmq::socket_type::router) {

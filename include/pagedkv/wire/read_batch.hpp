@@ -81,6 +81,26 @@ class wire_reader {
     return XXH3_64bits(data, length);
   }
 
+  /// Of the parts of an array, arrays in it included; texts that are `but` do not count. 0 for none.
+  [[nodiscard]] std::uint64_t hash_of_parts(std::string_view but) noexcept {
+    auto hash = std::uint64_t{0};
+    auto left = take_nil() ? std::uint64_t{0} : std::uint64_t{array()};
+    for (; left > 0 && !failed_; --left) {
+      if (type() == MP_ARRAY) {
+        left += array();
+        continue;
+      }
+      const auto* const begin = at_;
+      if (type() == MP_STR && text() == but) {
+        continue;
+      }
+      at_ = begin;
+      skip();
+      hash = XXH3_64bits_withSeed(begin, static_cast<std::size_t>(at_ - begin), hash);
+    }
+    return hash;
+  }
+
   [[nodiscard]] std::uint32_t map() noexcept { return mp_decode_map(&at_); }
 
  private:
@@ -105,6 +125,14 @@ inline void read_field(wire_reader& reader, std::string_view name, wire_event& e
     event.block_size = reader.number();
   } else if (name == "medium") {
     event.medium = reader.text();
+  } else if (name == "lora_id") {
+    event.adapter_id = reader.number();
+  } else if (name == "lora_name") {
+    event.adapter = reader.text();
+  } else if (name == "extra_keys") {
+    for (auto left = reader.array(); left > 0; --left) {
+      event.extras.push_back(reader.hash_of_parts(event.adapter));
+    }
   } else if (name == "group_idx") {
     event.group = reader.number();
   } else {
