@@ -157,6 +157,24 @@ TEST_CASE("runs heed the order that a policy promises", "[runs]") {
   CHECK(serve(cache, kept) == 8 * block_size);
 }
 
+TEST_CASE("after compaction, the tail of a moved chain still completes a group", "[runs]") {
+  auto cache = kv_cache<eager_runs>{config_with(32)};
+  serve(cache, prompt_of(1, 32));
+  serve(cache, prompt_of(100, 8));  // evicts: from now on, the age of victims is known
+  REQUIRE(cache.reset_prefix_cache());
+  const auto lower = cache.create_sequence(prompt_of(300, 8)).value().id;
+  serve(cache, prompt_of(200, 12));
+  REQUIRE(cache.release(lower));
+  REQUIRE(cache.compact().value().size() == 8);  // the last eight blocks of the chain
+
+  const auto before = cache.statistics();
+  static_cast<void>(cache.create_sequence(prompt_of(400, 24)).value());
+  const auto after = cache.statistics();
+  CHECK(after.evictions - before.evictions == 12);  // four in turn, and the others to complete two groups
+  CHECK(after.blocks_in_runs - before.blocks_in_runs == 24);
+  CHECK(cache.check_invariants() == std::vector<std::string>{});
+}
+
 TEST_CASE("a refused allocation evicts nothing for runs", "[runs]") {
   auto cache = kv_cache<contiguous_runs>{config_with(64)};
   const auto held = cache.create_sequence(prompt_of(1, 30)).value().id;

@@ -10,7 +10,9 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
+#include <map>
 #include <set>
+#include <span>
 #include <vector>
 
 using namespace pagedkv;
@@ -59,6 +61,15 @@ struct pool_under_test {
 };
 
 using evicting_pool = pool_under_test<lru>;
+
+/// The id of every block after these moves.
+[[nodiscard]] auto names_after(std::span<const block_pair> moves) {
+  auto names = std::map<block_id, block_id>{};
+  for (const auto& [from, to] : moves) {
+    names[block_id{from}] = block_id{to};
+  }
+  return [names](block_id block) { return names.contains(block) ? names.at(block) : block; };
+}
 
 }  // namespace
 
@@ -274,7 +285,7 @@ TEST_CASE("a twin is still known after compaction moves it", "[block_pool]") {
   test.pool.note_twin(blocks[3]);
   test.pool.release(blocks[0], {});
   const auto move = block_pair{static_cast<std::int32_t>(blocks[3]), static_cast<std::int32_t>(blocks[0])};
-  test.pool.apply_moves(std::array{move});
+  test.pool.apply_moves(std::array{move}, names_after(std::array{move}));
   test.index.with_twin = {blocks[0]};
   REQUIRE(test.allocate(1) == std::vector{blocks[3]});  // the free one
   CHECK(test.allocate(1) == std::vector{blocks[0]});
@@ -380,7 +391,7 @@ TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
     moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
   });
   CHECK(moves == std::vector<block_pair>{{7, 0}, {6, 2}, {4, 3}});
-  test.pool.apply_moves(moves);
+  test.pool.apply_moves(moves, names_after(moves));
   test.check({4, 3, 1, 0});
   CHECK(test.pool.num_available(std::array{block_id{0}}) == 4);
   CHECK(test.pool.state(block_id{2}).count() == 1);

@@ -321,8 +321,10 @@ class block_pool {
     return seen.count() == 1 && !seen.published();
   }
 
-  /// Renames blocks in this order (see `plan_moves`). Requires that no other thread uses the pool.
-  void apply_moves(std::span<const block_pair> moves) noexcept {
+  /// Renames blocks in this order (see `plan_moves`). `new_id(id)` is the id of every block after all moves, and
+  /// `no_block` for that. Requires that no other thread uses the pool.
+  template <class NewId>
+  void apply_moves(std::span<const block_pair> moves, NewId&& new_id) noexcept {
     while (free_.pop() != no_block) {
     }
     for (const auto& [from, to] : moves) {
@@ -331,6 +333,7 @@ class block_pool {
       victims_.rename(block_id{from}, block_id{to});
       runs_.rename(block_id{from}, block_id{to});
     }
+    runs_.rename_children(new_id);
     for (auto block = to_block(static_cast<std::size_t>(size())); block > block_id{0};) {
       block = to_block(to_index(block) - 1);
       if (state(block).word() == 0) {

@@ -38,9 +38,15 @@ class run_search {
     const auto age = std::uint64_t{age_of(block)};
     age_at_turn_ = age_at_turn_ == 0 ? age : (7 * age_at_turn_ + age) / 8;
   }
+  /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_children` applies `new_id(old id)` to
+  /// the links between blocks.
   void rename(block_id from, block_id to) noexcept {
     released_[to_index(to)] = released_[to_index(from)];
     children_[to_index(to)] = children_[to_index(from)];
+  }
+  template <class NewId>
+  void rename_children(NewId&& new_id) noexcept {
+    std::ranges::transform(children_, children_.begin(), new_id);
   }
 
   /// Blocks whose eviction completes a group, no more than `most`, parents before children; none if there is no such
@@ -118,6 +124,8 @@ struct no_run_search {
   explicit no_run_search(std::int32_t) noexcept {}
   static void insert(block_id, block_id) noexcept {}
   static void rename(block_id, block_id) noexcept {}
+  template <class NewId>
+  static void rename_children(NewId&&) noexcept {}
   [[nodiscard]] static std::size_t metadata_bytes() noexcept { return 0; }
 };
 

@@ -13,7 +13,7 @@ template <class State>
 void rename_blocks(State& state, std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
   const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
   state.nodes.rename_blocks(moves, new_id);
-  state.pool.apply_moves(moves);
+  state.pool.apply_moves(moves, new_id);
   const auto rename = [&](group_tables& tables) {
     for (auto& table : tables) {
       table.rename(new_id);

@@ -48,9 +48,8 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   for (const auto& [from, to] : moves) {
     state.index.rename(block_id{from}, block_id{to}, state.pool.state(block_id{from}).published());
   }
-  state.pool.apply_moves(moves);
-
   const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
+  state.pool.apply_moves(moves, new_id);
   state.index.rename_parents(new_id);
   const auto rename_table = [&](block_table& blocks) {
     for (auto i = blocks.num_dropped(); i < blocks.size(); ++i) {
