@@ -40,6 +40,9 @@ std::size_t match_chain(const Index& index, typename Index::link_type before, co
       candidates[i] = index.prefetch_node(hashes[i]);
     }
     for (std::size_t i = 0; i < size; ++i) {
+      if (candidates[i] == Index::none) {
+        return first + i;
+      }
       const auto node = index.find_near(candidates[i], before, hashes[i], run.block(first + i, block_size), leases);
       if (node == Index::none) {
         return first + i;

@@ -74,7 +74,8 @@ class prefix_index {
   }
 
   /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
-  /// `find`, but it tries the second part's result first.
+  /// `find`, but it tries the second part's result first, which is a node. (Where the second part finds none, so does the
+  /// look-up, unless another thread has published one meanwhile.)
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] Node prefetch_node(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](Node node) {
@@ -86,9 +87,8 @@ class prefix_index {
   template <class Leases>
   [[nodiscard]] Node find_near(Node candidate, const link_type& before, std::uint64_t hash,
                                    const block_contents& contents, Leases&& leases) const noexcept {
-    return candidate != none && is_match(candidate, before, hash, contents, leases)
-               ? candidate
-               : find_another(before, hash, contents, leases);
+    return is_match(candidate, before, hash, contents, leases) ? candidate
+                                                               : find_another(before, hash, contents, leases);
   }
 
   /// Gives an unpublished node the keys that it is about to be published with. False when memory is exhausted. Nodes
