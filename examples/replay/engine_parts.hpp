@@ -13,6 +13,10 @@ inline constexpr auto num_engine_parts = std::size_t{4};
 std::unique_ptr<engine> make_engine_with_tiers(const options& chosen, const cache_config& config,
                                                const replay_events& reported);
 
+/// An engine whose free list prefers runs.
+std::unique_ptr<engine> make_engine_with_runs(const options& chosen, const cache_config& config,
+                                              const replay_events& reported);
+
 /// See `make_engine`; null where the chosen locking policy is in another part.
 template <std::size_t Part>
 std::unique_ptr<engine> make_engine_in(const options& chosen, const cache_config& config,

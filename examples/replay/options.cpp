@@ -78,6 +78,10 @@ parsed_options parse_options(int argc, const char* const* argv) {
   auto* const element = app.add_option("--element", chosen.element, "how K and V are stored")
                             ->check(CLI::IsMember(names_of(all_elements{})))
                             ->capture_default_str();
+  auto* const free_list =
+      app.add_option("--free-list", chosen.free_list, "which free blocks are taken; runs with one thread and float16")
+          ->check(CLI::IsMember(names_of(all_free_lists{})))
+          ->capture_default_str();
   app.add_option("--threads", num_threads, "threads that serve requests, 1; or that compare, one for each core")
       ->check(CLI::Range(1, 1024));
   auto* const concurrency = app.add_option("--concurrency", chosen.concurrency,
@@ -123,7 +127,7 @@ parsed_options parse_options(int argc, const char* const* argv) {
           ->capture_default_str()
           ->needs(host_blocks);
   for (auto* const of_one_replay : {host_blocks, file, remote, write, exclusive, prefetch, block_size, eviction,
-                                    locking, element, concurrency, decode, log, publish}) {
+                                    locking, element, free_list, concurrency, decode, log, publish}) {
     of_one_replay->excludes(compare);
   }
 

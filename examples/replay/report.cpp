@@ -27,6 +27,11 @@ namespace {
   return ratio(static_cast<double>(found.unfilled_slots), found.slots);
 }
 
+/// The part of the blocks that an allocation of several gave out which lie in runs of 8 neighbours and more.
+[[nodiscard]] double in_runs(const outcome& found) {
+  return ratio(static_cast<double>(found.at_end.blocks_in_runs), found.at_end.blocks_together);
+}
+
 [[nodiscard]] double requests_per_second(const outcome& found) {
   return found.seconds > 0 ? static_cast<double>(found.num_requests) / found.seconds : 0.0;
 }
@@ -63,8 +68,9 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 
 void print_table(const outcome& found, const workload& work, const options& chosen) {
   const auto& at_end = found.at_end;
-  fmt::print("eviction {}, locking {}, element {}, {} thread{}, {} alive at once\n\n", chosen.eviction, chosen.locking,
-             chosen.element, chosen.num_threads, chosen.num_threads == 1 ? "" : "s", chosen.concurrency);
+  fmt::print("eviction {}, locking {}, element {}, free list {}, {} thread{}, {} alive at once\n\n", chosen.eviction,
+             chosen.locking, chosen.element, chosen.free_list, chosen.num_threads,
+             chosen.num_threads == 1 ? "" : "s", chosen.concurrency);
   print_row("requests", found.num_requests);
   print_row("  refused", found.refused_requests, "no room for the prompt");
   print_row("  failed", found.failed_requests, "no room for an output token");
@@ -82,6 +88,8 @@ void print_table(const outcome& found, const workload& work, const options& chos
   print_row("  bound", found.bound_hits, fmt::format("{:.4f}, which no eviction passes", bound_hit_ratio(found)));
   print_row("output tokens", found.output_tokens);
   print_row("evictions", at_end.evictions, "blocks");
+  print_row("in runs", at_end.blocks_in_runs,
+            fmt::format("{:.4f} of the blocks taken together: 8 neighbours and more", in_runs(found)));
   print_row("waste", fmt::format("{:.2f} %", 100 * waste(found)), "slots behind the last token");
   print_row("speed", fmt::format("{:.0f}", requests_per_second(found)),
             fmt::format("requests/s; {:.2f} s, {:.2f} s of CPU time", found.seconds, found.cpu_seconds));
@@ -108,6 +116,9 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
       {"hit_ratio", hit_ratio(found)},
       {"bound_hit_ratio", bound_hit_ratio(found)},
       {"evictions", at_end.evictions},
+      {"blocks_together", at_end.blocks_together},
+      {"blocks_in_runs", at_end.blocks_in_runs},
+      {"in_runs", in_runs(found)},
       {"refused_requests", found.refused_requests},
       {"failed_requests", found.failed_requests},
       {"output_tokens", found.output_tokens},
@@ -131,6 +142,7 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
         {"eviction", chosen.eviction},
         {"locking", chosen.locking},
         {"element", chosen.element},
+        {"free_list", chosen.free_list},
         {"threads", chosen.num_threads},
         {"concurrency", chosen.concurrency},
         {"decode", chosen.decode}}},

@@ -220,6 +220,10 @@ class BadInput(TemporaryFolder):
     def test_threads_need_a_locking_policy(self):
         self.check("--threads", 2, names=["--threads 2", "single_thread", "rw_lock"])
 
+    def test_runs_need_one_thread_and_float16(self):
+        for option, value in [("--locking", "lock_free"), ("--element", "int8"), ("--host-blocks", 5)]:
+            self.check("--free-list", "contiguous_runs", option, value, names=["--free-list contiguous_runs"])
+
     def test_unreadable_trace(self):
         self.check("--trace", self.folder / "missing.jsonl", names=["missing.jsonl"])
         self.check("--trace", self.folder, names=[str(self.folder)])
@@ -358,6 +362,17 @@ class GeneratedWorkload(unittest.TestCase):
                 else:
                     self.check(replay(*options))
         self.assertGreater(num_refused, 0)
+
+    def test_leaves_nothing_behind_with_any_free_list(self):
+        shares = {}
+        for free_list, eviction in itertools.product(choices("free-list"), ("lru", "sieve")):
+            with self.subTest(free_list=free_list, eviction=eviction):
+                options = ["--eviction", eviction, "--limit", 1000, "--blocks", 1500]
+                report = replay("--free-list", free_list, *options)
+                self.check(report)
+                self.assertEqual(report["in_runs"], report["blocks_in_runs"] / report["blocks_together"])
+                shares[free_list, eviction] = report["in_runs"]
+        self.assertGreater(shares["contiguous_runs", "lru"], shares["any_free_block", "lru"])
 
     def test_leaves_nothing_behind_with_any_element(self):
         for element in choices("element"):
