@@ -19,6 +19,9 @@ inline constexpr auto rows_for_matrices = std::same_as<Element, int8> ? 3 : 7;
 template <class Element>
 inline constexpr auto numbers_of_row = matrix_row / static_cast<int>(size_of<Element>);
 
+// Rows that the functions prefetch for each 16 tokens, so that memory is read evenly.
+inline constexpr auto rows_ahead = 10;
+
 #if PAGEDKV_LANES == 16
 
 using words = std::uint32_t __attribute__((vector_size(4 * PAGEDKV_LANES)));
@@ -189,6 +192,14 @@ PAGEDKV_INLINE Vector part_of_products(Vector a, Vector b, std::integer_sequence
   return __builtin_shufflevector(a, b, (Lane % tokens * 2 * Rows + Part * Rows + Lane / tokens)...);
 }
 
+/// Matrices of a set for one tile. The processor waits for a matrix that it has just written before it reads vectors of
+/// it, and for vectors before it reads a matrix of them, so neither is read at once.
+struct alignas(matrix_row) matrix_buffer {
+  float products[tile_tokens * 2 * most_rows];        // [token][part and row], perhaps integers
+  std::byte weights[2 * 2 * most_rows * matrix_row];  // [product][part][row][token]
+  float steps[most_rows];                             // of weights
+};
+
 /// Where a matrix of 16 keys is.
 struct key_matrix {
   const std::byte* rows;
@@ -214,31 +225,31 @@ PAGEDKV_INLINE key_matrix keys_of(const tile& t, std::int64_t first, std::byte* 
   return {copies, row_bytes};
 }
 
-/// Writes the products in their register as vectors of scores.
+/// Converts the products of a tile to vectors of scores.
 template <class Element, int Rows>
-PAGEDKV_INLINE void write_products(const row_set& set, const tile& t, std::int64_t first) {
+PAGEDKV_NOINLINE void add_parts(const row_set& set, const tile& t, const matrix_buffer& buffer) {
+  using numbers = std::conditional_t<std::same_as<Element, int8>, ints, floats>;
   constexpr auto lane = std::make_integer_sequence<int, lanes>{};
-  std::conditional_t<std::same_as<Element, int8>, ints, floats> products[2 * most_rows];
-  store_matrix<product_register>(products, 2 * Rows * 4);
-  PAGEDKV_UNROLL for (auto i = 0; i < Rows; ++i) {
-    const auto high = part_of_products<Rows, 0>(products[2 * i], products[2 * i + 1], lane);
-    const auto low = part_of_products<Rows, 1>(products[2 * i], products[2 * i + 1], lane);
-    auto* const scores = set.scores + first * Rows + i * lanes;
+  const auto num_vectors = divide_up(t.num_tokens, lanes) * Rows;
+  for (auto i = std::int64_t{0}; i < num_vectors; ++i) {
+    const auto* const products = buffer.products + i * 2 * lanes;
+    const auto a = read<numbers>(products);
+    const auto b = read<numbers>(products + lanes);
+    const auto high = part_of_products<Rows, 0>(a, b, lane);
+    const auto low = part_of_products<Rows, 1>(a, b, lane);
     if constexpr (std::same_as<Element, int8>) {
       const auto steps = read_floats(set.query_matrices + steps_of_queries<Rows>(t.dim));
-      write_floats(scores, __builtin_convertvector((high << 7) + low, floats) * steps);
+      write_floats(set.scores + i * lanes, __builtin_convertvector((high << 7) + low, floats) * steps);
     } else {
-      write_floats(scores, high + low);
+      write_floats(set.scores + i * lanes, high + low);
     }
   }
 }
 
-// Rows that the functions prefetch for each 16 tokens, so that memory is read evenly.
-inline constexpr auto rows_ahead = 10;
-
-/// Products of queries and the keys of 16 tokens, as vectors of scores.
+/// Products of queries and the keys of 16 tokens.
 template <class Element, int Rows>
-PAGEDKV_NOINLINE void multiply_key_matrices(const row_set& set, const tile& t, token_range range, std::byte* copies) {
+PAGEDKV_NOINLINE void multiply_key_matrices(const row_set& set, const tile& t, token_range range, std::byte* copies,
+                                            matrix_buffer& buffer) {
   constexpr auto query_row = 2 * Rows * 4;  // in bytes
   const auto num_matrices = t.dim / numbers_of_row<Element>;
   const auto rows_each = (rows_ahead + num_matrices - 1) / num_matrices;
@@ -251,7 +262,7 @@ PAGEDKV_NOINLINE void multiply_key_matrices(const row_set& set, const tile& t, t
     load_matrix<wide_register>(keys.rows + i * matrix_row, keys.stride);
     multiply_matrices<Element, wide_register, query_register, product_register>();
   }
-  write_products<Element, Rows>(set, t, range.begin);
+  store_matrix<product_register>(buffer.products + range.begin * 2 * Rows, query_row);
 }
 
 /// Tokens whose values share a line of a right-hand matrix.
@@ -369,7 +380,6 @@ PAGEDKV_INLINE void lay_out_weights(const float* weights, std::byte* matrices, f
     auto* const low = high + Rows * matrix_row;
     if constexpr (std::same_as<Element, int8>) {
       steps[r] = size_of_step(largest_of(larger(larger(own[0][r], own[1][r]), larger(own[2][r], own[3][r]))));
-      // Whole rows are written at once, because the processor waits for smaller writes before it loads a matrix.
       __m128i parts[2][4];
       PAGEDKV_UNROLL for (auto i = 0; i < vectors; ++i) {
         const auto split = split_into_bytes(own[i][r], 1 / steps[r]);
@@ -387,15 +397,27 @@ PAGEDKV_INLINE void lay_out_weights(const float* weights, std::byte* matrices, f
   }
 }
 
-/// Clears the weights and values of tokens after the last one, up to whole products.
+/// Lays out the weights of a tile.
 template <class Element, int Rows>
-PAGEDKV_INLINE void clear_after_end(const row_set& set, const tile& t, std::byte* values) {
+PAGEDKV_NOINLINE void lay_out_weights(const row_set& set, const tile& t, matrix_buffer& buffer) {
   constexpr auto tokens = lanes / Rows;
-  const auto end = divide_up(t.num_tokens, tokens_of_product<Element>) * tokens_of_product<Element>;
+  constexpr auto each = tokens_of_product<Element>;
+  const auto end = divide_up(t.num_tokens, each) * each;
   for (auto token = divide_up(t.num_tokens, tokens) * tokens; token < end; token += tokens) {
     write_floats(set.scores + token * Rows, floats{});
   }
+  for (auto token = std::int64_t{0}; token < end; token += each) {
+    lay_out_weights<Element, Rows>(set.scores + token * Rows, buffer.weights + token / each * 2 * Rows * matrix_row,
+                                   buffer.steps);
+  }
+}
+
+/// Clears the values of tokens after the last one, up to whole products.
+template <class Element>
+PAGEDKV_INLINE void clear_values(const tile& t, std::byte* values) {
+  constexpr auto each = tokens_of_product<Element>;
   const auto first = divide_up(t.num_tokens, lanes) * lanes;
+  const auto end = divide_up(t.num_tokens, each) * each;
   std::fill(values + first / tokens_of_line<Element> * t.value_dim * 4,
             values + end / tokens_of_line<Element> * t.value_dim * 4, std::byte{});
 }
@@ -471,23 +493,20 @@ PAGEDKV_INLINE void add_pairs(const row_set& set, const tile& t, const std::byte
 
 /// Adds the weighted values of a tile to the sums.
 template <class Element, int Rows>
-PAGEDKV_NOINLINE void add_value_matrices(const row_set& set, const tile& t, std::byte* values) {
-  alignas(matrix_row) std::byte weights[4 * most_rows * matrix_row];
-  float steps[most_rows] = {};
-  clear_after_end<Element, Rows>(set, t, values);
-  for (auto token = 0; token < t.num_tokens; token += tokens_of_product<Element>) {
-    lay_out_weights<Element, Rows>(set.scores + token * Rows,
-                                   weights + token / tokens_of_product<Element> * 2 * Rows * matrix_row, steps);
-  }
+PAGEDKV_NOINLINE void add_value_matrices(const row_set& set, const tile& t, std::byte* values,
+                                         const matrix_buffer& buffer) {
+  clear_values<Element>(t, values);
   if constexpr (std::same_as<Element, int8>) {
-    load_matrix<byte_weight_register>(weights, matrix_row);
-    add_bytes<Rows>(set, t, values, steps);
+    load_matrix<byte_weight_register>(buffer.weights, matrix_row);
+    add_bytes<Rows>(set, t, values, buffer.steps);
   } else {
-    add_pairs<Rows>(set, t, values, weights);
+    add_pairs<Rows>(set, t, values, buffer.weights);
   }
 }
 
 #else
+
+struct matrix_buffer {};
 
 PAGEDKV_INLINE void release_matrices() {}
 

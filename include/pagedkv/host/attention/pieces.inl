@@ -319,7 +319,9 @@ class worker {
 
   /// Processes a tile in one KV head after the other, and prefetches a strip or two ahead.
   PAGEDKV_INLINE void attend_heads(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next) {
-    row_set sets[rows_to_decode_for / 4];
+    constexpr auto most_sets = rows_to_decode_for / 4;
+    row_set sets[most_sets];
+    matrix_buffer buffers[fits_matrices<Element> ? most_sets : 1];
     const auto num_sets = describe_sets(t, sets);
     const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
                              std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
@@ -341,14 +343,17 @@ class worker {
         t.later = strip_ahead(where, next, head, index + 1);
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
-          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, as_matrices);
+          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffers[i], as_matrices);
           t.next = t.later = {};
         }
       }
       for (auto i = 0; i < num_sets; ++i) {
         place(sets[i], head);
-        fetch_next(ahead, strip_tokens / 2);
-        weigh(sets[i], t);
+        if (as_matrices) {
+          weigh_matrices(sets[i], t, buffers[i], ahead);
+        } else {
+          weigh(sets[i], t);
+        }
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         t.next = strip_ahead(where, next, head, ++index);
@@ -366,7 +371,7 @@ class worker {
       }
       for (auto i = 0; i < num_sets && as_matrices; ++i) {
         place(sets[i], head);
-        add_matrices(sets[i], t);
+        add_matrices(sets[i], t, buffers[i]);
       }
       fetch_next(ahead, 2 * tile_tokens);
     }
@@ -382,18 +387,31 @@ class worker {
     }
   }
 
-  PAGEDKV_INLINE void multiply_strip(const row_set& set, const tile& t, token_range range, bool as_matrices) {
+  PAGEDKV_INLINE void multiply_strip(const row_set& set, const tile& t, token_range range, matrix_buffer& buffer,
+                                     bool as_matrices) {
     if constexpr (fits_matrices<Element>) {
       if (as_matrices) {
         shape_for(set);
         auto* const copies = reinterpret_cast<std::byte*>(tile_);
         with_rows(set.num_rows, [&](auto rows) {
-          multiply_key_matrices<Element, decltype(rows)::value>(set, t, range, copies);
+          multiply_key_matrices<Element, decltype(rows)::value>(set, t, range, copies, buffer);
         });
         return;
       }
     }
     multiply<Element>(set, t, range);
+  }
+
+  PAGEDKV_INLINE void weigh_matrices(const row_set& set, const tile& t, matrix_buffer& buffer, strip_queue& ahead) {
+    if constexpr (fits_matrices<Element>) {
+      constexpr auto rows_each = rows_ahead / 2;
+      fetch_next(ahead, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { add_parts<Element, decltype(rows)::value>(set, t, buffer); });
+      fetch_next(ahead, rows_each);
+      weigh(set, t);
+      fetch_next(ahead, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { lay_out_weights<Element, decltype(rows)::value>(set, t, buffer); });
+    }
   }
 
   [[nodiscard]] PAGEDKV_INLINE std::byte* value_matrices() const {
@@ -406,11 +424,13 @@ class worker {
     }
   }
 
-  PAGEDKV_INLINE void add_matrices(const row_set& set, const tile& t) {
+  PAGEDKV_INLINE void add_matrices(const row_set& set, const tile& t, const matrix_buffer& buffer) {
     if constexpr (fits_matrices<Element>) {
       shape_for(set);
       auto* const values = value_matrices();
-      with_rows(set.num_rows, [&](auto rows) { add_value_matrices<Element, decltype(rows)::value>(set, t, values); });
+      with_rows(set.num_rows, [&](auto rows) {
+        add_value_matrices<Element, decltype(rows)::value>(set, t, values, buffer);
+      });
     }
   }
 
