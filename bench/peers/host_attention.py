@@ -1,36 +1,126 @@
 #!/usr/bin/env python3
-"""Decode attention on the host beside PyTorch's, on equal shapes, in one run, as a table.
+"""Decode attention on the host beside PyTorch's and llama.cpp's, on equal shapes, in one run, as a table.
 
-Usage: host_attention.py BACKEND_BENCH, with `torch` installed and BACKEND_BENCH the program of bench/backend. PyTorch reads
-contiguous keys and values; several layers of them take turns, as in the benchmark, so that no cache holds them."""
+Usage: host_attention.py BACKEND_BENCH [GGML], with `torch` installed, BACKEND_BENCH the program of bench/backend, and GGML
+the folder of llama.cpp's libggml-base.so and libggml-cpu.so. The others read contiguous keys and values; several layers of
+them take turns, as in the benchmark, so that no cache holds them. Beside int8, llama.cpp has q8_0. All use the cores that
+the process may run on."""
 
+import ctypes
 import json
+import os
 import subprocess
 import sys
 import time
 
+import numpy
 import torch
 
 BATCH, TOKENS, HEADS, DIM = 16, 2048, 32, 128
 ENOUGH_BYTES = 768 << 20
+PASSES = 4
+THREADS = len(os.sched_getaffinity(0))
 
 
-def pytorch(number, group_size):
-    """GB/s of keys and values, of the fastest of several passes over all layers."""
+def fastest_of(run):
+    """Seconds of the fastest of several passes, the first of which is not counted."""
+    run()
+    times = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def pytorch(element, group_size):
+    """GB/s of keys and values."""
+    if element == "int8":
+        return None
+    number = getattr(torch, element)
     heads = HEADS // group_size
     one_layer = 2 * BATCH * heads * TOKENS * DIM * number.itemsize
     layers = -(-ENOUGH_BYTES // one_layer)
     keys = [torch.rand(BATCH, heads, TOKENS, DIM).to(number) for _ in range(layers)]
     values = [torch.rand(BATCH, heads, TOKENS, DIM).to(number) for _ in range(layers)]
     query = torch.rand(BATCH, HEADS, 1, DIM).to(number)
-    fastest = float("inf")
+
+    def attend():
+        for key, value in zip(keys, values):
+            torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=group_size > 1)
+
     with torch.inference_mode():
-        for _ in range(4):
-            start = time.perf_counter()
-            for key, value in zip(keys, values):
-                torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=group_size > 1)
-            fastest = min(fastest, time.perf_counter() - start)
-    return layers * one_layer / fastest / 1e9
+        return layers * one_layer / fastest_of(attend) / 1e9
+
+
+class InitParameters(ctypes.Structure):
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+class Ggml:
+    """llama.cpp's tensor library."""
+
+    NUMBERS = {"float32": 0, "float16": 1, "int8": 8, "bfloat16": 30}
+
+    def __init__(self, folder):
+        self.base = ctypes.CDLL(os.path.join(folder, "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
+        self.cpu = ctypes.CDLL(os.path.join(folder, "libggml-cpu.so"))
+        pointer, size, flag, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+        for name, result, arguments in (
+            ("ggml_init", pointer, [InitParameters]),
+            ("ggml_free", None, [pointer]),
+            ("ggml_new_tensor_4d", pointer, [pointer, flag, size, size, size, size]),
+            ("ggml_get_data", pointer, [pointer]),
+            ("ggml_nbytes", ctypes.c_size_t, [pointer]),
+            ("ggml_flash_attn_ext", pointer, [pointer] * 5 + [real] * 3),
+            ("ggml_new_graph", pointer, [pointer]),
+            ("ggml_build_forward_expand", None, [pointer, pointer]),
+        ):
+            function = getattr(self.base, name)
+            function.restype, function.argtypes = result, arguments
+        self.cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, flag]
+        self.cpu.ggml_cpu_init()
+
+    def tensor(self, memory, element, rows, heads, sequences):
+        """Random numbers; those of one token and head are used for all."""
+        made = self.base.ggml_new_tensor_4d(memory, self.NUMBERS[element], DIM, rows, heads, sequences)
+        numbers = numpy.random.default_rng(1).random(DIM, dtype=numpy.float32)
+        if element == "int8":
+            blocks = numpy.zeros(DIM // 32, dtype=[("scale", "f2"), ("numbers", "i1", 32)])
+            blocks["scale"] = 1 / 127
+            blocks["numbers"] = (numbers * 127).reshape(-1, 32)
+            row = blocks.tobytes()
+        elif element == "bfloat16":
+            row = (numbers.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
+        else:
+            row = numbers.astype(element).tobytes()
+        count = self.base.ggml_nbytes(made)
+        filled = numpy.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(self.base.ggml_get_data(made)))
+        filled.reshape(-1, len(row))[:] = numpy.frombuffer(row, dtype=numpy.uint8)
+        return made
+
+    def attend_at_once(self, element, group_size, together):
+        """GB/s of keys and values, with so many sequences in a call."""
+        heads = HEADS // group_size
+        one_layer = 2 * BATCH * heads * TOKENS * DIM * (1 if element == "int8" else 2)
+        layers = -(-ENOUGH_BYTES // one_layer)
+        size = layers * (one_layer * 17 // 16 + (4 << 20)) + (256 << 20)
+        memory = self.base.ggml_init(InitParameters(size, None, False))
+        graph = self.base.ggml_new_graph(memory)
+        num_bytes = 0
+        for _ in range(layers * BATCH // together):
+            query = self.tensor(memory, "float32", 1, HEADS, together)
+            key, value = (self.tensor(memory, element, TOKENS, heads, together) for _ in range(2))
+            num_bytes += self.base.ggml_nbytes(key) + self.base.ggml_nbytes(value)
+            result = self.base.ggml_flash_attn_ext(memory, query, key, value, None, DIM**-0.5, 0, 0)
+            self.base.ggml_build_forward_expand(graph, result)
+        seconds = fastest_of(lambda: self.cpu.ggml_graph_compute_with_ctx(memory, graph, THREADS))
+        self.base.ggml_free(memory)
+        return num_bytes / seconds / 1e9
+
+    def attend(self, element, group_size):
+        """The faster of one call for all sequences and a call for each."""
+        return max(self.attend_at_once(element, group_size, together) for together in (1, BATCH))
 
 
 def pagedkv(program, element, group_size):
@@ -41,12 +131,17 @@ def pagedkv(program, element, group_size):
 
 
 def main():
-    print("| element | group size | read GB/s | pagedkv GB/s | PyTorch GB/s |\n|---|---|---|---|---|")
-    for element, number in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
+    torch.set_num_threads(THREADS)
+    ggml = Ggml(sys.argv[2]) if len(sys.argv) > 2 else None
+    print(f"{THREADS} threads, PyTorch {torch.__version__}\n")
+    print("| element | group size | read GB/s | pagedkv GB/s | PyTorch GB/s | llama.cpp GB/s |")
+    print("|---|---|---|---|---|---|")
+    for element in ("float16", "bfloat16", "int8"):
         for group_size in (1, 4, 8):
             ours = pagedkv(sys.argv[1], element, group_size)
-            theirs = pytorch(number, group_size)
-            print(f"| {element} | {group_size} | {ours['read_GB/s']:.1f} | {ours['GB/s']:.1f} | {theirs:.1f} |", flush=True)
+            theirs = pytorch(element, group_size), ggml and ggml.attend(element, group_size)
+            cells = " | ".join(f"{rate:.1f}" if rate else "–" for rate in (ours["read_GB/s"], ours["GB/s"], *theirs))
+            print(f"| {element} | {group_size} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
