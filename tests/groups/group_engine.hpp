@@ -138,7 +138,7 @@ class engine {
   }
 
   std::vector<block_id> table(std::size_t group, sequence_id id) {
-    auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().num_blocks));
+    auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().capacity()));
     blocks.resize(cache.block_table(group, id, blocks).value());
     return blocks;
   }

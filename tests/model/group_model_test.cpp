@@ -90,6 +90,7 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
     config.num_blocks += group.blocks_per_state * between(1, 6);
     config.num_blocks += group.block_size == 0 ? 0 : num_tokens / group.block_size + 1;
   }
+  config.max_blocks = config.num_blocks + between(0, config.num_blocks);
   return config;
 }
 
@@ -111,6 +112,9 @@ void add(group_coverage& sum, const group_coverage& more) {
   sum.shortened_hits += more.shortened_hits;
   sum.keyed_hits += more.keyed_hits;
   sum.moves += more.moves;
+  sum.growths += more.growths;
+  sum.shrinkings += more.shrinkings;
+  sum.invalidated += more.invalidated;
   sum.moves_with_states += more.moves_with_states;
   sum.failed_copies += more.failed_copies;
   sum.evicted_ahead += more.evicted_ahead;
@@ -130,6 +134,9 @@ void check_coverage(const group_coverage& sum, const group_kind_under_test& kind
   CHECK(sum.shortened_hits > 0);
   CHECK(sum.keyed_hits > 0);
   CHECK(sum.moves > 0);
+  CHECK(sum.growths > 0);
+  CHECK(sum.shrinkings > 0);
+  CHECK(sum.invalidated > 0);
   CHECK(sum.moves_with_states > 0);
   CHECK(sum.failed_copies > 0);
   CHECK((sum.evicted_ahead > 0) == kind.evicts);

@@ -148,8 +148,8 @@ void group_model::apply(const operation& next) {
     case action::update_batches: update_batches(next); break;
     case action::ask_wrongly: ask_wrongly(next); break;
     case action::use_dead_id: use_dead_id(next); break;
-    case action::resize: compact(); break;
-    case action::invalidate:
+    case action::resize: resize(next); break;
+    case action::invalidate: invalidate(next); break;
     case action::number_of_actions: break;
   }
   cache_.copies_fail = false;
@@ -204,7 +204,7 @@ void group_model::create(const operation& next) {
   if (lacks_blocks(made)) {
     const auto needed = blocks_for(length_without);
     expect(available < needed, "create was refused although there are blocks");
-    expect(made.error().code != error_code::never_fits || needed > config_.num_blocks, "a prompt fits some time");
+    expect(made.error().code != error_code::never_fits || needed > cache_.num_blocks(), "a prompt fits some time");
     return expect(forecast.error().message() == made.error().message(), "would_fit gave another error than create");
   }
   expect_success(made, "create");
@@ -248,6 +248,11 @@ void group_model::create(const operation& next) {
   expect_equal(made->num_tokens, length, "length of a new sequence");
   live_.push_back(std::move(s));
   check_next_saved(live_.back());
+  fetch_tables(live_.back());
+  for (const auto& table : live_.back().tables) {
+    expect(std::ranges::none_of(table, [&](block_id block) { return hidden_.contains(block); }),
+           "a hit shares an invalidated block");
+  }
 }
 
 void group_model::append(const operation& next, std::size_t num_tokens) {
@@ -275,7 +280,7 @@ void group_model::expect_grown(group_member& s, const std::vector<token>& run, s
   }
   if (lacks_blocks(outcome)) {
     const auto held = blocks_for(length);
-    return expect(growth_at_most(s, length) > available || held > config_.num_blocks,
+    return expect(growth_at_most(s, length) > available || held > cache_.num_blocks(),
                   "append was refused although there are blocks");
   }
   expect_success(outcome, "append");
@@ -381,9 +386,9 @@ void group_model::commit(group_member& s, std::int64_t length) {
 void group_model::note_commit(group_member& s, std::int64_t length, std::int64_t available) {
   const bool moved = length > s.num_computed;
   const bool has_room = available >= blocks_of_state();
-  if (s.options.publish) {
+  if (s.options.publish && !s.is_withdrawn) {
     for (auto end = granularity_; end <= length; end += granularity_) {
-      published_.insert(s.text.name(end));
+      published_.emplace(s.text.name(end), origin{s.text.name(granularity_), s.text.salt});
     }
     if (moved && length % granularity_ == 0 &&
         (exact_ ? saves_at(s, length) && has_room : with_state_ != num_groups())) {
@@ -474,12 +479,13 @@ void group_model::truncate(const operation& next) {
   s->num_prompt = std::min(s->num_prompt, length);
   s->num_computed = std::min(s->num_computed, length);
   s->num_cached = std::min(s->num_cached, length);
+  s->is_withdrawn = s->is_withdrawn && num_published(*s) != 0;
 }
 
 void group_model::release(std::size_t index, bool ended) {
   auto& s = live_[index];
   expect_success(cache_.release(s.id, ended), "release");
-  if (s.newest && s.options.publish) {
+  if (s.newest && s.options.publish && !s.is_withdrawn) {
     saved_.insert(s.text.name(*s.newest));
   }
   dead_.push_back(s.id);
@@ -534,8 +540,8 @@ void group_model::use_in_step(step_id step, const group_member& s) {
 }
 
 void group_model::begin_step(const operation& next) {
-  if (steps_.size() >= 4) {
-    return;
+  if (steps_.size() >= 3) {
+    retire_step({});
   }
   const bool everything = next.a % 3 == 0;
   auto ids = std::vector<sequence_id>{};
@@ -565,8 +571,8 @@ void group_model::retire_step(const operation& next) {
 
 /// Behind a step of its own, in which a transfer would read the victims.
 void group_model::evict(const operation& next) {
-  if (steps_.size() >= 4) {
-    return;
+  if (steps_.size() >= 3) {
+    retire_step({});
   }
   const auto step = cache_.begin_step(std::span<const sequence_id>{});
   expect_success(step, "begin step of no sequence");
@@ -600,29 +606,141 @@ void group_model::compact() {
     return expect_error(moves, error_code::in_use, "compact with a step in flight");
   }
   expect_success(moves, "compact");
-  coverage_.moves += std::ssize(*moves);
-  auto names = std::map<block_id, block_id>{};
-  for (const auto& [from, to] : *moves) {
-    names[block_id{from}] = block_id{to};
-  }
+  follow_moves(*moves);
   const auto counts = cache_.statistics().blocks;
-  coverage_.moves_with_states +=
-      !moves->empty() && std::ranges::any_of(live_, [](const auto& s) { return s.newest.has_value(); });
-  for (auto& s : live_) {
-    auto expected = s.tables;
-    for (auto& table : expected) {
-      for (auto& block : table) {
-        const auto moved = names.find(block);
-        block = moved == names.end() ? block : moved->second;
+  for (const auto& s : live_) {
+    for (const auto& table : s.tables) {
+      for (const auto block : table) {
         expect(static_cast<std::int64_t>(block) < counts.in_use + counts.evictable,
                "a block was left behind free ones");
       }
     }
-    fetch_tables(s);
-    expect(s.tables == expected, "tables do not follow the moves");
   }
   const auto again = cache_.compact();
   expect(again && again->empty(), "compaction left a free block below another");
+}
+
+void group_model::resize(const operation& next) {
+  const auto before = cache_.num_blocks();
+  const auto around = next.b % 2 == 0 ? before - static_cast<std::int32_t>(next.b % 16) : 0;
+  const auto wanted =
+      around > 0 ? around : static_cast<std::int32_t>(next.a % static_cast<std::uint32_t>(config_.capacity() + 2));
+  const auto available = cache_.num_available_blocks();
+  const auto moves = cache_.resize(wanted);
+  if (copy_failed(moves)) {
+    return expect_equal(cache_.num_blocks(), before, "blocks after a failed resize");
+  }
+  if (wanted < 1 || wanted > config_.capacity()) {
+    return expect_error(moves, error_code::invalid_argument, "resize beyond the capacity");
+  }
+  if (before - available > wanted) {
+    return expect_error(moves, error_code::in_use, "resize below what stays");
+  }
+  expect_success(moves, "resize");
+  follow_moves(*moves);
+  expect_equal(cache_.num_blocks(), wanted, "blocks after a resize");
+  coverage_.growths += wanted > before;
+  coverage_.shrinkings += wanted < before;
+  for (const auto& s : live_) {
+    for (const auto& table : s.tables) {
+      expect(std::ranges::all_of(table, [&](block_id block) { return static_cast<std::int32_t>(block) < wanted; }),
+             "a sequence holds a block beyond the new size");
+    }
+  }
+}
+
+void group_model::follow_moves(std::span<const block_pair> moves) {
+  coverage_.moves += std::ssize(moves);
+  auto names = std::map<block_id, block_id>{};
+  for (const auto& [from, to] : moves) {
+    names[block_id{from}] = block_id{to};
+  }
+  const auto new_name = [&](block_id block) {
+    const auto moved = names.find(block);
+    return moved == names.end() ? block : moved->second;
+  };
+  for (auto& [step, used] : steps_) {
+    auto renamed = std::multimap<block_id, use>{};
+    for (const auto& [block, each] : used) {
+      renamed.emplace(new_name(block), each);
+    }
+    used = std::move(renamed);
+  }
+  auto hidden = std::set<block_id>{};
+  std::ranges::transform(hidden_, std::inserter(hidden, hidden.end()), new_name);
+  hidden_ = std::move(hidden);
+  coverage_.moves_with_states +=
+      !moves.empty() && std::ranges::any_of(live_, [](const auto& s) { return s.newest.has_value(); });
+  for (auto& s : live_) {
+    auto expected = s.tables;
+    for (auto& table : expected) {
+      std::ranges::transform(table, table.begin(), new_name);
+    }
+    fetch_tables(s);
+    expect(s.tables == expected, "tables do not follow the moves");
+  }
+}
+
+/// Whole prefixes, a salt, or a block of a sequence.
+void group_model::invalidate(const operation& next) {
+  const auto before = cache_.statistics().invalidations;
+  auto count = std::int64_t{0};
+  const auto text = draw_prompt(next);
+  if (next.a % 4 == 0) {
+    count = cache_.invalidate_salt(text.salt);
+    forget(std::nullopt, text.salt);
+    expect_equal(cache_.find_prefix(text.run(), text.salt), 0, "hit after an invalidation");
+  } else if (next.a % 2 == 0) {
+    count = cache_.invalidate_prefix(text.run(), text.salt);
+    if (text.size() >= granularity_) {
+      forget(text.name(granularity_), text.salt);
+    }
+    expect_equal(cache_.find_prefix(text.run(), text.salt), 0, "hit after an invalidation");
+  } else if (const auto* const s = pick(next.a / 4)) {
+    for (const auto& table : s->tables) {
+      const auto blocks = std::array{table.empty() ? block_id{0} : table[next.b % table.size()]};
+      const auto done = cache_.invalidate_blocks(blocks);
+      expect_success(done, "invalidate blocks");
+      if (*done != 0 && !table.empty()) {
+        hidden_.insert(blocks.front());
+      }
+      count += *done;
+      const auto again = cache_.invalidate_blocks(blocks);
+      expect(again && *again == 0, "a block was invalidated twice");
+    }
+    exact_ = false;  // the model does not know what was in the prefix cache with them
+    std::ranges::for_each(pins_, [](group_pinning& pinned) { pinned.is_valid = false; });
+  }
+  expect_equal(cache_.statistics().invalidations - before, count, "number of invalidations");
+  coverage_.invalidated += count;
+  const auto outside = std::array{to_block(static_cast<std::size_t>(cache_.num_blocks()))};
+  expect(!cache_.invalidate_blocks(outside), "a block outside the pool was invalidated");
+}
+
+/// Everything with this salt, or what begins with this run.
+void group_model::forget(std::optional<std::uint64_t> first_run, salt tag) {
+  std::erase_if(published_, [&](const auto& entry) {
+    const auto& [name, from] = entry;
+    const bool gone = first_run ? from.first_run == *first_run : from.salt == tag;
+    if (gone) {
+      saved_.erase(name);
+    }
+    return gone;
+  });
+  const auto is_meant = [&](const named_text& text) {
+    return first_run ? text.name(granularity_) == *first_run : text.salt == tag;
+  };
+  for (auto& s : live_) {
+    s.is_withdrawn = s.is_withdrawn || (num_published(s) != 0 && is_meant(s.text));
+  }
+  for (auto& pinned : pins_) {
+    pinned.is_valid = pinned.is_valid && pinned.text.size() != 0 && !is_meant(pinned.text);
+  }
+}
+
+/// Tokens of a sequence that it published, or shared.
+std::int64_t group_model::num_published(const group_member& s) const {
+  return (s.options.publish ? s.num_computed : s.num_cached) / granularity_ * granularity_;
 }
 
 void group_model::reset() {
@@ -633,10 +751,11 @@ void group_model::reset() {
   }
   expect_success(done, "reset");
   expect_equal(*done, counts.evictable, "blocks freed by a reset");
-  expect_equal(cache_.statistics().blocks.free, config_.num_blocks, "free blocks after a reset");
+  expect_equal(cache_.statistics().blocks.free, cache_.num_blocks(), "free blocks after a reset");
   expect(cache_.announced.known.empty(), "a prefix is announced after a reset");
   published_.clear();
   saved_.clear();
+  hidden_.clear();
   if (live_.empty()) {
     exact_ = true;
   }
@@ -1012,8 +1131,18 @@ void group_model::check() {
     check_sequence(s);
   }
   check_statistics(now);
+  if (!hidden_.empty()) {
+    std::erase_if(hidden_, [&](block_id block) {
+      return std::ranges::none_of(live_, [&](const group_member& s) {
+        return std::ranges::any_of(s.tables, [&](const auto& table) { return std::ranges::count(table, block) != 0; });
+      });
+    });
+  }
   exact_ = exact_ && now.evictions == seen_.evictions;
   for (const auto& pinned : pins_) {
+    if (!pinned.is_valid) {
+      continue;
+    }
     auto longer = pinned.text;
     longer.add(0);
     expect(cache_.find_prefix(longer.run(), longer.salt) >= pinned.text.size(), "a pinned prefix was lost");
@@ -1074,7 +1203,7 @@ void group_model::check_statistics(const cache_statistics& now) {
   // Without a hit's length to compare with, the model does not know which states were kept.
   expect(pins_.empty() && (exact_ || num_newest == 0) ? blocks.in_use == least : blocks.in_use >= std::ssize(groups_of),
          "blocks in use: " + std::to_string(blocks.in_use) + " instead of " + std::to_string(least));
-  expect_equal(blocks.free + blocks.in_use + blocks.evictable + blocks.retiring, config_.num_blocks, "all blocks");
+  expect_equal(blocks.free + blocks.in_use + blocks.evictable + blocks.retiring, cache_.num_blocks(), "all blocks");
   expect(!steps_.empty() || blocks.retiring == 0, "blocks retire without a step");
   expect_equal(now.num_sequences, std::ssize(live_), "number of sequences");
   expect_equal(now.num_pins, std::ssize(pins_), "number of pins");

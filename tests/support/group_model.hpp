@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ struct group_member {
   std::int64_t num_reserved = 0;
   std::optional<std::int64_t> branch;  // where its prompt left the prefix cache; unknown behind an eviction
   std::optional<std::int64_t> newest;  // the length of its second state
+  bool is_withdrawn = false;           // nothing that continues its published tokens is published
   std::vector<std::size_t> first;      // of each group: the first place that is held behind the sinks
   std::vector<std::vector<block_id>> tables;
   timestamp created{};
@@ -52,6 +54,7 @@ struct group_member {
 struct group_pinning {
   pin_id id{};
   named_text text;
+  bool is_valid = true;  // not invalidated
 };
 
 /// Events of a run, so that a test can check that it was not idle.
@@ -60,6 +63,9 @@ struct group_coverage {
   std::int64_t shortened_hits = 0;  // that a missing state made shorter
   std::int64_t keyed_hits = 0;
   std::int64_t moves = 0;
+  std::int64_t growths = 0;
+  std::int64_t shrinkings = 0;
+  std::int64_t invalidated = 0;        // blocks
   std::int64_t moves_with_states = 0;  // while a sequence had a second state
   std::int64_t failed_copies = 0;
   std::int64_t evicted_ahead = 0;
@@ -111,6 +117,11 @@ class group_model {
   void retire_step(const operation& next);
   void evict(const operation& next);
   void compact();
+  void resize(const operation& next);
+  void follow_moves(std::span<const block_pair> moves);
+  void invalidate(const operation& next);
+  void forget(std::optional<std::uint64_t> first_run, salt tag);
+  [[nodiscard]] std::int64_t num_published(const group_member& s) const;
   void reset();
   void update_batches(const operation& next);
   void ask_wrongly(const operation& next);
@@ -200,9 +211,14 @@ class group_model {
   std::vector<group_pinning> pins_;
   std::vector<named_text> past_;
   std::vector<sequence_id> dead_;
-  std::set<std::uint64_t> published_;  // prefixes that were committed since the last reset
-  std::set<std::uint64_t> saved_;      // those of them with a state
-  bool exact_ = true;                  // nothing has been evicted since then
+  struct origin {
+    std::uint64_t first_run;  // the name of the first granule
+    pagedkv::salt salt;
+  };
+  std::map<std::uint64_t, origin> published_;  // prefixes that were committed since the last reset
+  std::set<std::uint64_t> saved_;              // those of them with a state
+  std::set<block_id> hidden_;                  // blocks that were invalidated, while sequences hold them
+  bool exact_ = true;                          // nothing has been evicted since then
   std::map<step_id, std::multimap<block_id, use>> steps_;
   timestamp now_{};
   std::int64_t num_refusals_ = 0;

@@ -79,6 +79,9 @@ class groups_under_test {
   virtual result<pinning> pin(const token_run& run, salt tag) = 0;
   virtual result<void> unpin(pin_id id) = 0;
   virtual std::int64_t unpin_all() = 0;
+  virtual std::int64_t invalidate_prefix(const token_run& run, salt tag) = 0;
+  virtual std::int64_t invalidate_salt(salt tag) = 0;
+  virtual result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) = 0;
   virtual std::int64_t find_prefix(const token_run& run, salt tag) const = 0;
   virtual result<prompt_fit> would_fit(const token_run& prompt, const sequence_options& options) const = 0;
   virtual std::int64_t num_available_blocks() const = 0;
@@ -100,6 +103,8 @@ class groups_under_test {
                             token_rows<float> values) = 0;
   virtual std::byte* state_part(std::size_t group, block_id block, std::int32_t part) = 0;
   virtual result<std::vector<block_pair>> compact() = 0;
+  virtual result<std::vector<block_pair>> resize(std::int32_t num_blocks) = 0;
+  virtual std::int32_t num_blocks() const = 0;
   virtual result<std::int64_t> reset_prefix_cache() = 0;
   virtual cache_statistics statistics() const = 0;
   virtual const memory_plan& plan() const = 0;
@@ -145,6 +150,11 @@ class adapted_groups final : public groups_under_test {
   result<pinning> pin(const token_run& run, salt tag) override { return cache_.pin(run, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
   std::int64_t unpin_all() override { return cache_.unpin_all(); }
+  std::int64_t invalidate_prefix(const token_run& run, salt tag) override { return cache_.invalidate_prefix(run, tag); }
+  std::int64_t invalidate_salt(salt tag) override { return cache_.invalidate_salt(tag); }
+  result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) override {
+    return cache_.invalidate_blocks(blocks);
+  }
   std::int64_t find_prefix(const token_run& run, salt tag) const override {
     return cache_.find_prefix(run, tag).value();
   }
@@ -186,6 +196,8 @@ class adapted_groups final : public groups_under_test {
     return cache_.state_part(group, block, part);
   }
   result<std::vector<block_pair>> compact() override { return cache_.compact(); }
+  result<std::vector<block_pair>> resize(std::int32_t num_blocks) override { return cache_.resize(num_blocks); }
+  std::int32_t num_blocks() const override { return cache_.num_blocks(); }
   result<std::int64_t> reset_prefix_cache() override { return cache_.reset_prefix_cache(); }
   cache_statistics statistics() const override { return cache_.statistics(); }
   const memory_plan& plan() const override { return cache_.plan(); }

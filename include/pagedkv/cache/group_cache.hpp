@@ -6,6 +6,7 @@
 #include <pagedkv/cache/groups/commit.hpp>
 #include <pagedkv/cache/groups/create_sequence.hpp>
 #include <pagedkv/cache/groups/fork.hpp>
+#include <pagedkv/cache/groups/invalidate.hpp>
 #include <pagedkv/cache/groups/pin.hpp>
 #include <pagedkv/cache/groups/rename_blocks.hpp>
 #include <pagedkv/cache/groups/statistics.hpp>
@@ -21,6 +22,7 @@
 #include <pagedkv/cache/operations/hash_blocks.hpp>
 #include <pagedkv/cache/operations/pin.hpp>
 #include <pagedkv/cache/operations/reset_prefix_cache.hpp>
+#include <pagedkv/cache/operations/resize.hpp>
 #include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
@@ -123,6 +125,11 @@ class basic_group_cache {
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
   [[nodiscard]] const memory_plan& plan() const noexcept { return storage_.plan(); }
+  /// Blocks of the pool now: `cache_config::num_blocks` until the first `resize`.
+  [[nodiscard]] std::int32_t num_blocks() const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return state_.pool.size();
+  }
 
   /// Starts a sequence with a prompt. Copies blocks that it shares in part, and a saved state, on `on`. Without cached
   /// tokens, the sequence's state holds anything. Options with ranges are refused.
@@ -252,6 +259,26 @@ class basic_group_cache {
   std::int64_t unpin_all() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin_all(state_, [&](std::uint64_t id) { return detail::groups::unpin(state_, id); });
+  }
+
+  /// Invalidates every prompt that begins with the first run of `cache_config::block_size` of these tokens, or all
+  /// with a salt, or the tokens in chosen blocks of any group and what continues them; returns how many blocks of all
+  /// groups. No look-up that begins afterwards finds them, and sequences that hold them publish nothing that continues
+  /// them; new sequences cache anew. Blocks in use stay readable with their users and are freed with the last
+  /// reference; others are freed at once. Prefixes are found by the hashes of their tokens, also where a caller gave
+  /// others. Reported as evictions. Linear in the tokens that go, for a salt in the pool. Errors: `invalid_argument`
+  /// for a block outside the pool; then nothing is invalidated.
+  std::int64_t invalidate_prefix(const token_run& run, salt tag = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::groups::invalidate_prefix(state_, run, tag);
+  }
+  std::int64_t invalidate_salt(salt tag) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::groups::invalidate_salt(state_, tag);
+  }
+  [[nodiscard]] result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::groups::invalidate_blocks(state_, blocks);
   }
 
   /// Whether `create_sequence` with these arguments would succeed now, or its error. Takes no references and counts no
@@ -435,6 +462,22 @@ class basic_group_cache {
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::evict(state_, blocks, step);
+  }
+
+  /// Changes the number of blocks, between 1 and `cache_config::capacity`, with the memory behind them if the allocator
+  /// is a `resizable_allocator`, as `basic_kv_cache::resize` does. Shrinking evicts as many blocks as do not fit, with
+  /// those that become useless, and moves others to free ones below; returns the moves. Errors: `in_use` when blocks in
+  /// use or retiring do not fit; `invalid_argument`; `out_of_memory` and those of the backend, after which evicted
+  /// blocks stay evicted.
+  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::resize(
+        state_, storage_, num_blocks,
+        [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
+        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
+          detail::groups::rename_blocks(state_, moves, names);
+        },
+        [&] { return backend_.synchronize(on); });
   }
 
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.

@@ -454,6 +454,9 @@ class basic_kv_cache {
     return detail::resize(
         state_, storage_, num_blocks,
         [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.view(), moves, on); },
+        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
+          detail::apply_moves(state_, moves, names);
+        },
         [&] { return backend_.synchronize(on); });
   }
 

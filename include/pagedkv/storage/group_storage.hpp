@@ -32,6 +32,9 @@ template <memory_layout Layout>
 }
 
 /// Owns the memory of every block of a pool that several groups share. Not initialised. Moving keeps the address.
+///
+/// There are addresses for the capacity of the configuration. With a `resizable_allocator`, memory is behind those of
+/// the first blocks only, rounded up to whole granules. Other allocators provide memory for the capacity at once.
 template <element Element, strided_layout Layout, allocator Allocator>
 class group_storage {
  public:
@@ -50,37 +53,52 @@ class group_storage {
       return plan.error();
     }
     auto size = checked_size{};
-    const auto bytes = size.multiply(plan->block_bytes, config.num_blocks);
+    auto granule = std::int64_t{1};
+    if constexpr (resizable) {
+      granule = static_cast<std::int64_t>(memory.granule());
+    }
+    const auto bytes = size.round_up(size.multiply(plan->block_bytes, config.capacity()), granule);
     if (size.overflowed()) {
-      return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", config.num_blocks};
+      return error{error_code::size_overflow, "bytes of block storage for the capacity", config.capacity()};
     }
     auto views = views_type{};
     for (std::size_t i = 0; i < config.groups.size(); ++i) {
       if (const auto& group = config.groups[i]; group.holds_tokens()) {
         auto view = plan_view<Layout>(group, plan->groups[i], size_of_element<Element>, plan->block_bytes,
-                                      config.num_blocks);
+                                      config.capacity());
         if (!view) {
           return view.error();
         }
         views[i] = *view;
       }
     }
-    auto* const base = memory.allocate(static_cast<std::size_t>(bytes), block_alignment);
+    auto* base = static_cast<std::byte*>(nullptr);
+    if constexpr (resizable) {
+      base = memory.reserve(static_cast<std::size_t>(bytes), block_alignment);
+    } else {
+      base = memory.allocate(static_cast<std::size_t>(bytes), block_alignment);
+    }
     if (base == nullptr) {
       return error{error_code::out_of_memory, "bytes of block storage", bytes};
     }
-    return group_storage{std::move(memory), config.num_blocks, *plan, views, base};
+    auto made = group_storage{std::move(memory), config.capacity(), *plan, views, base, granule};
+    if (const auto mapped = made.resize(config.num_blocks); !mapped) {
+      return mapped.error();
+    }
+    return made;
   }
 
   group_storage(group_storage&& other) noexcept
       : memory_(std::move(other.memory_)),
         plan_(other.plan_),
         views_(other.views_),
-        blocks_(std::exchange(other.blocks_, block_storage_view{})) {}
+        blocks_(std::exchange(other.blocks_, block_storage_view{})),
+        granule_(other.granule_),
+        num_blocks_(other.num_blocks_) {}
   group_storage& operator=(group_storage&&) = delete;
   ~group_storage() {
     if (blocks_.base != nullptr) {
-      memory_.deallocate(blocks_.base, static_cast<std::size_t>(bytes()));
+      memory_.deallocate(blocks_.base, static_cast<std::size_t>(region_bytes(blocks_.num_blocks)));
     }
   }
 
@@ -89,7 +107,27 @@ class group_storage {
   [[nodiscard]] const block_storage_view& view(std::size_t group) const noexcept { return views_[group]; }
   /// Whole blocks, as one layer each: to copy and to move them.
   [[nodiscard]] const block_storage_view& blocks() const noexcept { return blocks_; }
-  [[nodiscard]] std::int64_t bytes() const noexcept { return blocks_.block_stride * blocks_.num_blocks; }
+  /// Bytes that the first blocks take, the rest of the last granule included.
+  [[nodiscard]] std::int64_t bytes_for(std::int32_t num_blocks) const noexcept {
+    return region_bytes(resizable ? num_blocks : blocks_.num_blocks);
+  }
+  [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_for(num_blocks_); }
+
+  /// Provides memory for so many blocks, at most the capacity, as `block_storage::resize` does.
+  [[nodiscard]] result<void> resize(std::int32_t num_blocks) noexcept {
+    if constexpr (resizable) {
+      const auto before = region_bytes(num_blocks_);
+      const auto after = region_bytes(num_blocks);
+      if (after > before && !memory_.map(blocks_.base + before, static_cast<std::size_t>(after - before))) {
+        return error{error_code::out_of_memory, "bytes of block storage", after - before};
+      }
+      if (after < before) {
+        memory_.unmap(blocks_.base + after, static_cast<std::size_t>(before - after));
+      }
+    }
+    num_blocks_ = num_blocks;
+    return {};
+  }
 
   /// One part of a state in the block that holds it. `part` counts within the block.
   [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept {
@@ -99,24 +137,31 @@ class group_storage {
 
  private:
   using views_type = std::array<block_storage_view, group_list::max_size>;
+  static constexpr bool resizable = resizable_allocator<Allocator>;
 
-  group_storage(Allocator memory, std::int32_t num_blocks, const memory_plan& plan, const views_type& views,
-                std::byte* base) noexcept
-      : memory_(std::move(memory)), plan_(plan), views_(views) {
+  group_storage(Allocator memory, std::int32_t capacity, const memory_plan& plan, const views_type& views,
+                std::byte* base, std::int64_t granule) noexcept
+      : memory_(std::move(memory)), plan_(plan), views_(views), granule_(granule) {
     blocks_.base = base;
     blocks_.block_stride = plan.block_bytes;
-    blocks_.layer_stride = plan.block_bytes * num_blocks;
-    blocks_.num_blocks = num_blocks;
+    blocks_.layer_stride = plan.block_bytes * capacity;
+    blocks_.num_blocks = capacity;
     blocks_.num_layers = 1;
     for (auto& view : views_) {
       view.base = base;
     }
   }
 
+  [[nodiscard]] std::int64_t region_bytes(std::int32_t num_blocks) const noexcept {
+    return (num_blocks * blocks_.block_stride + granule_ - 1) / granule_ * granule_;
+  }
+
   [[no_unique_address]] Allocator memory_;
   memory_plan plan_;
   views_type views_;
   block_storage_view blocks_;
+  std::int64_t granule_ = 1;
+  std::int32_t num_blocks_ = 0;
 };
 
 }  // namespace pagedkv

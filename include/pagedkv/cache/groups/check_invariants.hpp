@@ -40,7 +40,7 @@ class invariant_check {
   }
 
  private:
-  [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.config.num_blocks); }
+  [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.pool.size()); }
 
   void expect(bool holds, const char* sentence, std::int64_t which) {
     if (!holds) {
@@ -85,6 +85,10 @@ class invariant_check {
     const auto name = static_cast<std::int64_t>(node);
     const auto above = state_.nodes.parent(node);
     expect(above == no_node ? depth == 0 : state_.nodes.depth(above) + 1 == depth, "a node's depth is wrong", name);
+    const bool is_withdrawn = state_.nodes.is_withdrawn(node);
+    expect(above == no_node || !state_.nodes.is_withdrawn(above) || is_withdrawn, "a node continues an invalidated one",
+           name);
+    expect(!is_withdrawn || num_attached == 0, "an invalidated node has blocks", name);
     auto num = std::uint32_t{0};
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       for (auto block = state_.nodes.attached(node, g); block != no_block;) {
@@ -107,7 +111,8 @@ class invariant_check {
     const auto name = static_cast<std::int64_t>(block);
     expect(seen.count() == references_[to_index(block)],
            "a reference count differs from the block-table entries and pins", name);
-    expect(!seen.claimed() && seen.leases() == 0, "a block is left claimed or leased", name);
+    expect(seen.leases() == 0 && (!seen.claimed() || seen.count() != 0), "a block is left claimed or leased", name);
+    expect(!seen.claimed() || attached_[to_index(block)] == 0, "an invalidated block can still be found", name);
     expect(times_free_[to_index(block)] == (seen.word() == 0 ? 1U : 0U),
            "a free block is not in the free list once, or another is there", name);
     expect(state_.nodes.is_attached(block) == (attached_[to_index(block)] != 0),

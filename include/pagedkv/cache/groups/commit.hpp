@@ -58,13 +58,14 @@ template <class State>
   return next;
 }
 
-/// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there.
+/// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there. Not those that were
+/// invalidated.
 template <class State>
 void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
       const auto block = s.tables[g][state.nodes.depth(node) / state.nodes_in_block(g)];
-      if (block != no_block) {
+      if (block != no_block && !state.pool.state(block).claimed()) {
         state.nodes.attach(node, g, block);
         state.pool.publish(block);
       }
@@ -76,16 +77,24 @@ void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept
 template <class State>
 void attach_blocks_again(State& state, const group_sequence& s) noexcept {
   if (s.options.publish) {
-    for (auto node = s.tail.node; node != no_node; node = state.nodes.parent(node)) {
+    auto last = s.tail.node;
+    while (last != no_node && state.nodes.is_withdrawn(last)) {
+      last = state.nodes.parent(last);
+    }
+    for (auto node = last; node != no_node; node = state.nodes.parent(node)) {
       attach_blocks(state, s, node);
     }
-    state.announce_up_to(s.tail.node, s.options.salt);
+    state.announce_up_to(last, s.options.salt);
   }
 }
 
-/// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any.
+/// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any. Nothing
+/// that continues what was invalidated.
 template <class State>
 void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+  if (s.tail.node != no_node && state.nodes.is_withdrawn(s.tail.node)) {
+    return;
+  }
   const auto size = static_cast<std::size_t>(state.granularity());
   const auto wanted = static_cast<std::size_t>(num_tokens) / size;
   auto num_done = std::size_t{0};
@@ -142,7 +151,7 @@ template <class State, class Copy>
 template <class State>
 void attach_copied_state(State& state, const group_sequence& s, std::size_t g, std::vector<block_id>& copied,
                          node_id node) noexcept {
-  if (node != no_node && state.nodes.attached(node, g) == no_block) {
+  if (node != no_node && !state.nodes.is_withdrawn(node) && state.nodes.attached(node, g) == no_block) {
     state.nodes.attach_state(node, g, copied);
     std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
   }

@@ -24,6 +24,8 @@ namespace pagedkv {
 /// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
 /// nodes of these are attached to.
 ///
+/// A *withdrawn* node is not found any more, nor what continues it. It stays for its holders, without blocks.
+///
 /// A node is *announced* from the time when hits can come as far as it until none can, because the node or one before
 /// it has lost a block of a group that every hit needs.
 template <locking Locking, block_hash Hash>
@@ -101,6 +103,7 @@ class group_nodes {
   }
   [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
 
+  [[nodiscard]] bool is_withdrawn(node_id node) const noexcept { return index_.withdrawn(node); }
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return at(node).is_announced; }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
   void announce(node_id node) noexcept { at(node).is_announced = true; }
@@ -219,6 +222,40 @@ class group_nodes {
     prune(last);
   }
 
+  /// Withdraws a node and those that continue it, and, where these had the only block of a place that every hit needs
+  /// (`is_whole(group)`), those before it in this place. Calls `lost(block)` on blocks that hold no other nodes,
+  /// `retracted` as `detach` does.
+  template <class IsWhole, class Lost, class Retracted>
+  void withdraw(node_id top, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
+    auto next = top;
+    while (next != no_node) {
+      top = next;
+      for_each_below(top, [&](node_id node) { withdraw_one(node, lost, retracted); });
+      next = lost_above(top, is_whole);
+    }
+    hold(top);
+    prune_below(top);
+    let_go(top);
+  }
+  /// Withdraws every chain with this salt. Linear in the nodes.
+  template <class IsWhole, class Lost, class Retracted>
+  void withdraw_chains(salt tag, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const auto node = to_node(i);
+      if (is_needed(node) && !is_withdrawn(node) && index_.begins_chain(node, tag)) {
+        withdraw(node, is_whole, lost, retracted);
+      }
+    }
+  }
+  /// The first node in an attached block, or the one of a state.
+  [[nodiscard]] node_id first_in(block_id block) const noexcept {
+    auto first = deepest(block);
+    if (nodes_per_block_[group_of(block)] != 0) {
+      for_each_node(block, [&](node_id node) { first = node; });
+    }
+    return first;
+  }
+
   /// Renames blocks after a compaction. Linear in nodes and blocks.
   template <class NewId>
   void rename_blocks(std::span<const block_pair> moves, NewId&& new_id) noexcept {
@@ -285,6 +322,63 @@ class group_nodes {
   void clear_slot(node_id id, std::size_t group) noexcept {
     slot_of(id, group) = no_block;
     --at(id).num_attached;
+  }
+
+  template <class Lost, class Retracted>
+  void withdraw_one(node_id node, Lost& lost, Retracted& retracted) noexcept {
+    if (!index_.withdraw(node)) {
+      return;
+    }
+    if (at(node).is_announced) {
+      at(node).is_announced = false;
+      retracted(node);
+    }
+    for (std::size_t group = 0; group < num_groups_; ++group) {
+      detach_from(node, group, lost);
+    }
+  }
+
+  /// The node before this one if hits reach it no more because this one has lost its blocks.
+  template <class IsWhole>
+  [[nodiscard]] node_id lost_above(node_id node, IsWhole& is_whole) const noexcept {
+    const auto above = parent(node);
+    if (above == no_node || !is_announced(above)) {
+      return no_node;
+    }
+    for (std::size_t group = 0; group < num_groups_; ++group) {
+      if (is_whole(group) && !holds_place(above, group)) {
+        return above;
+      }
+    }
+    return no_node;
+  }
+
+  /// Takes a node's block of a group, if it has one, from it; of several nodes, from the first one on. Calls
+  /// `lost(block)` when the block holds no nodes any more, or on all blocks of the state.
+  template <class Lost>
+  void detach_from(node_id node, std::size_t group, Lost& lost) noexcept {
+    const auto block = attached(node, group);
+    if (block == no_block) {
+      return;
+    }
+    clear_slot(node, group);
+    if (nodes_per_block_[group] == 0) {
+      for (auto part = block; part != no_block;) {
+        const auto next = next_of_state(part);
+        of(part) = {};
+        lost(part);
+        part = next;
+      }
+    } else if (--of(block).num_nodes == 0) {
+      of(block) = {};
+      lost(block);
+    } else if (of(block).deepest == node) {
+      auto last = parent(node);
+      while (attached(last, group) != block) {
+        last = parent(last);
+      }
+      of(block).deepest = last;
+    }
   }
 
   /// Calls `visit(node)` on the nodes that a block of tokens is attached to, the deepest first.
@@ -357,24 +451,49 @@ class group_nodes {
     }
   }
 
+  [[nodiscard]] bool is_needed(node_id id) const noexcept {
+    return at(id).num_attached != 0 || at(id).holders != 0 || at(id).first_child != no_node;
+  }
+
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
   void prune(node_id id) noexcept {
-    while (id != no_node && at(id).num_attached == 0 && at(id).holders == 0 && at(id).first_child == no_node) {
+    while (id != no_node && !is_needed(id)) {
       const auto above = parent(id);
-      const auto here = at(id);
-      if (here.next != no_node) {
-        at(here.next).previous = here.previous;
-      }
-      if (here.previous != no_node) {
-        at(here.previous).next = here.next;
-      } else if (above != no_node) {
-        at(above).first_child = here.next;
-      }
-      index_.detach(id);
-      index_.erase(id);
-      vacant_.push_back(id);
+      remove(id);
       id = above;
     }
+  }
+  /// Removes what nothing needs of a tree, those that continue a node before the node.
+  void prune_below(node_id top) noexcept {
+    for (auto id = first_leaf(top); id != top;) {
+      const auto next = at(id).next != no_node ? first_leaf(at(id).next) : parent(id);
+      if (!is_needed(id)) {
+        remove(id);
+      }
+      id = next;
+    }
+  }
+  [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
+    while (at(id).first_child != no_node) {
+      id = at(id).first_child;
+    }
+    return id;
+  }
+
+  void remove(node_id id) noexcept {
+    const auto above = parent(id);
+    const auto here = at(id);
+    if (here.next != no_node) {
+      at(here.next).previous = here.previous;
+    }
+    if (here.previous != no_node) {
+      at(here.previous).next = here.next;
+    } else if (above != no_node) {
+      at(above).first_child = here.next;
+    }
+    index_.detach(id);
+    index_.erase(id);
+    vacant_.push_back(id);
   }
 
   std::size_t num_groups_;

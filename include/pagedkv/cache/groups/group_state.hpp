@@ -117,23 +117,19 @@ class group_state {
   group_state(const cache_config& valid, const memory_plan& planned, Events stream)
       : config(valid),
         plan(planned),
-        pool(config.num_blocks),
-        nodes(static_cast<std::int32_t>(num_nodes(valid, planned)), config.num_blocks, config.block_size,
+        pool(config.num_blocks, config.capacity()),
+        nodes(static_cast<std::int32_t>(num_nodes(valid, planned)), config.capacity(), config.block_size,
               config.hash_seed != 0 ? config.hash_seed : detail::random_seed(), nodes_per_block(valid, planned)),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {
-    useless_.reserve(static_cast<std::size_t>(config.num_blocks));
+    useless_.reserve(static_cast<std::size_t>(config.capacity()));
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, with two groups of states, and for a pool that may grow; `size_overflow` when the pool holds more runs of
-  /// tokens than an int32 numbers.
+  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32
+  /// numbers.
   [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
-    if (config.max_blocks != 0 && config.max_blocks != config.num_blocks) {
-      return error{error_code::invalid_argument, "cache_config.max_blocks of a cache with groups", config.max_blocks,
-                   config.num_blocks};
-    }
     const auto num = num_nodes(config, plan);
     if (num == 0) {
       return error{error_code::invalid_argument, "number of groups that attend to all tokens", 0, 1};
@@ -355,6 +351,23 @@ class group_state {
     }
   }
 
+  /// Frees blocks that `withdraw(is_whole, lost, retracted)` takes from nodes as soon as no sequence or pin holds them; returns
+  /// how many it takes.
+  template <class Withdraw>
+  std::int64_t invalidate(Withdraw&& withdraw) noexcept {
+    auto num = std::int64_t{0};
+    const auto lost = [&](block_id block) {
+      ++num;
+      if (pool.reference_published(block)) {
+        useless_.push_back(block);
+      }
+    };
+    withdraw([&](std::size_t g) { return is_whole(g); }, lost, [&](node_id node) { report_eviction(node); });
+    free_useless(0, [](block_id) {});
+    detail::count<&cache_statistics::invalidations>(counts, num);
+    return num;
+  }
+
   cache_config config;
   memory_plan plan;
   block_pool<Locking, Eviction, any_free_block> pool;
@@ -364,6 +377,7 @@ class group_state {
   counters<cache_statistics, Locking> counts;
   std::int64_t peak_in_use = 0;
   typename Locking::template atomic<std::int64_t> now{0};
+  typename Locking::template atomic<bool> resizing{false};
   [[no_unique_address]] Events events;
 
  private:
@@ -418,7 +432,7 @@ class group_state {
     for (std::size_t g = 0; g < config.groups.size(); ++g) {
       const auto kind = config.groups[g].kind;
       if (kind == group_kind::full || kind == group_kind::latent) {
-        const auto num = std::int64_t{plan.groups[g].block_size / config.block_size} * config.num_blocks;
+        const auto num = std::int64_t{plan.groups[g].block_size / config.block_size} * config.capacity();
         least = least == 0 ? num : std::min(least, num);
       }
     }

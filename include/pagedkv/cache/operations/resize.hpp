@@ -53,8 +53,10 @@ void evict_to_fit(State& state, std::int64_t num_blocks) noexcept {
     if (num_evicted == 0) {
       break;
     }
-    count<&cache_statistics::evictions>(state.counts, num_evicted);
-    num_left -= num_evicted;
+    auto num_freed = num_evicted;
+    state.free_useless(0, [&](block_id) { ++num_freed; });
+    count<&cache_statistics::evictions>(state.counts, num_freed);
+    num_left -= num_freed;
   }
 }
 
@@ -68,14 +70,15 @@ template <class State>
     return error{error_code::in_use, "number of held blocks beyond the new size", std::max(num_held, std::int64_t{1}),
                  0};
   }
+  state.free_useless(0, [&](block_id) { ++num_evicted; });
   count<&cache_statistics::evictions>(state.counts, num_evicted);
   return {};
 }
 
 /// Moves the blocks from `num_blocks` on to free ones below, after it has evicted as many as do not fit.
-template <class State, class Move, class Wait>
+template <class State, class Move, class Rename, class Wait>
 [[nodiscard]] result<std::vector<block_pair>> shrink_alone(State& state, std::int32_t num_blocks, Move move,
-                                                           Wait wait) noexcept {
+                                                           Rename rename, Wait wait) noexcept {
   if (const auto staying = state.pool.size() - state.pool.num_available(); staying > num_blocks) {
     return error{error_code::in_use, "number of blocks that the pool has to keep", staying, num_blocks};
   }
@@ -95,7 +98,7 @@ template <class State, class Move, class Wait>
     return idle.error();
   }
   if (!moves->empty()) {
-    apply_moves(state, *moves, *names);
+    rename(*moves, *names);
   }
   const auto cut = cut_tail(state, num_blocks);
   assert(cut && "alone, and after the moves, every block beyond the new size is free or evictable");
@@ -120,11 +123,11 @@ template <class State, class Wait>
   return std::vector<block_pair>{};
 }
 
-/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them, `wait()`
-/// waits for the device's work on blocks whose memory goes.
-template <class State, class Storage, class Move, class Wait>
+/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them,
+/// `rename(moves, names)` follows them, `wait()` waits for the device's work on blocks whose memory goes.
+template <class State, class Storage, class Move, class Rename, class Wait>
 [[nodiscard]] result<std::vector<block_pair>> resize(State& state, Storage& storage, std::int32_t num_blocks, Move move,
-                                                     Wait wait) noexcept {
+                                                     Rename rename, Wait wait) noexcept {
   if (num_blocks < 1 || num_blocks > state.config.capacity()) {
     return error{error_code::invalid_argument, "number of blocks", num_blocks,
                  num_blocks < 1 ? 1 : state.config.capacity()};
@@ -145,7 +148,7 @@ template <class State, class Storage, class Move, class Wait>
   };
   auto moves = [&] {
     if constexpr (runs_alone<typename State::locking_type>) {
-      return shrink_alone(state, num_blocks, move, wait_if_needed);
+      return shrink_alone(state, num_blocks, move, rename, wait_if_needed);
     } else {
       return shrink_among_others(state, num_blocks, wait_if_needed);
     }
