@@ -321,7 +321,7 @@ TEST_CASE("configurations that no cache with groups supports are refused", "[gro
   CHECK(refusal({full, group_config{.num_layers = 0}}) == "group_config.num_layers");
   auto c = group_cache<float32>{config_of({full})};
   CHECK_FALSE(c.create_sequence(counted(4), {.priority = 101}));
-  CHECK_FALSE(c.create_sequence(counted(4), {.answer = block_retention{}}));
+  CHECK_FALSE(c.create_sequence(counted(4), {.answer = block_retention{.priority = 101}}));
   const auto key = prefix_key{.position = 9};
   CHECK_FALSE(c.create_sequence(token_run{counted(4), {&key, 1}}));
   CHECK(c.statistics().num_sequences == 0);

@@ -1,6 +1,7 @@
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
 
 #include "group_engine.hpp"
 
@@ -148,4 +149,25 @@ TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte i
     CHECK(num_dry < 20);
   }
   CHECK(num_hit_tokens > 500);
+}
+
+TEST_CASE("blocks of a range stay longer in every group", "[group_cache]") {
+  auto e = engine<group_cache<float32, priority>>{config_of({full, window}, 60)};
+  const auto text_of = [](int i) { return counted(48, 1000 * i); };
+  auto important = sequence_options{.priority = 10};
+  important.ranges[0] = {0, 48, {90, 0}};
+  const auto first = e.create(text_of(0), important).value();
+  e.compute(first);
+  e.release(first);
+  for (auto i = 1; i < 30; ++i) {
+    const auto other = e.create(text_of(i)).value();
+    e.compute(other);
+    e.release(other);
+  }
+  REQUIRE(e.cache.statistics().evictions > 0);
+  CHECK(e.cache.find_prefix(text_of(0)).value() == 44);
+  CHECK(e.cache.find_prefix(text_of(1)).value() == 0);
+  const auto again = e.create(text_of(0)).value();
+  e.check(again);
+  CHECK(e.cache.check_invariants() == std::vector<std::string>{});
 }

@@ -341,3 +341,26 @@ TEST_CASE("hashes that the caller tells find what was published with them", "[gr
   CHECK(cache.find_prefix(text).value() == 0);
   CHECK(cache.check_invariants() == sound);
 }
+
+TEST_CASE("sequences of groups have full blocks in common that they share", "[group_cache]") {
+  auto e = engine<group_cache<float32>>{config_of({full, window, state})};
+  const auto first = e.create(counted(70), {}, {.every = 4}).value();
+  e.compute(first);
+  auto text = counted(50);
+  text.push_back(-1);
+  const auto second = e.create(text).value();
+  REQUIRE(e.sequences.at(second).computed == 48);
+  const auto third = e.fork(first).value();
+  const auto block_size = e.cache.plan().groups[0].block_size;
+  const auto common = [&](std::size_t group, const std::vector<sequence_id>& ids) {
+    return e.cache.common_prefix(group, ids).value();
+  };
+  CHECK(common(0, {}) == 0);
+  CHECK(common(0, {first}) == 70 / block_size);
+  CHECK(common(0, {first, third}) == 70 / block_size);
+  CHECK(common(0, {third, first, second}) == e.sequences.at(second).computed / block_size);
+  CHECK(common(1, {first, third}) == 0);  // the window has moved
+  CHECK(e.cache.common_prefix(2, std::vector{first}).error().code == error_code::invalid_argument);
+  e.release(third);
+  CHECK(e.cache.common_prefix(0, std::vector{first, third}).error().code == error_code::unknown_sequence);
+}

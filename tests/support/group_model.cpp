@@ -929,6 +929,10 @@ sequence_options group_model::draw_options(const operation& next) const {
   if (next.c % 7 == 0) {
     options.num_prompt_tokens = static_cast<std::int64_t>(next.c / 16 % 40);
   }
+  if (next.c / 1024 % 8 == 2) {
+    options.answer = block_retention{static_cast<std::uint8_t>(next.c / 8192 % 101), next.c % 3};
+    options.ranges[next.c % 4] = {next.c / 64 % 30, next.c / 64 % 30 + next.c / 512 % 30, {90, 5}};
+  }
   if (next.c / 65536 % 3 == 0) {
     options.first_chunk = static_cast<std::int64_t>(next.c / 262144 % 20);
   }

@@ -8,6 +8,7 @@
 #include <pagedkv/cache/groups/fork.hpp>
 #include <pagedkv/cache/groups/invalidate.hpp>
 #include <pagedkv/cache/groups/pin.hpp>
+#include <pagedkv/cache/groups/release.hpp>
 #include <pagedkv/cache/groups/rename_blocks.hpp>
 #include <pagedkv/cache/groups/statistics.hpp>
 #include <pagedkv/cache/groups/tables.hpp>
@@ -132,29 +133,12 @@ class basic_group_cache {
   }
 
   /// Starts a sequence with a prompt. Copies blocks that it shares in part, and a saved state, on `on`. Without cached
-  /// tokens, the sequence's state holds anything. Options with ranges are refused.
+  /// tokens, the sequence's state holds anything.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
                                                   const state_saving& saving = {}, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto* admitted = static_cast<const group_sequence*>(nullptr);
-    const auto made = detail::make_record(state_.sequences, "number of sequences", [&](group_sequence& s) {
-      admitted = &s;
-      return detail::groups::create_sequence(state_, s, prompt, options, saving, copier(on));
-    });
-    if (!made) {
-      return made.error();
-    }
-    const auto id = static_cast<sequence_id>(*made);
-    report_admission(id, *admitted, prompt.tokens);
-    auto result = admission{id, admitted->num_cached_tokens, admitted->num_tokens, 0, 0};
-    for (const auto& table : admitted->tables) {
-      for (const auto block : table.all()) {
-        ++result.num_blocks;
-        result.num_new_blocks += state_.pool.state(block).count() == 1 && !state_.pool.state(block).published();
-      }
-    }
-    return result;
+    return detail::groups::create_sequence(state_, prompt, options, saving, copier(on));
   }
 
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
@@ -212,17 +196,7 @@ class basic_group_cache {
   /// A second sequence on the same blocks, with a copy of the state. Everything must be committed.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](group_sequence& from) -> result<sequence_id> {
-      const auto made = detail::make_record(state_.sequences, "number of sequences", [&](group_sequence& to) {
-        return detail::groups::fork(state_, from, to, copier(on));
-      });
-      if (!made) {
-        return made.error();
-      }
-      const auto forked = static_cast<sequence_id>(*made);
-      detail::report<event_kind::forked>(state_.events, [&] { return cache_event{.sequence = forked, .source = id}; });
-      return forked;
-    });
+    return detail::groups::fork(state_, id, copier(on));
   }
 
   /// Keeps the first `num_tokens`. Errors: `invalid_argument` beyond the length, and where a window was released or,
@@ -235,15 +209,7 @@ class basic_group_cache {
 
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::end_record(state_.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
-      detail::report<event_kind::released>(
-          state_.events, [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
-      detail::groups::attach_blocks_again(state_, s);
-      detail::groups::attach_newest_state(state_, s);
-      state_.release_all(s.tables, state_.release_of(s, hint), state_.pool.fence_of(s.steps));
-      state_.let_go(s.tail);
-      s.pending.clear();
-    });
+    return detail::groups::release(state_, id, hint);
   }
 
   /// Keeps what a hit of these tokens needs from eviction until `unpin`.
@@ -400,6 +366,13 @@ class basic_group_cache {
     return detail::groups::num_skipped_tokens(state_, group, id);
   }
 
+  /// How many full blocks of a group all of these sequences have in common at their start, as
+  /// `basic_kv_cache::common_prefix` tells it: 0 behind a window that has released them.
+  [[nodiscard]] result<std::int64_t> common_prefix(std::size_t group, std::span<const sequence_id> ids) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::groups::common_prefix(state_, group, ids);
+  }
+
   /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of
   /// these sequences: their tables, and their lengths without the skipped tokens.
   template <class Batch>
@@ -539,24 +512,6 @@ class basic_group_cache {
   /// Copies whole blocks on a stream.
   [[nodiscard]] auto copier(stream on) noexcept {
     return [this, on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
-  }
-
-  void report_admission(sequence_id id, const group_sequence& s, std::span<const token> prompt) noexcept {
-    if (s.num_cached_tokens != 0) {
-      detail::report<event_kind::hit>(state_.events, [&] {
-        return cache_event{.hash = s.tail.hash,
-                           .salt = s.options.salt,
-                           .sequence = id,
-                           .num_tokens = s.num_cached_tokens,
-                           .num_blocks = static_cast<std::int64_t>(s.num_nodes)};
-      });
-    }
-    detail::report<event_kind::admitted>(state_.events, [&] {
-      return cache_event{.salt = s.options.salt,
-                         .sequence = id,
-                         .num_tokens = static_cast<std::int64_t>(prompt.size()),
-                         .num_blocks = s.usage().num_blocks};
-    });
   }
 
   [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;

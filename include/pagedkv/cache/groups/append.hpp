@@ -90,7 +90,7 @@ template <class State, class Copy>
       const auto place = state.place_of(g, s.num_tokens);
       const auto shared = s.tables[g][place];
       s.tables[g].replace(place, targets[g]);
-      state.release(shared, state.release_of(s), fence);
+      state.release(shared, state.releases_of(s)(g, place), fence);
       count<&cache_statistics::copies>(state.counts, 1);
       report<event_kind::copied>(state.events, [&] { return cache_event{.block = targets[g], .origin = shared}; });
     }

@@ -156,7 +156,7 @@ void attach_copied_state(State& state, const group_sequence& s, std::size_t g, s
     std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
   }
   for (auto i = copied.size(); i > 0; --i) {
-    state.release(copied[i - 1], state.release_of(s), state.pool.fence_of(step_set{}));
+    state.release(copied[i - 1], state.releases_of(s)(g, 0), state.pool.fence_of(step_set{}));
   }
   copied.clear();
 }
@@ -180,9 +180,10 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
   const auto fence = state.pool.fence_of(s.steps);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) && !state.is_whole(g)) {
-      auto how = state.release_of(s);
+      const auto how_at = state.releases_of(s);
       s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
                               [&](block_id block, std::size_t place) {
+                                auto how = how_at(g, place);
                                 how.depth = static_cast<std::uint32_t>(place);
                                 state.release(block, how, fence);
                               });

@@ -5,6 +5,8 @@
 #include <pagedkv/cache/operations/create_sequence.hpp>
 #include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -196,11 +198,8 @@ template <class State, class Copy>
 template <class Sequence>
 [[nodiscard]] result<void> check_prompt(const Sequence& empty, const token_run& prompt,
                                         const sequence_options& options) noexcept {
-  if (!is_valid(options)) {
+  if (!is_valid(options) || (has_ranges(options) && !has_valid_ranges(options))) {
     return invalid_option(options);
-  }
-  if (has_ranges(options)) {
-    return error{error_code::invalid_argument, "sequence_options.ranges or .answer in a cache with groups"};
   }
   return check_keys(prompt.keys, empty, static_cast<std::int64_t>(prompt.tokens.size()));
 }
@@ -248,6 +247,7 @@ template <class State, class Copy>
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
   s.branch = known > s.num_cached_tokens ? known : 0;
   s.steps = {};
+  s.has_ranges = has_ranges(options);
   s.reuses_slots = false;
   s.num_reserved = 0;
   s.options = options;
@@ -258,6 +258,50 @@ template <class State, class Copy>
   count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(s.num_nodes));
   count<&cache_statistics::hit_tokens>(state.counts, s.num_cached_tokens);
   return {};
+}
+
+template <class State>
+void report_admission(State& state, sequence_id id, const group_sequence& s, std::size_t num_prompt) noexcept {
+  if (s.num_cached_tokens != 0) {
+    report<event_kind::hit>(state.events, [&] {
+      return cache_event{.hash = s.tail.hash,
+                         .salt = s.options.salt,
+                         .sequence = id,
+                         .num_tokens = s.num_cached_tokens,
+                         .num_blocks = static_cast<std::int64_t>(s.num_nodes)};
+    });
+  }
+  report<event_kind::admitted>(state.events, [&] {
+    return cache_event{.salt = s.options.salt,
+                       .sequence = id,
+                       .num_tokens = static_cast<std::int64_t>(num_prompt),
+                       .num_blocks = s.usage().num_blocks};
+  });
+}
+
+/// The same for a new record.
+template <class State, class Copy>
+[[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
+                                                const state_saving& saving, Copy&& copy) noexcept {
+  auto* admitted = static_cast<const group_sequence*>(nullptr);
+  const auto made = make_record(state.sequences, "number of sequences", [&](group_sequence& s) {
+    admitted = &s;
+    return create_sequence(state, s, prompt, options, saving, copy);
+  });
+  if (!made) {
+    return made.error();
+  }
+  const auto id = static_cast<sequence_id>(*made);
+  report_admission(state, id, *admitted, prompt.tokens.size());
+  auto result = admission{id, admitted->num_cached_tokens, admitted->num_tokens, 0, 0};
+  for (const auto& table : admitted->tables) {
+    for (const auto block : table.all()) {
+      const auto seen = state.pool.state(block);
+      ++result.num_blocks;
+      result.num_new_blocks += seen.count() == 1 && !seen.published();
+    }
+  }
+  return result;
 }
 
 }  // namespace pagedkv::detail::groups

@@ -90,10 +90,26 @@ template <class State, class Copy>
   to.num_reserved = 0;
   // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
   to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
+  to.has_ranges = from.has_ranges;
   to.options = from.options;
   to.saving = from.saving;
   to.created = to.last_access = state.time();
   return {};
+}
+
+/// The same for a new record.
+template <class State, class Copy>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Copy&& copy) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& from) -> result<sequence_id> {
+    const auto made = make_record(state.sequences, "number of sequences",
+                                  [&](group_sequence& to) { return fork(state, from, to, copy); });
+    if (!made) {
+      return made.error();
+    }
+    const auto forked = static_cast<sequence_id>(*made);
+    report<event_kind::forked>(state.events, [&] { return cache_event{.sequence = forked, .source = id}; });
+    return forked;
+  });
 }
 
 }  // namespace pagedkv::detail::groups

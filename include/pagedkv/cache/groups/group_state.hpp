@@ -59,6 +59,7 @@ struct group_sequence {
   std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
   std::int64_t branch = 0;  // length at which the prompt left what is cached; 0: nowhere
   step_set steps;
+  bool has_ranges = false;    // in its options
   bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
   sequence_options options;
   state_saving saving;
@@ -254,22 +255,26 @@ class group_state {
     }
   }
 
-  /// The same for entries of all tables of a sequence or a pin. Blocks of groups that every hit needs go first into the
-  /// eviction order, the deepest ones first; their eviction takes the others along.
-  void release_all(group_tables& tables, const block_release& how, std::uint32_t fence) noexcept {
+  /// The same for entries of all tables of a sequence or a pin, `how_at(g, place)` each. Blocks of groups that every
+  /// hit needs go first into the eviction order, the deepest ones first; their eviction takes the others along.
+  template <class HowAt>
+  void release_all(group_tables& tables, HowAt&& how_at, std::uint32_t fence) noexcept {
     for (const bool whole : {true, false}) {
       for (std::size_t g = 0; g < num_groups(); ++g) {
         if (is_whole(g) == whole) {
-          release_from(tables[g], 0, how, fence);
+          release_from(tables[g], g, 0, how_at, fence);
           tables[g].clear();
         }
       }
     }
   }
   /// The same for the entries of one table from a place on, the last one first.
-  void release_from(const group_table& table, std::size_t place, block_release how, std::uint32_t fence) noexcept {
+  template <class HowAt>
+  void release_from(const group_table& table, std::size_t g, std::size_t place, HowAt&& how_at,
+                    std::uint32_t fence) noexcept {
     for (auto i = table.end(); i > place; --i) {
       if (table.is_held(i - 1)) {
+        auto how = how_at(g, i - 1);
         how.depth = static_cast<std::uint32_t>(i - 1);
         how.parent = i > 1 ? table[i - 2] : no_block;
         release(table[i - 1], how, fence);
@@ -287,6 +292,18 @@ class group_state {
     how.expected_return = hint.expected_return != 0 ? hint.expected_return : s.options.expected_return;
     how.retain_until = detail::retention_end(time(), s.options.retention);
     return how;
+  }
+  /// A function: the facts of the block at a place of a group, of a state those of its sequence's last token.
+  [[nodiscard]] auto releases_of(const group_sequence& s, const release_hint& hint = {}) const noexcept {
+    return [this, &s, common = release_of(s, hint)](std::size_t g, std::size_t place) noexcept {
+      auto how = common;
+      if (s.has_ranges) {
+        const auto last = static_cast<std::size_t>(std::max(s.num_computed_tokens, std::int64_t{1}) - 1);
+        const auto size = static_cast<std::size_t>(holds_tokens(g) ? block_size(g) : 1);
+        detail::apply_ranges(how, s, holds_tokens(g) ? place : last, size, time());
+      }
+      return how;
+    };
   }
 
   void hold(const node_link<node_id>& tail) noexcept {
@@ -351,8 +368,8 @@ class group_state {
     }
   }
 
-  /// Frees blocks that `withdraw(is_whole, lost, retracted)` takes from nodes as soon as no sequence or pin holds them; returns
-  /// how many it takes.
+  /// Frees blocks that `withdraw(is_whole, lost, retracted)` takes from nodes, as soon as no sequence or pin holds
+  /// them; returns how many it takes.
   template <class Withdraw>
   std::int64_t invalidate(Withdraw&& withdraw) noexcept {
     auto num = std::int64_t{0};

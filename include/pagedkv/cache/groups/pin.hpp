@@ -78,7 +78,8 @@ template <class State>
 template <class State>
 [[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](group_pin& pinned) {
-    state.release_all(pinned.tables, block_release{}, state.pool.fence_of({}));
+    const auto how_at = [](std::size_t, std::size_t) { return block_release{}; };
+    state.release_all(pinned.tables, how_at, state.pool.fence_of({}));
     state.let_go(pinned.tail);
   });
 }

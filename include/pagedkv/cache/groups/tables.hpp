@@ -71,6 +71,30 @@ template <class State>
   });
 }
 
+/// How many full blocks all sequences have in common at the start of their tables; 0 if one has released its first.
+template <class State>
+[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::size_t group,
+                                                 std::span<const sequence_id> ids) noexcept {
+  if (const auto checked = check_group(state, group, true); !checked) {
+    return checked.error();
+  }
+  auto first = std::span<const block_id>{};
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto compared = visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
+      const auto& table = s.tables[group];
+      const auto num_full = table.first() != 0 ? 0 : state.place_of(group, s.num_tokens);
+      const auto full = table.all().first(num_full);
+      const auto parted = i == 0 ? full.end() : std::ranges::mismatch(full, first).in1;
+      first = full.first(static_cast<std::size_t>(parted - full.begin()));
+      return {};
+    });
+    if (!compared) {
+      return compared.error();
+    }
+  }
+  return static_cast<std::int64_t>(first.size());
+}
+
 template <class State, class Batch>
 [[nodiscard]] result<void> update(const State& state, std::size_t group, Batch& batch,
                                   std::span<const sequence_id> ids) noexcept {

@@ -70,7 +70,7 @@ template <class State>
     }
     auto& table = s.tables[g];
     const auto end = std::max(state.places_for(g, num_tokens), table.first());
-    state.release_from(table, end, state.release_of(s), fence);
+    state.release_from(table, g, end, state.releases_of(s), fence);
     table.shrink(end);
     if (num_tokens % state.block_size(g) != 0) {
       s.reuses_slots = true;

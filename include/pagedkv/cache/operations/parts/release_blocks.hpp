@@ -47,8 +47,9 @@ namespace pagedkv::detail {
 }
 
 /// Gives the block at `index` the priority and the retention of the ranges that it has tokens of.
-inline void apply_ranges(block_release& how, const sequence& from, std::size_t index, std::size_t block_size,
-                         timestamp now) noexcept {
+template <class Sequence>
+void apply_ranges(block_release& how, const Sequence& from, std::size_t index, std::size_t block_size,
+                  timestamp now) noexcept {
   const auto start = static_cast<std::int64_t>(index * block_size);
   const auto end = start + static_cast<std::int64_t>(block_size);
   const auto longer = [](std::int64_t a, std::int64_t b) { return b != 0 && (a == 0 || a > b); };

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <pagedkv/cache/groups/commit.hpp>
+#include <pagedkv/cache/record_access.hpp>
+
+#include <cstdint>
+
+namespace pagedkv::detail::groups {
+
+/// Ends a sequence. Its computed blocks stay findable until their eviction, as does the newest state of its answer.
+template <class State>
+[[nodiscard]] result<void> release(State& state, sequence_id id, const release_hint& hint) noexcept {
+  return end_record(state.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
+    report<event_kind::released>(state.events,
+                                 [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
+    attach_blocks_again(state, s);
+    attach_newest_state(state, s);
+    state.release_all(s.tables, state.releases_of(s, hint), state.pool.fence_of(s.steps));
+    state.let_go(s.tail);
+    s.pending.clear();
+  });
+}
+
+}  // namespace pagedkv::detail::groups
