@@ -5,6 +5,7 @@
 #include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -98,6 +99,7 @@ class block_table {
 
  private:
   void cut(std::size_t size) noexcept {
+    assert(size <= blocks_.size() && "no more entries than there are");
     if (size > blocks_.size()) {
       __builtin_unreachable();  // otherwise g++ 12 warns of a `resize` that grows
     }
