@@ -282,6 +282,34 @@ TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no othe
   }
 }
 
+TEMPLATE_TEST_CASE("NaN and infinity reach all queries of a group, and one query its own head", "[attention]",
+                   nhd<float32>, hnd<float16>, nhd<bfloat16>, hnd<int8>) {
+  const auto bad = GENERATE(not_a_number, infinity);
+  for (const auto set : instruction_sets()) {
+    CAPTURE(bad, static_cast<int>(set));
+    auto random = std::mt19937{13};
+    auto shape = batch_shape{{128}};
+    shape.group_size = 8;
+    const auto finite = [&](const auto& attention, std::int64_t head) {
+      return std::isfinite(attention.output_at(0, head, 3));
+    };
+    auto in_value = attention_under_test<TestType>{shape, random};
+    auto poisoned = std::vector<float>(2 * 64, 0.5f);
+    const auto good = poisoned;
+    poisoned[3] = bad;  // of KV head 0
+    in_value.write(0, 90, good, poisoned);
+    REQUIRE(in_value.attend({}, {}, set));
+    auto in_query = attention_under_test<TestType>{shape, random};
+    in_query.queries()[5] = bad;  // of head 0
+    REQUIRE(in_query.attend({}, {}, set));
+    for (auto head = 0; head < 16; ++head) {
+      CAPTURE(head);
+      CHECK(finite(in_value, head) == (head >= 8));
+      CHECK(finite(in_query, head) == (head != 0));
+    }
+  }
+}
+
 TEST_CASE("a NaN in a query spoils its own head only", "[attention]") {
   auto random = std::mt19937{10};
   auto shape = batch_shape{{100}};

@@ -12,7 +12,8 @@
 
 namespace pagedkv::host {
 
-/// The instruction sets that host code is written for, the most portable first. `amx` is AVX-512 with the matrix unit.
+/// The instruction sets that host code is written for, the most portable first. `amx` is AVX-512 with the matrix unit,
+/// and may be used only after `obtain_matrix_unit` has returned true.
 enum class instruction_set : std::uint8_t { portable, avx2, avx512, amx };
 
 /// Whether the processor multiplies matrices of bfloat16 and int8, and the system lets this process do so. The first

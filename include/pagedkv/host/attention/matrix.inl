@@ -1,6 +1,6 @@
 // Attention of a few rows over one tile of tokens with the processor's matrix unit (AMX); see vectors.inl. Queries and
 // weights are split into two numbers of bfloat16, or two of int8, so that products keep 15 bits or more of them.
-// Infinite keys and values give NaN.
+// Infinite keys and values may give NaN.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
@@ -14,6 +14,11 @@ inline constexpr bool fits_matrices = lanes >= 16 && (std::same_as<Element, bflo
 /// With fewer rows, other instructions are as fast.
 template <class Element>
 inline constexpr auto rows_for_matrices = std::same_as<Element, int8> ? 3 : 7;
+
+/// Products of longer keys could overflow the integers of their sums.
+template <class Element>
+inline constexpr auto most_dim_for_matrices =
+    std::same_as<Element, int8> ? 1024 : std::numeric_limits<std::int32_t>::max();
 
 /// Numbers of queries and keys that a row of a matrix register holds.
 template <class Element>
@@ -127,9 +132,6 @@ PAGEDKV_INLINE std::int64_t steps_of_queries(std::int32_t dim) {
   return Rows * dim / 2;
 }
 
-/// Of one step, for numbers up to `largest`.
-PAGEDKV_INLINE float size_of_step(float largest) { return largest > 0 ? largest / most_steps : 1.0f; }
-
 PAGEDKV_INLINE split_bytes split_into_bytes(floats numbers, float steps) {
   const auto integers = 0x1.8p23f;  // neighbouring numbers there are 1 apart, so adding it rounds
   const auto whole = reinterpret_cast<ints>(numbers * steps + integers) - __builtin_bit_cast(std::int32_t, integers);
@@ -138,7 +140,15 @@ PAGEDKV_INLINE split_bytes split_into_bytes(floats numbers, float steps) {
           _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(whole - (high << 7)))};
 }
 
-PAGEDKV_INLINE float largest_of(floats v) { return largest_of_run<lanes>(v)[0]; }
+/// The size of a step for numbers up to the largest of `largest`. `zeros`: the sum of each of them minus itself. NaN if
+/// one of the numbers is not finite, because integers cannot say so.
+PAGEDKV_INLINE float size_of_step(floats largest, floats zeros) {
+  if (_mm512_cmp_ps_mask(reinterpret_cast<__m512>(zeros), reinterpret_cast<__m512>(zeros), _CMP_UNORD_Q) != 0) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const auto most = largest_of_run<lanes>(largest)[0];
+  return most > 0 ? most / most_steps : 1.0f;
+}
 
 /// Writes the words of a vector to a column of a matrix whose lines have `Columns` words.
 template <int Columns, class Vector>
@@ -162,11 +172,13 @@ PAGEDKV_NOINLINE void lay_out_queries(const row_set& set, std::int32_t dim) {
     const auto* const query = set.queries + r * set.stride;
     if constexpr (std::same_as<Element, int8>) {
       auto largest = floats{};
+      auto zeros = floats{};
       for (auto d = 0; d < dim; d += lanes) {
         const auto numbers = read_floats(query + d);
         largest = larger(largest, larger(numbers, -numbers));
+        zeros += numbers - numbers;
       }
-      steps[r] = size_of_step(largest_of(largest));
+      steps[r] = size_of_step(largest, zeros);
       for (auto d = 0; d < dim; d += lanes) {
         const auto parts = split_into_bytes(read_floats(query + d), 1 / steps[r]);
         write_column<columns>(matrices + d / 4 * columns + r, parts.high);
@@ -379,7 +391,13 @@ PAGEDKV_INLINE void lay_out_weights(const float* weights, std::byte* matrices, f
     auto* const high = matrices + r * matrix_row;
     auto* const low = high + Rows * matrix_row;
     if constexpr (std::same_as<Element, int8>) {
-      steps[r] = size_of_step(largest_of(larger(larger(own[0][r], own[1][r]), larger(own[2][r], own[3][r]))));
+      auto largest = floats{};
+      auto zeros = floats{};
+      PAGEDKV_UNROLL for (auto i = 0; i < vectors; ++i) {
+        largest = larger(largest, own[i][r]);
+        zeros += own[i][r] - own[i][r];
+      }
+      steps[r] = size_of_step(largest, zeros);
       __m128i parts[2][4];
       PAGEDKV_UNROLL for (auto i = 0; i < vectors; ++i) {
         const auto split = split_into_bytes(own[i][r], 1 / steps[r]);

@@ -195,8 +195,8 @@ class worker {
   [[nodiscard]] PAGEDKV_INLINE bool multiplies_matrices() const {
     constexpr auto multiple = matrix_row / size_of<Element>;
     return call_.has_matrix_unit && reads_directly() && num_rows_ >= rows_for_matrices<Element> &&
-           num_rows_ < rows_to_decode_for && call_.view.head_dim % multiple == 0 &&
-           call_.view.dim_of_values() % multiple == 0;
+           num_rows_ < rows_to_decode_for && call_.view.head_dim <= most_dim_for_matrices<Element> &&
+           call_.view.head_dim % multiple == 0 && call_.view.dim_of_values() % multiple == 0;
   }
 
   /// Whether tiles are not decoded first.
