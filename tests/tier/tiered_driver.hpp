@@ -247,6 +247,10 @@ void run_randomly(Cache& cache, std::uint32_t seed, int num_operations, const He
         steps.erase(steps.begin());
       }
     } else {
+      if (random() % 2 == 0) {
+        cache.invalidate_prefix(random_prompt(random, 7), salt{random() % 2});
+        driver.check_invariants();
+      }
       cache.run_transfers();
       if (steps.empty()) {
         REQUIRE(cache.compact());

@@ -190,7 +190,10 @@ class record_catalog {
     num_stale_writes_ -= at(node).withdrawn ? 1 : 0;
     let_go(node);
   }
-  [[nodiscard]] bool is_owed(node_id node) const noexcept { return at(node).owed && !at(node).writing; }
+  [[nodiscard]] bool is_owed(node_id node) const noexcept {
+    const auto& here = at(node);
+    return here.owed && !here.writing && !here.withdrawn;
+  }
   void settle(node_id node) noexcept {
     num_owed_ -= at(node).owed ? 1 : 0;
     at(node).owed = false;
@@ -303,11 +306,13 @@ class record_catalog {
     auto num_holders = std::size_t{0};
     auto num_read = std::size_t{0};
     auto num_owed = std::int64_t{0};
+    auto num_stale_writes = std::int64_t{0};
     for_each_alive([&](node_id node) {
       const auto& here = at(node);
       num_holders += here.holders;
       num_read += here.loading;
       num_owed += here.owed;
+      num_stale_writes += here.withdrawn && here.writing;
       if (const auto place = directory_.place(node, host); place >= 0) {
         ++num_records;
         require(places_.owner(place) == node, "tiers: the owner of a place is another node");
@@ -325,6 +330,7 @@ class record_catalog {
     require(places_.num_taken() == num_records + static_cast<std::int64_t>(num_loading),
             "tiers: a place of host memory is lost");
     require(num_owed == num_owed_, "tiers: writes that are owed do not add up");
+    require(num_stale_writes == num_stale_writes_, "tiers: writes of invalidated records do not add up");
     require(num_read == num_loading, "tiers: loads under way do not add up");
     require(num_holders == num_held, "tiers: a node is held without a reason");
     slower_.for_each([&](std::size_t number, auto& tier) {
