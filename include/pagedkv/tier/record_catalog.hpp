@@ -272,8 +272,8 @@ class record_catalog {
     });
   }
 
-  /// The fastest tier with a node's record; one without places for a node that is asked for unheard, unless it may still
-  /// have contents that are to be erased. 0 for none.
+  /// The fastest tier with a node's record; one without places for a node that is asked for unheard, unless it may
+  /// still have contents that are to be erased. 0 for none.
   [[nodiscard]] std::size_t source_of(node_id node) noexcept {
     auto found = std::size_t{0};
     slower_.for_each([&](std::size_t number, auto&) {
@@ -290,7 +290,9 @@ class record_catalog {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return directory_.metadata_bytes() + places_.metadata_bytes();
+    auto bytes = directory_.metadata_bytes() + places_.metadata_bytes();
+    slower_.for_each([&](std::size_t, const auto& tier) { bytes += tier.places.metadata_bytes(); });
+    return bytes;
   }
 
   /// Calls `broken(sentence)` for each broken invariant. `num_held`: nodes that are held, each once for each holder;

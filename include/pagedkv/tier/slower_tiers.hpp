@@ -85,16 +85,17 @@ class slower_tiers {
     return answer;
   }
   template <class Visit>
-  void for_each(Visit&& visit) noexcept {
+  void for_each(Visit&& visit) const noexcept {
     std::apply(
-        [&](auto&... tier) {
+        [&](const auto&... tier) {
           [[maybe_unused]] auto number = std::size_t{0};
           (visit(++number, *tier), ...);
         },
         tiers_);
   }
 
-  /// Waits for the batches under way; nothing is executed any more.
+  /// Waits for the batches under way, and erases what is to be erased up to each tier's first failure. Drops other
+  /// transfers.
   void stop() noexcept {
     for_each([](std::size_t, auto& tier) { tier.queue.stop(); });
   }
