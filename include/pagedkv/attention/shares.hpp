@@ -52,8 +52,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the last.
-/// That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
+/// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
+/// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
 inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                   std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   const auto task_overhead = attention_task_overhead(shape);

@@ -74,8 +74,8 @@ class prefix_index {
   }
 
   /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
-  /// `find`, but it tries the second part's result first, which is a node. (Where the second part finds none, so does the
-  /// look-up, unless another thread has published one meanwhile.)
+  /// `find`, but it tries the second part's result first, which is not `none`. Where the second part finds none, the
+  /// look-up finds none either, unless another thread publishes one meanwhile.
   void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] Node prefetch_node(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](Node node) {

@@ -24,8 +24,8 @@ enum class transfer_outcome : std::uint8_t {
 };
 
 /// A place for K/V behind the device, in records: see `record_format`. The caller's transfer thread calls `write`,
-/// `read` and `erase`, one at a time; each executes a batch as deep as the tier can and returns when every transfer has an outcome,
-/// within a time that the tier bounds. A tier need not notice damage: the reader verifies every record.
+/// `read` and `erase`, one at a time; each executes a batch as deep as the tier can and returns when every transfer has
+/// an outcome, within a time that the tier bounds. A tier need not notice damage: the reader verifies every record.
 ///
 /// | requirement                  | meaning                                                                  |
 /// |------------------------------|--------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ enum class transfer_outcome : std::uint8_t {
 /// | `t.write(batch, outcomes)`   | stores records; an outcome each, of `done` only when it is durable enough |
 /// |                              | to be read back by this process                                          |
 /// | `t.read(batch, outcomes)`    | fetches records into `bytes`                                             |
-/// | `t.erase(batch, outcomes)`   | removes records, or damages them beyond recognition, now and for every    |
+/// | `t.erase(batch, outcomes)`   | removes records, or damages them beyond recognition, now and for every   |
 /// |                              | process later; `done` also where there was none                          |
 ///
 /// A tier whose records lie in numbered places, of which the caller decides the use, says their number by

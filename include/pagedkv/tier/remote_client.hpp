@@ -16,10 +16,10 @@ struct remote_value {
   std::span<std::byte> bytes;  // to read: exactly as many as were written
 };
 
-/// A client of a store that other processes share. One thread at a time calls `set_many`, `get_many` and
-/// `erase_many`; each sends a batch as one pipeline and returns when every value has an outcome, at the deadline at the latest. A value without an
-/// answer by then has failed. A store that is gone costs no wait: its values fail at once, and the client connects anew
-/// on its own.
+/// A client of a store that other processes share. One thread at a time calls `set_many`, `get_many` and `erase_many`;
+/// each sends a batch as one pipeline and returns when every value has an outcome, at the deadline at the latest. A
+/// value without an answer by then has failed. A store that is gone costs no wait: its values fail at once, and the
+/// client connects anew on its own.
 ///
 /// | requirement                                | meaning                                                             |
 /// |--------------------------------------------|---------------------------------------------------------------------|

@@ -473,7 +473,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Copies the first records of a load, which are in host memory, to the sequence's blocks, and commits them. Returns
   /// how many: all or none.
-  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t count, stream on) noexcept {
+  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t count,
+                                   stream on) noexcept {
     if (count == 0) {
       return 0;
     }

@@ -57,9 +57,9 @@ class transfer_signal {
   std::uint64_t count_ = 0;
 };
 
-/// Executes the transfers of one tier, erasures first, then reads, in batches: on a thread of its own, or in calls of `run`. It seals
-/// records before it writes them, and verifies what it reads. One caller's thread pushes and pops; it never waits for
-/// the tier.
+/// Executes the transfers of one tier in batches: a batch of erasures, if there are any, then one of reads, or else of
+/// writes. On a thread of its own, or in calls of `run`. It seals records before it writes them, and verifies what it
+/// reads. One caller's thread pushes and pops; it never waits for the tier.
 template <tier Tier>
 class transfer_queue {
  public:
@@ -80,8 +80,8 @@ class transfer_queue {
 
   ~transfer_queue() { stop(); }
 
-  /// Waits for the batch that is being executed, and erases what is to be erased, as far as the tier does it at once.
-  /// Drops the rest.
+  /// Waits for the batch that is being executed, and erases what is to be erased, up to the first failure. Drops other
+  /// transfers.
   void stop() noexcept {
     if (thread_.joinable()) {
       {
@@ -123,8 +123,8 @@ class transfer_queue {
     return true;
   }
 
-  /// Executes one batch on the caller's thread, and erases one; returns how many transfers and batches that were. Nothing
-  /// where the queue has a thread.
+  /// Executes a batch of erasures and one of transfers on the caller's thread. Returns the number of transfers, plus one
+  /// if all of these erasures succeeded. Does nothing where the queue has a thread.
   std::size_t run() noexcept {
     if (thread_.joinable()) {
       return 0;
@@ -134,8 +134,9 @@ class transfer_queue {
     return num_erased + execute_batch(lock);
   }
 
-  /// Has a record erased, in this place or by its key, ahead of all transfers, and again until that succeeds. Without
-  /// memory, it is not erased, and counts as being erased for good.
+  /// Has a record erased, in this place or by its key, and again until that succeeds. A tier without places then erases
+  /// what was written under the key meanwhile, too. Without memory, a record is not erased, and counts as being erased
+  /// for good.
   void erase(const record_key& key, std::int64_t place) noexcept {
     {
       const auto lock = std::lock_guard{mutex_};

@@ -11,14 +11,14 @@ namespace pagedkv {
 
 enum class wire_kind : std::uint8_t { stored, removed, cleared };
 
-/// How events are written: as tagged arrays, which vLLM wrote until June 2026 and every router of that time reads, or
-/// as maps with a "type", which it writes since.
 /// A low-rank adapter (LoRA), as an engine names it.
 struct wire_adapter {
   std::int64_t id = 0;
   std::string name;
 };
 
+/// How events are written: as tagged arrays, which vLLM wrote until June 2026 and every router of that time reads, or
+/// as maps with a "type", which it writes since.
 enum class wire_encoding : std::uint8_t { arrays, maps };
 
 /// One change of a worker's cache, as vLLM's KV events tell it.
