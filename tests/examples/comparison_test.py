@@ -61,8 +61,9 @@ class Figures(TemporaryFolder):
         for policy, (point,) in compared.items():
             with self.subTest(policy=policy):
                 replayed = replay("--eviction", policy, "--limit", 1000, "--blocks", 1500)
-                # These two see more than equality: the hashes themselves, or the number of tokens.
-                tolerance = 0.005 if policy in ("tiny_lfu", "hit_density") else 0
+                # These two see more than equality: the hashes themselves, by which the sketch confuses blocks, or the
+                # number of tokens. With other seeds, tiny_lfu hits .334 to .353 of the tokens here.
+                tolerance = {"tiny_lfu": 0.02, "hit_density": 0.005}.get(policy, 0)
                 self.assertAlmostEqual(point["hit_ratio"], replayed["hit_ratio"], delta=tolerance)
                 if not tolerance:
                     self.assertEqual(point["evictions"], replayed["evictions"])
