@@ -5,8 +5,6 @@
 #include <cstdint>
 
 #if defined(PAGEDKV_WIDE_VECTORS) && defined(__linux__)
-  #include <cpuid.h>
-  #include <sys/syscall.h>
   #include <unistd.h>
 #endif
 
@@ -22,12 +20,19 @@ enum class instruction_set : std::uint8_t { portable, avx2, avx512, amx };
 [[nodiscard]] inline bool obtain_matrix_unit() noexcept {
 #if defined(PAGEDKV_WIDE_VECTORS) && defined(__linux__)
   static const auto obtained = [] {
+    if (!__builtin_cpu_supports("avx512f")) {
+      return false;  // an older processor may not have leaf 7
+    }
     constexpr auto needed = 1U << 22 | 1U << 24 | 1U << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+    constexpr auto arch_prctl = 158;
     constexpr auto request_permission = 0x1023;
     constexpr auto matrix_registers = 18;
-    auto a = 0U, b = 0U, c = 0U, d = 0U;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & needed) == needed &&
-           syscall(SYS_arch_prctl, request_permission, matrix_registers) == 0;
+    auto leaf = 7U;
+    auto subleaf = 0U;
+    auto unused = 0U;
+    auto features = 0U;
+    asm("cpuid" : "+a"(leaf), "=b"(unused), "+c"(subleaf), "=d"(features));
+    return (features & needed) == needed && syscall(arch_prctl, request_permission, matrix_registers) == 0;
   }();
   return obtained;
 #else
