@@ -263,8 +263,8 @@ class record_catalog {
       }
     }
   }
-  /// Erases contents from tiers without places, which may have them unheard.
-  void erase_unheard(const record_key& key) noexcept {
+  /// Erases contents from tiers without places, which may have them although this cache does not know.
+  void erase_unknown(const record_key& key) noexcept {
     slower_.for_each([&](std::size_t, auto& tier) {
       if (!tier.has_places) {
         tier.queue.erase(key, 0);
@@ -272,7 +272,7 @@ class record_catalog {
     });
   }
 
-  /// The fastest tier with a node's record; one without places for a node that is asked for unheard, unless it may
+  /// The fastest tier with a node's record; one without places for a node that it is asked for on suspicion, unless it may
   /// still have contents that are to be erased. 0 for none.
   [[nodiscard]] std::size_t source_of(node_id node) noexcept {
     auto found = std::size_t{0};

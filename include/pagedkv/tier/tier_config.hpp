@@ -24,7 +24,7 @@ struct tier_config {
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
   std::int32_t known_records = 1 << 16;  // that the cache remembers of each tier without places
-  std::int32_t ask_ahead = 0;            // blocks that a tier without places is asked for unheard; see docs/tiers.md
+  std::int32_t ask_ahead = 0;            // blocks that a tier without places may have; see docs/tiers.md
   std::int32_t queue_records = 256;      // transfers in flight for each tier; more are lost writes and misses
   bool threads = true;                   // false: transfers run in `run_transfers` only
 };

@@ -215,7 +215,7 @@ class tier_store {
       auto key = root_key(tag);
       for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
         key = chained_key(key, run.block(i, block_size_));
-        catalog_.erase_unheard(key);
+        catalog_.erase_unknown(key);
       }
     }
   }
