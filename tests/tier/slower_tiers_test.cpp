@@ -537,3 +537,44 @@ TEST_CASE("random operations over faulty tiers bring back every token's own K/V"
       small_device(12), exclusive, {10}, {places_in(std::make_shared<fake_store>(wrong, seed), 15), {keys}}};
   run_randomly(cache, seed + 2, 250);
 }
+
+TEST_CASE("a later cache does not find what was invalidated while its place was promised to another", "[slower_tiers]") {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(), 1);
+  {
+    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    auto driver = tiered_driver{cache};
+    driver.serve(numbered(5));
+    cache.wait_idle();
+    REQUIRE(cache.tier(1).num_records == 1);
+    driver.serve(numbered(5, 100));
+    cache.poll();
+    REQUIRE(cache.tier(1).evictions == 1);
+    cache.invalidate_salt(salt{});
+  }
+  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  CHECK(cache.tier(1).adopted == 0);
+}
+
+TEST_CASE("records without their ancestors are erased, so that no later cache finds them", "[slower_tiers]") {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(), 4);
+  {
+    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    tiered_driver{cache}.serve(numbered(9));
+    cache.wait_idle();
+  }
+  REQUIRE(tier.store->records.size() == 2);
+  tier.store->records.begin()->second.bytes.get()[0] ^= std::byte{1};  // of the first block
+  {
+    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    REQUIRE(cache.tier(1).adopted == 0);
+    cache.invalidate_salt(salt{});
+    tiered_driver{cache}.serve(numbered(5));
+    cache.wait_idle();
+  }
+  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  CHECK(cache.tier(1).adopted == 1);
+}

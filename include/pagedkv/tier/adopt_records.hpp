@@ -70,23 +70,31 @@ template <class Directory>
   return directory.find_or_add(before, Directory::hash(before.hash, contents), contents, identity.salt);
 }
 
-/// Enters the records that tiers have from before into the catalog, as far as all their ancestors are there. Throws
-/// `std::bad_alloc`.
+/// Enters the records that tiers have from before into the catalog, as far as all their ancestors are there; has the
+/// others erased. Throws `std::bad_alloc`.
 template <class Catalog>
 void adopt_records(Catalog& catalog) {
   catalog.slower().for_each([&]<class Tier>(std::size_t number, Tier& tier) {
     if constexpr (persistent_tier<std::remove_cvref_t<decltype(tier.queue.tier())>>) {
       auto known = known_nodes{};
       auto adopted = std::vector<node_id>{};
-      for (const auto& record : find_records(tier)) {
+      auto orphans = std::vector<found_record>{};
+      for (auto& record : find_records(tier)) {
         const auto node = node_for(catalog.directory(), record, known);
         if (node != no_node && catalog.directory().place(node, number) < 0) {
           adopted.push_back(node);
           known[record.identity.key] = node;
           catalog.claim(node, number, record.place, tier);
+        } else {
+          tier.places.claim(record.place, to_node(0));
+          orphans.push_back(std::move(record));
         }
       }
       tier.places.end_claims();
+      for (const auto& orphan : orphans) {  // an invalidation would not know of them, and a later cache might adopt them
+        tier.places.retire(orphan.place);
+        tier.queue.erase(orphan.identity.key, orphan.place);
+      }
       for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
         catalog.rank_in(adopted[i - 1], number, tier);
       }

@@ -80,8 +80,8 @@ class transfer_queue {
 
   ~transfer_queue() { stop(); }
 
-  /// Waits for the batch that is being executed, and erases what is to be erased, up to the first failure. Drops other
-  /// transfers.
+  /// Waits for the batch that is being executed, and erases what is to be erased, as far as the tier does it at once.
+  /// Drops the rest; the places of dropped writes are erased, because nobody knows of the records there any more.
   void stop() noexcept {
     if (thread_.joinable()) {
       {
@@ -92,6 +92,14 @@ class transfer_queue {
       thread_.join();
     }
     auto lock = std::unique_lock{mutex_};
+    if constexpr (tier_with_places<Tier>) {
+      for (const auto& job : writes_) {
+        num_erasing_.fetch_add(1, std::memory_order_relaxed);
+        const auto add = [&] { return add_erasure({job.transfer.key, job.transfer.place}), true; };
+        static_cast<void>(detail::with_memory(add, false));
+      }
+      writes_.clear();
+    }
     while (!erasures_.empty() && execute_erasures(lock)) {
     }
   }
