@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <thread>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -577,4 +579,23 @@ TEST_CASE("records without their ancestors are erased, so that no later cache fi
   }
   auto cache = placed_cache{small_device(4), config, {4}, {tier}};
   CHECK(cache.tier(1).adopted == 1);
+}
+
+TEST_CASE("a later cache does not find what was invalidated while it was written", "[slower_tiers]") {
+  auto config = tier_config{};
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(), 4);
+  const auto num_stored = [&] {
+    const auto lock = std::lock_guard{tier.store->mutex};
+    return tier.store->records.size();
+  };
+  {
+    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    tiered_driver{cache}.serve(numbered(5));
+    while (num_stored() == 0) {
+      std::this_thread::yield();
+    }
+    cache.invalidate_salt(salt{});
+  }
+  CHECK(num_stored() == 0);
 }

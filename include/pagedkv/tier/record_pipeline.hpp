@@ -133,6 +133,8 @@ class record_pipeline {
       start_reads();
     }
   }
+  /// Takes what transfers have brought, where the tiers have stopped.
+  void end_executed() noexcept { take_completions(); }
   /// Executes waiting transfers on this thread, where there is none for them; returns how many.
   std::size_t run_transfers() noexcept {
     auto num_run = std::size_t{0};

@@ -45,8 +45,13 @@ class tier_store {
   }
   tier_store(const tier_store&) = delete;
   tier_store& operator=(const tier_store&) = delete;
-  /// Waits for batches under way; they use memory of all parts.
-  ~tier_store() { catalog_.slower().stop(); }
+  /// Waits for batches under way; they use memory of all parts. Records that were invalidated while they were written
+  /// are erased.
+  ~tier_store() {
+    catalog_.slower().stop();
+    pipeline_.end_executed();
+    catalog_.slower().stop();
+  }
 
   [[nodiscard]] pipeline_type& transfers() noexcept { return pipeline_; }
   [[nodiscard]] const pipeline_type& transfers() const noexcept { return pipeline_; }
