@@ -599,3 +599,39 @@ TEST_CASE("a later cache does not find what was invalidated while it was written
   }
   CHECK(num_stored() == 0);
 }
+
+TEST_CASE("a later cache does not find what was invalidated and a failed write left in place", "[slower_tiers]") {
+  const auto invalidated_first = GENERATE(false, true);
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(), 1);
+  {
+    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    auto driver = tiered_driver{cache};
+    driver.serve(numbered(5));
+    cache.wait_idle();
+    REQUIRE(cache.tier(1).num_records == 1);
+    tier.store->wrong = fault::full;
+    driver.serve(numbered(5, 100));
+    cache.poll();
+    if (invalidated_first) {
+      cache.invalidate_salt(salt{});
+    }
+    cache.wait_idle();
+    REQUIRE(cache.tier(1).lost_writes == 1);
+    tier.store->wrong = fault::none;
+    if (!invalidated_first) {
+      cache.invalidate_salt(salt{});
+    }
+    cache.run_transfers();
+    CHECK(cache.tier(1).num_erasing == 0);
+    const auto served_again = GENERATE(false, true);
+    if (served_again) {
+      driver.serve(numbered(5, 200));
+      cache.wait_idle();
+    }
+    CHECK(cache.tier(1).num_records == (served_again ? 1 : 0));
+  }
+  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  CHECK(tiered_driver{cache}.serve(numbered(5)) == 0);
+}

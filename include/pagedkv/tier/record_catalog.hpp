@@ -124,19 +124,17 @@ class record_catalog {
   }
   void forget_all() noexcept {
     for_each_alive([&](node_id node) { withdraw(node); });
-    forget_descendants();
+    end_invalidation();
   }
-  /// Forgets all that continues the nodes withdrawn since the last call. Linear in the nodes, if there are any.
-  void forget_descendants() noexcept {
-    if (withdrew_) {
-      withdrew_ = false;
-      directory_.withdraw_descendants();
-      num_stale_writes_ = 0;
-      for_each_alive([&](node_id node) {
-        num_stale_writes_ += at(node).withdrawn && at(node).writing ? 1 : 0;
-        tidy(node);
-      });
-    }
+  /// Forgets all that continues the nodes withdrawn since the last call, and erases records that places still hold
+  /// although they left the catalog. Linear in the nodes and places.
+  void end_invalidation() noexcept {
+    forget_descendants();
+    slower_.for_each([]<class Tier>(std::size_t, Tier& tier) {
+      if constexpr (Tier::has_places) {
+        tier.places.retire_unsure([&](std::int32_t place) { tier.queue.erase({}, place); });
+      }
+    });
   }
 
   // Host memory.
@@ -210,11 +208,22 @@ class record_catalog {
   [[nodiscard]] std::int32_t take_place(node_id node, std::size_t number, Tier& tier) noexcept {
     return tier.places.take(node, victim_of(number), eviction_from(number, tier));
   }
+  /// Takes back a place whose record was not written.
+  template <class Tier>
+  void give_back_place(std::int32_t place, Tier& tier) noexcept {
+    if (Tier::has_places && tier.places.stale(place)) {
+      tier.places.retire(place);
+      tier.queue.erase({}, place);
+    } else {
+      tier.places.give_back(place);
+    }
+  }
   template <class Tier>
   void enter(node_id node, std::size_t number, std::int32_t place, Tier& tier) noexcept {
     directory_.set_place(node, number, place);
     ++tier.counts.num_records;
     ++num_slower_records_;
+    tier.places.note_written(place);
     tier.places.rank(place, directory_.link(node).hash, at(node).depth);
   }
   /// A record from before, before any other use of the tier; `end_claims` follows the last call, and `rank_in`
@@ -259,7 +268,7 @@ class record_catalog {
   void take_erased([[maybe_unused]] Tier& tier) noexcept {
     for (auto place = std::int64_t{0}; tier.queue.try_pop_erased(place);) {
       if constexpr (Tier::has_places) {
-        tier.places.give_back(static_cast<std::int32_t>(place));
+        tier.places.give_back_erased(static_cast<std::int32_t>(place));
       }
     }
   }
@@ -347,6 +356,18 @@ class record_catalog {
 
  private:
   static constexpr auto max_forgotten = 16;  // for the room of one node
+
+  void forget_descendants() noexcept {
+    if (withdrew_) {
+      withdrew_ = false;
+      directory_.withdraw_descendants();
+      num_stale_writes_ = 0;
+      for_each_alive([&](node_id node) {
+        num_stale_writes_ += at(node).withdrawn && at(node).writing ? 1 : 0;
+        tidy(node);
+      });
+    }
+  }
 
   [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes, std::int32_t num_records,
                                               slower_tiers<Slower...>& slower) {
@@ -445,7 +466,7 @@ class record_catalog {
 
   bool exclusive_;
   bool asks_;
-  bool withdrew_ = false;  // since the last `forget_descendants`
+  bool withdrew_ = false;  // since the last `end_invalidation`
   record_places<Eviction> places_;
   tier_statistics counts_;
   std::int64_t num_slower_records_ = 0;

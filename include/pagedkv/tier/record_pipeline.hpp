@@ -271,7 +271,7 @@ class record_pipeline {
   template <class Tier>
   void lose_write(node_id node, std::int32_t to, Tier& tier) noexcept {
     if (to >= 0) {
-      tier.places.give_back(to);
+      catalog_.give_back_place(to, tier);
     }
     ++tier.counts.lost_writes;
     catalog_.owe(node);

@@ -53,7 +53,7 @@ class record_places {
       return false;
     }
     const auto before = at(place).owner;
-    at(place) = {};
+    at(place) = {.unsure = true};
     gone(before, place);
     free_.push_back(place);
     return true;
@@ -66,7 +66,7 @@ class record_places {
     std::erase_if(free_, [&](std::int32_t place) { return at(place).owner != no_node; });
   }
 
-  /// Ends the ownership of a place, which is free only when it is given back.
+  /// Ends the ownership of a place whose record is to be erased; it is free only when it is given back.
   void retire(std::int32_t place) noexcept {
     auto& there = at(place);
     if (there.tracked) {
@@ -76,8 +76,31 @@ class record_places {
   }
   void give_back(std::int32_t place) noexcept {
     retire(place);
+    at(place).unsure = true;
     free_.push_back(place);
   }
+  void give_back_erased(std::int32_t place) noexcept { free_.push_back(place); }
+
+  /// A record was written to a place, over all that was there.
+  void note_written(std::int32_t place) noexcept { at(place).unsure = at(place).stale = false; }
+
+  /// Retires the free places that may hold a record of an earlier owner, and calls `erase(place)` for each. Those that
+  /// are taken for a record not yet written are `stale` until it is. Linear in the places.
+  template <class Erase>
+  void retire_unsure(Erase&& erase) noexcept {
+    std::erase_if(free_, [&](std::int32_t place) {
+      const auto unsure = at(place).unsure;
+      if (unsure) {
+        at(place) = {};
+        erase(place);
+      }
+      return unsure;
+    });
+    for (auto& there : places_) {
+      there.stale = there.unsure;
+    }
+  }
+  [[nodiscard]] bool stale(std::int32_t place) const noexcept { return at(place).stale; }
 
   /// Puts a record into the order, as the newest.
   void rank(std::int32_t place, std::uint64_t hash, std::uint32_t depth) noexcept {
@@ -120,6 +143,8 @@ class record_places {
     node_id owner = no_node;
     bool ranked = false;
     bool tracked = false;  // by the policy, since it was ranked first
+    bool unsure = false;   // may hold a record that is no longer the owner's
+    bool stale = false;    // and that record is invalid
   };
 
   [[nodiscard]] static block_id to_id(std::int32_t place) noexcept { return block_id{place}; }

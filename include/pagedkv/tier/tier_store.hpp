@@ -199,7 +199,7 @@ class tier_store {
   void begin_invalidation() noexcept { invalidating_ = true; }
   void end_invalidation() noexcept {
     invalidating_ = false;
-    catalog_.forget_descendants();
+    catalog_.end_invalidation();
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     const auto& directory = catalog_.directory();
