@@ -91,7 +91,7 @@ void adopt_records(Catalog& catalog) {
         }
       }
       tier.places.end_claims();
-      for (const auto& orphan : orphans) {  // an invalidation would not know of them, and a later cache might adopt them
+      for (const auto& orphan : orphans) {  // no invalidation would know of them, and a later cache might adopt them
         tier.places.retire(orphan.place);
         tier.queue.erase(orphan.identity.key, orphan.place);
       }

@@ -281,8 +281,8 @@ class record_catalog {
     });
   }
 
-  /// The fastest tier with a node's record; one without places for a node that it is asked for on suspicion, unless it may
-  /// still have contents that are to be erased. 0 for none.
+  /// The fastest tier with a node's record; one without places for a node that it may have, unless it may still have
+  /// contents that are to be erased. 0 for none.
   [[nodiscard]] std::size_t source_of(node_id node) noexcept {
     auto found = std::size_t{0};
     slower_.for_each([&](std::size_t number, auto&) {

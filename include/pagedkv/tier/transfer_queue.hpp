@@ -131,8 +131,8 @@ class transfer_queue {
     return true;
   }
 
-  /// Executes a batch of erasures and one of transfers on the caller's thread. Returns the number of transfers, plus one
-  /// if all of these erasures succeeded. Does nothing where the queue has a thread.
+  /// Executes a batch of erasures and one of transfers on the caller's thread. Returns the number of transfers, plus
+  /// one if all of these erasures succeeded. Does nothing where the queue has a thread.
   std::size_t run() noexcept {
     if (thread_.joinable()) {
       return 0;
