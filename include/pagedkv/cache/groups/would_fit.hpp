@@ -11,13 +11,14 @@
 
 namespace pagedkv::detail::groups {
 
-/// Whether a prompt fits with a hit, of which creation takes so many tokens. May throw `std::bad_alloc`.
+/// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: `capacity_exhausted`, with the
+/// number of available blocks also where a prompt never fits. May throw `std::bad_alloc`.
 template <class State>
 [[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& used, std::int64_t num_tokens) {
   group_tables tables;
   const auto plan = admission_plan<const State>(state, tables, used, num_tokens);
   if (const auto available = plan.num_available(); plan.num_fresh() > available) {
-    return state.refusal(plan.num_fresh(), available);
+    return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
   }
   return prompt_fit{static_cast<std::int64_t>(used.num_nodes) * state.granularity(), plan.num_fresh()};
 }
@@ -40,11 +41,18 @@ template <class State>
   const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto forecast = [&]() -> result<prompt_fit> {
     const auto fit = fit_with(state, *found, chunks.length(found->num_nodes));
-    if (fit || found->num_nodes == 0) {
+    if (fit) {
       return fit;
     }
-    const auto without = fit_with(state, hit{}, chunks.length(0));
-    return without ? without : nearer(fit.error(), without.error(), state.pool.size());
+    auto reason = fit.error();
+    if (found->num_nodes != 0) {
+      const auto without = fit_with(state, hit{}, chunks.length(0));
+      if (without) {
+        return without;
+      }
+      reason = nearer(reason, without.error(), state.pool.size());
+    }
+    return state.refusal(reason.value, reason.limit);
   };
   return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
 }
