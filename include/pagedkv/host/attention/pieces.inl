@@ -322,6 +322,7 @@ class worker {
     constexpr auto most_sets = rows_to_decode_for / 4;
     row_set sets[most_sets];
     matrix_buffer buffers[fits_matrices<Element> ? most_sets : 1];
+    const auto buffer_of = [&](int set) -> matrix_buffer& { return buffers[fits_matrices<Element> ? set : 0]; };
     const auto num_sets = describe_sets(t, sets);
     const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
                              std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
@@ -343,14 +344,14 @@ class worker {
         t.later = strip_ahead(where, next, head, index + 1);
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
-          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffers[i], as_matrices);
+          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffer_of(i), as_matrices);
           t.next = t.later = {};
         }
       }
       for (auto i = 0; i < num_sets; ++i) {
         place(sets[i], head);
         if (as_matrices) {
-          weigh_matrices(sets[i], t, buffers[i], ahead);
+          weigh_matrices(sets[i], t, buffer_of(i), ahead);
         } else {
           weigh(sets[i], t);
         }
@@ -371,7 +372,7 @@ class worker {
       }
       for (auto i = 0; i < num_sets && as_matrices; ++i) {
         place(sets[i], head);
-        add_matrices(sets[i], t, buffers[i]);
+        add_matrices(sets[i], t, buffer_of(i));
       }
       fetch_next(ahead, 2 * tile_tokens);
     }
