@@ -1,5 +1,6 @@
 #include "../support/full_numbers.hpp"
 #include "../support/scheduled_policies.hpp"
+#include "../support/stopping_backend.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -32,6 +33,7 @@
 namespace {
 
 using namespace pagedkv;
+using test::stopping_backend;
 
 using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
 using sharded_cache = kv_cache<float32, sharded_mutex>;
@@ -522,28 +524,6 @@ TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[ca
   CHECK(wrong == 0);
   check_idle(cache);
 }
-
-/// Copies of blocks stop in the middle, inside an operation on a sequence, until they are let go.
-struct stopping_backend : host_backend {
-  struct gate {
-    std::atomic<bool> closed{false};
-    std::atomic<bool> reached{false};
-  };
-
-  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    if (stop != nullptr && stop->closed) {
-      stop->reached = true;
-      stop->reached.notify_all();
-      stop->closed.wait(true);
-    }
-    return host_backend::copy_blocks(view, pairs, on);
-  }
-
-  gate* stop = nullptr;
-};
-
-static_assert(backend_for<stopping_backend, float32>);
 
 using stopping_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep, stopping_backend>,
                                    kv_cache<float32, sharded_mutex, stopping_backend>>;

@@ -1,4 +1,5 @@
 #include "../support/full_numbers.hpp"
+#include "../support/stopping_backend.hpp"
 
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -26,26 +27,7 @@
 namespace {
 
 using namespace pagedkv;
-
-/// Copies of blocks stop in the middle, inside an operation on a sequence, until they are let go.
-struct stopping_backend : host_backend {
-  struct gate {
-    std::atomic<bool> closed{false};
-    std::atomic<bool> reached{false};
-  };
-
-  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    if (stop != nullptr && stop->closed) {
-      stop->reached = true;
-      stop->reached.notify_all();
-      stop->closed.wait(true);
-    }
-    return host_backend::copy_blocks(view, pairs, on);
-  }
-
-  gate* stop = nullptr;
-};
+using test::stopping_backend;
 
 using cache_type = group_cache<float32, rw_lock, stopping_backend>;
 
