@@ -92,8 +92,7 @@ void adopt_records(Catalog& catalog) {
       }
       tier.places.end_claims();
       for (const auto& orphan : orphans) {  // no invalidation would know of them, and a later cache might adopt them
-        tier.places.retire(orphan.place);
-        tier.queue.erase(orphan.identity.key, orphan.place);
+        catalog.erase_place(orphan.identity.key, orphan.place, tier);
       }
       for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
         catalog.rank_in(adopted[i - 1], number, tier);

@@ -212,8 +212,7 @@ class record_catalog {
   template <class Tier>
   void give_back_place(std::int32_t place, Tier& tier) noexcept {
     if (Tier::has_places && tier.places.stale(place)) {
-      tier.places.retire(place);
-      tier.queue.erase({}, place);
+      erase_place({}, place, tier);
     } else {
       tier.places.give_back(place);
     }
@@ -257,12 +256,17 @@ class record_catalog {
       return;
     }
     clear(node, number, tier);
+    erase_place(at(node).key, place, tier);
+  }
+  /// Has a place erased that no node has any more; it is free afterwards.
+  template <class Tier>
+  void erase_place(const record_key& key, std::int32_t place, Tier& tier) noexcept {
     if constexpr (Tier::has_places) {
       tier.places.retire(place);
     } else {
       tier.places.give_back(place);
     }
-    tier.queue.erase(at(node).key, place);
+    tier.queue.erase(key, place);
   }
   template <class Tier>
   void take_erased([[maybe_unused]] Tier& tier) noexcept {
