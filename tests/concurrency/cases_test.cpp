@@ -498,14 +498,15 @@ TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]"
 }
 
 TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[cases]", caches) {
-  auto cache = TestType{config_of(64, 2)};
+  // Two records: a reader that goes through more may meet one request in several of them, one after the other.
+  auto cache = TestType{config_of(64, 2, 2)};
   auto done = std::atomic{0};
   auto wrong = std::atomic{0};
   on_threads(3, [&](int thread) {
     if (thread == 2) {
       while (done < 2) {
         const auto statistics = cache.statistics();
-        wrong += statistics.num_tokens < 0 || statistics.num_tokens > 2 * 40;
+        wrong += statistics.num_tokens < 0 || statistics.num_tokens > 2 * 35;
         wrong += cache.memory().sequences <= 0;
       }
       return;
