@@ -1,8 +1,11 @@
 #include "../support/full_numbers.hpp"
+#include "../support/small_granules.hpp"
 #include "../support/stopping_backend.hpp"
 
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -15,10 +18,12 @@
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +32,7 @@
 namespace {
 
 using namespace pagedkv;
+using test::small_granules;
 using test::stopping_backend;
 
 using cache_type = group_cache<float32, rw_lock, stopping_backend>;
@@ -61,7 +67,8 @@ void on_threads(int num_threads, const std::function<void(int)>& body) {
   }
 }
 
-void check_idle(cache_type& cache) {
+template <class Cache>
+void check_idle(Cache& cache) {
   const auto statistics = cache.statistics();
   CHECK(statistics.blocks.in_use == 0);
   CHECK(statistics.blocks.retiring == 0);
@@ -79,7 +86,8 @@ std::int32_t blocks_for(const cache_config& config, std::int32_t num_tokens) {
   return count;
 }
 
-float key_at(cache_type& cache, std::size_t group, sequence_id id, std::int64_t position) {
+template <class Cache>
+float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t position) {
   auto at = std::array<slot, 1>{};
   auto key = 0.0F;
   auto value = 0.0F;
@@ -88,7 +96,8 @@ float key_at(cache_type& cache, std::size_t group, sequence_id id, std::int64_t 
   return key;
 }
 
-void write_key(cache_type& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
+template <class Cache>
+void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(group, id, position, at).value();
   cache.write(group, 0, at, {&key, 1, 1, 1}, {&key, 1, 1, 1}).value();
@@ -422,4 +431,198 @@ TEST_CASE("threads do everything at once to a cache with groups", "[cases][group
   check_idle(cache);
   CHECK(cache.reset_prefix_cache());
   CHECK(cache.statistics().blocks == block_counts{.free = 160});
+}
+
+namespace {
+
+using sized_cache = group_cache<float32, rw_lock, small_granules>;
+
+/// One thread's requests to a cache whose size another thread changes. Tokens of one text and salt have equal K/V and
+/// states everywhere, and others have others.
+class sized_requests {
+ public:
+  /// Blocks move only under `kernels`, alone.
+  sized_requests(sized_cache& cache, fair_shared_mutex& kernels, unsigned seed)
+      : cache_(cache), kernels_(kernels), random_(seed) {}
+
+  [[nodiscard]] int num_wrong() const { return num_wrong_; }
+  [[nodiscard]] int num_hits() const { return num_hits_; }
+
+  void serve_one() {
+    const auto text_number = below(4);
+    const auto tag = below(2);
+    number_ = static_cast<float>(1000 * text_number + 100 * tag);
+    const auto prompt = text(static_cast<std::size_t>(1 + below(20)), 1000 * text_number);
+    const auto made = cache_.create_sequence(prompt, {.salt = salt{static_cast<std::uint64_t>(tag)}});
+    if (!made) {
+      num_wrong_ += !is_full(made.error());
+      return;
+    }
+    id_ = made->id;
+    const auto used = std::array{id_};
+    const auto step = below(4) == 0 ? cache_.begin_step(used) : result<step_id>{error{}};
+    num_hits_ += made->num_cached_tokens != 0;
+    compare_hit(made->num_cached_tokens);
+    compute(made->num_cached_tokens, made->num_tokens);
+    extend(made->num_tokens, 1000 * text_number);
+    num_wrong_ += step && !cache_.retire_step(*step);
+    num_wrong_ += !cache_.release(id_);
+  }
+
+ private:
+  int below(unsigned end) { return static_cast<int>(random_() % end); }
+  [[nodiscard]] static bool is_full(const error& refused) {
+    return refused.code == error_code::capacity_exhausted || refused.code == error_code::never_fits;
+  }
+
+  void extend(std::int64_t length, token first) {
+    const auto added = below(6);
+    if (const auto appended = cache_.append(id_, text(static_cast<std::size_t>(added), first + token(length)))) {
+      compute(length, length + added);
+      length += added;
+    } else {
+      num_wrong_ += !is_full(appended.error());
+    }
+    compare(0, 0, length);
+    if (const auto forked = below(3) == 0 ? cache_.fork(id_) : result<sequence_id>{error{}}) {
+      num_wrong_ += !cache_.release(id_);
+      id_ = *forked;
+      compare(0, 0, length);
+      compare_state(length);
+    }
+  }
+
+  /// Writes K/V of these tokens and the state behind them, and commits them, with a state saved where one is wanted.
+  void compute(std::int64_t from, std::int64_t to) {
+    if (from == to) {
+      return;
+    }
+    {
+      const auto guard = shared_guard{kernels_};
+      for (auto i = from; i < to; ++i) {
+        write_key(cache_, 0, id_, i, key_of(i));
+        write_key(cache_, 1, id_, i, key_of(i));
+      }
+    }
+    for (const auto length : {std::min(to, cache_.next_saved_length(id_).value()), to}) {
+      {
+        const auto guard = shared_guard{kernels_};
+        const auto number = state_of(length);
+        std::memcpy(state_bytes(), &number, sizeof number);
+      }
+      num_wrong_ += !cache_.commit(id_, length);
+    }
+  }
+
+  void compare_hit(std::int64_t cached) {
+    compare(0, 0, cached);
+    compare(1, std::max(cached - window.window, std::int64_t{0}), cached);
+    if (cached != 0) {
+      compare_state(cached);
+    }
+  }
+  void compare(std::size_t group, std::int64_t from, std::int64_t to) {
+    const auto guard = shared_guard{kernels_};
+    for (auto i = from; i < to; ++i) {
+      num_wrong_ += key_at(cache_, group, id_, i) != key_of(i);
+    }
+  }
+  void compare_state(std::int64_t length) {
+    const auto guard = shared_guard{kernels_};
+    auto number = 0.0F;
+    std::memcpy(&number, state_bytes(), sizeof number);
+    num_wrong_ += number != state_of(length);
+  }
+
+  [[nodiscard]] float key_of(std::int64_t position) const { return number_ + static_cast<float>(position); }
+  [[nodiscard]] float state_of(std::int64_t length) const { return number_ + static_cast<float>(length) + 0.5F; }
+  [[nodiscard]] std::byte* state_bytes() {
+    auto blocks = std::array<block_id, 1>{};
+    cache_.block_table(2, id_, blocks).value();
+    return cache_.state_part(2, blocks.front(), 0);
+  }
+
+  sized_cache& cache_;
+  fair_shared_mutex& kernels_;
+  std::mt19937 random_;
+  sequence_id id_{};
+  float number_ = 0.0F;
+  int num_wrong_ = 0;
+  int num_hits_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("threads see the bytes of their tokens while others resize and invalidate", "[cases][group_cache]") {
+  constexpr auto num_workers = 3;
+  constexpr auto most_blocks = 160;
+  const auto rounds = testing::scaled(1'500, 50'000);
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto config = config_of({full, window, state}, 60);
+  config.max_blocks = most_blocks;
+  auto cache = sized_cache{config};
+  auto kernels = fair_shared_mutex{};
+  auto num_at_work = std::atomic{num_workers};
+  auto wrong = std::atomic{0};
+  auto num_hits = std::atomic{0};
+  auto num_changes = std::atomic{0};
+  auto num_invalidated = std::atomic<std::int64_t>{0};
+
+  const auto serve = [&](unsigned own_seed) {
+    auto requests = sized_requests{cache, kernels, own_seed};
+    for (auto round = 0; round < rounds; ++round) {
+      requests.serve_one();
+    }
+    wrong += requests.num_wrong();
+    num_hits += requests.num_hits();
+    --num_at_work;
+  };
+  const auto change_sizes = [&](std::mt19937 random) {
+    while (num_at_work > 0) {
+      const auto guard = exclusive_guard{kernels};
+      const auto num_blocks = 20 + static_cast<std::int32_t>(random() % (most_blocks - 19));
+      const auto changed = random() % 8 == 0 ? cache.compact() : cache.resize(num_blocks);
+      num_changes += changed.has_value();
+      wrong += !changed && changed.error().code != error_code::in_use;
+    }
+  };
+  const auto invalidate = [&](std::mt19937 random) {
+    while (num_at_work > 0) {
+      const auto tag = salt{random() % 2};
+      const auto blocks = std::array{block_id(random() % most_blocks), block_id(random() % most_blocks)};
+      switch (random() % 16) {
+        case 0: num_invalidated += cache.invalidate_salt(tag); break;
+        case 1:
+          num_invalidated += cache.invalidate_prefix(text(4, static_cast<token>(1000 * (random() % 4))), tag);
+          break;
+        case 2:
+          if (const auto num = cache.invalidate_blocks(blocks)) {  // unless one is outside the pool
+            num_invalidated += *num;
+          }
+          break;
+        default: std::this_thread::yield();
+      }
+    }
+  };
+  on_threads(num_workers + 2, [&](int thread) {
+    const auto own_seed = seed + static_cast<unsigned>(thread);
+    if (thread < num_workers) {
+      serve(own_seed);
+    } else if (thread == num_workers) {
+      change_sizes(std::mt19937{own_seed});
+    } else {
+      invalidate(std::mt19937{own_seed});
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(num_hits > 0);
+  CHECK(num_changes > 0);
+  CHECK(num_invalidated == cache.statistics().invalidations);
+  CHECK(num_invalidated > 0);
+  check_idle(cache);
+  CHECK(cache.resize(1));
+  CHECK(cache.resize(most_blocks));
+  CHECK(cache.reset_prefix_cache());
+  CHECK(cache.statistics().blocks == block_counts{.free = most_blocks});
 }
