@@ -6,22 +6,26 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace pagedkv {
 
-/// Follows a chain of published nodes as long as tokens and keys agree, for at most `max_blocks` full blocks. Calls
-/// `found(id)` on each, under a lease of `leases`, and returns their number. Hashes that the run has are not checked: a
-/// wrong one loses a hit.
-///
-/// Cost: for each node found, a hash of its tokens, a bucket of the table, and a comparison of its tokens and keys.
-/// Hashes do not depend on the nodes found, so they are computed ahead of the comparisons, and the cache lines that
-/// these will read are prefetched. After a miss, at most `look_ahead` tokens, or one block, were hashed in vain.
-///
-/// `found` gets each node under a lease, which it ends or turns into a reference. The search itself keeps no lease and
-/// locks nothing.
-template <class Index, class Leases, class Found>
-std::size_t match_chain(const Index& index, typename Index::link_type before, const token_run& run,
-                        std::size_t block_size, std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
+namespace detail {
+
+/// A run of nothing but tokens: the compiler then leaves out every question about keys and known hashes.
+struct plain_run {
+  std::span<const token> tokens;
+  static constexpr auto hashes = std::span<const std::uint64_t>{};
+
+  [[nodiscard]] block_contents block(std::size_t index, std::size_t block_size) const noexcept {
+    return tokens.subspan(index * block_size, block_size);
+  }
+};
+
+/// See `match_chain`.
+template <class Index, class Run, class Leases, class Found>
+std::size_t follow_chain(const Index& index, typename Index::link_type before, const Run& run, std::size_t block_size,
+                         std::size_t max_blocks, Leases& leases, Found& found) noexcept {
   constexpr auto max_group = std::size_t{16};
   constexpr auto look_ahead = std::size_t{1024};
   const auto group = std::clamp(look_ahead / block_size, std::size_t{1}, max_group);
@@ -52,6 +56,26 @@ std::size_t match_chain(const Index& index, typename Index::link_type before, co
     }
   }
   return max_blocks;
+}
+
+}  // namespace detail
+
+/// Follows a chain of published nodes as long as tokens and keys agree, for at most `max_blocks` full blocks. Calls
+/// `found(id)` on each, under a lease of `leases`, and returns their number. Hashes that the run has are not checked: a
+/// wrong one loses a hit.
+///
+/// Cost: for each node found, a hash of its tokens, a bucket of the table, and a comparison of its tokens and keys.
+/// Hashes do not depend on the nodes found, so they are computed ahead of the comparisons, and the cache lines that
+/// these will read are prefetched. After a miss, at most `look_ahead` tokens, or one block, were hashed in vain.
+///
+/// `found` gets each node under a lease, which it ends or turns into a reference. The search itself keeps no lease and
+/// locks nothing.
+template <class Index, class Leases, class Found>
+std::size_t match_chain(const Index& index, typename Index::link_type before, const token_run& run,
+                        std::size_t block_size, std::size_t max_blocks, Leases&& leases, Found&& found) noexcept {
+  return run.tokens_only()
+             ? detail::follow_chain(index, before, detail::plain_run{run.tokens}, block_size, max_blocks, leases, found)
+             : detail::follow_chain(index, before, run, block_size, max_blocks, leases, found);
 }
 
 }  // namespace pagedkv
