@@ -1,5 +1,8 @@
 // Blocks with neighbouring ids, where the free list prefers them.
 
+#include "../support/eager_runs.hpp"
+#include "../support/served_prompts.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
@@ -13,7 +16,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +23,7 @@
 namespace {
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 constexpr auto block_size = std::int32_t{2};
 
@@ -29,50 +32,7 @@ constexpr auto block_size = std::int32_t{2};
 }
 
 [[nodiscard]] std::vector<token> prompt_of(token first, std::size_t num_blocks) {
-  auto tokens = std::vector<token>(num_blocks * block_size);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-/// Computes a prompt and ends; returns the number of tokens that were cached.
-template <class Cache>
-std::int64_t serve(Cache& cache, const std::vector<token>& tokens, const sequence_options& options = {}) {
-  const auto made = cache.create_sequence(tokens, options).value();
-  REQUIRE(cache.commit(made.id, static_cast<std::int64_t>(tokens.size())));
-  REQUIRE(cache.release(made.id));
-  return made.num_cached_tokens;
-}
-
-/// Conversations that go on, in a pool that keeps a part of them.
-template <class Cache>
-[[nodiscard]] cache_statistics serve_conversations(Cache& cache, std::uint32_t seed) {
-  auto random = std::mt19937{seed};
-  auto talks = std::vector<std::vector<token>>(60);
-  auto next = token{1};
-  for (auto turn = 0; turn < 4000; ++turn) {
-    auto& talk = talks[random() % talks.size()];
-    if (talk.size() > 200 || random() % 8 == 0) {
-      talk.clear();
-    }
-    for (auto length = (6 + random() % 24) * block_size; length > 0; --length) {
-      talk.push_back(next++);
-    }
-    serve(cache, talk);
-    if (turn % 500 == 0) {
-      REQUIRE(cache.check_invariants() == std::vector<std::string>{});
-    }
-  }
-  return cache.statistics();
-}
-
-/// Evicts out of turn whatever completes a group, unless the policy forbids it.
-struct eager_runs : contiguous_runs {
-  static constexpr int most_ahead = 1000;
-  static constexpr int least_age = 0;
-};
-
-[[nodiscard]] double share(std::int64_t part, std::int64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(whole);
+  return counted_from(first, num_blocks * block_size);
 }
 
 }  // namespace
@@ -101,18 +61,10 @@ TEMPLATE_TEST_CASE("a churned pool hands out runs and loses few hits", "[runs]",
   CAPTURE(num_blocks);
   auto scattered = kv_cache<TestType>{config_with(num_blocks)};
   auto in_runs = kv_cache<TestType, contiguous_runs>{config_with(num_blocks)};
-  const auto without = serve_conversations(scattered, seed);
-  const auto with = serve_conversations(in_runs, seed);
+  const auto without = serve_conversations(scattered, seed, block_size);
+  const auto with = serve_conversations(in_runs, seed, block_size);
   REQUIRE(without.evictions > 10 * num_blocks);
-  const auto in_runs_without = share(without.blocks_in_runs, without.blocks_together);
-  const auto in_runs_with = share(with.blocks_in_runs, with.blocks_together);
-  CAPTURE(in_runs_without, in_runs_with);
-  CHECK(in_runs_with > 0.6);
-  CHECK(in_runs_with > 2 * in_runs_without);
-  const auto hits_without = share(without.hit_blocks, without.prompt_blocks);
-  const auto hits_with = share(with.hit_blocks, with.prompt_blocks);
-  CAPTURE(hits_without, hits_with);
-  CHECK(hits_with > hits_without - 0.05);
+  check_runs(with, without);
 }
 
 TEST_CASE("runs never evict more than a part of the pool beyond what an allocation needs", "[runs]") {
@@ -140,8 +92,8 @@ TEST_CASE("runs evict nothing under a policy that evicts nothing", "[runs]") {
 TEST_CASE("a policy that does not order by age decides alone", "[runs]") {
   auto scattered = kv_cache<sieve>{config_with(500)};
   auto in_runs = kv_cache<eager_runs, sieve>{config_with(500)};
-  const auto without = serve_conversations(scattered, 5);
-  const auto with = serve_conversations(in_runs, 5);
+  const auto without = serve_conversations(scattered, 5, block_size);
+  const auto with = serve_conversations(in_runs, 5, block_size);
   CHECK(with.hit_blocks == without.hit_blocks);
   CHECK(with.evictions == without.evictions);
 }

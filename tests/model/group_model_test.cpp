@@ -72,6 +72,8 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
           make_group_kind<rw_lock, hnd_block_major, fifo>(),
           make_group_kind<rw_lock, hnd_block_major, lfu>(),
           make_group_kind<rw_lock, hnd_block_major, slru>(),
+          make_group_kind_with_runs<single_thread, lru>(),
+          make_group_kind_with_runs<rw_lock, sieve>(),
           make_group_kind_without_eviction<single_thread>()};
 }
 

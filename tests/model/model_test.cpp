@@ -1,10 +1,9 @@
 #include "../support/cache_beside_arrays.hpp"
 #include "../support/cache_matrix.hpp"
 #include "../support/cache_model.hpp"
+#include "../support/eager_runs.hpp"
 #include "../support/full_numbers.hpp"
 #include "../support/small_granules.hpp"
-
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -114,12 +113,6 @@ template <class Locking, class Eviction>
   };
   return kind;
 }
-
-/// Makes runs in the small pools of the model test, too.
-struct eager_runs : contiguous_runs {
-  static constexpr int most_ahead = 700;
-  static constexpr int least_age = 0;
-};
 
 template <class Locking, class Eviction>
 [[nodiscard]] cache_kind make_kind_with_runs() {

@@ -117,7 +117,6 @@ REFUSED = (
     {
         "group_cache<sharded_mutex>": GROUPS,
         "group_cache<own_copies>": GROUPS_OWN_MEMORY,
-        "group_cache<contiguous_runs>": "takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out",
         "group_cache<transposed_layer_major>": GROUPS_STRIDED,
         "group_cache<hip::device_allocator>": HOST_ONLY,
         "basic_group_cache<default_policies, lru>": CANONICAL,

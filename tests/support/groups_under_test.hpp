@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../examples/support/chosen_eviction.hpp"
+#include "eager_runs.hpp"
 
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -216,6 +217,16 @@ template <class Locking, class Layout, class Eviction>
             using chosen = support::chosen_eviction<false>;
             using cache = group_cache<float32, Locking, chosen, Layout, failing_backend, followed_events>;
             chosen::factory = support::any_eviction_of<Eviction>::make;
+            return std::make_unique<adapted_groups<cache>>(config);
+          }};
+}
+
+/// A cache that makes runs.
+template <class Locking, class Eviction>
+[[nodiscard]] group_kind_under_test make_group_kind_with_runs() {
+  return {std::string(Locking::name) + " " + std::string(Eviction::name) + " " + std::string(contiguous_runs::name),
+          evicts<Eviction>, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
+            using cache = group_cache<float32, Locking, Eviction, eager_runs, failing_backend, followed_events>;
             return std::make_unique<adapted_groups<cache>>(config);
           }};
 }

@@ -1,8 +1,8 @@
+#include "../support/eager_runs.hpp"
 #include "tiered_driver.hpp"
 
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -26,12 +26,6 @@ struct counted_hits {
   void emit(const cache_event& event) noexcept { ++(event.kind == event_kind::hit ? *num_hits : *num_evictions); }
   int* num_hits = nullptr;
   int* num_evictions = nullptr;
-};
-
-/// Makes runs in small pools, too.
-struct eager_runs : contiguous_runs {
-  static constexpr int most_ahead = 700;
-  static constexpr int least_age = 0;
 };
 
 tier_config exclusive() {

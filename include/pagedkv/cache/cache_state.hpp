@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
@@ -75,7 +76,7 @@ struct cache_state {
       note_peak();
     }
     if (blocks.size() > 1) {
-      count_runs(blocks);
+      detail::count_runs(counts, blocks);
     }
     return {};
   }
@@ -128,6 +129,8 @@ struct cache_state {
     }
     void detach(block_id block) noexcept { state.index.detach(block); }
     void attach(block_id block) noexcept { state.index.attach(block); }
+    /// Losing one block makes no other useless.
+    [[nodiscard]] static std::int64_t free_useless() noexcept { return 0; }
     void erase(block_id block) noexcept {
       if (!state.index.withdrawn(block)) {
         state.report_eviction(block);
@@ -139,7 +142,6 @@ struct cache_state {
   /// The same, without events.
   [[nodiscard]] auto& silent_chains() noexcept { return index; }
 
-  /// Losing one block makes no other useless.
   template <class Freed>
   void free_useless(std::uint32_t, Freed&&) const noexcept {}
 
@@ -169,28 +171,6 @@ struct cache_state {
   [[no_unique_address]] Events events;
 
  private:
-  /// In the order of the block table, as transfers go through it.
-  void count_runs(std::span<const block_id> blocks) noexcept {
-    constexpr auto least_run = std::size_t{8};
-    auto num_runs = std::int64_t{0};
-    auto num_in_runs = std::size_t{0};
-    auto first = std::size_t{0};
-    const auto end_run = [&](std::size_t end) {
-      ++num_runs;
-      num_in_runs += end - first >= least_run ? end - first : 0;
-      first = end;
-    };
-    for (std::size_t i = 1; i < blocks.size(); ++i) {
-      if (to_index(blocks[i]) != to_index(blocks[i - 1]) + 1) {
-        end_run(i);
-      }
-    }
-    end_run(blocks.size());
-    detail::count<&cache_statistics::blocks_together>(counts, std::ssize(blocks));
-    detail::count<&cache_statistics::runs_together>(counts, num_runs);
-    detail::count<&cache_statistics::blocks_in_runs>(counts, static_cast<std::int64_t>(num_in_runs));
-  }
-
   void note_refusal(std::int64_t num_needed, std::int64_t num_available) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(

@@ -91,10 +91,6 @@ class basic_group_cache {
                 "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts "
                 "`nhd_layer_major`, `nhd_block_major`, `hnd_layer_major` and `hnd_block_major`");
 
-  static_assert(
-      !free_list_type::prefers_runs,
-      "a cache with groups takes blocks one by one, so that none are neighbours: leave `contiguous_runs` out");
-
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_group_cache(const cache_config& config, allocator_type memory = allocator_type{},
@@ -484,7 +480,7 @@ class basic_group_cache {
   using stored_layout =
       std::conditional_t<strided_layout<layout_type>, layout_type, typename Defaults::layout_type>;
   using storage_type = group_storage<element_type, stored_layout, allocator_type>;
-  using state_type = group_state<locking_type, eviction_type, hash_type, events_type>;
+  using state_type = group_state<locking_type, eviction_type, free_list_type, hash_type, events_type>;
 
   basic_group_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
       : storage_(std::move(storage)),

@@ -29,7 +29,8 @@ namespace pagedkv {
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
-/// `attach(id)`, `erase(id)`; for a free list that prefers runs, also `num_children(id)` and `parent(id)`.
+/// `attach(id)`, `erase(id)`; for a free list that prefers runs, also `num_children(id)`, `parent(id)` and
+/// `free_useless()`, which frees blocks that evictions have made useless, and returns their number.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList>
 class block_pool {
  public:
@@ -490,7 +491,7 @@ class block_pool {
     const auto evict = [&](block_id block) {
       chains.erase(block);
       set_free(block);
-      ++num_evicted;
+      num_evicted += 1 + chains.free_useless();
     };
     const auto num_free = [&] { return static_cast<std::size_t>(free_.size()); };
     while (num_free() < num_blocks) {

@@ -170,16 +170,22 @@ class group_nodes {
     return found;
   }
 
-  /// Whether nodes continue an attached block's, in another block.
-  [[nodiscard]] bool has_children(block_id block) const noexcept {
-    auto found = false;
+  /// How many nodes continue an attached block's in other blocks: 0, 1, or 2 for more.
+  [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
+    auto num = std::uint32_t{0};
     auto below = no_node;
     for_each_node(block, [&](node_id node) {
-      const auto& here = at(node);
-      found |= here.first_child != no_node && (here.first_child != below || at(here.first_child).next != no_node);
+      for (auto child = at(node).first_child; child != no_node && num < 2; child = at(child).next) {
+        num += child != below;
+      }
       below = node;
     });
-    return found;
+    return num;
+  }
+  /// The block of the same group that an attached block continues; `no_block` without one.
+  [[nodiscard]] block_id block_before(block_id block) const noexcept {
+    const auto before = is_attached(block) ? parent(first_in(block)) : no_node;
+    return before != no_node ? attached(before, group_of(block)) : no_block;
   }
 
   /// Detaches a block, or the whole state that it is a part of. Calls `useless(other)` on blocks that no hit can need

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_nodes.hpp>
+#include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/block_pair.hpp>
@@ -11,7 +12,7 @@
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
-#include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/sequence/group_table.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -107,7 +108,7 @@ struct group_pin {
 };
 
 /// Everything that a cache with groups knows about blocks, without their contents. One thread at a time changes it.
-template <locking Locking, eviction_policy Eviction, block_hash Hash, events Events>
+template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 class group_state {
  public:
   using locking_type = Locking;
@@ -193,12 +194,16 @@ class group_state {
   void allocate(std::span<block_id> blocks) noexcept {
     auto watched = chains();
     auto num_evicted = std::int64_t{0};
-    for (auto& block : blocks) {
-      [[maybe_unused]] const auto taken = pool.allocate({&block, 1}, watched, time(), num_evicted);
+    const auto at_once = FreeList::prefers_runs ? std::max(blocks.size(), std::size_t{1}) : 1;
+    for (std::size_t i = 0; i < blocks.size(); i += at_once) {
+      [[maybe_unused]] const auto taken = pool.allocate(blocks.subspan(i, at_once), watched, time(), num_evicted);
       assert(taken && "the caller has counted the available blocks");
-      free_useless(0, [&](block_id) { ++num_evicted; });
+      num_evicted += watched.free_useless();  // before the next victim is chosen
     }
     detail::count<&cache_statistics::evictions>(counts, num_evicted);
+    if (blocks.size() > 1) {
+      detail::count_runs(counts, blocks);
+    }
     note_peak();
   }
 
@@ -322,9 +327,17 @@ class group_state {
     group_state& state;
     bool reports = true;
 
-    [[nodiscard]] bool has_children(block_id block) const noexcept {
-      return state.nodes.is_attached(block) && state.is_whole(state.nodes.group_of(block)) &&
-             state.nodes.has_children(block);
+    [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
+    /// Of blocks that every hit needs; losing another one loses no block that continues it.
+    [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
+      const auto& nodes = state.nodes;
+      return nodes.is_attached(block) && state.is_whole(nodes.group_of(block)) ? nodes.num_children(block) : 0;
+    }
+    [[nodiscard]] block_id parent(block_id block) const noexcept { return state.nodes.block_before(block); }
+    [[nodiscard]] std::int64_t free_useless() const noexcept {
+      auto num_freed = std::int64_t{0};
+      state.free_useless(0, [&](block_id) { ++num_freed; });
+      return num_freed;
     }
     template <class Stays>
     [[nodiscard]] bool has_twin(block_id, Stays&&) const noexcept {
@@ -387,7 +400,7 @@ class group_state {
 
   cache_config config;
   memory_plan plan;
-  block_pool<Locking, Eviction, any_free_block> pool;
+  block_pool<Locking, Eviction, FreeList> pool;
   nodes_type nodes;
   record_map<group_sequence, Locking> sequences;
   record_map<group_pin, Locking> pins;
