@@ -3,9 +3,14 @@
 #include "target.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/storage/group_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+
+#include <optional>
+#include <vector>
 
 namespace piecewise_test {
 
@@ -67,28 +72,56 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Whether the layout takes the sizes.
+/// Where the layers of a cache lie, or those of one group in blocks that several share.
 template <class Element, class Layout>
-bool fits(const cache_config& config) {
-  return plan_storage<Layout>(config, size_of_element<Element>).has_value();
+struct laid_out {
+  cache_config config;  // of these layers
+  storage_plan plan;
+  std::int64_t block_bytes = 0;
+
+  [[nodiscard]] reference_storage<Element, Layout> reference(std::vector<std::byte>& bytes) const {
+    return {config, bytes.data(), block_bytes};
+  }
+};
+
+/// Nothing if the layout does not take the sizes.
+template <class Element, class Layout>
+std::optional<laid_out<Element, Layout>> lay_out(const cache_config& config) {
+  const auto planned = plan_storage<Layout>(config, size_of_element<Element>);
+  return planned ? std::optional{laid_out<Element, Layout>{config, *planned}} : std::nullopt;
 }
 
-/// Appends rows stored as `Rows`, compares every byte of the storage with a plain loop by the published formulas, and
-/// gathers the rows again.
-template <class Element, class Layout, class Rows, class Target>
-void append_and_gather(Target& target, const shape& each, slot_order order, std::mt19937& random) {
-  CAPTURE(each.block_size, each.num_kv_heads, each.head_dim, each.num_tokens, each.gap, static_cast<int>(order));
-  const auto config = make_config(each.block_size, each.num_blocks, 2, each.num_kv_heads, each.head_dim);
-  if (!fits<Element, Layout>(config)) {
-    return;
-  }
-  const auto slots = slots_in_runs(config, each.num_tokens, order, random);
+template <class Element, class Layout>
+laid_out<Element, Layout> lay_out_group(const cache_config& config, std::size_t g) {
+  const auto storage = group_storage<Element, Layout, host_allocator>::create(config).value();
+  const auto& group = config.groups[g];
+  const auto alone = make_config(storage.plan().groups[g].block_size, config.num_blocks, group.num_layers,
+                                 group.num_kv_heads, group.key_dim);
+  return {alone, {storage.view(g), storage.bytes()}, storage.plan().block_bytes};
+}
+
+/// Groups whose blocks hold different numbers of tokens, in pieces of every element.
+cache_config config_with_groups() {
+  auto config = make_config(16, 6, 1, 1, 1);
+  config.groups = {{.num_layers = 3, .num_kv_heads = 2, .key_dim = 80, .value_dim = 80},
+                   {.kind = group_kind::window, .num_layers = 2, .num_kv_heads = 1, .key_dim = 48, .value_dim = 48,
+                    .window = 100, .num_sinks = 4},
+                   {.kind = group_kind::state, .num_layers = 2, .state_bytes = 5000}};
+  return config;
+}
+
+/// Appends rows stored as `Rows` to the second layer, compares every byte of the storage with a plain loop by the
+/// published formulas, and gathers the rows again.
+template <class Rows, class Target, class Element, class Layout>
+void append_and_gather(Target& target, const laid_out<Element, Layout>& layers, const std::vector<slot>& slots,
+                       std::int64_t gap, std::mt19937& random) {
+  const auto& config = layers.config;
   const auto tokens = static_cast<std::int64_t>(slots.size());
-  auto keys = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, each.gap);
-  auto values = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, each.gap);
+  auto keys = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, gap);
+  auto values = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, gap);
   keys.fill(tokens, config.num_kv_heads, random, 3.0F);
   values.fill(tokens, config.num_kv_heads, random, 300.0F);
-  const auto planned = plan<Element, Layout>(config);
+  const auto& planned = layers.plan;
   auto expected = random_bytes(static_cast<std::size_t>(planned.bytes), random);
 
   const auto storage = target_array<std::byte, Target>(target, expected);
@@ -101,7 +134,7 @@ void append_and_gather(Target& target, const shape& each, slot_order order, std:
   REQUIRE(target.backend.template append<Element, Rows>(view, 1, all, keys.view(key_rows.data()),
                                                         values.view(value_rows.data()), target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
-  const auto reference = reference_storage<Element, Layout>{config, expected.data()};
+  const auto reference = layers.reference(expected);
   reference_append(reference, 1, slots, keys, values);
   REQUIRE(same_bits(storage.values(), expected));
 
@@ -116,6 +149,15 @@ void append_and_gather(Target& target, const shape& each, slot_order order, std:
   REQUIRE(same_bits(key_out.values(), keys.numbers));
   REQUIRE(same_bits(value_out.values(), values.numbers));
   REQUIRE(same_bits(storage.values(), expected));
+}
+
+template <class Element, class Layout, class Rows, class Target>
+void append_and_gather(Target& target, const shape& each, slot_order order, std::mt19937& random) {
+  CAPTURE(each.block_size, each.num_kv_heads, each.head_dim, each.num_tokens, each.gap, static_cast<int>(order));
+  const auto config = make_config(each.block_size, each.num_blocks, 2, each.num_kv_heads, each.head_dim);
+  if (const auto layers = lay_out<Element, Layout>(config)) {
+    append_and_gather<Rows>(target, *layers, slots_in_runs(config, each.num_tokens, order, random), each.gap, random);
+  }
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothing else is touched", "[piecewise]",
@@ -137,6 +179,15 @@ TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothi
   }
   append_and_gather<element, layout, float16>(target, {16, 4, 2, 80, 50, 0}, slot_order::runs, random);
   append_and_gather<element, layout, bfloat16>(target, {32, 3, 2, 144, 50, 8}, slot_order::runs, random);
+
+  const auto config = config_with_groups();
+  for (auto g = std::size_t{0}; g < 2; ++g) {
+    CAPTURE(g);
+    const auto layers = lay_out_group<element, layout>(config, g);
+    for (const auto order : {slot_order::random, slot_order::runs, slot_order::aligned}) {
+      append_and_gather<float32>(target, layers, slots_in_runs(layers.config, 70, order, random), 3, random);
+    }
+  }
 }
 
 /// Fills every row of the blocks that pairs name with random numbers.
@@ -185,28 +236,20 @@ void reference_convert(const reference_storage<To, ToLayout>& to, const referenc
 }
 
 template <class To, class ToLayout, class From, class FromLayout, class Target>
-void convert(Target& target, cache_config config, std::mt19937& random) {
-  CAPTURE(config.block_size, config.num_kv_heads, config.head_dim);
-  auto to_config = config;
-  to_config.num_blocks = 4;
-  if (!fits<From, FromLayout>(config) || !fits<To, ToLayout>(to_config)) {
-    return;
-  }
+void convert(Target& target, const laid_out<From, FromLayout>& from, const laid_out<To, ToLayout>& to,
+             std::mt19937& random) {
   const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
-  const auto from_plan = plan<From, FromLayout>(config);
-  const auto to_plan = plan<To, ToLayout>(to_config);
-  auto source = std::vector<std::byte>(static_cast<std::size_t>(from_plan.bytes));
-  auto expected = random_bytes(static_cast<std::size_t>(to_plan.bytes), random);
+  auto source = std::vector<std::byte>(static_cast<std::size_t>(from.plan.bytes));
+  auto expected = random_bytes(static_cast<std::size_t>(to.plan.bytes), random);
   const auto from_array = [&] {
-    fill_blocks(reference_storage<From, FromLayout>{config, source.data()}, pairs, random);
+    fill_blocks(from.reference(source), pairs, random);
     return target_array<std::byte, Target>(target, source);
   }();
   const auto to_array = target_array<std::byte, Target>(target, expected);
-  REQUIRE(hip::convert_blocks<To, From>(at(from_plan.view, from_array.data()), at(to_plan.view, to_array.data()), pairs,
+  REQUIRE(hip::convert_blocks<To, From>(at(from.plan.view, from_array.data()), at(to.plan.view, to_array.data()), pairs,
                                         target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
-  reference_convert(reference_storage<To, ToLayout>{to_config, expected.data()},
-                    reference_storage<From, FromLayout>{config, source.data()}, pairs);
+  reference_convert(to.reference(expected), from.reference(source), pairs);
   REQUIRE(same_bits(to_array.values(), expected));
   REQUIRE(same_bits(from_array.values(), source));
 }
@@ -214,8 +257,25 @@ void convert(Target& target, cache_config config, std::mt19937& random) {
 template <class To, class ToLayout, class From, class FromLayout>
 struct conversion {
   template <class Target>
-  static void run(Target& target, const cache_config& config, std::mt19937& random) {
-    convert<To, ToLayout, From, FromLayout>(target, config, random);
+  static void run(Target& target, cache_config config, std::mt19937& random) {
+    CAPTURE(config.block_size, config.num_kv_heads, config.head_dim);
+    const auto from = lay_out<From, FromLayout>(config);
+    config.num_blocks = 4;
+    if (const auto to = lay_out<To, ToLayout>(config); from && to) {
+      convert(target, *from, *to, random);
+    }
+  }
+
+  /// From each group to a cache of its own, and back.
+  template <class Target>
+  static void run_with_groups(Target& target, std::mt19937& random) {
+    for (auto g = std::size_t{0}; g < 2; ++g) {
+      CAPTURE(g);
+      const auto from = lay_out_group<From, FromLayout>(config_with_groups(), g);
+      convert(target, from, *lay_out<To, ToLayout>(from.config), random);
+      const auto to = lay_out_group<To, ToLayout>(config_with_groups(), g);
+      convert(target, *lay_out<From, FromLayout>(to.config), to, random);
+    }
   }
 };
 
@@ -239,34 +299,47 @@ TEMPLATE_TEST_CASE("Blocks are converted between layouts and elements", "[piecew
     TestType::run(on_64, config, random);
     TestType::run(on_32, config, random);
   }
+  TestType::run_with_groups(on_64, random);
+  TestType::run_with_groups(on_32, random);
 }
 
-TEMPLATE_TEST_CASE("Blocks of other engines' layouts are copied, moved and swapped whole", "[piecewise]",
-                   transposed_layer_major, shuffled_block_major) {
+/// Copies, moves and swaps blocks of a view without memory, in storage of so many bytes.
+void copy_move_and_swap(const block_storage_view& blocks, std::int64_t bytes, std::mt19937& random) {
   auto target = require_target<hip_target<0>>();
-  auto random = std::mt19937(21);
-  const auto layout = plan<int8, TestType>(make_config(16, 8, 2, 2, 48));
-  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
+  auto expected = random_bytes(static_cast<std::size_t>(bytes), random);
   const auto storage = target_array<std::byte, hip_target<0>>(target, expected);
-  const auto view = at(layout.view, storage.data());
+  const auto view = at(blocks, storage.data());
   const auto copies = std::vector<block_pair>{{3, 7}, {0, 5}};
   const auto moves = std::vector<block_pair>{{0, 1}, {1, 2}, {2, 0}, {7, 4}};
   REQUIRE(target.backend.copy_blocks(view, copies, target.stream()));
   REQUIRE(target.backend.move_blocks(view, moves, target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
-  reference_move(expected, expected, layout.view, layout.view, copies);
-  reference_move(expected, expected, layout.view, layout.view, moves);
+  reference_move(expected, expected, blocks, blocks, copies);
+  reference_move(expected, expected, blocks, blocks, moves);
   CHECK(storage.values() == expected);
 
   auto other = random_bytes(expected.size(), random);
   const auto outside = target_array<std::byte, hip_target<0>>(target, other);
   const auto pairs = std::vector<block_pair>{{1, 6}, {4, 0}};
-  REQUIRE(hip::swap_blocks(view, at(layout.view, outside.data()), pairs, runtime::device_to_host, target.stream()));
+  REQUIRE(hip::swap_blocks(view, at(blocks, outside.data()), pairs, runtime::device_to_host, target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
-  reference_move(other, expected, layout.view, layout.view, pairs);
+  reference_move(other, expected, blocks, blocks, pairs);
   CHECK(outside.values() == other);
+}
+
+TEMPLATE_TEST_CASE("Blocks of other engines' layouts are copied, moved and swapped whole", "[piecewise]",
+                   transposed_layer_major, shuffled_block_major) {
+  auto random = std::mt19937(21);
+  const auto layout = plan<int8, TestType>(make_config(16, 8, 2, 2, 48));
+  copy_move_and_swap(layout.view, layout.bytes, random);
+  auto config = config_with_groups();
+  config.num_blocks = 8;
+  const auto storage = group_storage<int8, TestType, host_allocator>::create(config).value();
+  copy_move_and_swap(storage.blocks(), storage.bytes(), random);
+
+  auto target = require_target<hip_target<0>>();
   const auto rows = plan<int8, hnd_layer_major>(make_config(16, 8, 2, 2, 48)).view;
-  CHECK(hip::swap_blocks(view, rows, pairs, runtime::device_to_host, target.stream()).has_error());
+  CHECK(hip::swap_blocks(layout.view, rows, {}, runtime::device_to_host, target.stream()).has_error());
 }
 
 TEST_CASE("Kernels that need rows refuse other engines' layouts with a sentence", "[piecewise]") {

@@ -142,6 +142,7 @@ struct reference_storage {
 
   cache_config config;
   std::byte* base;
+  std::int64_t block_bytes = 0;  // of blocks that groups share, in which all layers lie together
 
   [[nodiscard]] std::int64_t rows() const { return std::int64_t{config.block_size} * config.num_kv_heads; }
   [[nodiscard]] std::int64_t row_bytes() const { return config.head_dim * static_cast<std::int64_t>(sizeof(storage)); }
@@ -151,6 +152,9 @@ struct reference_storage {
   }
 
   [[nodiscard]] std::byte* block_layer(std::int64_t layer, std::int64_t block) const {
+    if (block_bytes != 0) {
+      return base + block * block_bytes + layer * layer_bytes();
+    }
     const auto place = Layout::storage == storage_order::layer_major ? layer * config.num_blocks + block
                                                                      : block * config.num_layers + layer;
     return base + place * layer_bytes();

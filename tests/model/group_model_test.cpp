@@ -3,6 +3,8 @@
 
 #include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/layout/shuffled_block_major.hpp>
+#include <pagedkv/policy/layout/transposed_layer_major.hpp>
 #include <pagedkv/storage/presets.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -58,6 +60,18 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
           {"every kind", {with_sinks, latent, full, chunked, state}}};
 }
 
+/// The groups of a list that a layout in pieces takes, with sizes that whole pieces fill.
+[[nodiscard]] group_list in_pieces(const group_list& list, std::int32_t piece) {
+  auto groups = std::vector<group_config>{};
+  for (auto group : list) {
+    group.key_dim = group.value_dim = group.holds_tokens() ? piece : 0;
+    if (group.kind != group_kind::latent) {
+      groups.push_back(group);
+    }
+  }
+  return group_list{std::span<const group_config>{groups}};
+}
+
 /// Every policy that evicts, under one of the two locking policies, and none.
 [[nodiscard]] std::vector<group_kind_under_test> all_kinds() {
   return {make_group_kind<single_thread, nhd_layer_major, lru>(),
@@ -72,18 +86,20 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
           make_group_kind<rw_lock, hnd_block_major, fifo>(),
           make_group_kind<rw_lock, hnd_block_major, lfu>(),
           make_group_kind<rw_lock, hnd_block_major, slru>(),
+          make_group_kind<single_thread, transposed_layer_major, lru>(),
+          make_group_kind<rw_lock, shuffled_block_major, clock_sweep>(),
           make_group_kind_with_runs<single_thread, lru>(),
           make_group_kind_with_runs<rw_lock, sieve>(),
           make_group_kind_without_eviction<single_thread>()};
 }
 
 /// Pools from those in which one prompt hardly fits to those that evict nothing.
-[[nodiscard]] cache_config draw_config(const group_list& groups, std::uint64_t seed) {
+[[nodiscard]] cache_config draw_config(const group_list& groups, std::int32_t piece, std::uint64_t seed) {
   auto random = std::mt19937_64{seed};
   const auto between = [&](int low, int high) { return std::uniform_int_distribution{low, high}(random); };
   auto config = cache_config{};
   config.groups = groups;
-  config.block_size = std::vector{1, 4, 8}[static_cast<std::size_t>(between(0, 2))];
+  config.block_size = std::max(piece, std::vector{1, 4, 8}[static_cast<std::size_t>(between(0, 2))]);
   config.max_sequences = between(1, 8);
   config.hash_seed = seed + 1;
   const auto plan = plan_memory(groups, size_of_element<float32>, config.block_size).value();
@@ -163,9 +179,13 @@ TEST_CASE("caches with groups behave as the model does", "[group_cache][model]")
   auto total = group_coverage{};
   for (const auto& kind : all_kinds()) {
     auto sum = group_coverage{};
-    for (const auto& [name, groups] : all_groups()) {
+    for (const auto& [name, listed] : all_groups()) {
+      const auto groups = kind.piece == 1 ? listed : in_pieces(listed, kind.piece);
+      if (groups.empty()) {
+        continue;
+      }
       for (auto seed = std::uint64_t{first_seed}; seed < first_seed + num_runs; ++seed) {
-        const auto config = draw_config(groups, seed);
+        const auto config = draw_config(groups, kind.piece, seed);
         const auto operations = random_operations(seed, 250);
         auto [failure, coverage] = run(kind, config, operations);
         if (failure) {

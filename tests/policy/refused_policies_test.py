@@ -75,7 +75,6 @@ CANONICAL = "write kv_cache<Policies...> or group_cache<Policies...>, which take
 NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
 GROUPS = "use the locking policy `single_thread` or `rw_lock`"
 GROUPS_OWN_MEMORY = "lays out blocks that they share in memory of its own: leave `no_memory` out"
-GROUPS_STRIDED = "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts"
 RUNS = "use the locking policy `single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
@@ -117,7 +116,6 @@ REFUSED = (
     {
         "group_cache<sharded_mutex>": GROUPS,
         "group_cache<own_copies>": GROUPS_OWN_MEMORY,
-        "group_cache<transposed_layer_major>": GROUPS_STRIDED,
         "group_cache<hip::device_allocator>": HOST_ONLY,
         "basic_group_cache<default_policies, lru>": CANONICAL,
     },
@@ -142,6 +140,7 @@ ACCEPTED = (
     "kv_cache<no_eviction, lock_free>",
     "kv_cache<sharded_mutex, lru>",
     "group_cache<rw_lock, int8, sieve>",
+    "group_cache<transposed_layer_major, contiguous_runs>",
 )
 
 

@@ -177,7 +177,8 @@ TEST_CASE("sizes that leave a part of a piece are refused with a sentence", "[la
     return plan.error().message();
   };
   CHECK(message(plan_storage<transposed_layer_major>(config_of(16, 3, 1, 1, 100), {2, 0})) ==
-        "invalid argument: cache_config.head_dim modulo the numbers in 16 bytes, a piece of this layout, is 4, limit 0");
+        "invalid argument: cache_config.head_dim or group_config.key_dim modulo the numbers in 16 bytes, a piece of this "
+        "layout, is 4, limit 0");
   CHECK(message(plan_storage<shuffled_layer_major>(config_of(24, 3, 1, 1, 64), {1, 4})) ==
         "invalid argument: cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout, is 8, "
         "limit 0");
@@ -189,6 +190,12 @@ TEST_CASE("sizes that leave a part of a piece are refused with a sentence", "[la
   unlike.value_dim = 32;
   CHECK(message(plan_storage<transposed_layer_major>(unlike, 16, 3, {2, 0})) ==
         "invalid argument: group_config.value_dim, unlike keys, which only nhd and hnd lay out, is 32, limit 64");
+  auto latent = unlike;
+  latent.kind = group_kind::latent;
+  latent.num_kv_heads = 1;
+  CHECK(message(plan_storage<shuffled_block_major>(latent, 16, 3, {2, 0})) ==
+        "invalid argument: group_config.num_layers of latent vectors, one for K and V, which only nhd and hnd lay out, "
+        "is 1, limit 0");
   // Of V as [dim][token], the tokens of a block need not fill a piece.
   CHECK(plan_storage<transposed_layer_major>(config_of(5, 3, 1, 1, 64), {1, 4}));
   CHECK(plan_storage<transposed_block_major>(config_of(8, 3, 1, 1, 64), {1, 4}));

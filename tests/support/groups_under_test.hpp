@@ -119,6 +119,7 @@ class groups_under_test {
 struct group_kind_under_test {
   std::string name;
   bool evicts = false;
+  std::int32_t piece = 1;  // divides the hit granularity, and the head dimension, which K and V share if it is not 1
   std::unique_ptr<groups_under_test> (*make)(const cache_config&) = nullptr;
 };
 
@@ -212,7 +213,8 @@ class adapted_groups final : public groups_under_test {
 template <class Locking, class Layout, class Eviction>
 [[nodiscard]] group_kind_under_test make_group_kind() {
   static_assert(evicts<Eviction>);
-  return {std::string(Locking::name) + " " + std::string(Eviction::name), true,
+  constexpr auto piece = strided_layout<Layout> ? 1 : static_cast<std::int32_t>(16 / sizeof(float));
+  return {std::string(Locking::name) + " " + std::string(Eviction::name) + (piece == 1 ? "" : " in pieces"), true, piece,
           [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using chosen = support::chosen_eviction<false>;
             using cache = group_cache<float32, Locking, chosen, Layout, failing_backend, followed_events>;
@@ -225,7 +227,7 @@ template <class Locking, class Layout, class Eviction>
 template <class Locking, class Eviction>
 [[nodiscard]] group_kind_under_test make_group_kind_with_runs() {
   return {std::string(Locking::name) + " " + std::string(Eviction::name) + " " + std::string(contiguous_runs::name),
-          evicts<Eviction>, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
+          evicts<Eviction>, 1, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using cache = group_cache<float32, Locking, Eviction, eager_runs, failing_backend, followed_events>;
             return std::make_unique<adapted_groups<cache>>(config);
           }};
@@ -234,7 +236,7 @@ template <class Locking, class Eviction>
 /// A cache that never evicts.
 template <class Locking>
 [[nodiscard]] group_kind_under_test make_group_kind_without_eviction() {
-  return {std::string(Locking::name) + " " + std::string(no_eviction::name), false,
+  return {std::string(Locking::name) + " " + std::string(no_eviction::name), false, 1,
           [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using cache = group_cache<float32, Locking, no_eviction, failing_backend, followed_events>;
             return std::make_unique<adapted_groups<cache>>(config);

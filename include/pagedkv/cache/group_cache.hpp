@@ -43,7 +43,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -87,9 +86,6 @@ class basic_group_cache {
   static_assert(provides_memory<allocator_type>,
                 "a cache with groups lays out blocks that they share in memory of its own: leave `no_memory` out, and "
                 "take a backend that copies");
-  static_assert(strided_layout<layout_type>,
-                "groups have K and V of different sizes, which only nhd and hnd lay out: use one of the layouts "
-                "`nhd_layer_major`, `nhd_block_major`, `hnd_layer_major` and `hnd_block_major`");
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
@@ -476,10 +472,7 @@ class basic_group_cache {
   }
 
  private:
-  // A layout that is refused above is replaced, so that compilers report nothing else.
-  using stored_layout =
-      std::conditional_t<strided_layout<layout_type>, layout_type, typename Defaults::layout_type>;
-  using storage_type = group_storage<element_type, stored_layout, allocator_type>;
+  using storage_type = group_storage<element_type, layout_type, allocator_type>;
   using state_type = group_state<locking_type, eviction_type, free_list_type, hash_type, events_type>;
 
   basic_group_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)

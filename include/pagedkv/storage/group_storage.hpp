@@ -35,7 +35,7 @@ template <memory_layout Layout>
 ///
 /// There are addresses for the capacity of the configuration. With a `resizable_allocator`, memory is behind those of
 /// the first blocks only, rounded up to whole granules. Other allocators provide memory for the capacity at once.
-template <element Element, strided_layout Layout, allocator Allocator>
+template <element Element, memory_layout Layout, allocator Allocator>
 class group_storage {
  public:
   using element_type = Element;

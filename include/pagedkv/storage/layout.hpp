@@ -33,9 +33,10 @@ namespace detail {
 
 /// Whether whole pieces fill the axis along which they lie.
 [[nodiscard]] inline result<void> check_pieces(const block_shape& shape, const piece_order& order) noexcept {
-  const auto* const axis = order.holds_tokens
-                               ? "cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout,"
-                               : "cache_config.head_dim modulo the numbers in 16 bytes, a piece of this layout,";
+  const auto* const axis =
+      order.holds_tokens
+          ? "cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout,"
+          : "cache_config.head_dim or group_config.key_dim modulo the numbers in 16 bytes, a piece of this layout,";
   if (const auto left = (order.holds_tokens ? shape.block_size : shape.head_dim) % order.piece; left != 0) {
     return error{error_code::invalid_argument, axis, left, 0};
   }
@@ -63,7 +64,12 @@ template <strided_layout Layout>
 template <piecewise_layout Layout>
 [[nodiscard]] result<void> order_numbers(const group_config& group, element_size element,
                                          block_storage_view& view) noexcept {
-  if (group.kind == group_kind::latent || group.value_dim != group.key_dim) {
+  if (group.kind == group_kind::latent) {
+    return error{error_code::invalid_argument,
+                 "group_config.num_layers of latent vectors, one for K and V, which only nhd and hnd lay out,",
+                 group.num_layers, 0};
+  }
+  if (group.value_dim != group.key_dim) {
     return error{error_code::invalid_argument, "group_config.value_dim, unlike keys, which only nhd and hnd lay out,",
                  group.value_dim, group.key_dim};
   }
