@@ -1,5 +1,6 @@
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
+#include "instruction_sets.hpp"
 
 #include <pagedkv/host/thread_pool.hpp>
 
@@ -20,24 +21,6 @@ namespace {
 
 constexpr auto infinity = std::numeric_limits<float>::infinity();
 constexpr auto not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<host::instruction_set> instruction_sets() {
-  auto sets = std::vector<host::instruction_set>{};
-  for (auto set = 0; set <= static_cast<int>(host::best_instruction_set()); ++set) {
-    sets.push_back(static_cast<host::instruction_set>(set));
-  }
-  return sets;
-}
-
-/// Compares with the reference, for every instruction set.
-template <class Attention>
-void check_against_reference(Attention& attention, const attention_options& options = {}, double share = 1) {
-  for (const auto set : instruction_sets()) {
-    CAPTURE(static_cast<int>(set));
-    REQUIRE(attention.attend(options, {}, set));
-    CHECK(attention.worst_error(options) <= share * attention_tolerance<typename Attention::element_type>);
-  }
-}
 
 template <class Element>
 using nhd = in_nhd_layer_major<Element>;

@@ -13,6 +13,12 @@
 
 namespace pagedkv::test {
 
+/// The start of a row that has the blocks of an earlier row.
+struct shared_start {
+  std::size_t row = 0;
+  std::int64_t tokens = 0;  // whole blocks
+};
+
 /// The shape of a batch: the length of each row in tokens; `num_queries` queries per row, or as in `queries`.
 struct batch_shape {
   std::vector<std::int64_t> lengths = {};
@@ -25,6 +31,7 @@ struct batch_shape {
   std::int32_t value_dim = 0;         // 0: as long as keys
   bool latent = false;
   bool tree = false;  // random tree masks
+  std::vector<shared_start> shared = {};  // of each row; empty: none
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds garbage: NaN where the element has one.
@@ -46,7 +53,12 @@ class attention_under_test {
     query_indptr_.push_back(0);
     for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
       const auto length = shape.lengths[row];
-      for (auto i = std::int64_t{0}; i < blocks_of(shape, length); ++i) {
+      const auto shared = shape.shared.empty() ? shared_start{} : shape.shared[row];
+      const auto num_shared = shared.tokens / shape.block_size;
+      for (auto i = std::int64_t{0}; i < num_shared; ++i) {
+        indices_.push_back(indices_[static_cast<std::size_t>(indptr_[shared.row] + i)]);
+      }
+      for (auto i = num_shared; i < blocks_of(shape, length); ++i) {
         indices_.push_back(block_id{blocks.back()});
         blocks.pop_back();
       }
@@ -72,6 +84,7 @@ class attention_under_test {
       result.query_indptr = query_indptr_;
     }
     result.tree_masks = tree_masks_;
+    result.shares_prefixes = !shape_.shared.empty();
     return result;
   }
 

@@ -80,6 +80,9 @@ inline constexpr std::int32_t largest_attention_tree = 32;
 /// With tree masks, the query tokens of each row are the tokens of a tree of drafts, each after its ancestors. A query
 /// sees its own token, all tokens before the tree, and the j-th token of the tree if that comes earlier and bit j of
 /// the query's mask is set. Windows and ALiBi count tokens in the order of the sequence, not along branches.
+///
+/// With `shares_prefixes`, rows whose blocks start with the same ids may share the read of these, where that saves
+/// time. The bits of a row's result then depend on the other rows.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
   std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
@@ -87,6 +90,7 @@ struct attention_batch {
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
   attention_plan plan = {};                      // for devices
   std::span<const std::uint32_t> tree_masks = {};  // [query token], see below; empty: no trees
+  bool shares_prefixes = false;  // on hosts, where the plan of a device says it
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };

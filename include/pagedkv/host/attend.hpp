@@ -75,8 +75,8 @@ struct release_numbers {
       const auto num_heads = static_cast<std::size_t>(call.view.num_kv_heads);
       share_out(threads, num_threads, plan.units.size() * num_heads, nullptr, 0, [&](std::size_t i, float*) {
         const auto& u = plan.units[i / num_heads];
-        if (u.first_partial >= 0) {
-          code.merge_chunks(call, u, static_cast<std::int32_t>(i % num_heads), partials.get());
+        if (u.first_partial >= 0 && !u.is_prefix) {
+          code.merge_chunks(call, plan, u, static_cast<std::int32_t>(i % num_heads), partials.get());
         }
       });
     }
@@ -93,8 +93,8 @@ struct release_numbers {
 /// has them. With AMX, queries and weights keep 15 bits or more, and infinite keys and values may give NaN. Work is
 /// divided by tokens and heads, so that one long sequence keeps all threads busy.
 ///
-/// The result of a row has the same bits whatever else is in the batch and however many threads there are, for the same
-/// instruction set, which the processor must support. Blocks before every query's window are not read and may be
+/// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
+/// threads there are, for the same instruction set, which the processor must support. Blocks before every query's window are not read and may be
 /// `no_block`.
 ///
 /// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a row pointer or a block

@@ -115,6 +115,7 @@ class worker {
  public:
   PAGEDKV_INLINE worker(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch)
       : call_(call),
+        plan_(plan),
         unit_(plan.units[p.unit]),
         piece_(p),
         num_rows_(rows_of(call, unit_)),
@@ -159,6 +160,11 @@ class worker {
                       value_dim_);
   }
 
+  /// The query of one of the unit's rows.
+  [[nodiscard]] PAGEDKV_INLINE query_place query_of(std::int64_t row) const {
+    return plan_.query_of(unit_, static_cast<std::int32_t>(row / call_.group_size));
+  }
+
   PAGEDKV_INLINE void load_queries(std::int32_t head) {
     constexpr auto log2_e = 1.442695041f;
     const auto& options = call_.options;
@@ -167,7 +173,8 @@ class worker {
     for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
       const auto own = std::min(row, num_rows_ - 1);
       auto* const numbers = queries(head) + row * dim_;
-      const auto token = call_.first_query(unit_.row) + unit_.first_query + own / call_.group_size;
+      const auto place = query_of(own);
+      const auto token = call_.first_query(place.row) + place.query;
       const auto query_head =
           (piece_.first_head + head) * call_.group_size + static_cast<std::int32_t>(own % call_.group_size);
       call_.load_query(call_, token, query_head, numbers);
@@ -523,11 +530,11 @@ class worker {
   }
 
   /// The tokens of a tile that the tree mask of a query hides, one bit each.
-  [[nodiscard]] PAGEDKV_INLINE std::uint64_t hidden_branches(std::int32_t query, const tile& t) const {
-    const auto num_queries = call_.num_queries(unit_.row);
-    const auto hidden = static_cast<std::uint64_t>(~call_.tree_mask(unit_.row, query)) &
+  [[nodiscard]] PAGEDKV_INLINE std::uint64_t hidden_branches(query_place place, const tile& t) const {
+    const auto num_queries = call_.num_queries(place.row);
+    const auto hidden = static_cast<std::uint64_t>(~call_.tree_mask(place.row, place.query)) &
                         ((std::uint64_t{1} << num_queries) - 1);
-    const auto first = call_.position(unit_.row, 0) - t.first_token;  // of the tree, in tokens of the tile
+    const auto first = call_.position(place.row, 0) - t.first_token;  // of the tree, in tokens of the tile
     if (first >= tile_tokens || first <= -tile_tokens) {
       return 0;
     }
@@ -547,8 +554,8 @@ class worker {
     set.all_seen = true;
     auto any = false;
     for (auto r = 0; r < set.num_rows; ++r) {
-      const auto query = unit_.first_query + static_cast<std::int32_t>(own_row(set, r) / call_.group_size);
-      const auto position = call_.position(unit_.row, query);
+      const auto place = query_of(own_row(set, r));
+      const auto position = call_.position(place.row, place.query);
       const auto visible = visible_from(position, call_.options.window);
       const auto begin = std::clamp<std::int64_t>(visible.begin - t.first_token, 0, t.num_tokens);
       const auto end = std::clamp<std::int64_t>(visible.end - t.first_token, begin, t.num_tokens);
@@ -557,7 +564,7 @@ class worker {
       set.all_seen = set.all_seen && begin == 0 && end == t.num_tokens;
       any = any || begin < end;
       if (set.in_tree) {
-        set.hidden[r] = hidden_branches(query, t);
+        set.hidden[r] = hidden_branches(place, t);
       }
     }
     return any;
@@ -616,6 +623,7 @@ class worker {
   }
 
   const attention_call& call_;
+  const attention_plan& plan_;
   const unit& unit_;
   const piece& piece_;
   std::int64_t num_rows_;

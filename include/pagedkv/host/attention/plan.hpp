@@ -1,7 +1,9 @@
 #pragma once
 
+#include <pagedkv/attention/shared_prefixes.hpp>
 #include <pagedkv/host/attention/call.hpp>
 
+#include <limits>
 #include <vector>
 
 namespace pagedkv::host::attention {
@@ -9,14 +11,28 @@ namespace pagedkv::host::attention {
 /// Queries of one row of the batch that are processed together. Their keys are split into chunks, each with a partial
 /// result; partial results are merged in order. Units and chunks depend on the row alone, so the bits of the result do
 /// not depend on the rest of the batch or on the number of threads.
+///
+/// A unit for a shared prefix has queries of several rows, and only partial results. Each of these rows merges its part
+/// of them with those of its own tokens.
 struct unit {
-  std::size_t row = 0;
-  std::int32_t first_query = 0;
+  static constexpr auto none = std::size_t(-1);
+
+  std::size_t row = 0;           // of a shared prefix: one of the rows that share it
+  std::int32_t first_query = 0;  // of the row; of a shared prefix: an index among the plan's queries of prefixes
   std::int32_t num_queries = 0;
   token_range seen;  // tokens that any of the queries sees
   std::int64_t chunk_tokens = 0;
   std::int32_t num_chunks = 0;
-  std::int64_t first_partial = -1;  // offset of the chunks' partial results, in numbers, if pieces share the unit
+  std::int64_t first_partial = -1;  // offset of the chunks' partial results, in numbers, if any
+  bool is_prefix = false;
+  std::size_t prefix = none;         // the unit of the prefix that the row shares
+  std::int32_t query_of_prefix = 0;  // the row's first query among those of that unit
+};
+
+/// A query of the batch.
+struct query_place {
+  std::size_t row = 0;
+  std::int32_t query = 0;  // of the row
 };
 
 /// The part of a unit that one thread processes at a time: some KV heads, some chunks.
@@ -32,8 +48,15 @@ struct piece {
 struct attention_plan {
   std::vector<unit> units;
   std::vector<piece> pieces;
+  std::vector<query_place> prefix_queries;
   std::int64_t num_partials = 0;
   std::int64_t scratch = 0;  // per thread
+
+  /// The `i`-th query of a unit.
+  [[nodiscard]] query_place query_of(const unit& u, std::int32_t i) const noexcept {
+    return u.is_prefix ? prefix_queries[static_cast<std::size_t>(u.first_query + i)]
+                       : query_place{u.row, u.first_query + i};
+  }
 };
 
 /// Rows of a unit: query tokens times the query heads of one KV head.
@@ -53,7 +76,7 @@ struct attention_plan {
   return whole_vectors(rows_of(call, u) * (call.padded_value_dim() + 2));
 }
 
-/// Offset of the partial result of one chunk and KV head, if pieces share the unit.
+/// Offset of the partial result of one chunk and KV head, if any.
 [[nodiscard]] inline std::int64_t offset_of_partial(const attention_call& call, const unit& u, std::int64_t chunk,
                                                     std::int32_t head) noexcept {
   return u.first_partial + (chunk * call.view.num_kv_heads + head) * partial_size(call, u);
@@ -78,17 +101,96 @@ struct attention_plan {
   return std::max(shortest, divide_up(divide_up(tokens, most_chunks), tile_tokens) * tile_tokens);
 }
 
+/// Most rows of a unit.
+inline constexpr auto most_unit_rows = 64;
+
 inline void add_units(const attention_call& call, std::size_t row, std::vector<unit>& units) {
-  constexpr auto most_rows = 64;
   const auto num_queries = call.num_queries(row);
-  const auto step = std::max(1, most_rows / call.group_size);
+  const auto step = std::max(1, most_unit_rows / call.group_size);
   for (auto first = 0; first < num_queries; first += step) {
-    auto u = unit{row, first, std::min(step, num_queries - first), {}, 0, 0, -1};
+    auto u = unit{};
+    u.row = row;
+    u.first_query = first;
+    u.num_queries = std::min(step, num_queries - first);
     u.seen = {visible_from(call.position(row, first), call.options.window).begin,
               visible_from(call.position(row, first + u.num_queries - 1), call.options.window).end};
     u.chunk_tokens = tokens_of_chunk(u.seen.size());
     u.num_chunks = static_cast<std::int32_t>(divide_up(u.seen.size(), u.chunk_tokens));
     units.push_back(u);
+  }
+}
+
+/// The shape by which shared prefixes are chosen. Costs are relative to the read of a tile for one row's queries.
+[[nodiscard]] inline attention_shape shape_of_prefixes(const attention_call& call) noexcept {
+  auto shape = attention_shape{};
+  shape.block_size = call.view.block_size;
+  shape.num_kv_heads = call.view.num_kv_heads;
+  shape.group_size = call.group_size;
+  shape.window = call.options.window;
+  shape.max_rows = static_cast<std::int32_t>(call.batch.num_rows());
+  shape.prefix_columns = rows_to_decode_for - 1;
+  shape.prefix_shares = 1;
+  shape.prefix_costs = {3, 16};
+  return shape;
+}
+
+/// A row of the batch for the choice of shared prefixes.
+[[nodiscard]] inline attention_row describe_row(const attention_call& call, std::size_t row) noexcept {
+  auto described = attention_row{};
+  described.first_index = call.batch.indptr[row];
+  described.num_tokens = static_cast<std::int32_t>(
+      std::min<std::int64_t>(call.num_tokens(row), std::numeric_limits<std::int32_t>::max()));
+  described.num_queries = call.num_queries(row);
+  described.num_column_tiles = 1;
+  return described;
+}
+
+/// Adds the unit of a shared prefix, and removes its tokens from the units of its rows. Each row has one unit.
+inline void add_prefix(const attention_call& call, attention_plan& plan, const attention_prefix_finder& finder,
+                       const attention_prefix_group& group, std::span<const std::size_t> unit_of_row) {
+  auto prefix = unit{};
+  prefix.row = static_cast<std::size_t>(finder.row_of(group, 0));
+  prefix.is_prefix = true;
+  prefix.first_query = static_cast<std::int32_t>(plan.prefix_queries.size());
+  prefix.seen = {0, std::int64_t{group.num_tiles} * attention_tile};
+  for (auto i = std::size_t{0}; i < group.num_members; ++i) {
+    auto& own = plan.units[unit_of_row[static_cast<std::size_t>(finder.row_of(group, i))]];
+    own.prefix = plan.units.size();
+    own.query_of_prefix = prefix.num_queries;
+    own.seen.begin = prefix.seen.end;
+    own.num_chunks = static_cast<std::int32_t>(divide_up(own.seen.size(), own.chunk_tokens));
+    for (auto query = 0; query < own.num_queries; ++query) {
+      plan.prefix_queries.push_back({own.row, query});
+    }
+    prefix.num_queries += own.num_queries;
+  }
+  // Every row merges every chunk, so there are fewer chunks than of one row.
+  constexpr auto fewest_chunks = 8;
+  const auto num_chunks = std::max(fewest_chunks, 64 / call.view.num_kv_heads);
+  prefix.chunk_tokens = std::max(tokens_of_chunk(prefix.seen.size()),
+                                 divide_up(divide_up(prefix.seen.size(), num_chunks), tile_tokens) * tile_tokens);
+  prefix.num_chunks = static_cast<std::int32_t>(divide_up(prefix.seen.size(), prefix.chunk_tokens));
+  plan.units.push_back(prefix);
+}
+
+/// Throws `std::bad_alloc`.
+inline void share_prefixes(const attention_call& call, attention_plan& plan) {
+  const auto shape = shape_of_prefixes(call);
+  if (!call.batch.shares_prefixes || call.batch.num_rows() < 2 || !shape.may_share_prefixes()) {
+    return;
+  }
+  auto rows = std::vector<attention_row>(call.batch.num_rows());
+  auto unit_of_row = std::vector<std::size_t>(rows.size());
+  for (auto row = std::size_t{0}; row < rows.size(); ++row) {
+    rows[row] = describe_row(call, row);
+  }
+  for (auto i = std::size_t{0}; i < plan.units.size(); ++i) {
+    unit_of_row[plan.units[i].row] = i;
+  }
+  auto finder = attention_prefix_finder(shape);
+  finder.find(rows, call.batch.indices);
+  for (const auto& group : finder.groups()) {
+    add_prefix(call, plan, finder, group, unit_of_row);
   }
 }
 
@@ -110,7 +212,7 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   const auto by_heads = std::clamp(divide_up(wanted, by_chunks), divide_up(num_heads, heads_that_fit), num_heads);
   const auto heads = divide_up(num_heads, by_heads);
   const auto chunks = std::max<std::int64_t>(1, divide_up(u.num_chunks, by_chunks));
-  if (chunks < u.num_chunks) {
+  if (chunks < u.num_chunks || u.is_prefix || u.prefix != unit::none) {
     u.first_partial = plan.num_partials;
     plan.num_partials += partial_size(call, u) * u.num_chunks * num_heads;
   }
@@ -134,6 +236,7 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   for (auto row = std::size_t{0}; row < call.batch.num_rows(); ++row) {
     add_units(call, row, plan.units);
   }
+  share_prefixes(call, plan);
   for (const auto& u : plan.units) {
     total += cost_of(call, u);
   }

@@ -68,13 +68,26 @@ PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_
   }
 }
 
-/// Merges the chunks of one KV head of a unit into the first chunk's memory, and writes the output.
-PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const unit& u, std::int32_t head, float* partials) {
+/// The part of a shared prefix's partial result that belongs to a unit.
+PAGEDKV_INLINE partial partial_of_prefix(const attention_call& call, const unit& prefix, const unit& u,
+                                         std::int32_t chunk, std::int32_t head, float* partials) {
+  const auto dim = call.padded_value_dim();
+  const auto row = std::int64_t{u.query_of_prefix} * call.group_size;
+  const auto whole = partial_at(partials + offset_of_partial(call, prefix, chunk, head), rows_of(call, prefix), dim);
+  return {whole.sums + row * dim, whole.highest + row, whole.totals + row};
+}
+
+/// Merges the chunks of one KV head of a unit, and of its prefix, into the first chunk's memory, and writes the output.
+PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const attention_plan& plan, const unit& u,
+                                   std::int32_t head, float* partials) {
   const auto num_rows = rows_of(call, u);
   const auto dim = call.padded_value_dim();
   const auto first = partial_at(partials + offset_of_partial(call, u, 0, head), num_rows, dim);
   for (auto chunk = 1; chunk < u.num_chunks; ++chunk) {
     merge(first, partial_at(partials + offset_of_partial(call, u, chunk, head), num_rows, dim), num_rows, dim);
+  }
+  for (auto chunk = 0; u.prefix != unit::none && chunk < plan.units[u.prefix].num_chunks; ++chunk) {
+    merge(first, partial_of_prefix(call, plan.units[u.prefix], u, chunk, head, partials), num_rows, dim);
   }
   store(call, u, head, first);
 }

@@ -1,0 +1,155 @@
+// Attention on the host whose sequences share the read of a prefix, against float64.
+
+#include "../support/printing.hpp"
+#include "attention_under_test.hpp"
+#include "instruction_sets.hpp"
+
+#include <pagedkv/host/thread_pool.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <limits>
+#include <random>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+template <class Element>
+using nhd = in_nhd_layer_major<Element>;
+template <class Element>
+using hnd = in_hnd_block_major<Element>;
+
+/// `count` sequences that share `tokens`.
+batch_shape make_sharers(std::size_t count, std::int64_t tokens, std::int32_t group_size) {
+  auto shape = batch_shape{};
+  shape.group_size = group_size;
+  for (auto i = std::size_t{0}; i < count; ++i) {
+    shape.lengths.push_back(tokens + 1 + static_cast<std::int64_t>(i * 7 % 40));
+    shape.shared.push_back({0, i == 0 ? 0 : tokens});
+  }
+  return shape;
+}
+
+/// The plan that the host makes for a batch.
+template <class Attention>
+host::attention::attention_plan plan_of(const Attention& attention, const attention_options& options = {}) {
+  auto call = host::attention::attention_call{};
+  call.view = attention.view();
+  call.batch = attention.batch();
+  call.options = options;
+  call.group_size = attention.num_heads() / call.view.num_kv_heads;
+  return host::attention::make_plan(call, 2);
+}
+
+template <class Attention>
+std::size_t num_prefixes(const Attention& attention, const attention_options& options = {}) {
+  const auto plan = plan_of(attention, options);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(plan.units, [](const host::attention::unit& u) { return u.is_prefix; }));
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("sequences on the host share the read of a prefix", "[attention][prefix]", nhd<float32>,
+                   hnd<float16>, hnd<bfloat16>, nhd<int8>) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (const auto group_size : {1, 2, 3, 4}) {
+    for (const auto head_dim : {64, 80}) {
+      CAPTURE(group_size, head_dim);
+      auto shape = make_sharers(9, group_size == 4 ? 1200 : 720, group_size);
+      shape.head_dim = head_dim;
+      auto attention = attention_under_test<TestType>{shape, random};
+      CHECK(num_prefixes(attention) > 0);
+      check_against_reference(attention);
+    }
+  }
+}
+
+TEST_CASE("several prefixes on the host, beside sequences that share none", "[attention][prefix]") {
+  auto random = std::mt19937{3};
+  auto shape = batch_shape{};
+  const auto add = [&](std::int64_t length, std::size_t row, std::int64_t shared) {
+    shape.lengths.push_back(length);
+    shape.shared.push_back({row, shared});
+  };
+  for (auto i = 0; i < 20; ++i) {
+    add(500 + i, 0, i == 0 ? 0 : 448);
+    add(631, 1, i == 0 ? 0 : 608);
+    add(20, 0, 0);
+  }
+  add(530, 1, 160);
+  auto attention = attention_under_test<hnd<bfloat16>>{shape, random};
+  CHECK(num_prefixes(attention) >= 2);
+  check_against_reference(attention);
+}
+
+TEMPLATE_TEST_CASE("options apply to shared prefixes on the host", "[attention][prefix]", nhd<float32>, hnd<float16>,
+                   hnd<bfloat16>, nhd<int8>) {
+  const auto seed = std::random_device{}();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto shape = make_sharers(12, 800, 2);
+  shape.magnitude = 2;
+  auto queries = std::vector<std::int32_t>{};
+  for (auto i = 0; i < 12; ++i) {
+    queries.push_back(i == 3 ? 0 : 1 + i % 3);
+    shape.lengths[static_cast<std::size_t>(i)] += 4;
+  }
+  const auto slopes = std::vector{0.5f, 0.01f, 0.125f, -0.01f};
+  const auto sinks = std::vector{-3.0f, 2.0f, -std::numeric_limits<float>::infinity(), 0.5f};
+  auto options = attention_options{};
+  SECTION("all of them") {
+    shape.queries = queries;
+    options = {0.2f, 10, 0, slopes.data(), sinks.data()};
+  }
+  SECTION("trees") {
+    shape.queries = queries;
+    shape.tree = true;
+  }
+  SECTION("a window reads nothing together") { options.window = 100; }
+  auto attention = attention_under_test<TestType>{shape, random};
+  CHECK((num_prefixes(attention, options) > 0) == (options.window == 0));
+  check_against_reference(attention, options);
+}
+
+TEST_CASE("sequences that end where their shared prefix ends, on the host", "[attention][prefix]") {
+  auto random = std::mt19937{4};
+  auto shape = make_sharers(9, 512, 1);
+  shape.lengths = std::vector<std::int64_t>(9, 512);
+  shape.lengths[4] = 528;
+  auto attention = attention_under_test<hnd<float16>>{shape, random};
+  CHECK(num_prefixes(attention) == 1);
+  check_against_reference(attention);
+}
+
+TEST_CASE("a shared prefix gives the same bits on any number of threads", "[attention][prefix]") {
+  auto random = std::mt19937{5};
+  const auto shape = make_sharers(9, 8000, 2);
+  auto attention = attention_under_test<hnd<bfloat16>>{shape, random};
+  REQUIRE(attention.attend());
+  const auto expected = attention.output_of_row(5);
+  for (const auto size : {2, 7, 64}) {
+    auto threads = host::thread_pool(size);
+    REQUIRE(attention.attend({}, threads));
+    CHECK(attention.output_of_row(5) == expected);
+  }
+}
+
+TEST_CASE("prefixes that are too short, or of too few sequences, are read by each", "[attention][prefix]") {
+  auto random = std::mt19937{6};
+  CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{make_sharers(16, 64, 1), random}) == 0);
+  CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{make_sharers(2, 1600, 8), random}) == 0);
+  auto shape = make_sharers(16, 1600, 1);
+  CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{shape, random}) == 1);
+  auto unwilling = attention_under_test<hnd<bfloat16>>{shape, random};
+  auto call = host::attention::attention_call{};
+  call.view = unwilling.view();
+  call.batch = unwilling.batch();
+  call.batch.shares_prefixes = false;
+  CHECK(host::attention::make_plan(call, 1).prefix_queries.empty());
+}
