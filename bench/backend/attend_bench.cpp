@@ -1,5 +1,6 @@
-// Decode attention on every core, relative to the rate at which the same cores read the same memory in the same run.
-// Calls alternate between the keys and values of several layers, so that no cache holds them.
+// Attention on every core: decoding, relative to the rate at which the same cores read the same memory in the same run;
+// with a shared prefix, relative to reading it for each sequence; and of prompts. Calls alternate between the keys and
+// values of several layers, so that no cache holds them.
 
 #include "../support/best_of.hpp"
 
@@ -23,8 +24,6 @@ namespace {
 
 using namespace pagedkv;
 
-constexpr auto batch_size = 16;
-constexpr auto num_tokens = 2048;
 constexpr auto num_heads = 32;
 constexpr auto head_dim = 128;
 constexpr auto block_size = 16;
@@ -53,11 +52,29 @@ void read_all(const std::byte* memory, std::size_t bytes, std::uint64_t& result)
   result = sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7];
 }
 
-/// A batch of sequences in blocks in random order, with random numbers in them.
-template <class Element, class Layout>
+struct batch_shape {
+  std::int32_t num_sequences = 16;
+  std::int32_t num_tokens = 2048;    // of each sequence, in whole blocks
+  std::int32_t shared_tokens = 0;    // that all sequences start with
+  std::int32_t queries_each = 1;     // the last tokens
+  std::int32_t group_size = 1;
+
+  /// Blocks of all sequences together.
+  [[nodiscard]] std::int32_t num_blocks() const {
+    return (shared_tokens + num_sequences * (num_tokens - shared_tokens)) / block_size;
+  }
+
+  /// Pairs of a query token and a token that it sees.
+  [[nodiscard]] double num_pairs() const {
+    return num_sequences * (queries_each * (num_tokens - queries_each) + queries_each * (queries_each + 1.0) / 2);
+  }
+};
+
+/// A batch of sequences in blocks in random order, with random numbers in them. `Query`: of queries and outputs.
+template <class Element, class Layout, class Query = float32>
 class workload {
  public:
-  explicit workload(std::int32_t group_size) : plan_(lay_out(group_size)) {
+  explicit workload(const batch_shape& shape) : shape_(shape), plan_(lay_out(shape)) {
     memory_.reset(allocator_.allocate(size(), block_alignment));
     if (memory_ == nullptr) {
       throw std::runtime_error("no memory");
@@ -65,23 +82,39 @@ class workload {
     plan_.view.base = memory_.get();
     auto random = std::mt19937{1};
     fill(random);
-    indices_.resize(static_cast<std::size_t>(plan_.view.num_blocks));
-    std::iota(reinterpret_cast<std::int32_t*>(indices_.data()),
-              reinterpret_cast<std::int32_t*>(indices_.data() + indices_.size()), 0);
-    std::shuffle(indices_.begin(), indices_.end(), random);
-    for (auto row = 0; row <= batch_size; ++row) {
-      indptr_.push_back(row * (num_tokens / block_size));
+    auto blocks = std::vector<block_id>(static_cast<std::size_t>(plan_.view.num_blocks));
+    std::iota(reinterpret_cast<std::int32_t*>(blocks.data()),
+              reinterpret_cast<std::int32_t*>(blocks.data() + blocks.size()), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    const auto shared = static_cast<std::ptrdiff_t>(shape.shared_tokens / block_size);
+    auto own = blocks.begin() + shared;
+    for (auto row = 0; row <= shape.num_sequences; ++row) {
+      indptr_.push_back(row * (shape.num_tokens / block_size));
+      query_indptr_.push_back(row * shape.queries_each);
     }
+    for (auto row = 0; row < shape.num_sequences; ++row) {
+      indices_.insert(indices_.end(), blocks.begin(), blocks.begin() + shared);
+      const auto count = shape.num_tokens / block_size - shared;
+      indices_.insert(indices_.end(), own, own + count);
+      own += count;
+    }
+    queries_.resize(static_cast<std::size_t>(query_indptr_.back()) * num_heads * head_dim);
+    auto number = std::uniform_real_distribution<float>{-1, 1};
+    std::ranges::generate(queries_, [&] { return Query::encode(number(random), 1.0f); });
+    output_.resize(queries_.size());
   }
 
   [[nodiscard]] std::int64_t bytes() const { return plan_.bytes; }
 
-  void attend() {
+  [[nodiscard]] std::int32_t num_layers() const { return plan_.view.num_layers; }
+
+  void attend(bool shares_prefixes = false) {
     constexpr auto stride = std::int64_t{num_heads} * head_dim;
     for (auto layer = 0; layer < plan_.view.num_layers; ++layer) {
-      host::attend<Element>(plan_.view, layer, {indptr_, indices_, last_block_len_, {}},
-                            {{queries_.data(), stride, head_dim}, num_heads},
-                            {{output_.data(), stride, head_dim}, nullptr}, {}, all_cores())
+      auto batch = attention_batch{indptr_, indices_, last_block_len_, query_indptr_};
+      batch.shares_prefixes = shares_prefixes;
+      host::attend<Element, Query>(plan_.view, layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
+                                   {{output_.data(), stride, head_dim}, nullptr}, {}, all_cores())
           .value();
     }
   }
@@ -98,11 +131,11 @@ class workload {
  private:
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(plan_.bytes); }
 
-  static storage_plan lay_out(std::int32_t group_size) {
+  static storage_plan lay_out(const batch_shape& shape) {
     auto config = cache_config{};
     config.block_size = block_size;
-    config.num_blocks = batch_size * num_tokens / block_size;
-    config.num_kv_heads = num_heads / group_size;
+    config.num_blocks = shape.num_blocks();
+    config.num_kv_heads = num_heads / shape.group_size;
     config.head_dim = head_dim;
     const auto one_layer = plan_storage<Layout>(config, size_of_element<Element>).value().bytes;
     config.num_layers = static_cast<std::int32_t>((enough_bytes + one_layer - 1) / one_layer);
@@ -132,21 +165,26 @@ class workload {
     void operator()(std::byte* pointer) const { huge_page_allocator{}.deallocate(pointer, *bytes); }
   };
 
+  batch_shape shape_;
   storage_plan plan_;
   std::size_t bytes_ = static_cast<std::size_t>(plan_.bytes);
   huge_page_allocator allocator_;
   std::unique_ptr<std::byte[], release> memory_{nullptr, release{&bytes_}};
   std::vector<std::int32_t> indptr_;
-  std::vector<std::int32_t> last_block_len_ = std::vector<std::int32_t>(batch_size, block_size);
+  std::vector<std::int32_t> query_indptr_;
+  std::vector<std::int32_t> last_block_len_ =
+      std::vector<std::int32_t>(static_cast<std::size_t>(shape_.num_sequences), block_size);
   std::vector<block_id> indices_;
-  std::vector<float> queries_ = std::vector<float>(std::size_t{batch_size} * num_heads * head_dim, 0.1f);
-  std::vector<float> output_ = std::vector<float>(queries_.size());
+  std::vector<typename Query::storage> queries_;
+  std::vector<typename Query::storage> output_;
 };
 
 /// `share_of_read`: share of the rate at which all cores read.
 template <class Element, class Layout>
 void decode(benchmark::State& state) {
-  auto work = workload<Element, Layout>(static_cast<std::int32_t>(state.range(0)));
+  auto shape = batch_shape{};
+  shape.group_size = static_cast<std::int32_t>(state.range(0));
+  auto work = workload<Element, Layout>(shape);
   auto fastest = 1e9;
   auto fastest_read = 1e9;
   for (auto _ : state) {
@@ -159,6 +197,46 @@ void decode(benchmark::State& state) {
   state.counters["GB/s"] = gigabytes / fastest;
   state.counters["read_GB/s"] = gigabytes / fastest_read;
   state.counters["share_of_read"] = fastest_read / fastest;
+}
+
+/// 16 sequences that share a prefix. `flat_over_shared`: how many times as long it takes to read the prefix for each.
+template <class Element>
+void decode_shared(benchmark::State& state) {
+  auto shape = batch_shape{};
+  shape.group_size = static_cast<std::int32_t>(state.range(0));
+  shape.shared_tokens = static_cast<std::int32_t>(state.range(1));
+  shape.num_tokens = shape.shared_tokens + static_cast<std::int32_t>(state.range(2));
+  auto work = workload<Element, hnd_layer_major, bfloat16>(shape);
+  auto shared = 1e9;
+  auto flat = 1e9;
+  for (auto _ : state) {
+    flat = std::min(flat, bench::best_seconds(1, [&] { work.attend(false); }));
+    const auto seconds = bench::best_seconds(1, [&] { work.attend(true); });
+    state.SetIterationTime(seconds);
+    shared = std::min(shared, seconds);
+  }
+  state.counters["flat_ms"] = flat * 1e3 / work.num_layers();
+  state.counters["shared_ms"] = shared * 1e3 / work.num_layers();
+  state.counters["flat_over_shared"] = flat / shared;
+}
+
+/// Causal attention of the last tokens of a prompt. `GFLOP/s` counts the pairs that the mask leaves.
+template <class Element>
+void prefill(benchmark::State& state) {
+  auto shape = batch_shape{};
+  shape.num_sequences = 1;
+  shape.group_size = static_cast<std::int32_t>(state.range(0));
+  shape.queries_each = static_cast<std::int32_t>(state.range(1));
+  shape.num_tokens = static_cast<std::int32_t>(state.range(2));
+  auto work = workload<Element, hnd_layer_major, bfloat16>(shape);
+  auto fastest = 1e9;
+  for (auto _ : state) {
+    const auto seconds = bench::best_seconds(1, [&] { work.attend(); });
+    state.SetIterationTime(seconds);
+    fastest = std::min(fastest, seconds);
+  }
+  const auto operations = 4.0 * shape.num_pairs() * num_heads * head_dim * work.num_layers();
+  state.counters["GFLOP/s"] = operations / fastest / 1e9;
 }
 
 // NOLINTBEGIN(cert-err58-cpp)
@@ -182,6 +260,27 @@ void decode(benchmark::State& state) {
 PAGEDKV_BENCHMARK_DECODE(float16);
 PAGEDKV_BENCHMARK_DECODE(bfloat16);
 PAGEDKV_BENCHMARK_DECODE(int8);
+#define PAGEDKV_BENCHMARK_SHARED(element)            \
+  BENCHMARK(decode_shared<element>)                  \
+      ->ArgNames({"group_size", "shared", "own"})    \
+      ->ArgsProduct({{1, 4, 8}, {256, 16384}, {512}}) \
+      ->UseManualTime()                              \
+      ->Unit(benchmark::kMillisecond)                \
+      ->Iterations(3)
+PAGEDKV_BENCHMARK_SHARED(float16);
+PAGEDKV_BENCHMARK_SHARED(bfloat16);
+PAGEDKV_BENCHMARK_SHARED(int8);
+#define PAGEDKV_BENCHMARK_PREFILL(element)            \
+  BENCHMARK(prefill<element>)                         \
+      ->ArgNames({"group_size", "queries", "tokens"}) \
+      ->Args({4, 2048, 2048})                         \
+      ->Args({4, 512, 8192})                          \
+      ->UseManualTime()                               \
+      ->Unit(benchmark::kMillisecond)                 \
+      ->Iterations(4)
+PAGEDKV_BENCHMARK_PREFILL(float16);
+PAGEDKV_BENCHMARK_PREFILL(bfloat16);
+PAGEDKV_BENCHMARK_PREFILL(int8);
 // NOLINTEND(cert-err58-cpp)
 
 }  // namespace

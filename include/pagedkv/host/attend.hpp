@@ -108,6 +108,7 @@ template <element Element, element Input = float32, element Output = Input>
                                   instruction_set instructions = best_instruction_set()) noexcept {
   auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
   call.has_matrix_unit = instructions == instruction_set::amx;
+  call.has_panels = call.has_matrix_unit && attention::has_panels_for<Element>;
   if (const auto checked = attention::check(call); !checked) {
     return checked;
   }

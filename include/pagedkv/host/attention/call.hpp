@@ -1,9 +1,13 @@
 #pragma once
 
 #include <pagedkv/attention/attention.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +23,14 @@ inline constexpr auto tile_tokens = 64;
 /// With at least this many rows, a tile is decoded once for all of them, otherwise once for every few rows.
 inline constexpr auto rows_to_decode_for = 17;
 
+/// Rows that the matrix unit multiplies together, where there are many; a panel.
+inline constexpr auto panel_rows = 16;
+
+/// Elements whose numbers are sums of two numbers of bfloat16 at most, which panels need.
+template <element Element>
+inline constexpr bool has_panels_for =
+    std::same_as<Element, bfloat16> || std::same_as<Element, float16> || std::same_as<Element, int8>;
+
 /// The arguments that all parts of one operation share. Queries and outputs are accessed through function pointers, so
 /// that the code is not instantiated for each of their types.
 struct attention_call {
@@ -32,6 +44,7 @@ struct attention_call {
   std::int32_t num_heads = 0;
   float* log_sum_exp = nullptr;
   bool has_matrix_unit = false;
+  bool has_panels = false;  // the matrix unit multiplies many rows, too
   void (*load_query)(const attention_call&, std::int64_t token, std::int32_t head, float* numbers) = nullptr;
   void (*store_output)(const attention_call&, std::int64_t token, std::int32_t head, const float* numbers) = nullptr;
 
@@ -44,6 +57,9 @@ struct attention_call {
   [[nodiscard]] std::int32_t padded_value_dim() const noexcept {
     return (view.dim_of_values() + row_padding - 1) / row_padding * row_padding;
   }
+
+  /// Length of a key in panels: whole rows of matrices.
+  [[nodiscard]] std::int32_t panel_dim() const noexcept { return (view.head_dim + 31) / 32 * 32; }
 
   [[nodiscard]] std::int64_t first_query(std::size_t row) const noexcept {
     return batch.query_indptr.empty() ? static_cast<std::int64_t>(row) : batch.query_indptr[row];

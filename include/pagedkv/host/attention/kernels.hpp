@@ -32,6 +32,7 @@
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
+  #include <pagedkv/host/attention/panels.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -44,6 +45,7 @@
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
+  #include <pagedkv/host/attention/panels.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -60,6 +62,7 @@
 #include <pagedkv/host/attention/rows.inl>
 #include <pagedkv/host/attention/results.inl>
 #include <pagedkv/host/attention/matrix.inl>
+#include <pagedkv/host/attention/panels.inl>
 #include <pagedkv/host/attention/pieces.inl>
 #undef PAGEDKV_ISA
 #undef PAGEDKV_LANES

@@ -121,6 +121,7 @@ class worker {
         num_rows_(rows_of(call, unit_)),
         dim_(call.padded_dim()),
         value_dim_(call.padded_value_dim()),
+        in_panels_(fits_panels<Element> && is_in_panels(call, unit_)),
         tile_(scratch),
         heads_(scratch + scratch_of_tile(call)) {}
 
@@ -145,9 +146,11 @@ class worker {
   [[nodiscard]] PAGEDKV_INLINE float* queries(std::int32_t head) const {
     return heads_ + head * scratch_of_head(call_, unit_);
   }
-  [[nodiscard]] PAGEDKV_INLINE float* sums(std::int32_t head) const { return queries(head) + (num_rows_ + 1) * dim_; }
+  [[nodiscard]] PAGEDKV_INLINE float* sums(std::int32_t head) const {
+    return queries(head) + (in_panels_ ? num_panels() * panel_rows * call_.panel_dim() : (num_rows_ + 1) * dim_);
+  }
   [[nodiscard]] PAGEDKV_INLINE float* states(std::int32_t head) const {
-    return sums(head) + (num_rows_ + 1) * value_dim_;
+    return sums(head) + (in_panels_ ? num_panels() * panel_rows : num_rows_ + 1) * value_dim_;
   }
   [[nodiscard]] PAGEDKV_INLINE float* scores(std::int32_t head) const {
     return states(head) + (num_rows_ + 1) * 2 * row_padding;
@@ -156,6 +159,9 @@ class worker {
     return scores(head) + (num_rows_ + 1) * tile_tokens;
   }
   [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
+    if (in_panels_) {
+      return partial_at(states(head) + num_panels() * panel_state_size, num_rows_, value_dim_);
+    }
     return partial_at(query_matrices(head) + (call_.has_matrix_unit ? (num_rows_ + 1) * dim_ : 0), num_rows_,
                       value_dim_);
   }
@@ -165,20 +171,35 @@ class worker {
     return plan_.query_of(unit_, static_cast<std::int32_t>(row / call_.group_size));
   }
 
-  PAGEDKV_INLINE void load_queries(std::int32_t head) {
+  /// The factor of a query and a key's product.
+  [[nodiscard]] PAGEDKV_INLINE float score_factor() const {
     constexpr auto log2_e = 1.442695041f;
     const auto& options = call_.options;
     const auto scale = options.scale == 0 ? 1 / std::sqrt(static_cast<float>(call_.view.head_dim)) : options.scale;
-    const auto factor = options.soft_cap == 0 ? scale * log2_e : scale / options.soft_cap;
+    return options.soft_cap == 0 ? scale * log2_e : scale / options.soft_cap;
+  }
+
+  /// Loads the queries of a row, and pads them with zeros.
+  PAGEDKV_INLINE void load_query(std::int32_t head, std::int64_t row, std::int32_t dim, float* numbers) const {
+    const auto place = query_of(row);
+    const auto token = call_.first_query(place.row) + place.query;
+    const auto query_head =
+        (piece_.first_head + head) * call_.group_size + static_cast<std::int32_t>(row % call_.group_size);
+    call_.load_query(call_, token, query_head, numbers);
+    std::fill(numbers + call_.view.head_dim, numbers + dim, 0.0f);
+  }
+
+  PAGEDKV_INLINE void load_queries(std::int32_t head) {
+    if constexpr (fits_panels<Element>) {
+      if (in_panels_) {
+        load_panels(head);
+        return;
+      }
+    }
+    const auto factor = score_factor();
     for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
-      const auto own = std::min(row, num_rows_ - 1);
       auto* const numbers = queries(head) + row * dim_;
-      const auto place = query_of(own);
-      const auto token = call_.first_query(place.row) + place.query;
-      const auto query_head =
-          (piece_.first_head + head) * call_.group_size + static_cast<std::int32_t>(own % call_.group_size);
-      call_.load_query(call_, token, query_head, numbers);
-      std::fill(numbers + call_.view.head_dim, numbers + dim_, 0.0f);
+      load_query(head, std::min(row, num_rows_ - 1), dim_, numbers);
       scale_row(numbers, dim_, factor);
       if (sorts_pairs()) {
         sort_pairs(numbers, call_.view.head_dim);
@@ -238,6 +259,12 @@ class worker {
   }
 
   PAGEDKV_INLINE void begin_chunk() {
+    if constexpr (fits_panels<Element>) {
+      if (in_panels_) {
+        clear_panels();
+        return;
+      }
+    }
     for (auto head = 0; head < piece_.num_heads; ++head) {
       std::fill_n(sums(head), (num_rows_ + 1) * value_dim_, 0.0f);
       for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
@@ -270,6 +297,14 @@ class worker {
 
   PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
     auto t = describe_tile(where);
+    if constexpr (fits_panels<Element>) {
+      for (auto head = 0; in_panels_ && head < piece_.num_heads; ++head) {
+        attend_panels(where, t, next, head);
+      }
+      if (in_panels_) {
+        return;
+      }
+    }
     if (!reads_directly()) {
       for (auto head = 0; head < piece_.num_heads; ++head) {
         attend_decoded(where, t, head);
@@ -342,7 +377,8 @@ class worker {
       t.values = values_of_head(head);
       auto ahead = strip_queue{};
       if (as_matrices) {
-        describe_queue(ahead, where, next, head);
+        constexpr auto distance = 3;
+        describe_queue(ahead, where, next, head, distance);
         t.ahead = &ahead;
       }
       auto index = 0;
@@ -385,10 +421,10 @@ class worker {
     }
   }
 
-  /// The strips from the third after the present one on, as many as a tile has in one KV head.
+  /// The strips from a distance on, as many as a tile has in one KV head.
   PAGEDKV_INLINE void describe_queue(strip_queue& queue, const tile_of_blocks<Element>& where,
-                                     const tile_of_blocks<Element>& next, std::int32_t head) const {
-    constexpr auto distance = 3;
+                                     const tile_of_blocks<Element>& next, std::int32_t head,
+                                     std::int32_t distance) const {
     queue.num_strips = static_cast<std::int32_t>(2 * divide_up(where.num_tokens, strip_tokens));
     for (auto i = 0; i <= queue.num_strips; ++i) {
       queue.strips[i] = strip_ahead(where, next, head, distance + i);
@@ -591,6 +627,12 @@ class worker {
 
   /// Gathers the sums of the lanes of each row, and merges them or leaves them to the merging function.
   PAGEDKV_INLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
+    if constexpr (fits_panels<Element>) {
+      if (in_panels_) {
+        finish_panels(chunk, head, partials);
+        return;
+      }
+    }
     const auto* state = states(head);
     float highest[most_rows];
     float totals[most_rows];
@@ -605,17 +647,183 @@ class worker {
       for (auto r = row; r < row + own && sorts_pairs(); ++r) {
         restore_pairs(sums(head) + r * value_dim_, call_.view.dim_of_values());
       }
-      const auto done = partial{sums(head) + row * value_dim_, highest, totals};
-      auto into = unit_.first_partial < 0 ? merged(head) : partial_of(chunk, head, partials);
-      into = {into.sums + row * value_dim_, into.highest + row, into.totals + row};
-      if (unit_.first_partial >= 0) {
-        clear(into, own, value_dim_);
-      }
-      merge(into, done, own, value_dim_);
+      keep({sums(head) + row * value_dim_, highest, totals}, chunk, head, row, own, partials);
       state += 2 * lanes;
       row += rows;
     }
   }
+
+  /// Merges the results of `count` rows of a chunk, or leaves them to the merging function.
+  PAGEDKV_INLINE void keep(partial done, std::int32_t chunk, std::int32_t head, std::int64_t row, std::int64_t count,
+                           float* partials) const {
+    auto into = unit_.first_partial < 0 ? merged(head) : partial_of(chunk, head, partials);
+    into = {into.sums + row * value_dim_, into.highest + row, into.totals + row};
+    if (unit_.first_partial >= 0) {
+      clear(into, count, value_dim_);
+    }
+    merge(into, done, count, value_dim_);
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE std::int64_t num_panels() const { return divide_up(num_rows_, panel_rows); }
+
+#if PAGEDKV_LANES == 16
+  [[nodiscard]] PAGEDKV_INLINE panel_state& panel_at(std::int32_t head, std::int64_t panel) const {
+    return *reinterpret_cast<panel_state*>(states(head) + panel * panel_state_size);
+  }
+
+  PAGEDKV_INLINE void load_panels(std::int32_t head) {
+    if (shaped_for_ == 0) {
+      shape_panels();
+      shaped_for_ = panel_rows;
+    }
+    const auto dim = call_.panel_dim();
+    for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
+      auto& state = panel_at(head, panel);
+      for (auto r = 0; r < panel_rows; ++r) {
+        const auto row = std::min(panel * panel_rows + r, num_rows_ - 1);
+        const auto place = query_of(row);
+        load_query(head, row, dim, tile_ + r * dim);
+        if (sorts_numbers<Element>) {
+          sort_pairs(tile_ + r * dim, dim);
+        }
+        state.positions[r] = static_cast<std::int32_t>(call_.position(place.row, place.query));
+        const auto* const slopes = call_.options.alibi_slopes;
+        const auto own_head = (piece_.first_head + head) * call_.group_size + row % call_.group_size;
+        state.slopes[r] = slopes == nullptr ? 0.0f : slopes[own_head] * 1.442695041f;
+      }
+      state.has_low_part = lay_out_panel(tile_, dim, queries(head) + panel * panel_rows * dim) ? 1 : 0;
+    }
+  }
+
+  PAGEDKV_INLINE void clear_panels() {
+    for (auto head = 0; head < piece_.num_heads; ++head) {
+      std::fill_n(sums(head), num_panels() * panel_rows * value_dim_, 0.0f);
+      for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
+        std::fill_n(panel_at(head, panel).origins, panel_rows, -std::numeric_limits<float>::infinity());
+        std::fill_n(panel_at(head, panel).totals, panel_rows, 0.0f);
+      }
+    }
+  }
+
+  /// Whether every row sees all tokens of a tile.
+  [[nodiscard]] PAGEDKV_INLINE bool is_seen_by_all(const tile& t) const {
+    const auto end = t.first_token + t.num_tokens;
+    if (unit_.is_prefix) {
+      return true;
+    }
+    const auto first = call_.position(unit_.row, unit_.first_query);
+    const auto last = first + unit_.num_queries - 1;
+    const auto before_tree = call_.batch.tree_masks.empty() || end <= call_.position(unit_.row, 0);
+    return before_tree && end <= first + 1 &&
+           visible_from(last, call_.options.window).begin <= t.first_token;
+  }
+
+  PAGEDKV_INLINE void attend_panels(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next,
+                                    std::int32_t head) {
+    float key_scales[tile_tokens];
+    float value_scales[tile_tokens];
+    read_scales(where, head, t, key_scales, value_scales);
+    fetch_scales(next, head);
+    t.keys = keys_of_head(head);
+    t.values = values_of_head(head);
+    auto ahead = strip_queue{};
+    describe_queue(ahead, where, next, head, static_cast<std::int32_t>(2 * divide_up(t.num_tokens, strip_tokens)));
+    t.ahead = &ahead;
+    // A weight of zero does not cancel a NaN among values that a row does not see.
+    const auto apart = is_seen_by_all(t) ? 0 : find_non_finite<Element>(t);
+    lay_out_panel_keys<Element>(t, call_.panel_dim(), tile_);
+    lay_out_panel_values<Element>(t, value_dim_, apart, tile_ + tile_tokens * call_.panel_dim());
+    auto panel = std::int64_t{0};
+    for (; panel + 1 < num_panels(); panel += 2) {
+      attend_pair<2>(t, head, panel, apart);
+    }
+    if (panel < num_panels()) {
+      attend_pair<1>(t, head, panel, apart);
+    }
+    fetch_next(ahead, 2 * tile_tokens);
+  }
+
+  /// Processes a tile for one or two panels.
+  template <int Count>
+  PAGEDKV_INLINE void attend_pair(const tile& t, std::int32_t head, std::int64_t panel, std::uint64_t apart) {
+    auto pair = panels{};
+    pair.count = Count;
+    pair.dim = call_.panel_dim();
+    pair.value_dim = value_dim_;
+    pair.queries = queries(head) + panel * panel_rows * pair.dim;
+    pair.sums = sums(head) + panel * panel_rows * value_dim_;
+    auto* const keys = tile_;
+    auto* const values = keys + tile_tokens * pair.dim;
+    auto* const scores = values + tile_tokens * value_dim_;
+    auto* const weights = scores + tile_tokens * pair_columns;
+    const auto rule = score_rule{score_factor(), call_.options.soft_cap * 1.442695041f, call_.options.window,
+                                 call_.options.alibi_slopes != nullptr};
+    panel_sight sights[2];
+    auto any_seen = false;
+    for (auto i = 0; i < Count; ++i) {
+      pair.states[i] = &panel_at(head, panel + i);
+      sights[i] = sight_of(*pair.states[i], t, rule.window);
+      any_seen = any_seen || sights[i].any_seen;
+    }
+    if (!any_seen) {
+      return;
+    }
+    multiply_panel_keys<Element, Count>(pair, t, keys, scores);
+    for (auto i = 0; i < Count; ++i) {
+      auto* const own = scores + i * panel_rows;
+      const auto raw = sights[i].all_seen && apart == 0 && t.num_tokens % pair_columns == 0 && t.key_scales == nullptr &&
+                       rule.cap == 0 && !rule.biased;
+      if (!raw) {
+        finish_panel_scores(rule, t, *pair.states[i], sights[i], own);
+      }
+      hide_panel_branches(t, panel + i, own);
+      weigh_panel<Element>(t, own, raw ? rule.factor : 1.0f, *pair.states[i], pair.sums + i * pair.sums_size(),
+                           value_dim_, weights + i * 2 * panel_rows * tile_tokens / 2);
+    }
+    add_panel_values<Element, Count>(pair, t, values, weights);
+    for (auto i = 0; i < Count; ++i) {
+      add_apart(t, apart, scores + i * panel_rows, *pair.states[i], pair.sums + i * pair.sums_size());
+    }
+  }
+
+  /// Sets the scores of tokens that tree masks hide to minus infinity.
+  PAGEDKV_INLINE void hide_panel_branches(const tile& t, std::int64_t panel, float* scores) const {
+    for (auto r = 0; r < panel_rows && !call_.batch.tree_masks.empty(); ++r) {
+      const auto hidden = hidden_branches(query_of(std::min(panel * panel_rows + r, num_rows_ - 1)), t);
+      for (auto token = 0; token < t.num_tokens && hidden != 0; ++token) {
+        if ((hidden >> token & 1) != 0) {
+          scores[token * pair_columns + r] = -std::numeric_limits<float>::infinity();
+        }
+      }
+    }
+  }
+
+  /// Adds the tokens whose values are not finite to the sums of the rows that see them.
+  PAGEDKV_INLINE void add_apart(const tile& t, std::uint64_t apart, const float* scores, const panel_state& state,
+                                float* sums) const {
+    for (auto token = 0; token < t.num_tokens && apart >> token != 0; ++token) {
+      if ((apart >> token & 1) != 0) {
+        add_panel_token<Element>(t, token, read_floats(scores + token * pair_columns), state, sums);
+      }
+    }
+  }
+
+  PAGEDKV_INLINE void finish_panels(std::int32_t chunk, std::int32_t head, float* partials) {
+    for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
+      auto& state = panel_at(head, panel);
+      const auto row = panel * panel_rows;
+      transpose_sums(sums(head) + row * value_dim_, value_dim_, tile_);
+      keep({tile_, state.origins, state.totals}, chunk, head, row, std::min<std::int64_t>(panel_rows, num_rows_ - row),
+           partials);
+    }
+  }
+#else
+  PAGEDKV_INLINE void load_panels(std::int32_t) {}
+  PAGEDKV_INLINE void clear_panels() {}
+  PAGEDKV_INLINE void attend_panels(const tile_of_blocks<Element>&, const tile&, const tile_of_blocks<Element>&,
+                                    std::int32_t) {}
+  PAGEDKV_INLINE void finish_panels(std::int32_t, std::int32_t, float*) {}
+#endif
 
   [[nodiscard]] PAGEDKV_INLINE partial partial_of(std::int32_t chunk, std::int32_t head, float* partials) const {
     return partial_at(partials + offset_of_partial(call_, unit_, chunk, piece_.first_head + head), num_rows_,
@@ -629,6 +837,7 @@ class worker {
   std::int64_t num_rows_;
   std::int32_t dim_;
   std::int32_t value_dim_;
+  bool in_panels_;
   float* tile_;
   float* heads_;
   std::int32_t shaped_for_ = 0;  // rows that the matrix registers have shapes for, if any

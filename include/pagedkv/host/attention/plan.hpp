@@ -82,16 +82,36 @@ struct attention_plan {
   return u.first_partial + (chunk * call.view.num_kv_heads + head) * partial_size(call, u);
 }
 
+/// Whether the matrix unit multiplies the rows of a unit in panels.
+[[nodiscard]] inline bool is_in_panels(const attention_call& call, const unit& u) noexcept {
+  return call.has_panels && rows_of(call, u) >= rows_to_decode_for;
+}
+
+/// Numbers that a panel has besides queries and sums.
+inline constexpr auto panel_state_size = 5 * row_padding;
+
+/// Numbers per KV head of rows in panels: queries, sums and states of whole panels, and merged sums.
+[[nodiscard]] inline std::int64_t scratch_of_panels(const attention_call& call, const unit& u) noexcept {
+  const auto num_panels = divide_up(rows_of(call, u), panel_rows);
+  return num_panels * (panel_rows * (call.panel_dim() + call.padded_value_dim()) + panel_state_size) +
+         whole_vectors(rows_of(call, u) * (call.padded_value_dim() + 2));
+}
+
 /// Numbers per KV head: queries, perhaps a second time as matrices, sums, merged sums and scores, each with a row of
 /// padding, and states of 8 rows and merged ones. Each thread has the decoded tile once in addition.
 [[nodiscard]] inline std::int64_t scratch_of_head(const attention_call& call, const unit& u) noexcept {
+  if (is_in_panels(call, u)) {
+    return scratch_of_panels(call, u);
+  }
   const auto copies_of_queries = call.has_matrix_unit ? 2 : 1;
   return whole_vectors((rows_of(call, u) + 1) * (copies_of_queries * call.padded_dim() + 2 * call.padded_value_dim() +
                                                  2 * row_padding + 2 + tile_tokens));
 }
 
+/// A decoded tile, and perhaps the scores and weights of two panels.
 [[nodiscard]] inline std::int64_t scratch_of_tile(const attention_call& call) noexcept {
-  return std::int64_t{tile_tokens} * (call.padded_dim() + call.padded_value_dim());
+  return std::int64_t{tile_tokens} * (call.panel_dim() + call.padded_value_dim()) +
+         (call.has_panels ? 4 * panel_rows * tile_tokens : 0);
 }
 
 /// Short chunks spread a sequence over many threads; a small number of chunks keeps the merge short.
