@@ -24,6 +24,7 @@
 #include <pagedkv/cache/operations/reset_prefix_cache.hpp>
 #include <pagedkv/cache/operations/resize.hpp>
 #include <pagedkv/cache/operations/retire_step.hpp>
+#include <pagedkv/cache/operations/share_published.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/tokens.hpp>
@@ -486,6 +487,14 @@ class basic_kv_cache {
   [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = whole_guard{mutex_};
     return detail::invariant_check{state_}.run();
+  }
+
+ protected:
+  /// For a sequence that waited with its prompt uncomputed: takes blocks that others published meanwhile in place of its
+  /// own, `max_blocks` at most, as hits that creation would have found. Returns how many. Nothing may use the own ones.
+  [[nodiscard]] result<std::size_t> share_published(sequence_id id, std::size_t max_blocks) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::share_published(state_, id, max_blocks);
   }
 
  private:

@@ -83,6 +83,9 @@ class record_pipeline {
     pending_.clear();
   }
 
+  /// Orders what is enqueued on the stream from now on behind all copies so far. False when the backend fails.
+  [[nodiscard]] bool order(stream on) noexcept { return marks_.order(on).has_value(); }
+
   /// Enqueues the copy of records in host memory to these blocks of the device. All or nothing.
   [[nodiscard]] bool copy_to_device(std::span<const node_id> nodes, std::span<const block_id> blocks,
                                     stream on) noexcept {

@@ -16,7 +16,7 @@ namespace pagedkv {
 
 /// How far a sequence's load has come.
 struct load_progress {
-  std::int64_t num_loaded_tokens = 0;   // `settle` would add them now
+  std::int64_t num_loaded_tokens = 0;   // `settle` would add at least these now
   std::int64_t num_loading_tokens = 0;  // still on their way, behind these
   [[nodiscard]] bool done() const noexcept { return num_loading_tokens == 0; }
 };
@@ -76,10 +76,11 @@ class sequence_loads {
     std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
   }
 
-  /// Records that have arrived without a gap.
-  [[nodiscard]] std::size_t num_ready(const sequence_load& load) const noexcept {
-    const auto end = std::ranges::find_if_not(load.nodes, [&](node_id node) { return store_.is_ready(node); });
-    return static_cast<std::size_t>(end - load.nodes.begin());
+  /// Records from number `first` on that have arrived without a gap.
+  [[nodiscard]] std::size_t num_ready(const sequence_load& load, std::size_t first) const noexcept {
+    const auto nodes = std::span{load.nodes}.subspan(first);
+    const auto end = std::ranges::find_if_not(nodes, [&](node_id node) { return store_.is_ready(node); });
+    return static_cast<std::size_t>(end - nodes.begin());
   }
   /// Zeros when nothing is loaded for the sequence.
   [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
@@ -88,7 +89,7 @@ class sequence_loads {
       return {};
     }
     const auto& nodes = found->second.nodes;
-    const auto ready = static_cast<std::ptrdiff_t>(num_ready(found->second));
+    const auto ready = static_cast<std::ptrdiff_t>(num_ready(found->second, 0));
     const auto end = std::find_if_not(nodes.begin() + ready, nodes.end(), [&](node_id node) {
       return store_.is_awaited(node) || store_.is_ready(node);
     });

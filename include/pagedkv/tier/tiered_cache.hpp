@@ -199,9 +199,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return num_run;
   }
 
-  /// Ends a load: copies what has arrived without a gap to the sequence's blocks, on `on`, and commits it. Returns the
-  /// number of tokens with K/V; those behind are to be computed. Call it before any of them is. Without a load, it
-  /// changes nothing. Errors: `unknown_sequence`, `sequence_busy`.
+  /// Ends a load. The sequence shares the device's blocks with what it waited for, where another sequence has published
+  /// them by now; its own ones in their place are released. It copies what has arrived behind these, without a gap, to
+  /// its own blocks, on `on`, and commits it. Returns the number of tokens with K/V; those behind are to be computed.
+  /// Call it before any of them is. Without a load, it changes nothing. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
@@ -212,8 +213,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     auto num_tokens = found->num_computed_tokens;
     if (const auto load = loads_.take(id)) {
       if (num_tokens == first_token(*load)) {
-        const auto most = most_blocks(found->num_tokens, load->first);
-        num_tokens += bring(id, *load, std::min(loads_.num_ready(*load), most), on) * block_size();
+        num_tokens += settle_load(id, *load, most_blocks(found->num_tokens, load->first), on) * block_size();
       }
       loads_.end(*load);
       store_.flush(on);
@@ -439,7 +439,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto num_brought =
         detail::with_memory([&] { return now.nodes.assign(chain.begin(), in_host), now.sources.resize(at_once), true; },
                             false)
-            ? bring(made.id, now, at_once, on)
+            ? bring(made.id, now, 0, at_once, on)
             : 0;
     made.num_cached_tokens += num_brought * block_size();
     auto num_kept = std::size_t{0};
@@ -471,27 +471,45 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
 
-  /// Copies the first records of a load, which are in host memory, to the sequence's blocks, and commits them. Returns
-  /// how many: all or none.
-  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t count,
-                                   stream on) noexcept {
+  /// Takes at most `most` blocks of a load: those that the device has, and what is ready behind them. Returns how many.
+  [[nodiscard]] std::int64_t settle_load(sequence_id id, const detail::sequence_load& load, std::size_t most,
+                                         stream on) noexcept {
+    const auto usable = std::min(most, load.nodes.size());
+    const auto shared = share(id, usable, on);
+    const auto num_ready = std::min(loads_.num_ready(load, shared), usable - shared);
+    return static_cast<std::int64_t>(shared) + bring(id, load, shared, num_ready, on);
+  }
+  /// The K/V of blocks that another sequence published may still be on its way, on another stream.
+  [[nodiscard]] std::size_t share(sequence_id id, std::size_t most, stream on) noexcept {
+    if (most == 0 || !store_.transfers().order(on)) {
+      return 0;
+    }
+    const auto shared = device::share_published(id, most);
+    return shared ? *shared : 0;
+  }
+
+  /// Copies records of a load from number `begin` on, which are in host memory, to the sequence's blocks, and commits
+  /// them. Returns how many: all or none.
+  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t begin,
+                                   std::size_t count, stream on) noexcept {
     if (count == 0) {
       return 0;
     }
+    const auto first = load.first + begin;
     const auto table = [&]() -> std::size_t {
       blocks_.resize(static_cast<std::size_t>(device::config().capacity()));
-      const auto size = device::block_table(id, blocks_, load.first);
-      return size ? *size - load.first : 0;
+      const auto size = device::block_table(id, blocks_, first);
+      return size ? *size - first : 0;
     };
     if (detail::with_memory(table, std::size_t{0}) < count) {
       return 0;
     }
-    const auto nodes = std::span{load.nodes}.first(count);
-    const auto end = first_token(load) + static_cast<std::int64_t>(count) * block_size();
+    const auto nodes = std::span{load.nodes}.subspan(begin, count);
+    const auto end = static_cast<std::int64_t>(first + count) * block_size();
     if (!store_.transfers().copy_to_device(nodes, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
       return 0;
     }
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = begin; i < begin + count; ++i) {
       store_.count_hit(load.sources[i]);
     }
     return static_cast<std::int64_t>(count);
