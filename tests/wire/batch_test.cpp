@@ -168,7 +168,7 @@ TEST_CASE("adapters are written, read and indexed as vLLM names them", "[wire]")
   }
 }
 
-TEST_CASE("an adapter's number alone is not indexed, and other extra keys are told apart", "[wire]") {
+TEST_CASE("an adapter's number alone is not indexed but counted, and other extra keys are told apart", "[wire]") {
   const auto event = [](const json& number, const json& extra) {
     return json::array({"BlockStored", json::array({1}), nullptr, json::array({5, 6}), 2, number, "GPU", nullptr,
                         json::array({extra})});
@@ -180,8 +180,11 @@ TEST_CASE("an adapter's number alone is not indexed, and other extra keys are to
   auto feed = worker_feed<dynamo_keys>{index, worker_id{0}, dynamo_keys{}};
   apply(read(4, json::array({"?"})), feed);
   CHECK(feed.num_blocks() == 0);
+  CHECK(feed.num_foreign() == 1);
+  apply(read(4, json::array({"?"})), feed, "CPU");  // another medium is nothing of this index's
   apply(read(nullptr, nullptr), feed);
   CHECK(feed.num_blocks() == 1);
+  CHECK(feed.num_foreign() == 1);
   const auto extra = [&](const json& value) { return read(nullptr, value).events.at(0).extras.at(0); };
   CHECK(extra(nullptr) == 0);
   CHECK(extra(json::array({"image", 3})) == extra(json::array({json::array({"image", 3})})));

@@ -55,6 +55,9 @@ class worker_feed {
     }
   }
 
+  /// Blocks entered the worker's cache whose adapter has no name: they are counted and left out.
+  void stored_without_name(std::int64_t num_blocks) noexcept { num_foreign_ += num_blocks; }
+
   /// A block left the worker's cache.
   void removed(std::uint64_t hash) noexcept {
     const auto known = blocks_.find(hash);
@@ -95,7 +98,7 @@ class worker_feed {
   [[nodiscard]] std::size_t num_blocks() const noexcept { return blocks_.size(); }
   /// Blocks left out because the one before them was unknown.
   [[nodiscard]] std::int64_t num_orphans() const noexcept { return num_orphans_; }
-  /// Blocks left out because they are of an adapter, which the keys do not know.
+  /// Blocks left out because they are of an adapter that has no name, or that the keys do not know.
   [[nodiscard]] std::int64_t num_foreign() const noexcept { return num_foreign_; }
   /// Blocks for which the index had no room.
   [[nodiscard]] std::int64_t num_refused() const noexcept { return num_refused_; }

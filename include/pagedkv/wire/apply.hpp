@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -12,7 +13,7 @@ namespace pagedkv {
 
 /// Applies a worker's batch to its feed. Blocks of other groups of layers than `group`, and those on another medium
 /// than `medium`, are left out; a worker that names no medium means this one. So are blocks of an adapter that has a
-/// number only, because no key function knows it.
+/// number only, because no key function knows it: `num_foreign` counts them.
 template <block_keys Keys, class Index>
 void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_view medium = "GPU",
            std::int64_t group = 0) {
@@ -21,9 +22,15 @@ void apply(const wire_batch& batch, worker_feed<Keys, Index>& feed, std::string_
       feed.clear();
       continue;
     }
-    const bool has_key = event.kind != wire_kind::stored ||
-                         (!event.tokens.empty() && (!event.adapter_id || !event.adapter.empty()));
-    if (!has_key || event.group != group || (!event.medium.empty() && event.medium != medium)) {
+    if (event.group != group || (!event.medium.empty() && event.medium != medium)) {
+      continue;
+    }
+    const bool is_stored = event.kind == wire_kind::stored;
+    if (is_stored && event.adapter_id && event.adapter.empty()) {
+      feed.stored_without_name(std::ssize(event.hashes));
+      continue;
+    }
+    if (is_stored && event.tokens.empty()) {
       continue;
     }
     auto parent = event.parent;
