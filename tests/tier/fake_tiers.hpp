@@ -96,7 +96,7 @@ struct fake_store {
 
   transfer_outcome erase(std::pair<std::uint64_t, std::uint64_t> at) {
     const auto lock = std::lock_guard{mutex};
-    if (wrong == fault::full || strikes(fault::fails)) {
+    if (!erases || wrong == fault::full || strikes(fault::fails)) {
       return transfer_outcome::failed;
     }
     records.erase(at);
@@ -108,6 +108,7 @@ struct fake_store {
   std::mutex mutex;
   std::condition_variable changed;
   bool closed = false;
+  bool erases = true;
   std::map<std::pair<std::uint64_t, std::uint64_t>, aligned_record> records;
   int num_writes = 0;
   int num_reads = 0;

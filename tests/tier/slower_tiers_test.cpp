@@ -438,6 +438,33 @@ TEST_CASE("a store that does not erase is not asked for what nobody has heard of
   driver.check_invariants();
 }
 
+TEST_CASE("an erasure that is tried again leaves what was written anew under its key", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  auto config = by_hand();
+  config.write = write_policy::through;
+  auto cache = keyed_cache{small_device(4), config, {8}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(5));
+  cache.wait_idle();
+  store->erases = false;
+  cache.invalidate_prefix(numbered(4));
+  cache.run_transfers();
+  CHECK(cache.tier(1).num_erasing > 0);
+  driver.serve(numbered(5));
+  const auto invalidated_again = GENERATE(false, true);
+  if (invalidated_again) {
+    cache.invalidate_prefix(numbered(4));
+  }
+  cache.wait_idle();
+  CHECK(store->num_writes == 2);
+  CHECK((cache.tier(1).num_erasing > 0) == invalidated_again);
+  store->erases = true;
+  cache.run_transfers();
+  CHECK(cache.tier(1).num_erasing == 0);
+  CHECK(store->records.size() == (invalidated_again ? 0 : 1));
+  driver.check_invariants();
+}
+
 TEST_CASE("a cache that is made anew finds nothing that was invalidated", "[tier][slower_tiers]") {
   const auto threads = GENERATE(true, false);
   auto config = by_hand();

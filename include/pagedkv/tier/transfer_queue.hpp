@@ -29,6 +29,7 @@ struct record_job {
   bool sealed = false;  // a write whose bytes have their header already
   transfer_outcome outcome = transfer_outcome::failed;
   bool damaged = false;  // a read brought other bytes than were asked for
+  std::uint64_t number = 0;  // the queue's: of the order in which jobs and erasures came
 };
 
 /// Wakes threads that wait for any of several queues.
@@ -95,7 +96,7 @@ class transfer_queue {
     if constexpr (tier_with_places<Tier>) {
       for (const auto& job : writes_) {
         num_erasing_.fetch_add(1, std::memory_order_relaxed);
-        const auto add = [&] { return add_erasure({job.transfer.key, job.transfer.place}), true; };
+        const auto add = [&] { return add_erasure({job.transfer.key, job.transfer.place, job.number}), true; };
         static_cast<void>(detail::with_memory(add, false));
       }
       writes_.clear();
@@ -112,7 +113,9 @@ class transfer_queue {
         return false;
       }
       ++num_inside_;
-      (job.writes ? writes_ : reads_).push_back(job);
+      auto& to = job.writes ? writes_ : reads_;
+      to.push_back(job);
+      to.back().number = ++last_number_;
     }
     wake_.notify_one();
     return true;
@@ -142,14 +145,14 @@ class transfer_queue {
     return num_erased + execute_batch(lock);
   }
 
-  /// Has a record erased, in this place or by its key, and again until that succeeds. A tier without places then erases
-  /// what was written under the key meanwhile, too. Without memory, a record is not erased, and counts as being erased
-  /// for good.
+  /// Has a record erased, in this place or by its key, and again until that succeeds, or until a write under the key that
+  /// was pushed later does: it has replaced the record. Without memory, a record is not erased, and counts as being
+  /// erased for good.
   void erase(const record_key& key, std::int64_t place) noexcept {
     {
       const auto lock = std::lock_guard{mutex_};
       num_erasing_.fetch_add(1, std::memory_order_relaxed);
-      static_cast<void>(detail::with_memory([&] { return add_erasure({key, place}), true; }, false));
+      static_cast<void>(detail::with_memory([&] { return add_erasure({key, place, ++last_number_}), true; }, false));
     }
     wake_.notify_one();
   }
@@ -190,6 +193,7 @@ class transfer_queue {
   struct erasure {
     record_key key;
     std::int64_t place;
+    std::uint64_t number;
   };
 
   void serve() noexcept {
@@ -266,12 +270,29 @@ class transfer_queue {
       read_batch();
     }
     lock.lock();
+    if constexpr (!tier_with_places<Tier>) {
+      if (batch_.front().writes && !erasures_.empty()) {
+        drop_replaced();
+      }
+    }
     done_.insert(done_.end(), batch_.begin(), batch_.end());
     num_done_.store(done_.size(), std::memory_order_release);
     lock.unlock();
     signal_.notify();
     lock.lock();
     return size;
+  }
+
+  /// Drops the erasures of records that this batch has written over.
+  void drop_replaced() noexcept {
+    constexpr auto key_of = [](const record_job& job) { return job.transfer.key.low; };
+    std::ranges::sort(batch_, {}, key_of);
+    const auto num_dropped = std::erase_if(erasures_, [&](const erasure& each) {
+      return std::ranges::any_of(std::ranges::equal_range(batch_, each.key.low, {}, key_of), [&](const auto& job) {
+        return job.outcome == transfer_outcome::done && job.transfer.key == each.key && each.number < job.number;
+      });
+    });
+    num_erasing_.fetch_sub(num_dropped, std::memory_order_release);
   }
 
   void write_batch() noexcept {
@@ -334,6 +355,7 @@ class transfer_queue {
   std::vector<std::int64_t> erased_;  // places
   clock::time_point retry_erasures_;
   std::size_t num_inside_ = 0;
+  std::uint64_t last_number_ = 0;
   bool stopping_ = false;
   std::atomic<std::size_t> num_done_{0};
   std::atomic<std::size_t> num_erased_{0};
