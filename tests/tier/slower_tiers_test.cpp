@@ -5,6 +5,7 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -496,6 +497,19 @@ TEST_CASE("a tier without places takes more records than the cache remembers", "
   driver.check_invariants();
   CHECK(driver.serve(numbered(13, 4'600)) == 12);
   CHECK(cache.tier(1).loads + cache.tier(0).hit_blocks >= 3);
+}
+
+TEST_CASE("memory figures count the records that the cache remembers", "[tier][slower_tiers]") {
+  const auto index_bytes = [](std::int32_t known_records) {
+    auto config = by_hand();
+    config.known_records = known_records;
+    const auto keys = keyed_tier{std::make_shared<fake_store>()};
+    return keyed_cache{small_device(4), config, {8}, {keys}}.memory().index;
+  };
+  const auto num_more = std::int64_t{1} << 14;
+  const auto more_bytes = index_bytes(1 << 15) - index_bytes(1 << 14);
+  const auto expected = num_more * (136 + 4 * small_device(4).block_size);
+  CHECK(std::abs(more_bytes - expected) < num_more);  // buckets of hashes are rounded
 }
 
 TEST_CASE("records whose writes failed are written when the tier works again", "[tier][slower_tiers]") {
