@@ -61,6 +61,13 @@ TEST_CASE("a URL names hosts, a user and a database", "[redis]") {
   }
 }
 
+TEST_CASE("a URL that asks for TLS is refused with a sentence that says so", "[redis]") {
+  const auto refused = parse_redis_url("rediss://engine:word@store:6380/1");
+  REQUIRE(refused.has_error());
+  CHECK(refused.error().code == error_code::invalid_argument);
+  CHECK(refused.error().message().find("TLS, which there is not") != std::string::npos);
+}
+
 TEST_CASE("keys have the slots of the specification", "[redis]") {
   CHECK(redis_slot("") == 0);
   CHECK(redis_slot("foo") == 12'182);
