@@ -251,7 +251,7 @@ class nodes_beside_model {
       }
       if (const auto block = nodes_.attached(id, full); block != no_block) {
         const auto below = model_.upper_bound(p);
-        CHECK(nodes_.has_children(block) == (below != model_.end() && begins_with(below->first, p)));
+        CHECK((nodes_.num_children(block) != 0) == (below != model_.end() && begins_with(below->first, p)));
       }
     }
   }
