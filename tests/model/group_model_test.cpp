@@ -1,5 +1,6 @@
-#include "../support/group_model.hpp"
 #include "../support/full_numbers.hpp"
+#include "../support/group_model.hpp"
+#include "../support/model_runs.hpp"
 
 #include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -112,39 +112,6 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
   return config;
 }
 
-struct outcome {
-  std::optional<std::string> failure;
-  group_coverage coverage;
-};
-
-[[nodiscard]] outcome run(const group_kind_under_test& kind, const cache_config& config,
-                          const std::vector<operation>& operations) {
-  const auto cache = kind.make(config);
-  auto model = group_model{*cache, kind, config};
-  auto failure = model.run(operations);
-  return {std::move(failure), model.coverage()};
-}
-
-void add(group_coverage& sum, const group_coverage& more) {
-  sum.exact_hits += more.exact_hits;
-  sum.shortened_hits += more.shortened_hits;
-  sum.keyed_hits += more.keyed_hits;
-  sum.moves += more.moves;
-  sum.growths += more.growths;
-  sum.shrinkings += more.shrinkings;
-  sum.invalidated += more.invalidated;
-  sum.moves_with_states += more.moves_with_states;
-  sum.failed_copies += more.failed_copies;
-  sum.evicted_ahead += more.evicted_ahead;
-  sum.batch_entries += more.batch_entries;
-  sum.skipped_blocks += more.skipped_blocks;
-  sum.refused_cuts += more.refused_cuts;
-  sum.statistics.hit_blocks += more.statistics.hit_blocks;
-  sum.statistics.evictions += more.statistics.evictions;
-  sum.statistics.copies += more.statistics.copies;
-  sum.statistics.refusals += more.statistics.refusals;
-}
-
 /// A run that met nothing interesting has tested nothing.
 void check_coverage(const group_coverage& sum, const group_kind_under_test& kind) {
   INFO(kind.name);
@@ -186,19 +153,11 @@ TEST_CASE("caches with groups behave as the model does", "[group_cache][model]")
       }
       for (auto seed = std::uint64_t{first_seed}; seed < first_seed + num_runs; ++seed) {
         const auto config = draw_config(groups, kind.piece, seed);
-        const auto operations = random_operations(seed, 250);
-        auto [failure, coverage] = run(kind, config, operations);
-        if (failure) {
-          const auto shrunk =
-              shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
-          INFO(kind.name << ", " << name << ", seed " << seed << "\n" << to_string(shrunk));
-          FAIL(run(kind, config, shrunk).failure.value_or("the failure does not repeat: " + *failure));
-        }
-        add(sum, coverage);
+        sum.add(run_random<group_model>(kind, config, name, seed, 250));
       }
     }
     check_coverage(sum, kind);
-    add(total, sum);
+    total.add(sum);
   }
   check_coverage(total);
 }

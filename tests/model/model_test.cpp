@@ -3,16 +3,15 @@
 #include "../support/cache_model.hpp"
 #include "../support/eager_runs.hpp"
 #include "../support/full_numbers.hpp"
+#include "../support/model_runs.hpp"
 #include "../support/small_granules.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 using namespace pagedkv;
@@ -36,50 +35,11 @@ namespace {
   return config;
 }
 
-struct outcome {
-  std::optional<std::string> failure;
-  model_coverage coverage;
-};
-
-[[nodiscard]] outcome run(const cache_kind& kind, const cache_config& config,
-                          const std::vector<operation>& operations) {
-  const auto cache = kind.make(config);
-  auto model = cache_model{*cache, kind, config};
-  auto failure = model.run(operations);
-  return {std::move(failure), model.coverage()};
-}
-
-/// Runs random operations; a failure is shrunk and shown.
-[[nodiscard]] model_coverage run_random(const cache_kind& kind, std::int32_t block_size, std::uint64_t seed,
-                                        std::size_t num_operations) {
+/// Runs random operations on a small cache.
+[[nodiscard]] model_coverage run_random(const cache_kind& kind, std::int32_t block_size, std::uint64_t seed) {
   auto config = draw_config(seed, block_size);
   config.head_dim *= kind.piece;
-  const auto operations = random_operations(seed, num_operations);
-  auto [failure, coverage] = run(kind, config, operations);
-  if (failure) {
-    const auto shrunk =
-        shrink(operations, [&](const auto& fewer) { return run(kind, config, fewer).failure.has_value(); });
-    INFO(kind.name << ", block size " << block_size << ", seed " << seed << "\n" << to_string(shrunk));
-    FAIL(run(kind, config, shrunk).failure.value_or("the failure does not repeat: " + *failure));
-  }
-  return coverage;
-}
-
-void add(model_coverage& sum, const model_coverage& more) {
-  sum.operations += more.operations;
-  sum.moves += more.moves;
-  sum.growths += more.growths;
-  sum.shrinkings += more.shrinkings;
-  sum.revivals_checked += more.revivals_checked;
-  sum.keyed_hits += more.keyed_hits;
-  sum.chunks += more.chunks;
-  sum.batch_entries += more.batch_entries;
-  sum.batch_failures += more.batch_failures;
-  sum.evicted_ahead += more.evicted_ahead;
-  sum.statistics.hit_blocks += more.statistics.hit_blocks;
-  sum.statistics.evictions += more.statistics.evictions;
-  sum.statistics.copies += more.statistics.copies;
-  sum.statistics.refusals += more.statistics.refusals;
+  return run_random<cache_model>(kind, config, "block size " + std::to_string(block_size), seed, 300);
 }
 
 /// A run that met nothing interesting has tested nothing.
@@ -135,7 +95,7 @@ TEST_CASE("every element, locking and eviction policy behaves as the model does"
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4, 16}) {
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        add(sum, run_random(kind, block_size, seed, 300));
+        sum.add(run_random(kind, block_size, seed));
       }
     }
     check_coverage(sum, kind);
@@ -150,7 +110,7 @@ TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
          {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
       auto sum = model_coverage{};
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        add(sum, run_random(kind, block_size, 1000 + seed, 300));
+        sum.add(run_random(kind, block_size, 1000 + seed));
       }
       check_coverage(sum, kind);
     }
@@ -164,7 +124,7 @@ TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4}) {
       for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        add(sum, run_random(kind, block_size, 3000 + seed, 300));
+        sum.add(run_random(kind, block_size, 3000 + seed));
       }
     }
     check_coverage(sum, kind);
@@ -177,7 +137,7 @@ TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cach
        {make_kind_beside_arrays<single_thread, lru>(), make_kind_beside_arrays<lock_free, clock_sweep>()}) {
     auto sum = model_coverage{};
     for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-      add(sum, run_random(kind, 4, 2000 + seed, 300));
+      sum.add(run_random(kind, 4, 2000 + seed));
     }
     check_coverage(sum, kind);
   }
@@ -189,7 +149,7 @@ TEST_CASE("caches whose memory comes and goes behave as the model does", "[cache
                            make_kind<float32, lock_free, clock_sweep, nhd_block_major, small_granules>()}) {
     auto sum = model_coverage{};
     for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-      add(sum, run_random(kind, 4, 2000 + seed, 300));
+      sum.add(run_random(kind, 4, 2000 + seed));
     }
     check_coverage(sum, kind);
   }

@@ -34,7 +34,6 @@ std::optional<std::string> cache_model::run(const std::vector<operation>& operat
   try {
     for (const auto& next : operations) {
       apply(next);
-      ++coverage_.operations;
     }
     finish();
     coverage_.statistics = seen_;

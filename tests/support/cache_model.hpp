@@ -2,6 +2,7 @@
 
 #include "cache_operations.hpp"
 #include "cache_under_test.hpp"
+#include "model_base.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -61,23 +62,21 @@ struct model_pin {
   std::size_t num_valid = model_sequence::any_number;  // tokens at the start that no invalidation has hidden
 };
 
-/// Events of a run, so that a test can check that it was not idle.
-struct model_coverage {
-  std::int64_t operations = 0;
-  cache_statistics statistics;
-  std::int64_t moves = 0;
-  std::int64_t growths = 0;
-  std::int64_t shrinkings = 0;
+struct model_coverage : common_coverage {
   std::int64_t revivals_checked = 0;  // hits on blocks that no live sequence held
-  std::int64_t keyed_hits = 0;        // hits on blocks behind a key
   std::int64_t chunks = 0;            // of prompts, appended after creation
-  std::int64_t batch_entries = 0;
   std::int64_t batch_failures = 0;
-  std::int64_t evicted_ahead = 0;     // blocks
+
+  void add(const model_coverage& more) noexcept {
+    common_coverage::add(more);
+    revivals_checked += more.revivals_checked;
+    chunks += more.chunks;
+    batch_failures += more.batch_failures;
+  }
 };
 
 /// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
-class cache_model {
+class cache_model : model_base {
  public:
   cache_model(cache_under_test& cache, const cache_kind& kind, const cache_config& config);
 
@@ -89,10 +88,6 @@ class cache_model {
  private:
   // Entries of one block table: with a sliding window, more than the pool has blocks.
   static constexpr auto max_table = std::size_t{1024};
-
-  struct mismatch {
-    std::string what;
-  };
 
   void apply(const operation& next);
   void create(const operation& next);
@@ -163,19 +158,6 @@ class cache_model {
   void check_common_prefix(const model_sequence& a, const model_sequence& b);
   void check_batches(std::span<const model_sequence* const> rows);
 
-  void expect(bool holds, const std::string& what) const;
-  void expect_equal(std::int64_t got, std::int64_t wanted, const std::string& what) const;
-  template <class T>
-  void expect_error(const result<T>& got, error_code wanted, const std::string& what) {
-    refused_ = true;
-    expect(!got, what + " succeeded");
-    expect(got.error().code == wanted, what + " said: " + got.error().message());
-  }
-  template <class T>
-  void expect_success(const result<T>& got, const std::string& what) const {
-    expect(got.has_value(), what + " failed: " + (got ? "" : got.error().message()));
-  }
-
   cache_under_test& cache_;
   cache_kind kind_;
   cache_config config_;
@@ -200,7 +182,6 @@ class cache_model {
   std::int64_t peak_within_ = 0;
   std::int64_t peak_at_most_ = 0;  // where copies within a batch let go of blocks; 0 for exactly
   bool may_free_within_ = false;  // a batch: blocks become free before it ends
-  bool refused_ = false;  // the latest operation was, and so changed nothing
   std::size_t num_checks_ = 0;
   padded_batch padded_;
   compressed_batch compressed_;

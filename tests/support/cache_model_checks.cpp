@@ -261,16 +261,4 @@ std::vector<block_id> cache_model::fetch_table(sequence_id id) {
   return blocks;
 }
 
-void cache_model::expect(bool holds, const std::string& what) const {
-  if (!holds) {
-    throw mismatch{what};
-  }
-}
-
-void cache_model::expect_equal(std::int64_t got, std::int64_t wanted, const std::string& what) const {
-  if (got != wanted) {
-    throw mismatch{what + ": " + std::to_string(got) + " where the model has " + std::to_string(wanted)};
-  }
-}
-
 }  // namespace pagedkv::test

@@ -1253,14 +1253,4 @@ void group_model::check_unchanged() const {
   }
 }
 
-void group_model::expect(bool holds, const std::string& what) const {
-  if (!holds) {
-    throw mismatch{what};
-  }
-}
-
-void group_model::expect_equal(std::int64_t got, std::int64_t wanted, const std::string& what) const {
-  expect(got == wanted, what + ": " + std::to_string(got) + " instead of " + std::to_string(wanted));
-}
-
 }  // namespace pagedkv::test

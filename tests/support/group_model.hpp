@@ -2,6 +2,7 @@
 
 #include "cache_operations.hpp"
 #include "groups_under_test.hpp"
+#include "model_base.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -57,26 +58,29 @@ struct group_pinning {
   bool is_valid = true;  // not invalidated
 };
 
-/// Events of a run, so that a test can check that it was not idle.
-struct group_coverage {
+struct group_coverage : common_coverage {
   std::int64_t exact_hits = 0;      // of which the model knew the length
   std::int64_t shortened_hits = 0;  // that a missing state made shorter
-  std::int64_t keyed_hits = 0;
-  std::int64_t moves = 0;
-  std::int64_t growths = 0;
-  std::int64_t shrinkings = 0;
   std::int64_t invalidated = 0;        // blocks
   std::int64_t moves_with_states = 0;  // while a sequence had a second state
   std::int64_t failed_copies = 0;
-  std::int64_t evicted_ahead = 0;
-  std::int64_t batch_entries = 0;
   std::int64_t skipped_blocks = 0;  // released behind windows
   std::int64_t refused_cuts = 0;
-  cache_statistics statistics;
+
+  void add(const group_coverage& more) noexcept {
+    common_coverage::add(more);
+    exact_hits += more.exact_hits;
+    shortened_hits += more.shortened_hits;
+    invalidated += more.invalidated;
+    moves_with_states += more.moves_with_states;
+    failed_copies += more.failed_copies;
+    skipped_blocks += more.skipped_blocks;
+    refused_cuts += more.refused_cuts;
+  }
 };
 
 /// Runs operations on a cache with groups and on what a caller knows of it, and compares after every one.
-class group_model {
+class group_model : model_base {
  public:
   group_model(groups_under_test& cache, const group_kind_under_test& kind, const cache_config& config);
 
@@ -86,9 +90,6 @@ class group_model {
   [[nodiscard]] const group_coverage& coverage() const noexcept { return coverage_; }
 
  private:
-  struct mismatch {
-    std::string what;
-  };
   struct seen_before {
     cache_statistics statistics;
     std::vector<std::int64_t> hits;  // of some sequences
@@ -167,18 +168,6 @@ class group_model {
   void note_before();
   void check_unchanged() const;
 
-  void expect(bool holds, const std::string& what) const;
-  void expect_equal(std::int64_t got, std::int64_t wanted, const std::string& what) const;
-  template <class T>
-  void expect_success(const result<T>& got, const std::string& what) const {
-    expect(got.has_value(), what + " failed: " + (got ? "" : got.error().message()));
-  }
-  template <class T>
-  void expect_error(const result<T>& got, error_code wanted, const std::string& what) {
-    refused_ = true;
-    expect(!got, what + " succeeded");
-    expect(got.error().code == wanted, what + " said: " + got.error().message());
-  }
   /// Whether an operation failed because its copy did; that is allowed only when copies do.
   template <class T>
   [[nodiscard]] bool copy_failed(const result<T>& got) {
@@ -222,7 +211,6 @@ class group_model {
   std::map<step_id, std::multimap<block_id, use>> steps_;
   timestamp now_{};
   std::int64_t num_refusals_ = 0;
-  bool refused_ = false;         // the latest operation was, and so changed nothing
   bool copy_failed_ = false;     // for this reason
   bool may_lose_state_ = false;  // a second state, which the copy overwrote
   seen_before before_;           // the latest operation

@@ -2,6 +2,7 @@
 
 #include "../../examples/support/chosen_eviction.hpp"
 #include "eager_runs.hpp"
+#include "operations_under_test.hpp"
 
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -60,38 +61,14 @@ struct failing_backend : host_backend {
 
 static_assert(backend_for<failing_backend, float32>);
 
-/// Every operation of a cache with groups behind one virtual interface, so that the model is compiled once.
-class groups_under_test {
+/// Every operation of a cache with groups.
+class groups_under_test : public operations_under_test {
  public:
-  virtual ~groups_under_test() = default;
-
   virtual result<admission> create_sequence(const token_run& prompt, const sequence_options& options,
                                             const state_saving& saving) = 0;
-  virtual result<void> append(sequence_id id, const token_run& run) = 0;
-  virtual result<void> reserve_slots(sequence_id id, std::int64_t num_ahead) = 0;
   virtual result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
                                                    const group_batch_buffers& out) = 0;
-  virtual std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes, salt tag) const = 0;
-  virtual result<void> commit(sequence_id id, std::int64_t num_tokens) = 0;
   virtual result<std::int64_t> next_saved_length(sequence_id id) const = 0;
-  virtual result<sequence_id> fork(sequence_id id) = 0;
-  virtual result<void> truncate(sequence_id id, std::int64_t num_tokens) = 0;
-  virtual result<void> release(sequence_id id, bool ended) = 0;
-  virtual result<pinning> pin(const token_run& run, salt tag) = 0;
-  virtual result<void> unpin(pin_id id) = 0;
-  virtual std::int64_t unpin_all() = 0;
-  virtual std::int64_t invalidate_prefix(const token_run& run, salt tag) = 0;
-  virtual std::int64_t invalidate_salt(salt tag) = 0;
-  virtual result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) = 0;
-  virtual std::int64_t find_prefix(const token_run& run, salt tag) const = 0;
-  virtual result<prompt_fit> would_fit(const token_run& prompt, const sequence_options& options) const = 0;
-  virtual std::int64_t num_available_blocks() const = 0;
-  virtual result<step_id> begin_step() = 0;
-  virtual result<step_id> begin_step(std::span<const sequence_id> ids) = 0;
-  virtual result<void> retire_step(step_id step) = 0;
-  virtual result<std::int64_t> evict(std::span<block_id> blocks, step_id step) = 0;
-  virtual void advance_time(timestamp now) = 0;
-  virtual result<sequence_info> describe(sequence_id id) const = 0;
   virtual result<void> tokens(sequence_id id, std::int64_t first, std::span<token> out) const = 0;
   virtual result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first,
                                     std::span<slot> slots) const = 0;
@@ -103,13 +80,7 @@ class groups_under_test {
   virtual result<void> read(std::size_t group, std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
                             token_rows<float> values) = 0;
   virtual std::byte* state_part(std::size_t group, block_id block, std::int32_t part) = 0;
-  virtual result<std::vector<block_pair>> compact() = 0;
-  virtual result<std::vector<block_pair>> resize(std::int32_t num_blocks) = 0;
-  virtual std::int32_t num_blocks() const = 0;
-  virtual result<std::int64_t> reset_prefix_cache() = 0;
-  virtual cache_statistics statistics() const = 0;
   virtual const memory_plan& plan() const = 0;
-  virtual std::vector<std::string> check_invariants() const = 0;
 
   announced_prefixes announced;
   bool copies_fail = false;
@@ -124,52 +95,25 @@ struct group_kind_under_test {
 };
 
 template <class Cache>
-class adapted_groups final : public groups_under_test {
+class adapted_groups final : public adapted_operations<groups_under_test, Cache> {
+  using operations = adapted_operations<groups_under_test, Cache>;
+  using operations::cache_;
+
  public:
   explicit adapted_groups(const cache_config& config)
-      : cache_(config, host_allocator{}, failing_backend{copies_fail}, followed_events{&announced}) {}
+      : operations([&](groups_under_test& self) {
+          return Cache(config, host_allocator{}, failing_backend{self.copies_fail}, followed_events{&self.announced});
+        }) {}
 
   result<admission> create_sequence(const token_run& prompt, const sequence_options& options,
                                     const state_saving& saving) override {
     return cache_.create_sequence(prompt, options, saving);
   }
-  result<void> append(sequence_id id, const token_run& run) override { return cache_.append(id, run); }
-  result<void> reserve_slots(sequence_id id, std::int64_t num_ahead) override {
-    return cache_.reserve_slots(id, num_ahead);
-  }
   result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
                                            const group_batch_buffers& out) override {
     return cache_.append_batch(entries, out);
   }
-  std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes, salt tag) const override {
-    return cache_.hash_blocks(prompt, hashes, tag);
-  }
-  result<void> commit(sequence_id id, std::int64_t num_tokens) override { return cache_.commit(id, num_tokens); }
   result<std::int64_t> next_saved_length(sequence_id id) const override { return cache_.next_saved_length(id); }
-  result<sequence_id> fork(sequence_id id) override { return cache_.fork(id); }
-  result<void> truncate(sequence_id id, std::int64_t num_tokens) override { return cache_.truncate(id, num_tokens); }
-  result<void> release(sequence_id id, bool ended) override { return cache_.release(id, {.session_ended = ended}); }
-  result<pinning> pin(const token_run& run, salt tag) override { return cache_.pin(run, tag); }
-  result<void> unpin(pin_id id) override { return cache_.unpin(id); }
-  std::int64_t unpin_all() override { return cache_.unpin_all(); }
-  std::int64_t invalidate_prefix(const token_run& run, salt tag) override { return cache_.invalidate_prefix(run, tag); }
-  std::int64_t invalidate_salt(salt tag) override { return cache_.invalidate_salt(tag); }
-  result<std::int64_t> invalidate_blocks(std::span<const block_id> blocks) override {
-    return cache_.invalidate_blocks(blocks);
-  }
-  std::int64_t find_prefix(const token_run& run, salt tag) const override {
-    return cache_.find_prefix(run, tag).value();
-  }
-  result<prompt_fit> would_fit(const token_run& prompt, const sequence_options& options) const override {
-    return cache_.would_fit(prompt, options);
-  }
-  std::int64_t num_available_blocks() const override { return cache_.num_available_blocks(); }
-  result<step_id> begin_step() override { return cache_.begin_step(); }
-  result<step_id> begin_step(std::span<const sequence_id> ids) override { return cache_.begin_step(ids); }
-  result<void> retire_step(step_id step) override { return cache_.retire_step(step); }
-  result<std::int64_t> evict(std::span<block_id> blocks, step_id step) override { return cache_.evict(blocks, step); }
-  void advance_time(timestamp now) override { cache_.advance_time(now); }
-  result<sequence_info> describe(sequence_id id) const override { return cache_.describe(id); }
   result<void> tokens(sequence_id id, std::int64_t first, std::span<token> out) const override {
     return cache_.tokens(id, first, out);
   }
@@ -197,16 +141,7 @@ class adapted_groups final : public groups_under_test {
   std::byte* state_part(std::size_t group, block_id block, std::int32_t part) override {
     return cache_.state_part(group, block, part);
   }
-  result<std::vector<block_pair>> compact() override { return cache_.compact(); }
-  result<std::vector<block_pair>> resize(std::int32_t num_blocks) override { return cache_.resize(num_blocks); }
-  std::int32_t num_blocks() const override { return cache_.num_blocks(); }
-  result<std::int64_t> reset_prefix_cache() override { return cache_.reset_prefix_cache(); }
-  cache_statistics statistics() const override { return cache_.statistics(); }
   const memory_plan& plan() const override { return cache_.plan(); }
-  std::vector<std::string> check_invariants() const override { return cache_.check_invariants(); }
-
- private:
-  Cache cache_;
 };
 
 /// A cache for any policy that evicts, with this one.
