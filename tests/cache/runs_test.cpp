@@ -1,5 +1,6 @@
 // Blocks with neighbouring ids, where the free list prefers them.
 
+#include "../support/cache_fixture.hpp"
 #include "../support/eager_runs.hpp"
 #include "../support/served_prompts.hpp"
 
@@ -32,7 +33,7 @@ constexpr auto block_size = std::int32_t{2};
 }
 
 [[nodiscard]] std::vector<token> prompt_of(token first, std::size_t num_blocks) {
-  return counted_from(first, num_blocks * block_size);
+  return text(first, num_blocks * block_size);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "../support/scheduled_policies.hpp"
+#include "scheduled_cache.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -10,7 +10,6 @@
 
 #include <array>
 #include <functional>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,24 +19,6 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
-
-cache_config small() {
-  auto config = cache_config{};
-  config.head_dim = 1;
-  config.block_size = 2;
-  config.num_blocks = 6;
-  config.max_sequences = 8;
-  config.hash_seed = 1;
-  return config;
-}
-
-std::vector<token> text(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
 /// The operation of the thread that will be stopped, on a sequence of its own with five tokens, two of its blocks
 /// shared.
 struct stopped_operation {
@@ -45,8 +26,6 @@ struct stopped_operation {
   bool enters;  // the operation enters the sequence, which is busy then
   std::function<void(cache_under_test&, sequence_id)> run;
 };
-
-constexpr auto ignore = [](const auto& outcome) { static_cast<void>(outcome); };
 
 std::vector<stopped_operation> operations_that_change() {
   return {
@@ -199,7 +178,7 @@ void one_of_everything(execution& e, cache_under_test& cache, token first) {
 void stop_anywhere(const stopped_operation& stopped, unsigned seed) {
   auto times_busy = 0;
   const auto body = [&](execution& e) {
-    auto cache = cache_under_test{small()};
+    auto cache = cache_under_test{six_blocks()};
     const auto own = cache.create_sequence(text(5)).value().id;
     cache.commit(own, 5).value();
     const auto gone = cache.create_sequence(text(3, 30)).value().id;
@@ -247,7 +226,7 @@ TEST_CASE("a second operation on a sequence is told that it is busy, wherever th
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   auto times_busy = 0;
   const auto body = [&](execution& e) {
-    auto cache = cache_under_test{small()};
+    auto cache = cache_under_test{six_blocks()};
     const auto shared = cache.create_sequence(text(3)).value().id;
     auto num_appended = std::array{0, 0};
     for (auto thread = std::size_t{0}; thread < 2; ++thread) {
@@ -276,7 +255,7 @@ TEST_CASE("a second operation on a sequence is told that it is busy, wherever th
 
 template <class Cache>
 void pin_races_release(execution& e) {
-  auto config = small();
+  auto config = six_blocks();
   config.num_blocks = 2;  // none is free
   auto cache = Cache{config};
   const auto id = cache.create_sequence(text(4)).value().id;

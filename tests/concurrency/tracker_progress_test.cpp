@@ -1,4 +1,4 @@
-#include "../support/scheduled_policies.hpp"
+#include "scheduled_cache.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -10,7 +10,6 @@
 #include <catch2/generators/catch_generators_random.hpp>
 
 #include <functional>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -19,24 +18,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
 using tracker_under_test = request_tracker<cache_under_test>;
-
-cache_config small() {
-  auto config = cache_config{};
-  config.head_dim = 1;
-  config.block_size = 2;
-  config.num_blocks = 6;
-  config.max_sequences = 8;
-  config.hash_seed = 1;
-  return config;
-}
-
-std::vector<token> text(std::size_t num_tokens, token first) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 request_options ranked(std::uint8_t priority) {
   auto options = request_options{};
@@ -44,8 +26,6 @@ request_options ranked(std::uint8_t priority) {
   options.may_preempt = true;
   return options;
 }
-
-constexpr auto ignore = [](const auto& outcome) { static_cast<void>(outcome); };
 
 /// The operation of the thread that will be stopped, on a request that other threads also know.
 struct stopped_operation {
@@ -116,7 +96,7 @@ TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the t
   const auto ends = GENERATE(false, true);
   for (const auto& stopped : operations()) {
     const auto body = [&](execution& e) {
-      auto cache = cache_under_test{small()};
+      auto cache = cache_under_test{six_blocks()};
       {
         auto tracker = tracker_under_test{cache};
         const auto known = tracker.submit(text(5, 0)).value();

@@ -1,3 +1,4 @@
+#include "../support/small_config.hpp"
 #include "target.hpp"
 
 #include <pagedkv/device/backend.hpp>
@@ -25,16 +26,6 @@ using by_layer = kv_cache<float32, hip_backend>;
 using by_block = kv_cache<float32, hip_backend, nhd_block_major>;
 
 constexpr auto row_size = std::size_t{2 * 8};
-
-cache_config small_config() {
-  auto config = cache_config{};
-  config.num_blocks = 40;
-  config.block_size = 4;
-  config.num_layers = 3;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  return config;
-}
 
 /// Device memory with numbers.
 class device_numbers {
@@ -84,8 +75,8 @@ TEMPLATE_TEST_CASE("A sequence goes on on another device", "[hip][peer]", by_lay
   if (const auto connected = hip::connect_peer(1, 0); !connected) {
     SKIP(connected.error().message());
   }
-  auto first = TestType{small_config(), hip::device_allocator{0}, hip_backend{0}};
-  auto second = TestType{small_config(), hip::device_allocator{1}, hip_backend{1}};
+  auto first = TestType{small_config(40), hip::device_allocator{0}, hip_backend{0}};
+  auto second = TestType{small_config(40), hip::device_allocator{1}, hip_backend{1}};
   auto tokens = std::vector<token>(90);
   std::iota(tokens.begin(), tokens.end(), 1);
   auto numbers = std::vector<float>(tokens.size() * row_size);

@@ -6,25 +6,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 namespace pagedkv::test {
 
-/// Tokens that count from the first one.
-[[nodiscard]] inline std::vector<token> counted_from(token first, std::size_t num_tokens) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
 /// Computes a prompt and ends; returns the number of tokens that were cached.
 template <class Cache>
-std::int64_t serve(Cache& cache, const std::vector<token>& tokens, const sequence_options& options = {}) {
-  const auto made = cache.create_sequence(tokens, options).value();
-  REQUIRE(cache.commit(made.id, static_cast<std::int64_t>(tokens.size())));
+std::int64_t serve(Cache& cache, const std::vector<token>& prompt, const sequence_options& options = {}) {
+  const auto made = cache.create_sequence(prompt, options).value();
+  REQUIRE(cache.commit(made.id, std::ssize(prompt)));
   REQUIRE(cache.release(made.id));
   return made.num_cached_tokens;
 }

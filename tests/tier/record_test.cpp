@@ -1,3 +1,5 @@
+#include "../support/small_config.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/concept.hpp>
 #include <pagedkv/tier/record.hpp>
@@ -17,6 +19,7 @@
 #include <vector>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 
@@ -24,19 +27,9 @@ struct alignas(record_alignment) unit {
   std::array<std::byte, record_alignment> bytes{};
 };
 
-cache_config small_config() {
-  auto config = cache_config{};
-  config.num_blocks = 4;
-  config.block_size = 4;
-  config.num_layers = 3;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  return config;
-}
-
 /// One sealed record, with what it holds.
 struct sealed {
-  kv_cache<> cache{small_config()};
+  kv_cache<> cache{small_config(4)};
   record_format format = make_record_format(cache.view(), "float32", "tiny model");
   std::array<token, 4> tokens{1, 2, 3, 4};
   std::vector<prefix_key> keys;
@@ -172,7 +165,7 @@ TEST_CASE("keys of records tell chains apart", "[tier]") {
 }
 
 TEST_CASE("views of records name the same bytes of a block, one record after the other", "[tier]") {
-  const auto cache = kv_cache<>{small_config()};
+  const auto cache = kv_cache<>{small_config(4)};
   const auto device = cache.view();
   const auto format = make_record_format(device, "float32", "");
   auto memory = std::vector<unit>(2 * format.record_bytes() / record_alignment);

@@ -49,6 +49,24 @@ struct filled {
   }
 };
 
+placed_cache writing_through(const placed_tier& tier) {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  return {small_device(4), config, {4}, {tier}};
+}
+
+/// A tier with one place, which has the first block of a prompt.
+struct full_place {
+  placed_cache cache;
+  tiered_driver<placed_cache> driver{cache};
+
+  explicit full_place(const placed_tier& tier) : cache(writing_through(tier)) {
+    driver.serve(numbered(5));
+    cache.wait_idle();
+    REQUIRE(cache.tier(1).num_records == 1);
+  }
+};
+
 auto filled_places(tier_config config = by_hand()) {
   return filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(), 32), config};
 }
@@ -582,43 +600,35 @@ TEST_CASE("random operations over faulty tiers bring back every token's own K/V"
 }
 
 TEST_CASE("a later cache does not find what was invalidated while its place was promised to another", "[slower_tiers]") {
-  auto config = by_hand();
-  config.write = write_policy::through;
   const auto tier = places_in(std::make_shared<fake_store>(), 1);
   {
-    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
-    auto driver = tiered_driver{cache};
-    driver.serve(numbered(5));
-    cache.wait_idle();
-    REQUIRE(cache.tier(1).num_records == 1);
+    auto [cache, driver] = full_place{tier};
     driver.serve(numbered(5, 100));
     cache.poll();
     REQUIRE(cache.tier(1).evictions == 1);
     cache.invalidate_salt(salt{});
   }
-  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  auto cache = writing_through(tier);
   CHECK(cache.tier(1).adopted == 0);
 }
 
 TEST_CASE("records without their ancestors are erased, so that no later cache finds them", "[slower_tiers]") {
-  auto config = by_hand();
-  config.write = write_policy::through;
   const auto tier = places_in(std::make_shared<fake_store>(), 4);
   {
-    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    auto cache = writing_through(tier);
     tiered_driver{cache}.serve(numbered(9));
     cache.wait_idle();
   }
   REQUIRE(tier.store->records.size() == 2);
   tier.store->records.begin()->second.bytes.get()[0] ^= std::byte{1};  // of the first block
   {
-    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+    auto cache = writing_through(tier);
     REQUIRE(cache.tier(1).adopted == 0);
     cache.invalidate_salt(salt{});
     tiered_driver{cache}.serve(numbered(5));
     cache.wait_idle();
   }
-  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  auto cache = writing_through(tier);
   CHECK(cache.tier(1).adopted == 1);
 }
 
@@ -643,15 +653,9 @@ TEST_CASE("a later cache does not find what was invalidated while it was written
 
 TEST_CASE("a later cache does not find what was invalidated and a failed write left in place", "[slower_tiers]") {
   const auto invalidated_first = GENERATE(false, true);
-  auto config = by_hand();
-  config.write = write_policy::through;
   const auto tier = places_in(std::make_shared<fake_store>(), 1);
   {
-    auto cache = placed_cache{small_device(4), config, {4}, {tier}};
-    auto driver = tiered_driver{cache};
-    driver.serve(numbered(5));
-    cache.wait_idle();
-    REQUIRE(cache.tier(1).num_records == 1);
+    auto [cache, driver] = full_place{tier};
     tier.store->wrong = fault::full;
     driver.serve(numbered(5, 100));
     cache.poll();
@@ -673,6 +677,6 @@ TEST_CASE("a later cache does not find what was invalidated and a failed write l
     }
     CHECK(cache.tier(1).num_records == (served_again ? 1 : 0));
   }
-  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  auto cache = writing_through(tier);
   CHECK(tiered_driver{cache}.serve(numbered(5)) == 0);
 }

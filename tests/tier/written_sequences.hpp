@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../support/small_config.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -16,15 +18,7 @@ namespace pagedkv::testing {
 
 inline constexpr auto block_size = std::int64_t{4};
 
-inline cache_config small_config(std::int32_t num_blocks = 32) {
-  auto config = cache_config{};
-  config.num_blocks = num_blocks;
-  config.block_size = block_size;
-  config.num_layers = 3;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  return config;
-}
+using test::small_config;
 
 inline std::vector<token> text(token first, std::size_t size) {
   auto tokens = std::vector<token>(size);

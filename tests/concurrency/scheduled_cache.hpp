@@ -1,0 +1,36 @@
+#pragma once
+
+#include "../support/scheduled_policies.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+namespace pagedkv::testing {
+
+/// A lock-free cache whose threads a scheduler stops anywhere, with few blocks.
+using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
+
+[[nodiscard]] inline cache_config six_blocks() {
+  auto config = cache_config{};
+  config.head_dim = 1;
+  config.block_size = 2;
+  config.num_blocks = 6;
+  config.max_sequences = 8;
+  config.hash_seed = 1;
+  return config;
+}
+
+[[nodiscard]] inline std::vector<token> text(std::size_t num_tokens, token first = 0) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// For operations that may have any result.
+inline constexpr auto ignore = [](const auto& outcome) { static_cast<void>(outcome); };
+
+}  // namespace pagedkv::testing
