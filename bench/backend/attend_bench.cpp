@@ -27,8 +27,6 @@ using namespace pagedkv;
 constexpr auto num_heads = 32;
 constexpr auto head_dim = 128;
 constexpr auto block_size = 16;
-constexpr auto enough_bytes = std::int64_t{768} << 20;
-
 host::thread_pool& all_cores() {
   static auto threads = host::thread_pool();
   return threads;
@@ -54,10 +52,11 @@ void read_all(const std::byte* memory, std::size_t bytes, std::uint64_t& result)
 
 struct batch_shape {
   std::int32_t num_sequences = 16;
-  std::int32_t num_tokens = 2048;    // of each sequence, in whole blocks
-  std::int32_t shared_tokens = 0;    // that all sequences start with
-  std::int32_t queries_each = 1;     // the last tokens
+  std::int32_t num_tokens = 2048;  // of each sequence, in whole blocks
+  std::int32_t shared_tokens = 0;  // that all sequences start with
+  std::int32_t queries_each = 1;   // the last tokens
   std::int32_t group_size = 1;
+  std::int64_t enough_bytes = std::int64_t{768} << 20;  // of keys and values of all layers
 
   /// Blocks of all sequences together.
   [[nodiscard]] std::int32_t num_blocks() const {
@@ -138,7 +137,7 @@ class workload {
     config.num_kv_heads = num_heads / shape.group_size;
     config.head_dim = head_dim;
     const auto one_layer = plan_storage<Layout>(config, size_of_element<Element>).value().bytes;
-    config.num_layers = static_cast<std::int32_t>((enough_bytes + one_layer - 1) / one_layer);
+    config.num_layers = static_cast<std::int32_t>((shape.enough_bytes + one_layer - 1) / one_layer);
     return plan_storage<Layout>(config, size_of_element<Element>).value();
   }
 
@@ -199,13 +198,14 @@ void decode(benchmark::State& state) {
   state.counters["share_of_read"] = fastest_read / fastest;
 }
 
-/// 16 sequences that share a prefix. `flat_over_shared`: how many times as long it takes to read the prefix for each.
+/// Sequences that share a prefix. `flat_over_shared`: how many times as long it takes to read the prefix for each.
 template <class Element>
 void decode_shared(benchmark::State& state) {
   auto shape = batch_shape{};
   shape.group_size = static_cast<std::int32_t>(state.range(0));
-  shape.shared_tokens = static_cast<std::int32_t>(state.range(1));
-  shape.num_tokens = shape.shared_tokens + static_cast<std::int32_t>(state.range(2));
+  shape.num_sequences = static_cast<std::int32_t>(state.range(1));
+  shape.shared_tokens = static_cast<std::int32_t>(state.range(2));
+  shape.num_tokens = shape.shared_tokens + static_cast<std::int32_t>(state.range(3));
   auto work = workload<Element, hnd_layer_major, bfloat16>(shape);
   auto shared = 1e9;
   auto flat = 1e9;
@@ -225,6 +225,7 @@ template <class Element>
 void prefill(benchmark::State& state) {
   auto shape = batch_shape{};
   shape.num_sequences = 1;
+  shape.enough_bytes = std::int64_t{64} << 20;
   shape.group_size = static_cast<std::int32_t>(state.range(0));
   shape.queries_each = static_cast<std::int32_t>(state.range(1));
   shape.num_tokens = static_cast<std::int32_t>(state.range(2));
@@ -260,12 +261,12 @@ void prefill(benchmark::State& state) {
 PAGEDKV_BENCHMARK_DECODE(float16);
 PAGEDKV_BENCHMARK_DECODE(bfloat16);
 PAGEDKV_BENCHMARK_DECODE(int8);
-#define PAGEDKV_BENCHMARK_SHARED(element)            \
-  BENCHMARK(decode_shared<element>)                  \
-      ->ArgNames({"group_size", "shared", "own"})    \
-      ->ArgsProduct({{1, 4, 8}, {256, 16384}, {512}}) \
-      ->UseManualTime()                              \
-      ->Unit(benchmark::kMillisecond)                \
+#define PAGEDKV_BENCHMARK_SHARED(element)                      \
+  BENCHMARK(decode_shared<element>)                            \
+      ->ArgNames({"group_size", "sequences", "shared", "own"}) \
+      ->ArgsProduct({{1, 4, 8}, {2, 16}, {256, 16384}, {512}}) \
+      ->UseManualTime()                                        \
+      ->Unit(benchmark::kMillisecond)                          \
       ->Iterations(3)
 PAGEDKV_BENCHMARK_SHARED(float16);
 PAGEDKV_BENCHMARK_SHARED(bfloat16);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Decode attention on the host beside PyTorch's and llama.cpp's, on equal shapes, in one run, as a table.
+"""Attention on the host beside PyTorch's and llama.cpp's, on equal shapes, in one run, as tables: decoding, and prompts
+beside PyTorch's only.
 
 Usage: host_attention.py BACKEND_BENCH [GGML], with `torch` installed, BACKEND_BENCH the program of bench/backend, and GGML
 the folder of llama.cpp's libggml-base.so and libggml-cpu.so. The others read contiguous keys and values; several layers of
@@ -18,6 +19,7 @@ import torch
 
 BATCH, TOKENS, HEADS, DIM = 16, 2048, 32, 128
 ENOUGH_BYTES = 768 << 20
+PROMPT_BYTES = 64 << 20
 PASSES = 4
 THREADS = len(os.sched_getaffinity(0))
 
@@ -123,8 +125,29 @@ class Ggml:
         return max(self.attend_at_once(element, group_size, together) for together in (1, BATCH))
 
 
-def pagedkv(program, element, group_size):
-    pattern = f"decode<{element}, hnd_layer_major>/group_size:{group_size}/"
+def pytorch_prefill(element, group_size, queries, tokens):
+    """GFLOP/s of causal attention of a prompt's last tokens, of the pairs that the mask leaves."""
+    number = getattr(torch, element)
+    heads = HEADS // group_size
+    layers = -(-PROMPT_BYTES // (2 * heads * tokens * DIM * number.itemsize))
+    keys = [torch.rand(1, heads, tokens, DIM).to(number) for _ in range(layers)]
+    values = [torch.rand(1, heads, tokens, DIM).to(number) for _ in range(layers)]
+    query = torch.rand(1, HEADS, queries, DIM).to(number)
+    whole = queries == tokens
+    mask = None if whole else torch.ones(queries, tokens, dtype=torch.bool).tril(tokens - queries)
+
+    def attend():
+        for key, value in zip(keys, values):
+            torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=whole, enable_gqa=group_size > 1
+            )
+
+    pairs = queries * (tokens - queries) + queries * (queries + 1) / 2
+    with torch.inference_mode():
+        return 4 * pairs * HEADS * DIM * layers / fastest_of(attend) / 1e9
+
+
+def pagedkv(program, pattern):
     command = [program, f"--benchmark_filter={pattern}", "--benchmark_format=json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)["benchmarks"][0]
@@ -138,10 +161,18 @@ def main():
     print("|---|---|---|---|---|---|")
     for element in ("float16", "bfloat16", "int8"):
         for group_size in (1, 4, 8):
-            ours = pagedkv(sys.argv[1], element, group_size)
+            ours = pagedkv(sys.argv[1], f"decode<{element}, hnd_layer_major>/group_size:{group_size}/")
             theirs = pytorch(element, group_size), ggml and ggml.attend(element, group_size)
             cells = " | ".join(f"{rate:.1f}" if rate else "–" for rate in (ours["read_GB/s"], ours["GB/s"], *theirs))
             print(f"| {element} | {group_size} | {cells} |", flush=True)
+    print("\n| element | group size | queries | tokens | pagedkv GFLOP/s | PyTorch GFLOP/s |")
+    print("|---|---|---|---|---|---|")
+    for element in ("float16", "bfloat16"):
+        for queries, tokens in ((2048, 2048), (512, 8192)):
+            shape = f"group_size:4/queries:{queries}/tokens:{tokens}/"
+            ours = pagedkv(sys.argv[1], f"prefill<{element}>/{shape}")["GFLOP/s"]
+            theirs = pytorch_prefill(element, 4, queries, tokens)
+            print(f"| {element} | 4 | {queries} | {tokens} | {ours:.0f} | {theirs:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

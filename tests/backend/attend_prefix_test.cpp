@@ -35,18 +35,20 @@ batch_shape make_sharers(std::size_t count, std::int64_t tokens, std::int32_t gr
 
 /// The plan that the host makes for a batch.
 template <class Attention>
-host::attention::attention_plan plan_of(const Attention& attention, const attention_options& options = {}) {
+host::attention::attention_plan plan_of(const Attention& attention, const attention_options& options, bool has_panels) {
   auto call = host::attention::attention_call{};
   call.view = attention.view();
   call.batch = attention.batch();
   call.options = options;
   call.group_size = attention.num_heads() / call.view.num_kv_heads;
+  call.has_panels = has_panels;
   return host::attention::make_plan(call, 2);
 }
 
+/// The number of prefixes that are read together, without or with a matrix unit for many rows.
 template <class Attention>
-std::size_t num_prefixes(const Attention& attention, const attention_options& options = {}) {
-  const auto plan = plan_of(attention, options);
+std::size_t num_prefixes(const Attention& attention, const attention_options& options = {}, bool has_panels = false) {
+  const auto plan = plan_of(attention, options, has_panels);
   return static_cast<std::size_t>(
       std::ranges::count_if(plan.units, [](const host::attention::unit& u) { return u.is_prefix; }));
 }
@@ -58,13 +60,14 @@ TEMPLATE_TEST_CASE("sequences on the host share the read of a prefix", "[attenti
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
-  for (const auto group_size : {1, 2, 3, 4}) {
+  for (const auto group_size : {1, 2, 3, 4, 8}) {
     for (const auto head_dim : {64, 80}) {
       CAPTURE(group_size, head_dim);
-      auto shape = make_sharers(9, group_size == 4 ? 1200 : 720, group_size);
+      auto shape = make_sharers(9, group_size >= 4 ? 1200 : 720, group_size);
       shape.head_dim = head_dim;
       auto attention = attention_under_test<TestType>{shape, random};
-      CHECK(num_prefixes(attention) > 0);
+      CHECK((num_prefixes(attention) > 0) == (group_size < 8));
+      CHECK(num_prefixes(attention, {}, true) == 1);
       check_against_reference(attention);
     }
   }

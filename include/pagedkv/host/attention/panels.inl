@@ -143,35 +143,69 @@ PAGEDKV_NOINLINE void lay_out_panel_keys(const tile& t, std::int32_t dim, float*
   }
 }
 
+/// Transposes lines of 16 pairs of numbers into the rows `to`, so many words apart.
+PAGEDKV_INLINE void write_transposed(floats* lines, float* to, std::int64_t distance) {
+  exchange_rows<lanes>(lines);
+  PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) { write_floats(to + i * distance, lines[i]); }
+}
+
+/// Lays out 32 numbers of the values of 32 tokens, which all have values. `row`: words of a row of the matrices.
+PAGEDKV_INLINE void lay_out_whole_values(const tile& t, std::int32_t first, std::int32_t d, std::int64_t row,
+                                         float* to) {
+  floats even[lanes];
+  floats odd[lanes];
+  PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) {
+    const auto a = read<words>(t.values + t.value_offsets[first + 2 * i] + d * 2);
+    const auto b = read<words>(t.values + t.value_offsets[first + 2 * i + 1] + d * 2);
+    even[i] = reinterpret_cast<floats>((a & ~upper_half) | b << 16);
+    odd[i] = reinterpret_cast<floats>(a >> 16 | (b & upper_half));
+  }
+  write_transposed(even, to, 2 * row);
+  write_transposed(odd, to + row, 2 * row);
+}
+
+/// The same for 16 numbers of any element, without those of `skipped` tokens and of tokens after the last one.
+template <class Element>
+PAGEDKV_INLINE void lay_out_some_values(const tile& t, std::int32_t first, std::int32_t d, std::uint64_t skipped,
+                                        std::int64_t row, std::int64_t part, float* to) {
+  floats high[lanes];
+  floats low[lanes];
+  PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) {
+    floats numbers[2];
+    PAGEDKV_UNROLL for (auto j = 0; j < 2; ++j) {
+      const auto token = first + 2 * i + j;
+      const auto is_empty = token >= t.num_tokens || (skipped >> token & 1) != 0;
+      numbers[j] = is_empty ? floats{}
+                            : decode_some<Element>(t.values + t.value_offsets[token] + d * size_of<Element>,
+                                                   t.value_dim - d);
+    }
+    const auto parts = split_into_pairs(numbers[0], numbers[1]);
+    high[i] = reinterpret_cast<floats>(parts.high);
+    low[i] = reinterpret_cast<floats>(parts.low);
+  }
+  write_transposed(high, to, row);
+  if constexpr (parts_of<Element> == 2) {
+    write_transposed(low, to + part, row);
+  }
+}
+
 /// Lays out the values of a tile: [part][number][token], without those of `skipped` tokens and with zeros up to whole
 /// matrices.
 template <class Element>
 PAGEDKV_NOINLINE void lay_out_panel_values(const tile& t, std::int32_t padded_dim, std::uint64_t skipped,
                                            float* matrices) {
-  constexpr auto row = tile_tokens / 2;  // in words
+  constexpr auto row = std::int64_t{tile_tokens} / 2;  // in words
   for (auto first = 0; first < t.num_tokens; first += pair_columns) {
-    for (auto d = 0; d < padded_dim; d += lanes) {
-      floats high[lanes];
-      floats low[lanes];
-      PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) {
-        floats numbers[2];
-        PAGEDKV_UNROLL for (auto j = 0; j < 2; ++j) {
-          const auto token = first + 2 * i + j;
-          const auto is_empty = token >= t.num_tokens || (skipped >> token & 1) != 0;
-          numbers[j] = is_empty ? floats{}
-                                : decode_some<Element>(t.values + t.value_offsets[token] + d * size_of<Element>,
-                                                       t.value_dim - d);
-        }
-        const auto parts = split_into_pairs(numbers[0], numbers[1]);
-        high[i] = reinterpret_cast<floats>(parts.high);
-        low[i] = reinterpret_cast<floats>(parts.low);
-      }
+    const auto whole = std::same_as<Element, bfloat16> && first + pair_columns <= t.num_tokens && skipped == 0;
+    for (auto d = 0; d < padded_dim;) {
+      fetch_next(*t.ahead, 2);
       auto* const to = matrices + d * row + first / 2;
-      exchange_rows<lanes>(high);
-      PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) { write_floats(to + i * row, high[i]); }
-      if constexpr (parts_of<Element> == 2) {
-        exchange_rows<lanes>(low);
-        PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) { write_floats(to + (padded_dim + i) * row, low[i]); }
+      if (whole && d + pair_columns <= t.value_dim) {
+        lay_out_whole_values(t, first, d, row, to);
+        d += pair_columns;
+      } else {
+        lay_out_some_values<Element>(t, first, d, skipped, row, padded_dim * row, to);
+        d += lanes;
       }
     }
   }

@@ -114,19 +114,22 @@ inline constexpr auto panel_state_size = 5 * row_padding;
          (call.has_panels ? 4 * panel_rows * tile_tokens : 0);
 }
 
-/// Short chunks spread a sequence over many threads; a small number of chunks keeps the merge short.
-[[nodiscard]] inline std::int64_t tokens_of_chunk(std::int64_t tokens) noexcept {
-  constexpr auto shortest = std::int64_t{512};
+/// Short chunks spread a sequence over many threads; a small number of chunks keeps the merge short. The results of a
+/// chunk of panels take longer to merge, and prompts have many units.
+[[nodiscard]] inline std::int64_t tokens_of_chunk(std::int64_t tokens, bool in_panels) noexcept {
+  const auto shortest = std::int64_t{in_panels ? 2048 : 512};
   constexpr auto most_chunks = std::int64_t{64};
   return std::max(shortest, divide_up(divide_up(tokens, most_chunks), tile_tokens) * tile_tokens);
 }
 
-/// Most rows of a unit.
-inline constexpr auto most_unit_rows = 64;
+/// The number of rows that units have at most, or those of one query. Panels share what is done once for each tile.
+[[nodiscard]] inline std::int32_t most_unit_rows(const attention_call& call) noexcept {
+  return call.has_panels ? 256 : 64;
+}
 
 inline void add_units(const attention_call& call, std::size_t row, std::vector<unit>& units) {
   const auto num_queries = call.num_queries(row);
-  const auto step = std::max(1, most_unit_rows / call.group_size);
+  const auto step = std::max(1, most_unit_rows(call) / call.group_size);
   for (auto first = 0; first < num_queries; first += step) {
     auto u = unit{};
     u.row = row;
@@ -134,7 +137,7 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
     u.num_queries = std::min(step, num_queries - first);
     u.seen = {visible_from(call.position(row, first), call.options.window).begin,
               visible_from(call.position(row, first + u.num_queries - 1), call.options.window).end};
-    u.chunk_tokens = tokens_of_chunk(u.seen.size());
+    u.chunk_tokens = tokens_of_chunk(u.seen.size(), is_in_panels(call, u));
     u.num_chunks = static_cast<std::int32_t>(divide_up(u.seen.size(), u.chunk_tokens));
     units.push_back(u);
   }
@@ -148,9 +151,9 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
   shape.group_size = call.group_size;
   shape.window = call.options.window;
   shape.max_rows = static_cast<std::int32_t>(call.batch.num_rows());
-  shape.prefix_columns = rows_to_decode_for - 1;
+  shape.prefix_columns = call.has_panels ? most_unit_rows(call) : rows_to_decode_for - 1;
   shape.prefix_shares = 1;
-  shape.prefix_costs = {3, 16};
+  shape.prefix_costs = {call.has_panels ? 2 : 3, 16};
   return shape;
 }
 
@@ -187,7 +190,7 @@ inline void add_prefix(const attention_call& call, attention_plan& plan, const a
   // Every row merges every chunk, so there are fewer chunks than of one row.
   constexpr auto fewest_chunks = 8;
   const auto num_chunks = std::max(fewest_chunks, 64 / call.view.num_kv_heads);
-  prefix.chunk_tokens = std::max(tokens_of_chunk(prefix.seen.size()),
+  prefix.chunk_tokens = std::max(tokens_of_chunk(prefix.seen.size(), false),
                                  divide_up(divide_up(prefix.seen.size(), num_chunks), tile_tokens) * tile_tokens);
   prefix.num_chunks = static_cast<std::int32_t>(divide_up(prefix.seen.size(), prefix.chunk_tokens));
   plan.units.push_back(prefix);
