@@ -90,8 +90,9 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. With AMX, queries and weights keep 15 bits or more, and infinite keys and values may give NaN. Work is
-/// divided by tokens and heads, so that one long sequence keeps all threads busy.
+/// has them. With AMX, infinite keys and values may give NaN, and queries and weights keep 15 bits or more, but for the
+/// weights of bfloat16 and int8 where more than 16 queries and heads share a KV head: they keep 8. Work is divided by
+/// tokens and heads, so that one long sequence keeps all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's window are not read and may be
