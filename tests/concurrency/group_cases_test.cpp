@@ -6,8 +6,9 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 
-#include <catch2/catch_test_macros.hpp>
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_adapters.hpp>
 #include <catch2/generators/catch_generators_random.hpp>
@@ -28,14 +29,15 @@
 #include <thread>
 #include <vector>
 
-/// The cases of cases_test.cpp, for caches with groups under the locking policy that lets threads share them.
+/// The cases of cases_test.cpp, for caches with groups under the locking policies that let threads share them.
 namespace {
 
 using namespace pagedkv;
 using test::small_granules;
 using test::stopping_backend;
 
-using cache_type = group_cache<float32, rw_lock, stopping_backend>;
+template <class Locking>
+using cache_type = group_cache<float32, Locking, stopping_backend>;
 
 constexpr auto full = group_config{.key_dim = 1, .value_dim = 1};
 constexpr auto window = group_config{.kind = group_kind::window, .key_dim = 1, .value_dim = 1, .window = 4};
@@ -105,11 +107,12 @@ void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t pos
 
 }  // namespace
 
-TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens or a miss", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens or a miss", "[cases][group_cache]",
+                   rw_lock, sharded_mutex) {
   constexpr auto num_hitters = 4;
   constexpr auto length = std::int64_t{12};
   const auto rounds = testing::scaled(3'000, 50'000);
-  auto cache = cache_type{config_of({full, window}, 24)};
+  auto cache = cache_type<TestType>{config_of({full, window}, 24)};
   auto wrong = std::atomic{0};
   auto num_hits = std::atomic{0};
   const auto serve = [&](token first) {
@@ -142,9 +145,10 @@ TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens or a mis
   check_idle(cache);
 }
 
-TEST_CASE("case 4: a sequence that two threads release ends once", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 4: a sequence that two threads release ends once", "[cases][group_cache]", rw_lock,
+                   sharded_mutex) {
   const auto rounds = testing::scaled(2'000, 100'000);
-  auto cache = cache_type{config_of({full, window, state}, 16)};
+  auto cache = cache_type<TestType>{config_of({full, window, state}, 16)};
   auto id = sequence_id{};
   auto num_released = std::atomic{0};
   auto wrong_answers = std::atomic{0};
@@ -167,13 +171,14 @@ TEST_CASE("case 4: a sequence that two threads release ends once", "[cases][grou
   check_idle(cache);
 }
 
-TEST_CASE("case 6: threads that ask for more than there is get blocks of every group or none", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 6: threads that ask for more than there is get blocks of every group or none",
+                   "[cases][group_cache]", rw_lock, sharded_mutex) {
   constexpr auto num_threads = 8;
   const auto rounds = testing::scaled(200, 10'000);
   auto config = config_of({full, window, state}, 0);
   const auto share = blocks_for(config, 11);
   const auto num_blocks = config.num_blocks = share * num_threads - 1;
-  auto cache = cache_type{config};
+  auto cache = cache_type<TestType>{config};
   auto granted = std::array<sequence_id, num_threads>{};
   auto was_granted = std::array<bool, num_threads>{};
   auto wrong_sums = std::atomic{0};
@@ -204,11 +209,12 @@ TEST_CASE("case 6: threads that ask for more than there is get blocks of every g
   check_idle(cache);
 }
 
-TEST_CASE("case 8: threads get blocks or a refusal while most are pinned", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinned", "[cases][group_cache]", rw_lock,
+                   sharded_mutex) {
   constexpr auto num_threads = 8;
   constexpr auto length = std::int64_t{200};
   const auto rounds = testing::scaled(500, 20'000);
-  auto cache = cache_type{config_of({full, window}, 220)};
+  auto cache = cache_type<TestType>{config_of({full, window}, 220)};
   const auto first = cache.create_sequence(text(length)).value().id;
   cache.commit(first, length).value();
   const auto pinned = cache.pin(text(length)).value();
@@ -238,9 +244,10 @@ TEST_CASE("case 8: threads get blocks or a refusal while most are pinned", "[cas
   check_idle(cache);
 }
 
-TEST_CASE("case 10: two sequences that append to shared blocks get their own bytes", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 10: two sequences that append to shared blocks get their own bytes", "[cases][group_cache]",
+                   rw_lock, sharded_mutex) {
   const auto rounds = testing::scaled(1'000, 100'000);
-  auto cache = cache_type{config_of({full, window}, 16)};
+  auto cache = cache_type<TestType>{config_of({full, window}, 16)};
   auto ids = std::array<sequence_id, 2>{};
   auto wrong = std::atomic{0};
   auto gather = std::barrier{2};
@@ -286,11 +293,12 @@ struct hash_of_8_bits {
 
 }  // namespace
 
-TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache]", rw_lock,
+                   sharded_mutex) {
   constexpr auto num_texts = 200;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
-  auto cache = group_cache<float32, rw_lock, hash_of_8_bits>{config_of({full, window}, 8 * num_texts, num_texts)};
+  auto cache = group_cache<float32, TestType, hash_of_8_bits>{config_of({full, window}, 8 * num_texts, num_texts)};
   auto random = std::mt19937{seed};
   const auto draw = [](auto& from) {
     auto tokens = std::vector<token>(3 * block_size);
@@ -329,8 +337,9 @@ TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][grou
   CHECK(num_hits > 0);
 }
 
-TEST_CASE("statistics of a cache with groups can be read while threads are at work", "[cases][group_cache]") {
-  auto cache = cache_type{config_of({full, window, state}, 128)};
+TEMPLATE_TEST_CASE("statistics of a cache with groups can be read while threads are at work", "[cases][group_cache]",
+                   rw_lock, sharded_mutex) {
+  auto cache = cache_type<TestType>{config_of({full, window, state}, 128)};
   auto done = std::atomic{0};
   auto wrong = std::atomic{0};
   on_threads(3, [&](int thread) {
@@ -357,11 +366,12 @@ TEST_CASE("statistics of a cache with groups can be read while threads are at wo
   check_idle(cache);
 }
 
-TEST_CASE("a second operation on a sequence with groups waits for the first", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the first", "[cases][group_cache]", rw_lock,
+                   sharded_mutex) {
   auto gate = stopping_backend::gate{};
   auto backend = stopping_backend{};
   backend.stop = &gate;
-  auto cache = cache_type{config_of({full, window}, 16), host_allocator{}, backend};
+  auto cache = cache_type<TestType>{config_of({full, window}, 16), host_allocator{}, backend};
   const auto id = cache.create_sequence(text(1)).value().id;
   cache.commit(id, 1).value();
   const auto other = cache.fork(id).value();
@@ -384,17 +394,52 @@ TEST_CASE("a second operation on a sequence with groups waits for the first", "[
   check_idle(cache);
 }
 
+TEST_CASE("sequences with groups go on inside their blocks while another one copies", "[cases][group_cache]") {
+  auto gate = stopping_backend::gate{};
+  auto backend = stopping_backend{};
+  backend.stop = &gate;
+  auto cache = cache_type<sharded_mutex>{config_of({full, window}, 16), host_allocator{}, backend};
+  const auto shared = cache.create_sequence(text(1)).value().id;
+  cache.commit(shared, 1).value();
+  const auto forked = cache.fork(shared).value();
+  const auto other = cache.create_sequence(text(1, 100)).value().id;
+  cache.commit(other, 1).value();
+
+  gate.closed = true;
+  auto copying = std::jthread{[&] { cache.append(shared, token{7}).value(); }};
+  gate.reached.wait(false);
+  auto slots = std::array<slot, 4>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto next = text(1, 101);
+  const auto entry = batch_entry{.id = other, .run = next, .num_computed_tokens = 1};
+  CHECK(cache.append_batch({&entry, 1}, {slots, failures})->num_failures == 0);
+  CHECK(cache.commit(forked, 1));
+  CHECK(cache.describe(other)->num_tokens == 2);
+  auto batch = padded_batch{1, 4};
+  CHECK(cache.update(0, batch, std::array{other}));
+  CHECK(cache.slot_mapping(1, other, 0, std::span{slots}.first(2)));
+  gate.closed = false;
+  gate.closed.notify_all();
+  copying.join();
+  for (const auto each : {shared, forked, other}) {
+    cache.release(each).value();
+  }
+  check_idle(cache);
+}
+
 /// Every operation from several threads at once, on sequences of their own and on shared prefixes.
-TEST_CASE("threads do everything at once to a cache with groups", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cases][group_cache]", rw_lock,
+                   sharded_mutex) {
   constexpr auto num_threads = 4;
   const auto rounds = testing::scaled(3'000, 50'000);
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
-  auto cache = cache_type{config_of({full, window, state}, 160)};
+  auto cache = cache_type<TestType>{config_of({full, window, state}, 160)};
   auto wrong = std::atomic{0};
   on_threads(num_threads, [&](int thread) {
     auto random = std::mt19937{seed + static_cast<unsigned>(thread)};
     const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
+    auto batch = padded_batch{1, 64};
     for (auto round = 0; round < rounds; ++round) {
       const auto prompt = text(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
       const auto made = cache.create_sequence(prompt);
@@ -415,6 +460,23 @@ TEST_CASE("threads do everything at once to a cache with groups", "[cases][group
         wrong += !cache.unpin(pinned->id);
       }
       static_cast<void>(cache.would_fit(prompt));
+      static_cast<void>(cache.reserve_slots(id, below(4)));
+      wrong += !cache.truncate(id, length);
+      auto slots = std::array<slot, 64>{};
+      auto failures = std::array<batch_failure, 1>{};
+      const auto added = text(static_cast<std::size_t>(below(4)), 7);
+      const auto entry = batch_entry{.id = id, .run = added, .num_computed_tokens = length};
+      const auto appended = cache.append_batch({&entry, 1}, {slots, failures}).value().num_failures == 0;
+      wrong += cache.describe(id).value().num_tokens != length + (appended ? std::ssize(added) : 0);
+      auto copied = std::vector<token>(prompt.size());
+      wrong += !cache.tokens(id, 0, copied) || copied != prompt;
+      wrong += !cache.slot_mapping(1, id, 0, std::span{slots}.first(1));
+      wrong += !cache.update(static_cast<std::size_t>(below(2)), batch, used);
+      wrong += cache.gain_of_releasing(used, prompt).value().at_once < 0;
+      wrong += cache.common_prefix(0, used).value() < 0;
+      if (below(32) == 0) {
+        cache.invalidate_prefix(prompt);
+      }
       auto victims = std::array<block_id, 2>{};
       if (step && below(8) == 0) {
         wrong += !cache.evict(victims, *step);
@@ -435,14 +497,16 @@ TEST_CASE("threads do everything at once to a cache with groups", "[cases][group
 
 namespace {
 
-using sized_cache = group_cache<float32, rw_lock, small_granules>;
+template <class Locking>
+using sized_cache = group_cache<float32, Locking, small_granules>;
 
 /// One thread's requests to a cache whose size another thread changes. Tokens of one text and salt have equal K/V and
 /// states everywhere, and others have others.
+template <class Locking>
 class sized_requests {
  public:
   /// Blocks move only under `kernels`, alone.
-  sized_requests(sized_cache& cache, fair_shared_mutex& kernels, unsigned seed)
+  sized_requests(sized_cache<Locking>& cache, fair_shared_mutex& kernels, unsigned seed)
       : cache_(cache), kernels_(kernels), random_(seed) {}
 
   [[nodiscard]] int num_wrong() const { return num_wrong_; }
@@ -463,8 +527,10 @@ class sized_requests {
     const auto step = below(4) == 0 ? cache_.begin_step(used) : result<step_id>{error{}};
     num_hits_ += made->num_cached_tokens != 0;
     compare_hit(made->num_cached_tokens);
-    compute(made->num_cached_tokens, made->num_tokens);
-    extend(made->num_tokens, 1000 * text_number);
+    const auto length = made->num_tokens + extend(1000 * text_number + static_cast<token>(made->num_tokens));
+    compute(made->num_cached_tokens, length);
+    compare(0, 0, length);
+    fork(length);
     num_wrong_ += step && !cache_.retire_step(*step);
     num_wrong_ += !cache_.release(id_);
   }
@@ -475,15 +541,17 @@ class sized_requests {
     return refused.code == error_code::capacity_exhausted || refused.code == error_code::never_fits;
   }
 
-  void extend(std::int64_t length, token first) {
+  /// Before any of the block is published: a hit inside it copies all of it.
+  [[nodiscard]] int extend(token first) {
     const auto added = below(6);
-    if (const auto appended = cache_.append(id_, text(static_cast<std::size_t>(added), first + token(length)))) {
-      compute(length, length + added);
-      length += added;
-    } else {
+    if (const auto appended = cache_.append(id_, text(static_cast<std::size_t>(added), first)); !appended) {
       num_wrong_ += !is_full(appended.error());
+      return 0;
     }
-    compare(0, 0, length);
+    return added;
+  }
+
+  void fork(std::int64_t length) {
     if (const auto forked = below(3) == 0 ? cache_.fork(id_) : result<sequence_id>{error{}}) {
       num_wrong_ += !cache_.release(id_);
       id_ = *forked;
@@ -494,9 +562,6 @@ class sized_requests {
 
   /// Writes K/V of these tokens and the state behind them, and commits them, with a state saved where one is wanted.
   void compute(std::int64_t from, std::int64_t to) {
-    if (from == to) {
-      return;
-    }
     {
       const auto guard = shared_guard{kernels_};
       for (auto i = from; i < to; ++i) {
@@ -542,7 +607,7 @@ class sized_requests {
     return cache_.state_part(2, blocks.front(), 0);
   }
 
-  sized_cache& cache_;
+  sized_cache<Locking>& cache_;
   fair_shared_mutex& kernels_;
   std::mt19937 random_;
   sequence_id id_{};
@@ -553,7 +618,8 @@ class sized_requests {
 
 }  // namespace
 
-TEST_CASE("threads see the bytes of their tokens while others resize and invalidate", "[cases][group_cache]") {
+TEMPLATE_TEST_CASE("threads see the bytes of their tokens while others resize and invalidate", "[cases][group_cache]",
+                   rw_lock, sharded_mutex) {
   constexpr auto num_workers = 3;
   constexpr auto most_blocks = 160;
   const auto rounds = testing::scaled(1'500, 50'000);
@@ -561,7 +627,7 @@ TEST_CASE("threads see the bytes of their tokens while others resize and invalid
   CAPTURE(seed);
   auto config = config_of({full, window, state}, 60);
   config.max_blocks = most_blocks;
-  auto cache = sized_cache{config};
+  auto cache = sized_cache<TestType>{config};
   auto kernels = fair_shared_mutex{};
   auto num_at_work = std::atomic{num_workers};
   auto wrong = std::atomic{0};
@@ -570,7 +636,7 @@ TEST_CASE("threads see the bytes of their tokens while others resize and invalid
   auto num_invalidated = std::atomic<std::int64_t>{0};
 
   const auto serve = [&](unsigned own_seed) {
-    auto requests = sized_requests{cache, kernels, own_seed};
+    auto requests = sized_requests<TestType>{cache, kernels, own_seed};
     for (auto round = 0; round < rounds; ++round) {
       requests.serve_one();
     }

@@ -73,6 +73,7 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
 
 TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locking]") {
   auto sequence = ordered_mutex<lock_rank::sequence>{};
+  auto nodes = ordered_mutex<lock_rank::group_nodes>{};
   auto eviction = ordered_mutex<lock_rank::eviction_shard>{};
   auto free_list = ordered_mutex<lock_rank::free_list_shard>{};
   const auto lock_both = [](auto& first, auto& second) {
@@ -80,7 +81,10 @@ TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locki
     const auto inner = exclusive_guard{second};
   };
   CHECK_FALSE(asserts([&] { lock_both(sequence, free_list); }));
+  CHECK_FALSE(asserts([&] { lock_both(sequence, nodes); }));
+  CHECK_FALSE(asserts([&] { lock_both(nodes, eviction); }));
   CHECK_FALSE(asserts([&] { lock_both(eviction, free_list); }));
+  CHECK(asserts([&] { lock_both(nodes, sequence); }));
   CHECK(asserts([&] { lock_both(free_list, eviction); }));
   CHECK(asserts([&] { lock_both(eviction, sequence); }));
   auto another = ordered_mutex<lock_rank::free_list_shard>{};

@@ -2,6 +2,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "group_engine.hpp"
 
@@ -452,7 +453,8 @@ coverage run_random(const group_list& groups, std::uint64_t seed, int num_operat
 }  // namespace
 
 TEMPLATE_TEST_CASE("no byte is ever wrong, whatever the operations", "[group_cache]", group_cache<float32>,
-                   (group_cache<float32, rw_lock, clock_sweep, hnd_block_major>), (group_cache<float32, fifo>)) {
+                   (group_cache<float32, rw_lock, clock_sweep, hnd_block_major>), (group_cache<float32, fifo>),
+                   (group_cache<float32, sharded_mutex>)) {
   const auto seed = Catch::getSeed();
   auto covered = coverage{};
   for (const auto& [name, groups] : kinds) {

@@ -2,6 +2,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "group_engine.hpp"
 
@@ -105,7 +106,7 @@ TEST_CASE("a hit needs the sinks of a window", "[group_cache]") {
 
 TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte is wrong", "[group_cache]",
                    group_cache<float32>, (group_cache<float32, newest_first>), (group_cache<float32, any_order>),
-                   (group_cache<float32, rw_lock, clock_sweep>)) {
+                   (group_cache<float32, rw_lock, clock_sweep>), (group_cache<float32, sharded_mutex, clock_sweep>)) {
   const auto seed = Catch::getSeed();
   auto random = std::mt19937_64{seed};
   const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };

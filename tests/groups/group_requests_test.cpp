@@ -1,5 +1,6 @@
 #include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
 
 #include "group_engine.hpp"
@@ -50,7 +51,7 @@ request_options with_priority(std::uint8_t priority, bool may_preempt = false) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("requests over groups preempt the lowest, and resume", "[group_cache]", group_cache<float32>,
-                   (group_cache<float32, rw_lock>)) {
+                   (group_cache<float32, rw_lock>), (group_cache<float32, sharded_mutex>)) {
   auto pool = tracked_groups<TestType>{60};
   const auto high = pool.tracker.submit(counted(60, 1000), with_priority(90)).value().id;
   pool.compute(high);

@@ -6,6 +6,7 @@
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
 #include <pagedkv/policy/layout/shuffled_block_major.hpp>
 #include <pagedkv/policy/layout/transposed_layer_major.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/storage/presets.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -72,7 +73,7 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
   return group_list{std::span<const group_config>{groups}};
 }
 
-/// Every policy that evicts, under one of the two locking policies, and none.
+/// Every policy that evicts, under one of the locking policies, and none.
 [[nodiscard]] std::vector<group_kind_under_test> all_kinds() {
   return {make_group_kind<single_thread, nhd_layer_major, lru>(),
           make_group_kind<single_thread, nhd_layer_major, sieve>(),
@@ -90,7 +91,10 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
           make_group_kind<rw_lock, shuffled_block_major, clock_sweep>(),
           make_group_kind_with_runs<single_thread, lru>(),
           make_group_kind_with_runs<rw_lock, sieve>(),
-          make_group_kind_without_eviction<single_thread>()};
+          make_group_kind<sharded_mutex, nhd_layer_major, lru>(),
+          make_group_kind<sharded_mutex, hnd_block_major, hit_density>(),
+          make_group_kind_without_eviction<single_thread>(),
+          make_group_kind_without_eviction<sharded_mutex>()};
 }
 
 /// Pools from those in which one prompt hardly fits to those that evict nothing.

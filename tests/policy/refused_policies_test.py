@@ -73,7 +73,7 @@ TWO = "are given, and a cache has one: leave the other out"
 NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
 CANONICAL = "write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order"
 NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
-GROUPS = "use the locking policy `single_thread` or `rw_lock`"
+GROUPS = "use the locking policy `single_thread`, `rw_lock` or `sharded_mutex`"
 GROUPS_OWN_MEMORY = "lays out blocks that they share in memory of its own: leave `no_memory` out"
 RUNS = "use the locking policy `single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
@@ -112,9 +112,8 @@ REFUSED = (
         "kv_cache<hnd_block_major, own_copies>": NO_ELEMENTS,
     },
     {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
-    {"group_cache<lock_free, clock_sweep>": GROUPS},
     {
-        "group_cache<sharded_mutex>": GROUPS,
+        "group_cache<lock_free, clock_sweep>": GROUPS,
         "group_cache<own_copies>": GROUPS_OWN_MEMORY,
         "group_cache<hip::device_allocator>": HOST_ONLY,
         "basic_group_cache<default_policies, lru>": CANONICAL,
@@ -141,6 +140,7 @@ ACCEPTED = (
     "kv_cache<sharded_mutex, lru>",
     "group_cache<rw_lock, int8, sieve>",
     "group_cache<transposed_layer_major, contiguous_runs>",
+    "group_cache<sharded_mutex, lru>",
 )
 
 

@@ -145,6 +145,8 @@ struct cache_state {
   template <class Freed>
   void free_useless(std::uint32_t, Freed&&) const noexcept {}
 
+  [[nodiscard]] result<void> retire_step(step_id step) noexcept { return pool.retire_step(step); }
+
   void report_eviction(block_id block) noexcept {
     detail::report<event_kind::evicted>(events,
                                         [&] { return cache_event{.block = block, .hash = index.link(block).hash}; });

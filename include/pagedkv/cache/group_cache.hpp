@@ -58,8 +58,9 @@ namespace pagedkv {
 /// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
 /// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `state_saving` chooses.
 ///
-/// One thread at a time changes the cache, so locking is `single_thread` or `rw_lock`. Kinds of layers cost a cache of
-/// one kind nothing: that one is `kv_cache`.
+/// Locking is `single_thread`, `rw_lock` or `sharded_mutex`. Under the last, threads append inside blocks and read
+/// tables of different sequences at once, and take turns to look up, take and give back blocks; docs/concurrency.md
+/// states the order of the locks. Kinds of layers cost a cache of one kind nothing: that one is `kv_cache`.
 ///
 /// `group_cache<Policies...>` names one.
 template <class Defaults, class... Changes>
@@ -80,9 +81,9 @@ class basic_group_cache {
 
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
   static_assert(
-      !locking_type::family::concurrent,
-      "a cache with groups changes the blocks of several groups at once, which sharded_mutex and lock_free do "
-      "not offer: use the locking policy `single_thread` or `rw_lock`");
+      detail::has_nodes_mutex<typename locking_type::family> || !locking_type::family::concurrent,
+      "a cache with groups changes the blocks of several groups at once, behind a mutex, which lock_free does not "
+      "have: use the locking policy `single_thread`, `rw_lock` or `sharded_mutex`");
   static_assert(provides_memory<allocator_type>,
                 "a cache with groups lays out blocks that they share in memory of its own: leave `no_memory` out, and "
                 "take a backend that copies");
@@ -164,6 +165,7 @@ class basic_group_cache {
       if (num_tokens < 0 || num_tokens > s.num_tokens) {
         return error{error_code::invalid_argument, "start of what is read", num_tokens, s.num_tokens};
       }
+      const auto nodes = state_.guard_nodes();
       detail::groups::drop_behind_windows(state_, s, num_tokens);
       return {};
     });
@@ -257,6 +259,7 @@ class basic_group_cache {
   /// Tokens of the longest cached prefix that `create_sequence` would share. Errors: `out_of_memory`.
   [[nodiscard]] result<std::int64_t> find_prefix(const token_run& run, salt tag = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
+    const auto nodes = state_.guard_nodes();
     const auto found =
         detail::groups::longest_hit_of_prompt(state_, run, tag, static_cast<std::int64_t>(run.tokens.size()));
     if (!found) {
@@ -413,7 +416,7 @@ class basic_group_cache {
   /// Moves blocks so that all free ones have higher ids than all others; returns the moves. Errors: `in_use` while a
   /// step is in flight, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     return detail::compact(
         state_, [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
         [&](std::span<const block_pair> moves, std::span<const block_id> names) {
@@ -426,6 +429,7 @@ class basic_group_cache {
   /// is evicted, but not written. Errors: `unknown_step`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
+    const auto nodes = state_.guard_nodes();
     return detail::evict(state_, blocks, step);
   }
 
@@ -435,7 +439,7 @@ class basic_group_cache {
   /// use or retiring do not fit; `invalid_argument`; `out_of_memory` and those of the backend, after which evicted
   /// blocks stay evicted.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     return detail::resize(
         state_, storage_, num_blocks,
         [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
@@ -448,13 +452,14 @@ class basic_group_cache {
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
+    const auto nodes = state_.guard_nodes();
     return detail::reset_prefix_cache(state_);
   }
 
   [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto taken = detail::groups::take_statistics(state_);
-    taken.contention = detail::contention_in(mutex_);
+    taken.contention += detail::contention_in(mutex_);
     return taken;
   }
 
@@ -467,7 +472,7 @@ class basic_group_cache {
 
   /// A sentence for each broken invariant; empty when all hold. For tests: linear. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<std::string> check_invariants() const {
-    const auto guard = exclusive_guard{mutex_};
+    const auto guard = whole_guard{mutex_};
     return detail::groups::invariant_check{state_}.run();
   }
 

@@ -96,9 +96,7 @@ class record_map {
       vacant_.push(vacant);
       return error{error_code::out_of_memory, what, size()};
     }
-    auto& reserved = chunk[to_index(vacant) % chunk_size];
-    reserved.index = static_cast<std::uint32_t>(vacant);
-    return &reserved;
+    return &chunk[to_index(vacant) % chunk_size];
   }
 
   void abandon(cell& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
@@ -255,6 +253,9 @@ class record_map {
     auto* chunk = chunks_[index].load(std::memory_order_acquire);
     if (chunk == nullptr) {
       auto* fresh = new (std::nothrow) cell[chunk_size];
+      for (std::size_t i = 0; fresh != nullptr && i < chunk_size; ++i) {
+        fresh[i].index = static_cast<std::uint32_t>(index * chunk_size + i);
+      }
       if (fresh == nullptr ||
           chunks_[index].compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
         return fresh;

@@ -81,15 +81,19 @@ class group_table {
     ++version_;
   }
 
+  /// Whether there are entries before a place, except the first `num_sinks`.
+  [[nodiscard]] bool drops_before(std::size_t place, std::size_t num_sinks) const noexcept {
+    return std::min(place, end()) > std::max(first_, num_sinks);
+  }
   /// Removes the entries before a place, except the first `num_sinks`; calls `drop(block, place)` on each, the last one
   /// first.
   template <class Drop>
   void drop_before(std::size_t place, std::size_t num_sinks, Drop&& drop) noexcept {
-    place = std::min(place, end());
-    const auto from = std::max(first_, num_sinks);
-    if (place <= from) {
+    if (!drops_before(place, num_sinks)) {
       return;
     }
+    place = std::min(place, end());
+    const auto from = std::max(first_, num_sinks);
     for (auto i = place; i > from; --i) {
       drop(blocks_[entry_of(i - 1)], i - 1);
     }

@@ -32,9 +32,25 @@ template <class State>
   return s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g) ? s.num_tokens : s.num_reserved;
 }
 
+/// Whether the tables have the blocks for so many tokens, and the next one can be written without a copy.
+template <class State>
+[[nodiscard]] bool has_room(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && (state.places_for(g, num_tokens) > s.tables[g].end() ||
+                                  (s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
 template <class State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
+  if (has_room(state, s, num_tokens)) [[likely]] {
+    return {};
+  }
+  const auto guard = state.guard_nodes();
   auto num_new = std::array<std::size_t, group_list::max_size>{};
   auto copies = std::array<bool, group_list::max_size>{};
   auto num_fresh = std::size_t{0};
@@ -51,9 +67,6 @@ template <class State, class Copy>
       return error{error_code::out_of_memory, "number of blocks in the block tables",
                    static_cast<std::int64_t>(table.all().size() + num_new[g])};
     }
-  }
-  if (num_fresh == 0) {
-    return {};
   }
   const auto needed = static_cast<std::int64_t>(num_fresh);
   if (num_held > static_cast<std::size_t>(state.pool.size())) {

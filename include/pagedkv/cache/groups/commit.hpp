@@ -174,6 +174,18 @@ void attach_newest_state(State& state, group_sequence& s) noexcept {
   attach_copied_state(state, s, state.group_with_state(), s.newest, node);
 }
 
+/// Whether tokens from `num_tokens` on do not read blocks that a sequence has.
+template <class State>
+[[nodiscard]] bool leaves_windows(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && !state.is_whole(g) &&
+        s.tables[g].drops_before(state.first_place(g, num_tokens), state.num_sinks(g))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Releases blocks that tokens from `num_tokens` on do not read.
 template <class State>
 void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
@@ -204,26 +216,36 @@ template <class State, class Copy>
                  s.num_computed_tokens};
   }
   const bool saves = num_tokens > s.num_computed_tokens && saves_at(state, s, num_tokens);
+  const bool keeps = !saves && num_tokens > s.num_computed_tokens && keeps_at(state, s, num_tokens);
+  const bool publishes = s.options.publish && static_cast<std::size_t>(num_tokens / state.granularity()) > s.num_nodes;
+  const auto note = [&] {
+    s.num_computed_tokens = num_tokens;
+    s.last_access = state.time();
+  };
+  if (!saves && !keeps && !publishes && !leaves_windows(state, s, num_tokens)) {
+    note();
+    return {};
+  }
+  const auto guard = state.guard_nodes();
   const auto with_state = state.group_with_state();
   if (saves) {
     if (auto copied = copy_state(state, s, with_state, s.saved, copy); !copied) {
       return copied;
     }
-  } else if (num_tokens > s.num_computed_tokens && keeps_at(state, s, num_tokens)) {
+  } else if (keeps) {
     if (auto copied = copy_state(state, s, with_state, s.newest, copy); !copied) {
       return copied;
     }
     s.newest_nodes = static_cast<std::size_t>(num_tokens / state.granularity());
   }
-  if (s.options.publish) {
+  if (publishes) {
     publish_up_to(state, s, num_tokens);
   }
   if (saves && !s.saved.empty()) {
     const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
     attach_copied_state(state, s, with_state, s.saved, published ? s.tail.node : no_node);
   }
-  s.num_computed_tokens = num_tokens;
-  s.last_access = state.time();
+  note();
   drop_behind_windows(state, s, num_tokens);
   return {};
 }

@@ -224,6 +224,7 @@ template <class State, class Copy>
       !reserve_hashes(s, prompt.hashes)) {
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
+  const auto guard = state.guard_nodes();
   auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();

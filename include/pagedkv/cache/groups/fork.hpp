@@ -42,6 +42,7 @@ template <class State, class Copy>
       !reserve_hashes(to, from.hashes)) {
     return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
   }
+  const auto guard = state.guard_nodes();
   if (const auto available = state.pool.num_available(); static_cast<std::int64_t>(num_state) > available) {
     return state.refuse(static_cast<std::int64_t>(num_state), available);
   }

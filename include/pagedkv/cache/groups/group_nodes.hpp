@@ -10,6 +10,7 @@
 #include <pagedkv/prefix/prefix_index.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,7 +42,8 @@ class group_nodes {
         index_(num_nodes, granularity, seed),
         nodes_(static_cast<std::size_t>(num_nodes)),
         attached_(nodes_.size() * num_groups_, no_block),
-        blocks_(static_cast<std::size_t>(num_blocks)) {
+        blocks_(static_cast<std::size_t>(num_blocks)),
+        ends_(blocks_.size()) {
     vacant_.reserve(nodes_.size());
     for (auto i = nodes_.size(); i > 0; --i) {
       vacant_.push_back(to_node(i - 1));
@@ -120,6 +122,7 @@ class group_nodes {
     if (there.num_nodes++ == 0 || at(there.deepest).depth < at(node).depth) {
       there.deepest = node;
     }
+    note_end(block);
   }
   /// Attaches the state in these blocks; losing one loses all.
   void attach_state(node_id node, std::size_t group, std::span<const block_id> state) noexcept {
@@ -127,6 +130,7 @@ class group_nodes {
     ++at(node).num_attached;
     for (std::size_t i = 0; i < state.size(); ++i) {
       of(state[i]) = {node, i + 1 < state.size() ? state[i + 1] : no_block, static_cast<std::uint32_t>(group), 1};
+      note_end(state[i]);
     }
   }
   /// The block after this one in the same state.
@@ -136,9 +140,10 @@ class group_nodes {
   [[nodiscard]] std::size_t group_of(block_id block) const noexcept { return of(block).group; }
   /// The last node in an attached block.
   [[nodiscard]] node_id deepest(block_id block) const noexcept { return of(block).deepest; }
-  /// Tokens from the start of the sequence to the end of a block's last node; 0 for a block that is not attached.
+  /// Tokens from the start of the sequence to the end of a block's last node; 0 for a block that is not attached. For
+  /// the only holder of the block, also while other threads change the tree: they can only lower it.
   [[nodiscard]] std::int64_t published_end(block_id block, std::int64_t granularity) const noexcept {
-    return is_attached(block) ? static_cast<std::int64_t>(depth(deepest(block)) + 1) * granularity : 0;
+    return std::int64_t{ends_[to_index(block)].load(std::memory_order_relaxed)} * granularity;
   }
 
   /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
@@ -202,7 +207,7 @@ class group_nodes {
     if (nodes_per_block_[group] == 0) {
       for (auto part = attached(last, group); part != no_block;) {
         const auto next = next_of_state(part);
-        of(part) = {};
+        vacate(part);
         if (part != block) {
           useless(part);
         }
@@ -217,7 +222,7 @@ class group_nodes {
       clear_slot(node, group);
       top = node;
     });
-    of(block) = {};
+    vacate(block);
     if (is_whole) {
       if (!holds_place(top, group)) {
         top = first_lost(top, group);
@@ -267,7 +272,8 @@ class group_nodes {
   void rename_blocks(std::span<const block_pair> moves, NewId&& new_id) noexcept {
     for (const auto& [from, to] : moves) {
       of(block_id{to}) = of(block_id{from});
-      of(block_id{from}) = {};
+      note_end(block_id{to});
+      vacate(block_id{from});
     }
     for (auto& block : attached_) {
       block = new_id(block);
@@ -293,7 +299,7 @@ class group_nodes {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return index_.metadata_bytes() + nodes_.size() * (sizeof(node_facts) + sizeof(node_id)) +
-           attached_.size() * sizeof(block_id) + blocks_.size() * sizeof(block_place);
+           attached_.size() * sizeof(block_id) + blocks_.size() * (sizeof(block_place) + sizeof(end_type));
   }
 
  private:
@@ -311,6 +317,7 @@ class group_nodes {
     std::uint16_t num_attached = 0;
     bool is_announced = false;
   };
+  using end_type = typename Locking::template atomic<std::uint32_t>;
   struct block_place {
     node_id deepest = no_node;
     block_id next = no_block;  // of the same state
@@ -324,6 +331,14 @@ class group_nodes {
   [[nodiscard]] const block_place& of(block_id block) const noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
     return attached_[to_index(id) * num_groups_ + group];
+  }
+  void note_end(block_id block) noexcept {
+    const auto end = is_attached(block) ? at(deepest(block)).depth + 1 : 0;
+    ends_[to_index(block)].store(end, std::memory_order_relaxed);
+  }
+  void vacate(block_id block) noexcept {
+    of(block) = {};
+    note_end(block);
   }
   void clear_slot(node_id id, std::size_t group) noexcept {
     slot_of(id, group) = no_block;
@@ -371,12 +386,12 @@ class group_nodes {
     if (nodes_per_block_[group] == 0) {
       for (auto part = block; part != no_block;) {
         const auto next = next_of_state(part);
-        of(part) = {};
+        vacate(part);
         lost(part);
         part = next;
       }
     } else if (--of(block).num_nodes == 0) {
-      of(block) = {};
+      vacate(block);
       lost(block);
     } else if (of(block).deepest == node) {
       auto last = parent(node);
@@ -384,6 +399,7 @@ class group_nodes {
         last = parent(last);
       }
       of(block).deepest = last;
+      note_end(block);
     }
   }
 
@@ -508,6 +524,7 @@ class group_nodes {
   std::vector<node_facts> nodes_;
   std::vector<block_id> attached_;  // [node][group]
   std::vector<block_place> blocks_;
+  std::vector<end_type> ends_;  // of each block: nodes from the start of the sequence to its last one
   std::vector<node_id> vacant_;
 };
 

@@ -13,6 +13,10 @@
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/free_list/concept.hpp>
+#include <pagedkv/policy/locking/parts/contention.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/sequence/group_table.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -107,7 +111,27 @@ struct group_pin {
   }
 };
 
-/// Everything that a cache with groups knows about blocks, without their contents. One thread at a time changes it.
+namespace detail {
+
+/// The mutex of the nodes of groups; an empty one where the cache's mutex keeps threads apart.
+template <class Family>
+struct nodes_mutex {
+  using type = no_mutex;
+};
+template <class Family>
+concept has_nodes_mutex = requires { typename Family::template mutex<lock_rank::group_nodes>; };
+template <has_nodes_mutex Family>
+struct nodes_mutex<Family> {
+  using type = typename Family::template mutex<lock_rank::group_nodes>;
+};
+
+}  // namespace detail
+
+/// Everything that a cache with groups knows about blocks, without their contents.
+///
+/// Where several threads may be inside, each works on sequences and pins that it has entered. The thread with the
+/// `guard_nodes()` changes and searches nodes, changes the pool, and uses scratch memory and the peak. A thread takes
+/// the guard after it has entered a sequence or pin, and enters none while it has it.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 class group_state {
  public:
@@ -188,6 +212,15 @@ class group_state {
     return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
+
+  /// Keeps other threads out of the nodes and the pool during its own lifetime.
+  [[nodiscard]] auto guard_nodes() const noexcept { return exclusive_guard{nodes_mutex_}; }
+  [[nodiscard]] contention_counts contention() const noexcept { return detail::contention_in(nodes_mutex_); }
+
+  [[nodiscard]] result<void> retire_step(step_id step) noexcept {
+    const auto guard = guard_nodes();
+    return pool.retire_step(step);
+  }
 
   /// Fills `blocks` with ids that are in use once; with what becomes useless, evicted blocks leave the index. Requires
   /// that so many are available.
@@ -469,6 +502,7 @@ class group_state {
     return least;
   }
 
+  [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;
   std::vector<block_id> useless_;     // each of them referenced; room for every block
 };
 

@@ -14,6 +14,7 @@ namespace pagedkv::detail::groups {
 /// blocks.
 template <class State>
 std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
   auto first = no_node;
   state.nodes.match(state.nodes.root(tag), run, static_cast<std::size_t>(state.granularity()),
                     std::min(run.tokens.size() / static_cast<std::size_t>(state.granularity()), std::size_t{1}),
@@ -29,6 +30,7 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noe
 /// Invalidates every chain with this salt; returns how many blocks. Linear in the nodes.
 template <class State>
 std::int64_t invalidate_salt(State& state, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
     state.nodes.withdraw_chains(tag, is_whole, lost, retracted);
   });
@@ -43,6 +45,7 @@ template <class State>
   if (const auto found = std::ranges::find_if(blocks, outside); found != blocks.end()) {
     return error{error_code::invalid_argument, "block to invalidate", static_cast<std::int64_t>(*found), num_blocks};
   }
+  const auto guard = state.guard_nodes();
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
     for (const auto block : blocks) {
       if (state.nodes.is_attached(block)) {

@@ -15,6 +15,7 @@ namespace pagedkv::detail::groups {
 template <class State>
 [[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run,
                                        salt tag) noexcept {
+  const auto guard = state.guard_nodes();
   const auto found = longest_hit(state, run, tag, static_cast<std::int64_t>(run.tokens.size()));
   if (!found) {
     return found.error();
@@ -78,6 +79,7 @@ template <class State>
 template <class State>
 [[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](group_pin& pinned) {
+    const auto guard = state.guard_nodes();
     const auto how_at = [](std::size_t, std::size_t) { return block_release{}; };
     state.release_all(pinned.tables, how_at, state.pool.fence_of({}));
     state.let_go(pinned.tail);

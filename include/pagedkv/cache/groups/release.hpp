@@ -13,6 +13,7 @@ template <class State>
   return end_record(state.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
     report<event_kind::released>(state.events,
                                  [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
+    const auto guard = state.guard_nodes();
     attach_blocks_again(state, s);
     attach_newest_state(state, s);
     state.release_all(s.tables, state.releases_of(s, hint), state.pool.fence_of(s.steps));

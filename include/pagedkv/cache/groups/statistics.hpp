@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 
 #include <algorithm>
@@ -12,20 +13,31 @@ namespace pagedkv::detail::groups {
 template <class State>
 [[nodiscard]] cache_statistics take_statistics(const State& state) {
   auto taken = cache_statistics{};
-  taken.blocks = state.pool.counts();
-  taken.peak_in_use = state.peak_in_use;
+  {
+    const auto guard = state.guard_nodes();
+    taken.blocks = state.pool.counts();
+    taken.peak_in_use = state.peak_in_use;
+  }
   taken.num_sequences = state.sequences.size();
   taken.num_pins = state.pins.size();
-  state.sequences.for_each([&](const auto& cell) {
-    taken.num_tokens += cell.record.num_tokens;
+  const auto add = [&](const group_sequence& s) -> result<void> {
+    taken.num_tokens += s.num_tokens;
     for (std::size_t g = 0; g < state.num_groups(); ++g) {
       if (state.holds_tokens(g)) {
-        const auto room = static_cast<std::int64_t>(cell.record.tables[g].end()) * state.block_size(g);
-        taken.unfilled_slots += std::max(room - cell.record.num_tokens, std::int64_t{0});
+        const auto room = static_cast<std::int64_t>(s.tables[g].end()) * state.block_size(g);
+        taken.unfilled_slots += std::max(room - s.num_tokens, std::int64_t{0});
       }
     }
+    return {};
+  };
+  state.sequences.for_each([&](const auto& open) {
+    static_cast<void>(visit_sequence(state, sequence_id{state.sequences.id_of(open)}, add));  // unless it has ended
   });
   state.counts.write_to(taken);
+  taken.contention = state.pool.contention();
+  taken.contention += state.sequences.contention();
+  taken.contention += state.pins.contention();
+  taken.contention += state.contention();
   return taken;
 }
 

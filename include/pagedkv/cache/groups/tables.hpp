@@ -3,6 +3,7 @@
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/operations/block_table.hpp>
+#include <pagedkv/cache/operations/common_prefix.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
@@ -78,21 +79,11 @@ template <class State>
   if (const auto checked = check_group(state, group, true); !checked) {
     return checked.error();
   }
-  auto first = std::span<const block_id>{};
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto compared = visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
-      const auto& table = s.tables[group];
-      const auto num_full = table.first() != 0 ? 0 : state.place_of(group, s.num_tokens);
-      const auto full = table.all().first(num_full);
-      const auto parted = i == 0 ? full.end() : std::ranges::mismatch(full, first).in1;
-      first = full.first(static_cast<std::size_t>(parted - full.begin()));
-      return {};
-    });
-    if (!compared) {
-      return compared.error();
-    }
-  }
-  return static_cast<std::int64_t>(first.size());
+  return detail::common_prefix(state, ids, [&](const group_sequence& s, std::size_t first) {
+    const auto& table = s.tables[group];
+    const auto num_full = table.first() != 0 ? 0 : state.place_of(group, s.num_tokens);
+    return table.all().first(num_full).subspan(std::min(first, num_full));
+  });
 }
 
 template <class State, class Batch>

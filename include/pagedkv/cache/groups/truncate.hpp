@@ -63,6 +63,7 @@ template <class State>
   if (num_tokens >= std::max(s.num_tokens, s.num_reserved)) {
     return {};
   }
+  const auto guard = state.guard_nodes();
   const auto fence = state.pool.fence_of(s.steps);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (!state.holds_tokens(g)) {

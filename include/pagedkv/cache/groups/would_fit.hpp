@@ -34,6 +34,7 @@ template <class State>
   if (const auto checked = check_prompt(sequence{}, prompt, options); !checked) {
     return checked.error();
   }
+  const auto guard = state.guard_nodes();
   const auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();
@@ -61,6 +62,7 @@ template <class State>
 template <class State>
 [[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
   return [&, tag] {
+    const auto guard = state.guard_nodes();
     const auto found = longest_hit_of_prompt(state, prompt, tag, std::ssize(prompt.tokens));
     if (!found || found->num_nodes == 0) {
       return std::vector<block_id>{};

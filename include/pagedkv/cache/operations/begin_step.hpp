@@ -32,7 +32,7 @@ template <class State>
       return {};
     });
     if (!used) {
-      static_cast<void>(state.pool.retire_step(*step));
+      static_cast<void>(state.retire_step(*step));
       return used.error();
     }
   }

@@ -6,7 +6,7 @@ namespace pagedkv::detail {
 
 template <class State>
 [[nodiscard]] result<void> retire_step(State& state, step_id step) noexcept {
-  const auto retired = state.pool.retire_step(step);
+  const auto retired = state.retire_step(step);
   if (retired) {
     report<event_kind::step_retired>(state.events, [&] { return cache_event{.step = step}; });
   }

@@ -24,9 +24,11 @@ struct sharded_family {
 /// touch the same part. Block states and the prefix index are those of `lock_free`. Under it, an eviction policy with a
 /// strict order keeps one order per shard.
 ///
-/// Lock order: gate (shared), one sequence, one shard of the evictable order, one shard of the free list. Debug builds
-/// check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they wait for operations under
-/// way, and later ones wait for them.
+/// A cache with groups keeps one prefix index behind one mutex, and beside it a mutex for each sequence.
+///
+/// Lock order: gate (shared), one sequence or pin, the nodes of groups, one shard of the evictable order, one shard of
+/// the free list. Debug builds check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they
+/// wait for operations under way, and later ones wait for them.
 template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
 struct basic_sharded_mutex {
   static_assert(NumShards > 0, "sharded_mutex needs at least one shard");
