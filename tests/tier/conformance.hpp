@@ -8,6 +8,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -18,6 +19,9 @@
 #include <vector>
 
 namespace pagedkv::testing {
+
+/// The time of a batch in tests of other things than time: no busy machine delays one for that long.
+inline constexpr auto no_hurry = std::chrono::minutes{10};
 
 /// Records on their way to a tier or back: each has its number as key and as place.
 class conformance_batch {

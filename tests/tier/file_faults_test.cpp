@@ -32,6 +32,7 @@
 using namespace pagedkv;
 using testing::conformance_batch;
 using testing::known_records;
+using testing::no_hurry;
 using testing::numbers_from;
 using testing::record_memory;
 using testing::temporary_folder;
@@ -104,7 +105,7 @@ struct scripted {
   temporary_folder folder;
   known_records records{testing::small_record_format()};
   scripted_tier tier = scripted_tier::create({folder.file("a")}, bytes_for(records.format(), 402), records.format(),
-                                             {.queue_depth = 4})
+                                             {.queue_depth = 4, .timeout = no_hurry})
                            .value();
 };
 
@@ -115,7 +116,7 @@ TEST_CASE("the scripted engine conforms", "[tier]") {
   auto number = 0;
   testing::check_conformance(test.records, [&] {
     return scripted_tier::create({test.folder.file(std::to_string(number++))}, bytes_for(test.records.format(), 400),
-                                 test.records.format(), {.queue_depth = 7})
+                                 test.records.format(), {.queue_depth = 7, .timeout = no_hurry})
         .value();
   });
 }
@@ -263,7 +264,8 @@ TEST_CASE("a record that is torn on disk is never served wrong", "[tier]") {
   const auto records = known_records{testing::small_record_format()};
   const auto& format = records.format();
   constexpr auto num_places = std::size_t{400};
-  auto tier = file_tier::create({folder.file("a")}, bytes_for(format, num_places), format).value();
+  auto tier =
+      file_tier::create({folder.file("a")}, bytes_for(format, num_places), format, {.timeout = no_hurry}).value();
   auto image = record_memory{format, num_places};
   auto newer = record_memory{format, 1};
 
@@ -287,6 +289,7 @@ TEST_CASE("a record that is torn on disk is never served wrong", "[tier]") {
     }
     auto outcomes = std::vector<transfer_outcome>(num_places);
     tier.write(transfers, outcomes);
+    REQUIRE(std::ranges::count(outcomes, transfer_outcome::done) == num_places);
     image.clear();
     tier.read(transfers, outcomes);
     REQUIRE(std::ranges::count(outcomes, transfer_outcome::done) == num_places);
@@ -401,7 +404,7 @@ TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet
   const auto records = known_records{testing::small_record_format()};
   const auto open = std::function{[&] {
     return tier_type::create({folder.file("a")}, bytes_for(records.format(), killed_writer::num_places),
-                             records.format())
+                             records.format(), {.timeout = no_hurry})
         .value();
   }};
 

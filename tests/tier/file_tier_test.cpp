@@ -33,6 +33,7 @@
 using namespace pagedkv;
 using testing::conformance_batch;
 using testing::known_records;
+using testing::no_hurry;
 using testing::numbers_from;
 using testing::temporary_folder;
 
@@ -87,7 +88,7 @@ TEMPLATE_TEST_CASE("files conform", "[tier]", uring_files, thread_files, automat
       for (const auto& file : files) {
         std::filesystem::remove(file);
       }
-      return tier_type::create(files, bytes, records.format(), {.queue_depth = depth}).value();
+      return tier_type::create(files, bytes, records.format(), {depth, no_hurry}).value();
     };
   };
   SECTION("one") { testing::check_conformance(records, make({folder.file("a")}, 32)); }
@@ -100,7 +101,7 @@ TEMPLATE_TEST_CASE("records are longer than requests", "[tier]", uring_files, th
   const auto folder = temporary_folder{};
   const auto records = known_records{testing::small_record_format((1 << 20) + 12'345)};
   auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 9), records.format(),
-                                                {.queue_depth = 4})
+                                                {.queue_depth = 4, .timeout = no_hurry})
                   .value();
   auto batch = conformance_batch{records, numbers_from(0, 9)};
   batch.write(tier);
@@ -130,7 +131,8 @@ TEST_CASE("files opened again have their records, in any order and of another si
   const auto a = folder.file("a");
   const auto b = folder.file("b");
   const auto open = [&](std::vector<std::string> paths, std::int64_t places) {
-    return file_tier::create(paths, bytes_for(records.format(), places, 2), records.format()).value();
+    return file_tier::create(paths, bytes_for(records.format(), places, 2), records.format(), {.timeout = no_hurry})
+        .value();
   };
   {
     auto tier = open({a, b}, 600);
@@ -267,7 +269,8 @@ TEMPLATE_TEST_CASE("a full disk fails writes and spares the rest", "[tier]", uri
     const auto refused = basic_file_tier<TestType>::create({folder.file("a")}, bytes, records.format());
     is_right &= refused.has_error() && refused.error().value == EFBIG && !std::filesystem::exists(folder.file("a"));
     is_right &= allow(bytes);
-    auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes, records.format()).value();
+    const auto options = file_tier_options{.timeout = no_hurry};
+    auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes, records.format(), options).value();
     // The last place that fits, fits in part.
     is_right &= allow(bytes_for(records.format(), 29) + static_cast<std::int64_t>(record_alignment) + 100);
     auto batch = conformance_batch{records, numbers_from(0, 40)};
@@ -285,7 +288,8 @@ TEMPLATE_TEST_CASE("a full disk fails writes and spares the rest", "[tier]", uri
 TEMPLATE_TEST_CASE("a file cut behind a tier's back loses what was cut", "[tier]", uring_files, thread_files) {
   const auto folder = temporary_folder{};
   const auto records = known_records{testing::small_record_format()};
-  auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 40), records.format())
+  auto tier = basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 40), records.format(),
+                                                {.timeout = no_hurry})
                   .value();
   auto batch = conformance_batch{records, numbers_from(0, 40)};
   batch.write(tier);

@@ -91,9 +91,7 @@ TEST_CASE("a tier over a store conforms", "[remote_tier]") {
   const auto store = store_process{};
   const auto records = known_records{small_record_format()};
   check_conformance(records, [&] {
-    auto config = remote_tier_config{};
-    config.timeout = std::chrono::minutes{1};
-    return store_tier{redis_client{parse_redis_url(store.url()).value()}, records.format(), config};
+    return store_tier{redis_client{parse_redis_url(store.url()).value()}, records.format(), {.timeout = no_hurry}};
   });
 }
 
@@ -149,7 +147,7 @@ TEST_CASE("a record that is damaged in the store is not served", "[remote_tier]"
   auto random = std::mt19937{seed};
   const auto store = store_process{};
   const auto records = known_records{small_record_format(1'000)};
-  auto tier = store_tier{redis_client{parse_redis_url(store.url()).value()}, records.format()};
+  auto tier = store_tier{redis_client{parse_redis_url(store.url()).value()}, records.format(), {.timeout = no_hurry}};
   auto one = conformance_batch{records, {7}};
   auto vandal = redis_client{parse_redis_url(store.url()).value()};
   one.write(tier);
