@@ -146,7 +146,9 @@ TEST_CASE("a shared prefix gives the same bits on any number of threads", "[atte
 TEST_CASE("prefixes that are too short, or of too few sequences, are read by each", "[attention][prefix]") {
   auto random = std::mt19937{6};
   CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{make_sharers(16, 64, 1), random}) == 0);
-  CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{make_sharers(2, 1600, 8), random}) == 0);
+  const auto two = attention_under_test<hnd<bfloat16>>{make_sharers(2, 1600, 8), random};
+  CHECK(num_prefixes(two) == 0);
+  CHECK(num_prefixes(two, {}, true) == 1);
   auto shape = make_sharers(16, 1600, 1);
   CHECK(num_prefixes(attention_under_test<hnd<bfloat16>>{shape, random}) == 1);
   auto unwilling = attention_under_test<hnd<bfloat16>>{shape, random};

@@ -66,9 +66,15 @@ struct panels {
   [[nodiscard]] PAGEDKV_INLINE std::int64_t sums_size() const { return std::int64_t{value_dim} * panel_rows; }
 };
 
+/// Factors of a tile's tokens: those that make scores of products, and ones for scores.
+struct score_factors {
+  float of_products[tile_tokens];
+  float of_scores[tile_tokens];
+};
+
 /// How scores come from products.
 struct score_rule {
-  float factor;
+  const score_factors* factors;
   float cap;  // times log2(e)
   std::int32_t window;
   bool biased;
@@ -359,6 +365,14 @@ PAGEDKV_INLINE std::uint32_t is_less(floats a, floats b) {
   return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), _CMP_LT_OQ);
 }
 
+PAGEDKV_NOINLINE void set_factors(const tile& t, float factor, score_factors& factors) {
+  for (auto token = 0; token < tile_tokens; ++token) {
+    const auto is_scaled = t.key_scales != nullptr && token < t.num_tokens;
+    factors.of_products[token] = is_scaled ? factor * t.key_scales[token] : factor;
+    factors.of_scores[token] = 1.0f;
+  }
+}
+
 /// Which tokens of a tile the rows of a panel see.
 struct panel_sight {
   floats begin;
@@ -386,10 +400,7 @@ PAGEDKV_NOINLINE void finish_panel_scores(const score_rule& rule, const tile& t,
   const auto end = divide_up(t.num_tokens, pair_columns) * pair_columns;
   for (auto token = std::int64_t{0}; token < end; ++token) {
     const auto number = all(static_cast<float>(token));
-    auto score = read_floats(scores + token * pair_columns) * rule.factor;
-    if (t.key_scales != nullptr) {
-      score *= t.key_scales[std::min<std::int64_t>(token, t.num_tokens - 1)];
-    }
+    auto score = read_floats(scores + token * pair_columns) * rule.factors->of_products[token];
     if (rule.cap != 0) {
       score = rule.cap * tanh(score);
     }
@@ -402,12 +413,12 @@ PAGEDKV_NOINLINE void finish_panel_scores(const score_rule& rule, const tile& t,
 }
 
 /// The highest scores of the rows of a panel.
-PAGEDKV_INLINE floats highest_of(const float* scores, std::int64_t num_tokens, float factor) {
+PAGEDKV_INLINE floats highest_of(const float* scores, std::int64_t num_tokens, const float* factors) {
   floats highest[4];
   PAGEDKV_UNROLL for (auto i = 0; i < 4; ++i) { highest[i] = all(-std::numeric_limits<float>::infinity()); }
   for (auto token = std::int64_t{0}; token < num_tokens; token += 4) {
     PAGEDKV_UNROLL for (auto i = 0; i < 4; ++i) {
-      highest[i] = larger(highest[i], read_floats(scores + (token + i) * pair_columns) * factor);
+      highest[i] = larger(highest[i], read_floats(scores + (token + i) * pair_columns) * factors[token + i]);
     }
   }
   return larger(larger(highest[0], highest[1]), larger(highest[2], highest[3]));
@@ -437,18 +448,19 @@ PAGEDKV_INLINE words round_weights(floats weights) {
   return (reinterpret_cast<words>(weights) + 0x8000U) & upper_half;
 }
 
-/// Converts scores of a panel to weights, of pairs of tokens, for the product with values.
+/// Converts scores of a panel, each times its token's factor, to weights, of pairs of tokens, for the product with
+/// values.
 template <class Element>
-PAGEDKV_NOINLINE void weigh_panel(const tile& t, const float* scores, float factor, panel_state& state, float* sums,
-                                  std::int32_t value_dim, float* weights) {
+PAGEDKV_NOINLINE void weigh_panel(const tile& t, const float* scores, const float* factors, panel_state& state,
+                                  float* sums, std::int32_t value_dim, float* weights) {
   constexpr auto part = tile_tokens / 2 * panel_rows;
   const auto end = divide_up(t.num_tokens, pair_columns) * pair_columns;
-  const auto origins = follow_highest(state, highest_of(scores, end, factor), sums, value_dim);
+  const auto origins = follow_highest(state, highest_of(scores, end, factors), sums, value_dim);
   floats totals[2] = {};
   for (auto token = std::int64_t{0}; token < end; token += 2) {
     floats own[2];
     PAGEDKV_UNROLL for (auto i = 0; i < 2; ++i) {
-      own[i] = fast_exp2(read_floats(scores + (token + i) * pair_columns) * factor - origins);
+      own[i] = fast_exp2(read_floats(scores + (token + i) * pair_columns) * factors[token + i] - origins);
       if constexpr (Element::scaled) {
         totals[i] += own[i];
         const auto scale = t.value_scales[std::min<std::int64_t>(token + i, t.num_tokens - 1)];

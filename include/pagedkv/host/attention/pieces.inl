@@ -733,19 +733,22 @@ class worker {
     const auto apart = is_seen_by_all(t) ? 0 : find_non_finite<Element>(t);
     lay_out_panel_keys<Element>(t, call_.panel_dim(), tile_);
     lay_out_panel_values<Element>(t, value_dim_, apart, tile_ + tile_tokens * call_.panel_dim());
+    auto factors = score_factors{};
+    set_factors(t, score_factor(), factors);
     auto panel = std::int64_t{0};
     for (; panel + 1 < num_panels(); panel += 2) {
-      attend_pair<2>(t, head, panel, apart);
+      attend_pair<2>(t, head, panel, factors, apart);
     }
     if (panel < num_panels()) {
-      attend_pair<1>(t, head, panel, apart);
+      attend_pair<1>(t, head, panel, factors, apart);
     }
     fetch_next(ahead, 2 * tile_tokens);
   }
 
   /// Processes a tile for one or two panels.
   template <int Count>
-  PAGEDKV_INLINE void attend_pair(const tile& t, std::int32_t head, std::int64_t panel, std::uint64_t apart) {
+  PAGEDKV_INLINE void attend_pair(const tile& t, std::int32_t head, std::int64_t panel, const score_factors& factors,
+                                  std::uint64_t apart) {
     auto pair = panels{};
     pair.count = Count;
     pair.dim = call_.panel_dim();
@@ -756,7 +759,7 @@ class worker {
     auto* const values = keys + tile_tokens * pair.dim;
     auto* const scores = values + tile_tokens * value_dim_;
     auto* const weights = scores + tile_tokens * pair_columns;
-    const auto rule = score_rule{score_factor(), call_.options.soft_cap * 1.442695041f, call_.options.window,
+    const auto rule = score_rule{&factors, call_.options.soft_cap * 1.442695041f, call_.options.window,
                                  call_.options.alibi_slopes != nullptr};
     panel_sight sights[2];
     auto any_seen = false;
@@ -771,14 +774,15 @@ class worker {
     multiply_panel_keys<Element, Count>(pair, t, keys, scores);
     for (auto i = 0; i < Count; ++i) {
       auto* const own = scores + i * panel_rows;
-      const auto raw = sights[i].all_seen && apart == 0 && t.num_tokens % pair_columns == 0 && t.key_scales == nullptr &&
-                       rule.cap == 0 && !rule.biased;
+      const auto raw = sights[i].all_seen && apart == 0 && t.num_tokens % pair_columns == 0 && rule.cap == 0 &&
+                       !rule.biased && call_.batch.tree_masks.empty();
       if (!raw) {
         finish_panel_scores(rule, t, *pair.states[i], sights[i], own);
       }
       hide_panel_branches(t, panel + i, own);
-      weigh_panel<Element>(t, own, raw ? rule.factor : 1.0f, *pair.states[i], pair.sums + i * pair.sums_size(),
-                           value_dim_, weights + i * 2 * panel_rows * tile_tokens / 2);
+      weigh_panel<Element>(t, own, raw ? factors.of_products : factors.of_scores, *pair.states[i],
+                           pair.sums + i * pair.sums_size(), value_dim_,
+                           weights + i * panel_rows * tile_tokens);
     }
     add_panel_values<Element, Count>(pair, t, values, weights);
     for (auto i = 0; i < Count; ++i) {

@@ -153,7 +153,7 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
   shape.max_rows = static_cast<std::int32_t>(call.batch.num_rows());
   shape.prefix_columns = call.has_panels ? most_unit_rows(call) : rows_to_decode_for - 1;
   shape.prefix_shares = 1;
-  shape.prefix_costs = {call.has_panels ? 2 : 3, 16};
+  shape.prefix_costs = {call.has_panels ? 1 : 3, 16};
   return shape;
 }
 
