@@ -363,8 +363,8 @@ class group_state {
     [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
     /// Of blocks that every hit needs; losing another one loses no block that continues it.
     [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
-      const auto& nodes = state.nodes;
-      return nodes.is_attached(block) && state.is_whole(nodes.group_of(block)) ? nodes.num_children(block) : 0;
+      const auto& tree = state.nodes;
+      return tree.is_attached(block) && state.is_whole(tree.group_of(block)) ? tree.num_children(block) : 0;
     }
     [[nodiscard]] block_id parent(block_id block) const noexcept { return state.nodes.block_before(block); }
     [[nodiscard]] std::int64_t free_useless() const noexcept {
