@@ -223,21 +223,24 @@ inline void share_prefixes(const attention_call& call, attention_plan& plan) {
 }
 
 /// Divides a unit into pieces of about `target` cost: by chunks first, then by heads. A single thread takes whole
-/// units, but no more heads than fit its cache.
+/// units, but no more heads than fit its cache. Prompts have units enough for all threads, so results of chunks stay few.
 inline void add_pieces(const attention_call& call, attention_plan& plan, std::size_t index, std::int64_t target) {
   constexpr auto most_scratch = std::int64_t{64} << 10;
+  constexpr auto most_partials = std::int64_t{16} << 20;  // numbers
   auto& u = plan.units[index];
   const auto num_heads = std::int64_t{call.view.num_kv_heads};
   const auto heads_that_fit = std::clamp(most_scratch / scratch_of_head(call, u), std::int64_t{1}, num_heads);
   const auto wanted = target == 0 ? 1 : divide_up(cost_of(call, u), target);
-  const auto by_chunks = std::clamp(divide_up(wanted, divide_up(num_heads, heads_that_fit)), std::int64_t{1},
-                                    std::max<std::int64_t>(1, u.num_chunks));
+  const auto partials = partial_size(call, u) * u.num_chunks * num_heads;
+  const auto most_by_chunks = plan.num_partials + partials <= most_partials ? std::max(1, u.num_chunks) : 1;
+  const auto by_chunks = std::clamp<std::int64_t>(divide_up(wanted, divide_up(num_heads, heads_that_fit)), 1,
+                                                  most_by_chunks);
   const auto by_heads = std::clamp(divide_up(wanted, by_chunks), divide_up(num_heads, heads_that_fit), num_heads);
   const auto heads = divide_up(num_heads, by_heads);
   const auto chunks = std::max<std::int64_t>(1, divide_up(u.num_chunks, by_chunks));
   if (chunks < u.num_chunks || u.is_prefix || u.prefix != unit::none) {
     u.first_partial = plan.num_partials;
-    plan.num_partials += partial_size(call, u) * u.num_chunks * num_heads;
+    plan.num_partials += partials;
   }
   for (auto chunk = std::int64_t{0}; chunk < std::max(1, u.num_chunks); chunk += chunks) {
     for (auto head = std::int64_t{0}; head < num_heads; head += heads) {
