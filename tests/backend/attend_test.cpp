@@ -8,6 +8,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -291,6 +292,69 @@ TEMPLATE_TEST_CASE("NaN and infinity reach all queries of a group, and one query
       CHECK(finite(in_query, head) == (head != 0));
     }
   }
+}
+
+TEMPLATE_TEST_CASE("a NaN that a tree mask hides does not reach the result", "[attention]", nhd<float32>, hnd<float16>,
+                   nhd<bfloat16>, hnd<int8>) {
+  for (const auto group_size : {1, 3, 16}) {
+    auto random = std::mt19937{15};
+    auto shape = batch_shape{{70}};
+    shape.queries = std::vector<std::int32_t>{8};
+    shape.tree = true;
+    shape.group_size = group_size;
+    auto attention = attention_under_test<TestType>{shape, random};
+    // The first token of the tree.
+    attention.write(0, 62, std::vector<float>(2 * 64, 0.5f), std::vector<float>(2 * 64, not_a_number));
+    const auto batch = attention.batch();
+    for (const auto set : instruction_sets()) {
+      REQUIRE(attention.attend({}, {}, set));
+      for (auto query = std::size_t{0}; query < 8; ++query) {
+        CAPTURE(group_size, query, static_cast<int>(set));
+        const bool hidden = query > 0 && (batch.tree_masks[query] & 1) == 0;
+        CHECK(std::isfinite(attention.output_at(static_cast<std::int64_t>(query), 0, 3)) == hidden);
+      }
+    }
+  }
+}
+
+TEST_CASE("a scale that is any NaN makes the result NaN", "[attention]") {
+  for (const auto bits : {0x7fc0'0000U, 0x7fff'ffffU, 0xffff'ffffU}) {
+    for (const auto group_size : {1, 8, 20}) {
+      auto random = std::mt19937{16};
+      auto shape = batch_shape{{100}};
+      shape.group_size = group_size;
+      auto attention = attention_under_test<nhd<int8>>{shape, random};
+      const auto& view = attention.view();
+      const auto at = static_cast<std::int64_t>(attention.slot_of(0, 50));
+      *view.value_scale(1, at / 16, static_cast<std::int32_t>(at % 16), 0) = std::bit_cast<float>(bits);
+      for (const auto set : instruction_sets()) {
+        CAPTURE(bits, group_size, static_cast<int>(set));
+        REQUIRE(attention.attend({}, {}, set));
+        CHECK(std::isnan(attention.output_at(0, 0, 3)));
+        CHECK(std::isfinite(attention.output_at(0, group_size, 3)));  // another KV head
+      }
+    }
+  }
+}
+
+TEST_CASE("results of parts of long prompts take little memory on many threads", "[attention]") {
+  const auto num_partials = [](std::int32_t num_queries, int num_threads) {
+    const auto indptr = std::vector<std::int32_t>{0, 8192};
+    const auto indices = std::vector<block_id>(8192);
+    const auto lens = std::vector<std::int32_t>{16};
+    const auto queries = std::vector<std::int32_t>{0, num_queries};
+    auto call = host::attention::attention_call{};
+    call.view.num_layers = 1;
+    call.view.block_size = 16;
+    call.view.num_kv_heads = 1;
+    call.view.head_dim = 128;
+    call.group_size = 8;
+    call.has_panels = true;
+    call.batch = {indptr, indices, lens, queries};
+    return host::attention::make_plan(call, num_threads).num_partials;
+  };
+  CHECK(num_partials(8192, 64) <= 16 << 20);
+  CHECK(num_partials(1, 64) > 0);  // one token's work is divided along the sequence
 }
 
 TEST_CASE("a NaN in a query spoils its own head only", "[attention]") {

@@ -43,7 +43,7 @@ class attention_under_test {
   static constexpr std::int32_t layer = 1;
 
   template <class Random>
-  attention_under_test(const batch_shape& shape, Random& random) 
+  attention_under_test(const batch_shape& shape, Random& random)
       : shape_(shape), storage_(group_of(shape), shape.block_size, num_blocks_of(shape)) {
     std::fill_n(storage_.data(), storage_.size(), std::byte{0xff});
     auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(storage_.view().num_blocks));

@@ -89,8 +89,8 @@ struct attention_batch {
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
   attention_plan plan = {};                      // for devices
-  std::span<const std::uint32_t> tree_masks = {};  // [query token], see below; empty: no trees
-  bool shares_prefixes = false;  // on hosts, where the plan of a device says it
+  std::span<const std::uint32_t> tree_masks = {};  // [query token], see above; empty: no trees
+  bool shares_prefixes = false;                    // for hosts; for devices, the plan says it
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };

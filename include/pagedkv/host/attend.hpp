@@ -90,16 +90,18 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. With AMX, infinite keys and values may give NaN, and queries and weights keep 15 bits or more, but for the
-/// weights of bfloat16 and int8 where more than 16 queries and heads share a KV head: they keep 8. Work is divided by
-/// tokens and heads, so that one long sequence keeps all threads busy.
+/// has them. With AMX, infinite keys and values may give NaN, and queries and weights keep 15 bits or more. Weights of
+/// bfloat16 and int8 keep 8 where more than 16 pairs of query and head, of one row or of rows that share a prefix, share
+/// a KV head; there, values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one
+/// long sequence keeps all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
-/// threads there are, for the same instruction set, which the processor must support. Blocks before every query's window are not read and may be
-/// `no_block`.
+/// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
+/// window are not read and may be `no_block`.
 ///
 /// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a row pointer or a block
-/// outside the storage; `out_of_memory` for the working memory, which is small beside the keys and values read.
+/// outside the storage; `out_of_memory` for the working memory: some 100 KiB of each thread, and 64 MiB at
+/// most for results of parts of rows.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

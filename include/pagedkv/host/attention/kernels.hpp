@@ -7,6 +7,7 @@
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
+#include <bit>
 #include <cmath>
 #include <concepts>
 #include <limits>

@@ -443,9 +443,10 @@ PAGEDKV_INLINE floats follow_highest(panel_state& state, floats highest, float* 
   return origins == -std::numeric_limits<float>::infinity() ? floats{} : origins;
 }
 
-/// The nearest numbers of bfloat16, away from zero if there are two.
+/// The nearest numbers of bfloat16, away from zero if there are two. NaN stays NaN, which the addition could make zero.
 PAGEDKV_INLINE words round_weights(floats weights) {
-  return (reinterpret_cast<words>(weights) + 0x8000U) & upper_half;
+  const auto rounded = reinterpret_cast<floats>((reinterpret_cast<words>(weights) + 0x8000U) & upper_half);
+  return reinterpret_cast<words>(weights == weights ? rounded : all(std::numeric_limits<float>::quiet_NaN()));
 }
 
 /// Converts scores of a panel, each times its token's factor, to weights, of pairs of tokens, for the product with

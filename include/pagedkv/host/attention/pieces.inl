@@ -601,6 +601,7 @@ class worker {
       any = any || begin < end;
       if (set.in_tree) {
         set.hidden[r] = hidden_branches(place, t);
+        set.all_seen = set.all_seen && set.hidden[r] == 0;
       }
     }
     return any;

@@ -355,9 +355,16 @@ PAGEDKV_NOINLINE void add_values(const row_set& set, const tile& t, token_range 
   // A weight of zero does not cancel a NaN among values that a row does not see.
   for (auto r = 0; r < Rows; ++r) {
     const auto own = token_range{std::max(range.begin, set.seen[r].begin), std::min(range.end, set.seen[r].end)};
-    if (own.begin < own.end) {
-      add_columns<Element, 1, tokens, 8>(t, own, set.scores + r * tokens, set.sums + r * set.sum_stride,
+    const auto hidden = set.in_tree ? set.hidden[r] : 0;
+    for (auto first = own.begin; first < own.end;) {
+      if ((hidden >> first & 1) != 0) {
+        ++first;
+        continue;
+      }
+      const auto end = std::min<std::int64_t>(own.end, first + std::countr_zero(hidden >> first));
+      add_columns<Element, 1, tokens, 8>(t, {first, end}, set.scores + r * tokens, set.sums + r * set.sum_stride,
                                          set.sum_stride);
+      first = end;
     }
   }
 }
