@@ -13,13 +13,32 @@
 namespace pagedkv::detail::groups {
 
 /// Whether the next token can be written without a copy: nothing else holds its block, no hit finds its slot, and no
-/// open step reads the slots that are written.
+/// open step reads the slots that are written. `end` is the end of the nodes in the block.
 template <class State>
-[[nodiscard]] bool appends_in_place(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
-  return state.pool.state(block).count() == 1 &&
-         state.nodes.published_end(block, state.granularity()) <= s.num_tokens &&
+[[nodiscard]] bool appends_in_place(const State& state, const group_sequence& s, block_id block,
+                                    std::int64_t end) noexcept {
+  return state.pool.state(block).count() == 1 && end <= s.num_tokens &&
          !(s.reuses_slots && state.pool.fenced(block));
+}
+
+/// Whether the next token begins inside a block that must be copied first. For a thread with the guard of the nodes.
+template <class State>
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
+  if (s.num_tokens % state.block_size(g) == 0) {
+    return false;
+  }
+  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
+  return !appends_in_place(state, s, block, state.nodes.published_end(block, state.granularity()));
+}
+
+/// The same for any thread inside the sequence: false is right, true may not be.
+template <class State>
+[[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
+  if (s.num_tokens % state.block_size(g) == 0) {
+    return false;
+  }
+  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
+  return !appends_in_place(state, s, block, state.nodes.highest_end(block, state.granularity()));
 }
 
 /// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they
@@ -29,15 +48,19 @@ template <class State>
   if (s.num_reserved <= s.num_tokens) {
     return s.num_tokens;
   }
-  return s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g) ? s.num_tokens : s.num_reserved;
+  if (!may_have_to_copy(state, s, g)) {
+    return s.num_reserved;
+  }
+  const auto guard = state.guard_nodes();
+  return must_copy(state, s, g) ? s.num_tokens : s.num_reserved;
 }
 
-/// Whether the tables have the blocks for so many tokens, and the next one can be written without a copy.
+/// Whether the tables have the blocks for so many tokens, and the next one can surely be written without a copy.
 template <class State>
 [[nodiscard]] bool has_room(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    if (state.holds_tokens(g) && (state.places_for(g, num_tokens) > s.tables[g].end() ||
-                                  (s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g)))) {
+    if (state.holds_tokens(g) &&
+        (state.places_for(g, num_tokens) > s.tables[g].end() || may_have_to_copy(state, s, g))) {
       return false;
     }
   }
@@ -58,7 +81,7 @@ template <class State, class Copy>
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     const auto& table = s.tables[g];
     if (state.holds_tokens(g)) {
-      copies[g] = s.num_tokens % state.block_size(g) != 0 && !appends_in_place(state, s, g);
+      copies[g] = must_copy(state, s, g);
       num_new[g] = std::max(state.places_for(g, num_tokens), table.end()) - table.end();
     }
     num_fresh += num_new[g] + copies[g];

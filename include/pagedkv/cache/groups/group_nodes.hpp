@@ -6,6 +6,8 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
@@ -17,6 +19,22 @@
 #include <vector>
 
 namespace pagedkv {
+
+namespace detail {
+
+/// The mutex of the nodes of groups; an empty one where the cache's mutex keeps threads apart.
+template <class Family>
+struct nodes_mutex {
+  using type = no_mutex;
+};
+template <class Family>
+concept has_nodes_mutex = requires { typename Family::template mutex<lock_rank::group_nodes>; };
+template <has_nodes_mutex Family>
+struct nodes_mutex<Family> {
+  using type = typename Family::template mutex<lock_rank::group_nodes>;
+};
+
+}  // namespace detail
 
 /// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
 /// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their
@@ -140,10 +158,20 @@ class group_nodes {
   [[nodiscard]] std::size_t group_of(block_id block) const noexcept { return of(block).group; }
   /// The last node in an attached block.
   [[nodiscard]] node_id deepest(block_id block) const noexcept { return of(block).deepest; }
-  /// Tokens from the start of the sequence to the end of a block's last node; 0 for a block that is not attached. For
-  /// the only holder of the block, also while other threads change the tree: they can only lower it.
+  /// Tokens from the start of the sequence to the end of a block's last node; 0 for a block that is not attached.
   [[nodiscard]] std::int64_t published_end(block_id block, std::int64_t granularity) const noexcept {
-    return std::int64_t{ends_[to_index(block)].load(std::memory_order_relaxed)} * granularity;
+    return std::int64_t{end_of(block)} * granularity;
+  }
+  /// At least `published_end`, for the holders of a block. Equal to it where one thread at a time is inside. Where
+  /// others change the tree meanwhile, it never falls while the block is held, so no hit found the tokens behind it.
+  [[nodiscard]] std::int64_t highest_end(block_id block, std::int64_t granularity) const noexcept {
+    return std::int64_t{ends_[to_index(block)].load(std::memory_order_acquire)} * granularity;
+  }
+  /// For blocks that were free.
+  void forget_ends(std::span<const block_id> blocks) noexcept {
+    for (const auto block : blocks) {
+      ends_[to_index(block)].store(0, std::memory_order_relaxed);
+    }
   }
 
   /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
@@ -318,6 +346,7 @@ class group_nodes {
     bool is_announced = false;
   };
   using end_type = typename Locking::template atomic<std::uint32_t>;
+  static constexpr bool are_shared = detail::has_nodes_mutex<typename Locking::family>;
   struct block_place {
     node_id deepest = no_node;
     block_id next = no_block;  // of the same state
@@ -332,9 +361,15 @@ class group_nodes {
   [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
     return attached_[to_index(id) * num_groups_ + group];
   }
+  [[nodiscard]] std::uint32_t end_of(block_id block) const noexcept {
+    return is_attached(block) ? at(deepest(block)).depth + 1 : 0;
+  }
   void note_end(block_id block) noexcept {
-    const auto end = is_attached(block) ? at(deepest(block)).depth + 1 : 0;
-    ends_[to_index(block)].store(end, std::memory_order_relaxed);
+    auto& highest = ends_[to_index(block)];
+    const auto end = end_of(block);
+    if (!are_shared || end > highest.load(std::memory_order_relaxed)) {
+      highest.store(end, std::memory_order_release);
+    }
   }
   void vacate(block_id block) noexcept {
     of(block) = {};
@@ -524,7 +559,7 @@ class group_nodes {
   std::vector<node_facts> nodes_;
   std::vector<block_id> attached_;  // [node][group]
   std::vector<block_place> blocks_;
-  std::vector<end_type> ends_;  // of each block: nodes from the start of the sequence to its last one
+  std::vector<end_type> ends_;  // of each block, see `highest_end`: nodes from the start of the sequence
   std::vector<node_id> vacant_;
 };
 

@@ -15,8 +15,6 @@
 #include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
-#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
-#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/sequence/group_table.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -110,22 +108,6 @@ struct group_pin {
     return used;
   }
 };
-
-namespace detail {
-
-/// The mutex of the nodes of groups; an empty one where the cache's mutex keeps threads apart.
-template <class Family>
-struct nodes_mutex {
-  using type = no_mutex;
-};
-template <class Family>
-concept has_nodes_mutex = requires { typename Family::template mutex<lock_rank::group_nodes>; };
-template <has_nodes_mutex Family>
-struct nodes_mutex<Family> {
-  using type = typename Family::template mutex<lock_rank::group_nodes>;
-};
-
-}  // namespace detail
 
 /// Everything that a cache with groups knows about blocks, without their contents.
 ///
@@ -233,6 +215,7 @@ class group_state {
       assert(taken && "the caller has counted the available blocks");
       num_evicted += watched.free_useless();  // before the next victim is chosen
     }
+    nodes.forget_ends(blocks);
     detail::count<&cache_statistics::evictions>(counts, num_evicted);
     if (blocks.size() > 1) {
       detail::count_runs(counts, blocks);
