@@ -106,6 +106,22 @@ TEST_CASE("requests that wait for the same records share the blocks that get the
   four.end();
 }
 
+TEST_CASE("a load ends where its sequence is cut short of it", "[tier][shared_loads]") {
+  auto four = waiting{};
+  const auto cut = four.ids[0];
+  four.driver.live.erase(cut);
+  REQUIRE(four.cache.truncate(cut, 13));
+  CHECK(four.cache.poll(cut).num_loading_tokens == 12);
+  REQUIRE(four.cache.truncate(cut, 5));
+  CHECK(four.cache.poll(cut).num_loading_tokens == 0);
+  REQUIRE(four.cache.append(cut, numbered(10, 9'000)));  // other tokens than those that are loaded
+  four.cache.wait(four.ids[1]);
+  CHECK(four.cache.settle(cut).value() == 0);
+  REQUIRE(four.cache.release(cut));
+  CHECK(four.settle(1) == 12);
+  four.end();
+}
+
 TEST_CASE("requests get a load whose first request has gone", "[tier][shared_loads]") {
   auto four = waiting{};
   const auto settled = GENERATE(false, true);

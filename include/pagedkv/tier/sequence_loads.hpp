@@ -16,7 +16,7 @@ namespace pagedkv {
 
 /// How far a sequence's load has come.
 struct load_progress {
-  std::int64_t num_loaded_tokens = 0;   // `settle` would add at least these now
+  std::int64_t num_loaded_tokens = 0;   // `settle` would add at least these now, unless a copy fails
   std::int64_t num_loading_tokens = 0;  // still on their way, behind these
   [[nodiscard]] bool done() const noexcept { return num_loading_tokens == 0; }
 };
@@ -74,6 +74,16 @@ class sequence_loads {
   }
   void end(const sequence_load& load) noexcept {
     std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
+  }
+  /// Ends the sequence's load, if there is one and it reaches beyond so many tokens.
+  void end_beyond(sequence_id id, std::int64_t num_tokens) noexcept {
+    if (const auto found = loads_.find(id); found != loads_.end()) {
+      const auto num_blocks = found->second.first + found->second.nodes.size();
+      if (static_cast<std::int64_t>(num_blocks) * block_size_ > num_tokens) {
+        end(found->second);
+        loads_.erase(found);
+      }
+    }
   }
 
   /// Records from number `first` on that have arrived without a gap.

@@ -263,10 +263,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::release(id, hint);
-    if (done && !loads_.empty()) {
-      if (const auto load = loads_.take(id)) {
-        loads_.end(*load);
-      }
+    if (done) {
+      loads_.end_beyond(id, 0);
+    }
+    return done;
+  }
+
+  /// As `kv_cache::truncate`. A load of more than these tokens ends: they are to be computed.
+  [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto done = device::truncate(id, num_tokens);
+    if (done) {
+      loads_.end_beyond(id, num_tokens);
     }
     return done;
   }
@@ -339,7 +347,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::slot_mapping;
   using device::statistics;
   using device::time;
-  using device::truncate;
   using device::unpin;
   using device::unpin_all;
   using device::update;

@@ -145,8 +145,8 @@ class transfer_queue {
     return num_erased + execute_batch(lock);
   }
 
-  /// Has a record erased, in this place or by its key, and again until that succeeds, or until a write under the key that
-  /// was pushed later does: it has replaced the record. Without memory, a record is not erased, and counts as being
+  /// Has a record erased, in this place or by its key, and again until that succeeds, or until a write under the key
+  /// that was pushed later does: it has replaced the record. Without memory, a record is not erased, and counts as being
   /// erased for good.
   void erase(const record_key& key, std::int64_t place) noexcept {
     {
