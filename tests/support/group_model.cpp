@@ -372,8 +372,11 @@ void group_model::commit(group_member& s, std::int64_t length) {
   const auto done = cache_.commit(s.id, length);
   if (copy_failed(done)) {
     if (keeps_at(s, length)) {
-      s.newest = std::nullopt;  // the copy overwrites it, and may have begun to
       may_lose_state_ = true;
+      // The copy overwrites it, and may have begun to; behind an eviction, it may have been that of a branch instead.
+      if (s.branch || cache_.statistics().blocks.in_use < before_.statistics.blocks.in_use) {
+        s.newest = std::nullopt;
+      }
     }
     write_state(s, s.num_computed);
     return;
