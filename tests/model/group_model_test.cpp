@@ -126,14 +126,17 @@ void check_coverage(const group_coverage& sum, const group_kind_under_test& kind
   CHECK(sum.statistics.refusals > 0);
 }
 
-/// Rarer events, of all kinds of cache together.
+/// Rarer events, of all kinds of cache together. All kinds have the same seeds, so that some events are in few of the
+/// short runs or in none.
 void check_coverage(const group_coverage& sum) {
+  if (testing::full_numbers()) {
+    CHECK(sum.keyed_hits > 0);
+    CHECK(sum.moves_with_states > 0);
+  }
   CHECK(sum.shortened_hits > 0);
-  CHECK(sum.keyed_hits > 0);
   CHECK(sum.growths > 0);
   CHECK(sum.shrinkings > 0);
   CHECK(sum.invalidated > 0);
-  CHECK(sum.moves_with_states > 0);
   CHECK(sum.failed_copies > 0);
   CHECK(sum.batch_entries > 0);
   CHECK(sum.skipped_blocks > 0);
