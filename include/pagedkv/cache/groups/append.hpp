@@ -12,33 +12,28 @@
 
 namespace pagedkv::detail::groups {
 
-/// Whether the next token can be written without a copy: nothing else holds its block, no hit finds its slot, and no
-/// open step reads the slots that are written. `end` is the end of the nodes in the block.
-template <class State>
-[[nodiscard]] bool appends_in_place(const State& state, const group_sequence& s, block_id block,
-                                    std::int64_t end) noexcept {
-  return state.pool.state(block).count() == 1 && end <= s.num_tokens &&
-         !(s.reuses_slots && state.pool.fenced(block));
+/// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
+/// slot, or an open step reads the slots that are written. `end_of(block)` is the end of the nodes in a block.
+template <class State, class End>
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, End&& end_of) noexcept {
+  if (s.num_tokens % state.block_size(g) == 0) {
+    return false;
+  }
+  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
+  return state.pool.state(block).count() != 1 || end_of(block) > s.num_tokens ||
+         (s.reuses_slots && state.pool.fenced(block));
 }
 
-/// Whether the next token begins inside a block that must be copied first. For a thread with the guard of the nodes.
+/// For a thread with the guard of the nodes.
 template <class State>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  if (s.num_tokens % state.block_size(g) == 0) {
-    return false;
-  }
-  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
-  return !appends_in_place(state, s, block, state.nodes.published_end(block, state.granularity()));
+  return must_copy(state, s, g, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); });
 }
 
-/// The same for any thread inside the sequence: false is right, true may not be.
+/// For any thread inside the sequence: false is right, true may not be.
 template <class State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  if (s.num_tokens % state.block_size(g) == 0) {
-    return false;
-  }
-  const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
-  return !appends_in_place(state, s, block, state.nodes.highest_end(block, state.granularity()));
+  return must_copy(state, s, g, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); });
 }
 
 /// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they

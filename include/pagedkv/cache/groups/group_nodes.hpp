@@ -168,9 +168,11 @@ class group_nodes {
     return std::int64_t{ends_[to_index(block)].load(std::memory_order_acquire)} * granularity;
   }
   /// For blocks that were free.
-  void forget_ends(std::span<const block_id> blocks) noexcept {
-    for (const auto block : blocks) {
-      ends_[to_index(block)].store(0, std::memory_order_relaxed);
+  void forget_ends([[maybe_unused]] std::span<const block_id> blocks) noexcept {
+    if constexpr (are_shared) {  // or else they have fallen already
+      for (const auto block : blocks) {
+        ends_[to_index(block)].store(0, std::memory_order_relaxed);
+      }
     }
   }
 
