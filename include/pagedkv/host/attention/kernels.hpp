@@ -34,6 +34,10 @@
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
   #include <pagedkv/host/attention/panels.inl>
+  #include <pagedkv/host/attention/tiles.inl>
+  #include <pagedkv/host/attention/worker.inl>
+  #include <pagedkv/host/attention/row_pieces.inl>
+  #include <pagedkv/host/attention/panel_pieces.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -47,6 +51,10 @@
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
   #include <pagedkv/host/attention/panels.inl>
+  #include <pagedkv/host/attention/tiles.inl>
+  #include <pagedkv/host/attention/worker.inl>
+  #include <pagedkv/host/attention/row_pieces.inl>
+  #include <pagedkv/host/attention/panel_pieces.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -64,6 +72,10 @@
 #include <pagedkv/host/attention/results.inl>
 #include <pagedkv/host/attention/matrix.inl>
 #include <pagedkv/host/attention/panels.inl>
+#include <pagedkv/host/attention/tiles.inl>
+#include <pagedkv/host/attention/worker.inl>
+#include <pagedkv/host/attention/row_pieces.inl>
+#include <pagedkv/host/attention/panel_pieces.inl>
 #include <pagedkv/host/attention/pieces.inl>
 #undef PAGEDKV_ISA
 #undef PAGEDKV_LANES

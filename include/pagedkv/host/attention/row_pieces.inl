@@ -1,0 +1,395 @@
+// The pieces of a plan with few rows, for one instruction set; see vectors.inl.
+#if defined(PAGEDKV_ISA)
+
+namespace pagedkv::host::attention::PAGEDKV_ISA {
+
+/// Number of rows that are computed together, for so many remaining rows; the last row may be padding.
+PAGEDKV_INLINE std::int32_t rows_in_set(std::int64_t left) {
+  if (left >= 7 && lanes >= 8) {
+    return most_rows;
+  }
+  return left >= 3 ? 4 : (left == 2 ? 2 : 1);
+}
+
+/// Calls `run` with the number of rows as a constant.
+template <class Run>
+PAGEDKV_INLINE void with_rows(std::int32_t num_rows, Run run) {
+  if constexpr (lanes >= 8) {
+    if (num_rows == most_rows) {
+      return run(std::integral_constant<int, most_rows>{});
+    }
+  }
+  switch (num_rows) {
+    case 4: return run(std::integral_constant<int, 4>{});
+    case 2: return run(std::integral_constant<int, 2>{});
+    default: return run(std::integral_constant<int, 1>{});
+  }
+}
+
+/// Computes a piece in sets of up to 8 rows: directly, with the matrix unit, or from decoded tiles.
+template <class Element>
+class row_worker : private worker {
+ public:
+  // An inherited constructor would not inherit the instruction set.
+  PAGEDKV_INLINE row_worker(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch)
+      : worker(call, plan, p, scratch) {}
+
+  PAGEDKV_INLINE void run(float* partials) {
+    worker::run<Element>(*this, partials);
+    if (shaped_for_ != 0) {
+      release_matrices();
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
+    return partial_at(query_matrices(head) + (call_.has_matrix_unit ? (num_rows_ + 1) * dim_ : 0), num_rows_,
+                      value_dim_);
+  }
+
+  PAGEDKV_INLINE void load_queries(std::int32_t head) {
+    const auto factor = score_factor();
+    for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
+      auto* const numbers = queries(head) + row * dim_;
+      load_query(head, std::min(row, num_rows_ - 1), dim_, numbers);
+      scale_row(numbers, dim_, factor);
+      if (sorts_pairs()) {
+        sort_pairs(numbers, call_.view.head_dim);
+      }
+    }
+    if constexpr (fits_matrices<Element>) {
+      for (auto row = std::int64_t{0}; row < num_rows_ && multiplies_matrices(); row += rows_in_set(num_rows_ - row)) {
+        auto set = row_set{};
+        set.num_rows = rows_in_set(num_rows_ - row);
+        set.first_row = row;
+        set.stride = dim_;
+        place(set, head);
+        with_rows(set.num_rows, [&](auto rows) {
+          lay_out_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
+        });
+      }
+    }
+  }
+
+  PAGEDKV_INLINE void begin_chunk() {
+    for (auto head = 0; head < piece_.num_heads; ++head) {
+      std::fill_n(sums(head), (num_rows_ + 1) * value_dim_, 0.0f);
+      for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
+        std::fill_n(states(head) + row * 2 * lanes, lanes, -std::numeric_limits<float>::infinity());
+        std::fill_n(states(head) + row * 2 * lanes + lanes, lanes, 0.0f);
+      }
+    }
+  }
+
+  PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
+    auto t = where.describe(call_);
+    if (!reads_directly()) {
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        attend_decoded(where, t, head);
+      }
+      return;
+    }
+    if constexpr (is_native<Element>) {
+      if (num_rows_ < rows_to_decode_for) {
+        attend_heads(where, t, next);
+        return;
+      }
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        t.keys = where.keys_of(call_, piece_.first_head + head);
+        t.values = where.values_of(call_, piece_.first_head + head);
+        attend_sets<Element>(t, head);
+      }
+    }
+  }
+
+  /// Gathers the sums of the lanes of each row, and merges them or leaves them to the merging function.
+  PAGEDKV_INLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
+    const auto* state = states(head);
+    float highest[most_rows];
+    float totals[most_rows];
+    for (auto row = std::int64_t{0}; row < num_rows_;) {
+      const auto rows = rows_in_set(num_rows_ - row);
+      const auto tokens = lanes / rows;
+      for (auto r = 0; r < rows; ++r) {
+        highest[r] = state[r * tokens];
+        totals[r] = std::accumulate(state + lanes + r * tokens, state + lanes + (r + 1) * tokens, 0.0f);
+      }
+      const auto own = std::min<std::int64_t>(rows, num_rows_ - row);
+      for (auto r = row; r < row + own && sorts_pairs(); ++r) {
+        restore_pairs(sums(head) + r * value_dim_, call_.view.dim_of_values());
+      }
+      keep({sums(head) + row * value_dim_, highest, totals}, merged(head), chunk, head, row, own, partials);
+      state += 2 * lanes;
+      row += rows;
+    }
+  }
+
+ private:
+  // Working memory of a KV head.
+  [[nodiscard]] PAGEDKV_INLINE float* queries(std::int32_t head) const {
+    return heads_ + head * scratch_of_head(call_, unit_);
+  }
+  [[nodiscard]] PAGEDKV_INLINE float* sums(std::int32_t head) const { return queries(head) + (num_rows_ + 1) * dim_; }
+  [[nodiscard]] PAGEDKV_INLINE float* states(std::int32_t head) const {
+    return sums(head) + (num_rows_ + 1) * value_dim_;
+  }
+  [[nodiscard]] PAGEDKV_INLINE float* scores(std::int32_t head) const {
+    return states(head) + (num_rows_ + 1) * 2 * row_padding;
+  }
+  [[nodiscard]] PAGEDKV_INLINE float* query_matrices(std::int32_t head) const {
+    return scores(head) + (num_rows_ + 1) * tile_tokens;
+  }
+
+  /// Whether the matrix unit processes tiles of which every row sees all tokens.
+  [[nodiscard]] PAGEDKV_INLINE bool multiplies_matrices() const {
+    constexpr auto multiple = matrix_row / size_of<Element>;
+    return call_.has_matrix_unit && reads_directly() && num_rows_ >= rows_for_matrices<Element> &&
+           num_rows_ < rows_to_decode_for && call_.view.head_dim <= most_dim_for_matrices<Element> &&
+           call_.view.head_dim % multiple == 0 && call_.view.dim_of_values() % multiple == 0;
+  }
+
+  /// Whether tiles are not decoded first.
+  [[nodiscard]] PAGEDKV_INLINE bool reads_directly() const {
+    const auto whole_vectors = call_.view.head_dim % lanes == 0 && call_.view.dim_of_values() % lanes == 0;
+    return is_native<Element> && whole_vectors && (num_rows_ < rows_to_decode_for || std::same_as<Element, float32>);
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE bool sorts_pairs() const { return sorts_numbers<Element> && reads_directly(); }
+
+  /// Processes a tile in one KV head after the other, and prefetches a strip or two ahead.
+  PAGEDKV_INLINE void attend_heads(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next) {
+    constexpr auto most_sets = rows_to_decode_for / 4;
+    row_set sets[most_sets];
+    matrix_buffer buffers[fits_matrices<Element> ? most_sets : 1];
+    const auto buffer_of = [&](int set) -> matrix_buffer& { return buffers[fits_matrices<Element> ? set : 0]; };
+    const auto num_sets = describe_sets(t, sets);
+    const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
+                             std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
+    for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
+      float key_scales[tile_tokens];
+      float value_scales[tile_tokens];
+      where.read_scales(call_, piece_.first_head + head, t, key_scales, value_scales);
+      next.fetch_scales(call_, piece_.first_head + head);
+      t.keys = where.keys_of(call_, piece_.first_head + head);
+      t.values = where.values_of(call_, piece_.first_head + head);
+      auto ahead = strip_queue{};
+      if (as_matrices) {
+        constexpr auto distance = 3;
+        describe_queue(ahead, call_, piece_, where, next, head, distance);
+        t.ahead = &ahead;
+      }
+      auto index = 0;
+      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+        t.next = strip_ahead(call_, piece_, where, next, head, ++index);
+        t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
+        for (auto i = 0; i < num_sets; ++i) {
+          place(sets[i], head);
+          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffer_of(i), as_matrices);
+          t.next = t.later = {};
+        }
+      }
+      for (auto i = 0; i < num_sets; ++i) {
+        place(sets[i], head);
+        if (as_matrices) {
+          weigh_matrices(sets[i], t, buffer_of(i), ahead);
+        } else {
+          weigh(sets[i], t);
+        }
+      }
+      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+        t.next = strip_ahead(call_, piece_, where, next, head, ++index);
+        t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
+        const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
+        if (as_matrices) {
+          lay_out_strip(t, range);
+          continue;
+        }
+        for (auto i = 0; i < num_sets; ++i) {
+          place(sets[i], head);
+          add<Element>(sets[i], t, range);
+          t.next = t.later = {};
+        }
+      }
+      for (auto i = 0; i < num_sets && as_matrices; ++i) {
+        place(sets[i], head);
+        add_matrices(sets[i], t, buffer_of(i));
+      }
+      fetch_next(ahead, 2 * tile_tokens);
+    }
+  }
+
+  PAGEDKV_INLINE void multiply_strip(const row_set& set, const tile& t, token_range range, matrix_buffer& buffer,
+                                     bool as_matrices) {
+    if constexpr (fits_matrices<Element>) {
+      if (as_matrices) {
+        shape_for(set);
+        auto* const copies = reinterpret_cast<std::byte*>(tile_);
+        with_rows(set.num_rows, [&](auto rows) {
+          multiply_key_matrices<Element, decltype(rows)::value>(set, t, range, copies, buffer);
+        });
+        return;
+      }
+    }
+    multiply<Element>(set, t, range);
+  }
+
+  PAGEDKV_INLINE void weigh_matrices(const row_set& set, const tile& t, matrix_buffer& buffer, strip_queue& ahead) {
+    if constexpr (fits_matrices<Element>) {
+      constexpr auto rows_each = rows_ahead / 2;
+      fetch_next(ahead, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { add_parts<Element, decltype(rows)::value>(set, t, buffer); });
+      fetch_next(ahead, rows_each);
+      weigh(set, t);
+      fetch_next(ahead, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { lay_out_weights<Element, decltype(rows)::value>(set, t, buffer); });
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE std::byte* value_matrices() const {
+    return reinterpret_cast<std::byte*>(tile_ + tile_tokens * dim_);
+  }
+
+  PAGEDKV_INLINE void lay_out_strip(const tile& t, token_range range) {
+    if constexpr (fits_matrices<Element>) {
+      lay_out_values<Element>(t, range, value_matrices());
+    }
+  }
+
+  PAGEDKV_INLINE void add_matrices(const row_set& set, const tile& t, const matrix_buffer& buffer) {
+    if constexpr (fits_matrices<Element>) {
+      shape_for(set);
+      auto* const values = value_matrices();
+      with_rows(set.num_rows, [&](auto rows) {
+        add_value_matrices<Element, decltype(rows)::value>(set, t, values, buffer);
+      });
+    }
+  }
+
+  PAGEDKV_INLINE void shape_for(const row_set& set) {
+    if (shaped_for_ != set.num_rows) {
+      shape_matrices<Element>(set.num_rows);
+      shaped_for_ = set.num_rows;
+    }
+  }
+
+  /// Applies the scales.
+  PAGEDKV_INLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
+    auto* const values = tile_ + tile_tokens * dim_;
+    const auto& view = call_.view;
+    float key_scales[tile_tokens];
+    float value_scales[tile_tokens];
+    where.read_scales(call_, piece_.first_head + head, t, key_scales, value_scales);
+    decode_tile<Element>(where.keys_of(call_, piece_.first_head + head), t, t.offsets, t.key_scales, view.head_dim, dim_, tile_);
+    // The values of latent storage are decoded with its keys.
+    const auto latent = view.is_latent() && t.value_dim % lanes == 0;
+    if (!latent) {
+      decode_tile<Element>(where.values_of(call_, piece_.first_head + head), t, t.value_offsets, t.value_scales, t.value_dim, value_dim_, values);
+    }
+    std::int64_t offsets[tile_tokens];
+    std::int64_t value_offsets[tile_tokens];
+    for (auto i = 0; i < tile_tokens; ++i) {
+      const auto number = std::min(i, t.num_tokens - 1) * static_cast<std::int64_t>(sizeof(float));
+      offsets[i] = number * dim_;
+      value_offsets[i] = number * value_dim_;
+    }
+    t.keys = reinterpret_cast<const std::byte*>(tile_);
+    t.values = reinterpret_cast<const std::byte*>(latent ? tile_ : values);
+    t.offsets = offsets;
+    t.value_offsets = latent ? offsets : value_offsets;
+    t.key_scales = t.value_scales = nullptr;
+    t.dim = dim_;
+    t.value_dim = latent ? t.value_dim : value_dim_;
+    attend_sets<float32>(t, head);
+  }
+
+  /// Processes a tile in one KV head.
+  template <class Stored>
+  PAGEDKV_INLINE void attend_sets(const tile& t, std::int32_t head) {
+    auto set = row_set{};
+    const auto whole = token_range{0, t.num_tokens};
+    for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += set.num_rows, ++i) {
+      if (describe(set, t, row, i)) {
+        place(set, head);
+        multiply<Stored>(set, t, whole);
+        weigh(set, t);
+        add<Stored>(set, t, whole);
+      }
+    }
+  }
+
+  // Lambdas do not inherit the instruction set, so they call functions that are not inlined.
+  template <class Stored>
+  PAGEDKV_INLINE static void multiply(const row_set& set, const tile& t, token_range range) {
+    with_rows(set.num_rows, [&](auto rows) { multiply_keys<Stored, decltype(rows)::value>(set, t, range); });
+  }
+  PAGEDKV_INLINE static void weigh(const row_set& set, const tile& t) {
+    with_rows(set.num_rows, [&](auto rows) { weigh_scores<decltype(rows)::value>(set, t); });
+  }
+  template <class Stored>
+  PAGEDKV_INLINE static void add(const row_set& set, const tile& t, token_range range) {
+    with_rows(set.num_rows, [&](auto rows) { add_values<Stored, decltype(rows)::value>(set, t, range); });
+  }
+
+  /// Describes the sets that see any token of the tile, and returns their number.
+  PAGEDKV_INLINE std::int32_t describe_sets(const tile& t, row_set* sets) const {
+    auto num_sets = 0;
+    for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += rows_in_set(num_rows_ - row), ++i) {
+      num_sets += describe(sets[num_sets], t, row, i) ? 1 : 0;
+    }
+    return num_sets;
+  }
+
+  /// Describes set `index`, which begins at a row, but for its KV head; false if no row sees any token.
+  PAGEDKV_INLINE bool describe(row_set& set, const tile& t, std::int64_t row, std::int64_t index) const {
+    set.num_rows = rows_in_set(num_rows_ - row);
+    set.first_row = row;
+    set.index = index;
+    set.stride = dim_;
+    set.sum_stride = value_dim_;
+    set.in_tree = !call_.batch.tree_masks.empty();
+    set.biased = call_.options.alibi_slopes != nullptr;
+    set.cap = call_.options.soft_cap * 1.442695041f;
+    set.all_seen = true;
+    auto any = false;
+    for (auto r = 0; r < set.num_rows; ++r) {
+      const auto place = query_of(own_row(set, r));
+      const auto position = call_.position(place.row, place.query);
+      const auto visible = visible_from(position, call_.options.window);
+      const auto begin = std::clamp<std::int64_t>(visible.begin - t.first_token, 0, t.num_tokens);
+      const auto end = std::clamp<std::int64_t>(visible.end - t.first_token, begin, t.num_tokens);
+      set.seen[r] = {begin, end};
+      set.positions[r] = static_cast<std::int32_t>(position - t.first_token);
+      set.all_seen = set.all_seen && begin == 0 && end == t.num_tokens;
+      any = any || begin < end;
+      if (set.in_tree) {
+        set.hidden[r] = hidden_branches(place, t);
+        set.all_seen = set.all_seen && set.hidden[r] == 0;
+      }
+    }
+    return any;
+  }
+
+  /// A set's row among those of its unit; padding repeats the last row.
+  [[nodiscard]] PAGEDKV_INLINE std::int64_t own_row(const row_set& set, std::int32_t r) const {
+    return std::min(set.first_row + r, num_rows_ - 1);
+  }
+
+  /// Selects the KV head of a set.
+  PAGEDKV_INLINE void place(row_set& set, std::int32_t head) const {
+    set.queries = queries(head) + set.first_row * dim_;
+    set.query_matrices = query_matrices(head) + set.first_row * dim_;
+    set.sums = sums(head) + set.first_row * value_dim_;
+    set.scores = scores(head) + set.first_row * tile_tokens;
+    set.highest = states(head) + set.index * 2 * lanes;
+    set.totals = set.highest + lanes;
+    for (auto r = 0; set.biased && r < set.num_rows; ++r) {
+      const auto query_head = (piece_.first_head + head) * call_.group_size + own_row(set, r) % call_.group_size;
+      set.slopes[r] = call_.options.alibi_slopes[query_head] * 1.442695041f;
+    }
+  }
+
+  std::int32_t shaped_for_ = 0;  // rows that the matrix registers have shapes for, if any
+};
+
+}  // namespace pagedkv::host::attention::PAGEDKV_ISA
+
+#endif

@@ -1,0 +1,178 @@
+// Tiles of a sequence in its blocks, for one instruction set; see vectors.inl.
+#if defined(PAGEDKV_ISA)
+
+namespace pagedkv::host::attention::PAGEDKV_ISA {
+
+inline constexpr auto strip_tokens = 16;
+
+/// A tile of a sequence, in every KV head.
+template <class Element>
+struct tile_of_blocks {
+  alignas(64) std::int64_t offsets[tile_tokens];        // of keys, in bytes, of KV head 0
+  std::int64_t own_value_offsets[tile_tokens];          // if values have rows of their own
+  std::int64_t scale_offsets[Element::scaled ? tile_tokens : 1];
+  std::int64_t first_token;
+  std::int32_t num_tokens;
+
+  /// Locates the tokens from `first` up to `end`.
+  PAGEDKV_INLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
+    const auto& view = call.view;
+    const auto blocks = call.blocks(row);
+    first_token = first;
+    num_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(tile_tokens, end - first));
+    auto block = first / view.block_size;
+    auto offset = first % view.block_size;
+    const auto* start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
+    for (auto i = 0; i < num_tokens; ++i) {
+      if (offset == view.block_size) {
+        offset = 0;
+        ++block;
+        start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
+      }
+      const auto block_offset = start - view.base;
+      offsets[i] = block_offset + offset * view.token_stride * size_of<Element>;
+      if constexpr (Element::scaled) {
+        scale_offsets[i] = block_offset + offset * view.scale_token_stride * static_cast<std::int64_t>(sizeof(float));
+      }
+      if (view.has_own_values()) {
+        own_value_offsets[i] = block_offset + offset * view.value_token_stride * size_of<Element>;
+      }
+      ++offset;
+    }
+    for (auto i = num_tokens; i % row_padding != 0; ++i) {
+      offsets[i] = offsets[num_tokens - 1];
+      own_value_offsets[i] = own_value_offsets[num_tokens - 1];
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE const std::int64_t* value_offsets(const attention_call& call) const {
+    return call.view.has_own_values() ? own_value_offsets : offsets;
+  }
+
+  /// The address that offsets of a KV head's keys count from.
+  [[nodiscard]] PAGEDKV_INLINE static const std::byte* keys_of(const attention_call& call, std::int32_t head) {
+    return call.view.base + head * call.view.head_stride * size_of<Element>;
+  }
+
+  /// The same for its values.
+  [[nodiscard]] PAGEDKV_INLINE static const std::byte* values_of(const attention_call& call, std::int32_t head) {
+    const auto& view = call.view;
+    const auto stride = view.has_own_values() ? view.value_head_stride : view.head_stride;
+    return view.base + view.value_offset + head * stride * size_of<Element>;
+  }
+
+  /// The tile, but for its KV head.
+  [[nodiscard]] PAGEDKV_INLINE tile describe(const attention_call& call) const {
+    auto t = tile{};
+    t.offsets = offsets;
+    t.value_offsets = value_offsets(call);
+    t.first_token = first_token;
+    t.num_tokens = num_tokens;
+    t.dim = call.view.head_dim;
+    t.value_dim = call.view.dim_of_values();
+    return t;
+  }
+
+  /// The scales of the tokens in one KV head, in memory of the caller.
+  PAGEDKV_INLINE void read_scales(const attention_call& call, std::int32_t head, tile& t, float* key_scales,
+                                  float* value_scales) const {
+    if constexpr (Element::scaled) {
+      read_scales(call, call.view.key_scale_offset, head, key_scales);
+      read_scales(call, call.view.value_scale_offset, head, value_scales);
+      t.key_scales = key_scales;
+      t.value_scales = value_scales;
+    }
+  }
+
+  /// Prefetches the scales of a KV head. They are contiguous in a block, whatever their order is.
+  PAGEDKV_INLINE void fetch_scales(const attention_call& call, std::int32_t head) const {
+    if constexpr (Element::scaled) {
+      constexpr auto part_bytes = strip_tokens * static_cast<std::int64_t>(sizeof(float));
+      for (auto first = 0; first < num_tokens; first += strip_tokens) {
+        const auto* const scales = call.view.base + scale_offsets[first] + head * part_bytes;
+        __builtin_prefetch(scales + call.view.key_scale_offset, 0, 2);
+        __builtin_prefetch(scales + call.view.value_scale_offset, 0, 2);
+      }
+    }
+  }
+
+  /// Number of strips in one KV head: first those of keys, then those of values.
+  [[nodiscard]] PAGEDKV_INLINE std::int32_t num_strips() const {
+    return static_cast<std::int32_t>(2 * divide_up(num_tokens, strip_tokens));
+  }
+
+  [[nodiscard]] PAGEDKV_INLINE strip strip_of(const attention_call& call, std::int32_t head, std::int32_t index) const {
+    const auto of_keys = num_strips() / 2;
+    const auto keys = index < of_keys;
+    const auto first = (keys ? index : index - of_keys) * strip_tokens;
+    const auto num_rows = std::min<std::int64_t>(strip_tokens, num_tokens - first);
+    const auto dim = keys ? call.view.head_dim : call.view.dim_of_values();
+    const auto* const own_offsets = keys ? offsets : value_offsets(call);
+    return {keys ? keys_of(call, head) : values_of(call, head), own_offsets + first, dim * size_of<Element>, num_rows};
+  }
+
+ private:
+  /// Scales of one kind.
+  PAGEDKV_INLINE void read_scales(const attention_call& call, std::int64_t offset, std::int32_t head,
+                                  float* scales) const {
+    const auto* const base = call.view.base + offset +
+                             head * call.view.scale_head_stride * static_cast<std::int64_t>(sizeof(float));
+    for (auto i = 0; i < num_tokens; ++i) {
+      __builtin_memcpy(scales + i, base + scale_offsets[i], sizeof(float));
+    }
+  }
+};
+
+/// The strip of an index that may be in the piece's next KV head, or in its first one of the next tile.
+template <class Element>
+PAGEDKV_INLINE strip strip_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
+                                 const tile_of_blocks<Element>& next, std::int32_t head, std::int32_t index) {
+  if (index < where.num_strips()) {
+    return where.strip_of(call, p.first_head + head, index);
+  }
+  const auto is_last = head + 1 == p.num_heads;
+  return (is_last ? next : where).strip_of(call, p.first_head + (is_last ? 0 : head + 1), index - where.num_strips());
+}
+
+/// The strips from a distance on, as many as a tile has in one KV head.
+template <class Element>
+PAGEDKV_INLINE void describe_queue(strip_queue& queue, const attention_call& call, const piece& p,
+                                   const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next,
+                                   std::int32_t head, std::int32_t distance) {
+  queue.num_strips = where.num_strips();
+  for (auto i = 0; i <= queue.num_strips; ++i) {
+    queue.strips[i] = strip_ahead(call, p, where, next, head, distance + i);
+  }
+}
+
+/// Elements that score and sum functions read directly; tiles of other elements are decoded first.
+template <class Element>
+inline constexpr bool is_native = std::same_as<Element, float32> || std::same_as<Element, float16> ||
+                                  std::same_as<Element, bfloat16> || std::same_as<Element, int8>;
+
+/// Decodes rows of a tile into rows of float32, padded with zeros.
+template <class Element>
+PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const std::int64_t* offsets,
+                                  const float* scales, std::int32_t dim, std::int32_t padded_dim, float* numbers) {
+  using storage = typename Element::storage;
+  const auto whole = is_native<Element> ? dim / lanes * lanes : 0;
+  for (auto token = 0; token < t.num_tokens; ++token) {
+    const auto* const from = rows + offsets[token];
+    auto* const to = numbers + std::int64_t{token} * padded_dim;
+    if constexpr (is_native<Element>) {
+      const auto scale = all(scales == nullptr ? 1.0f : scales[token]);
+      for (auto d = 0; d < whole; d += lanes) {
+        write_floats(to + d, decode<Element>(from + d * size_of<Element>) * scale);
+      }
+    }
+    for (auto d = whole; d < dim; ++d) {
+      const auto stored = read<storage>(from + d * size_of<Element>);
+      to[d] = Element::decode(stored, scales == nullptr ? 1.0f : scales[token]);
+    }
+    std::fill(to + dim, to + padded_dim, 0.0f);
+  }
+}
+
+}  // namespace pagedkv::host::attention::PAGEDKV_ISA
+
+#endif
