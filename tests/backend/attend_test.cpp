@@ -8,6 +8,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -157,17 +159,21 @@ TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attentio
   shape.queries = std::vector<std::int32_t>{1, 3, 2, 80, 1};
   auto random = std::mt19937{7};
   auto whole = attention_under_test<TestType>{shape, random};
+  for (const auto set : instruction_sets()) {
+    REQUIRE(whole.attend({}, {}, set));
+    auto together = std::vector<std::vector<float>>{};
+    for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
+      together.push_back(whole.output_of_row(row));
+    }
+    for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
+      REQUIRE(whole.attend_alone(row, {}, set));
+      CHECK(whole.output_of_row(row) == together[row]);
+    }
+  }
   REQUIRE(whole.attend());
-  const auto alone = [&](std::size_t row) {
-    auto own = std::mt19937{7};
-    auto batch = attention_under_test<TestType>{shape, own};
-    REQUIRE(batch.attend());
-    return batch.output_of_row(row);
-  };
   auto expected = std::vector<std::vector<float>>{};
   for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
     expected.push_back(whole.output_of_row(row));
-    CHECK(alone(row) == expected.back());
   }
   for (const auto size : {2, 3, 7, 64}) {
     CAPTURE(size);
@@ -177,6 +183,47 @@ TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attentio
       CHECK(whole.output_of_row(row) == expected[row]);
     }
   }
+}
+
+/// A pool that makes its calls on the calling thread, the last one first.
+struct backward_pool {
+  [[nodiscard]] static int size() { return 5; }
+
+  template <class Call>
+  static void run(int n, Call&& call) {
+    while (n > 0) {
+      call(--n);
+    }
+  }
+};
+
+TEST_CASE("a pool may make all calls on one thread, in any order", "[attention]") {
+  auto random = std::mt19937{17};
+  auto shape = batch_shape{{3000, 40}};
+  shape.group_size = 4;
+  auto attention = attention_under_test<hnd<bfloat16>>{shape, random};
+  REQUIRE(attention.attend());
+  const auto expected = std::vector{attention.output_of_row(0), attention.output_of_row(1)};
+  auto pool = backward_pool{};
+  REQUIRE(attention.attend({}, pool));
+  CHECK(std::vector{attention.output_of_row(0), attention.output_of_row(1)} == expected);
+}
+
+TEST_CASE("several threads share one pool", "[attention]") {
+  auto pool = host::thread_pool(3);
+  auto callers = std::vector<std::jthread>{};
+  auto errors = std::array<double, 4>{};
+  for (auto i = std::size_t{0}; i < errors.size(); ++i) {
+    callers.emplace_back([&, i] {
+      auto random = std::mt19937{static_cast<unsigned>(i)};
+      auto attention = attention_under_test<nhd<float32>>{batch_shape{{2000, 17}}, random};
+      for (auto step = 0; step < 5; ++step) {
+        errors[i] = attention.attend({}, pool) ? std::max(errors[i], attention.worst_error({})) : 1;
+      }
+    });
+  }
+  callers.clear();
+  CHECK(std::ranges::max(errors) <= attention_tolerance<float32>);
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them", "[attention]",

@@ -102,22 +102,25 @@ class attention_under_test {
         .value();
   }
 
-  /// Rows of queries are further apart than they are long, like slices of a packed projection.
+  /// Attention of all rows. Rows of queries and outputs are further apart than they are long, like slices of a packed
+  /// projection.
   [[nodiscard]] result<void> attend(const attention_options& options = {}, host::workers threads = {},
                                     host::instruction_set instructions = host::best_instruction_set()) {
-    const auto numbers = static_cast<std::size_t>(query_indptr_.back() * token_stride());
-    output_.assign(numbers, typename Output::storage{});
-    log_sum_exp_.assign(static_cast<std::size_t>(query_indptr_.back() * num_heads()), 7.0f);
-    const auto queries = attention_queries<typename Input::storage>{{queries_.data(), token_stride(), head_stride()},
-                                                                    num_heads()};
-    const auto output = attention_output<typename Output::storage>{{output_.data(), token_stride(), head_stride()},
-                                                                   log_sum_exp_.data()};
-    return host::attend<element_type, Input, Output>(storage_.view(), layer, batch(), queries, output, options,
-                                                     threads, instructions);
+    return attend(batch(), options, threads, instructions);
+  }
+
+  /// Attention of one row as a batch.
+  [[nodiscard]] result<void> attend_alone(std::size_t row, const attention_options& options = {},
+                                          host::instruction_set instructions = host::best_instruction_set()) {
+    auto alone = batch();
+    alone.indptr = alone.indptr.subspan(row, 2);
+    alone.last_block_len = alone.last_block_len.subspan(row, 1);
+    alone.query_indptr = std::span(query_indptr_).subspan(row, 2);
+    return attend(alone, options, {}, instructions);
   }
 
   [[nodiscard]] float output_at(std::int64_t query, std::int64_t head, std::int64_t d) const {
-    const auto index = static_cast<std::size_t>(query * token_stride() + head * head_stride() + d);
+    const auto index = static_cast<std::size_t>(query * output_token_stride() + head * output_head_stride() + d);
     return Output::decode(output_[index], 1.0f);
   }
 
@@ -190,8 +193,24 @@ class attention_under_test {
   static double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
   [[nodiscard]] std::int32_t value_dim() const { return storage_.view().dim_of_values(); }
-  [[nodiscard]] std::int64_t head_stride() const { return std::max(shape_.head_dim, value_dim()) + 3; }
+  [[nodiscard]] std::int64_t head_stride() const { return shape_.head_dim + 3; }
   [[nodiscard]] std::int64_t token_stride() const { return num_heads() * head_stride() + 5; }
+
+  // Those of queries are different.
+  [[nodiscard]] std::int64_t output_head_stride() const { return value_dim() + 1; }
+  [[nodiscard]] std::int64_t output_token_stride() const { return num_heads() * output_head_stride() + 11; }
+
+  [[nodiscard]] result<void> attend(const attention_batch& batch, const attention_options& options,
+                                    host::workers threads, host::instruction_set instructions) {
+    output_.assign(static_cast<std::size_t>(query_indptr_.back() * output_token_stride()), typename Output::storage{});
+    log_sum_exp_.assign(static_cast<std::size_t>(query_indptr_.back() * num_heads()), 7.0f);
+    const auto queries = attention_queries<typename Input::storage>{{queries_.data(), token_stride(), head_stride()},
+                                                                    num_heads()};
+    const auto output = attention_output<typename Output::storage>{
+        {output_.data(), output_token_stride(), output_head_stride()}, log_sum_exp_.data()};
+    return host::attend<element_type, Input, Output>(storage_.view(), layer, batch, queries, output, options, threads,
+                                                     instructions);
+  }
 
   template <class Random>
   void fill_row(std::size_t row, Random& random) {

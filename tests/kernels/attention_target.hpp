@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -45,7 +46,39 @@ struct attention_case {
   bool prefill = false;  // plan chunks of prompts
   std::vector<shared_tokens> shared = {};  // of each row; if not empty, plans may share prefixes
   std::int32_t grown = 0;                  // tokens of each row since the plan was made; their blocks are older
+  bool far = false;                        // blocks have ids up to 70,000, and lie within 4.6 GB
   bool graph = true;                       // launch what reads shared prefixes even if the plan has none
+};
+
+/// A copy of a few blocks, with ids up to 70,000 and 64 KiB apart. On the executor, memory costs what is touched.
+template <class Target>
+class far_blocks {
+ public:
+  far_blocks(const Target& target, const block_storage_view& near) : target_(target), view_(near) {
+    view_.block_stride = 64 << 10;
+    view_.layer_stride = near.layer_bytes();
+    view_.num_blocks = 70'001;
+    view_.base = static_cast<std::byte*>(target.allocate(static_cast<std::size_t>(view_.num_blocks) << 16));
+    for (auto layer = 0; layer < near.num_layers; ++layer) {
+      for (auto block = 0; block < near.num_blocks; ++block) {
+        const auto id = static_cast<std::int64_t>(id_of(block_id{block}));
+        target.upload(view_.base + id * view_.block_stride + layer * view_.layer_stride, near.block(layer, block),
+                      static_cast<std::size_t>(near.layer_bytes()));
+      }
+    }
+  }
+  far_blocks(const far_blocks&) = delete;
+  far_blocks& operator=(const far_blocks&) = delete;
+  ~far_blocks() { target_.release(view_.base); }
+
+  [[nodiscard]] const block_storage_view& view() const { return view_; }
+  [[nodiscard]] block_id id_of(block_id near) const {
+    return block_id{view_.num_blocks - 1 - static_cast<std::int32_t>(near)};
+  }
+
+ private:
+  const Target& target_;
+  block_storage_view view_;
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds bytes of all ones: NaN where the element has
@@ -82,8 +115,11 @@ class attention_batch_under_test {
     return asked_.queries.empty() ? 1 : asked_.queries[row];
   }
   [[nodiscard]] std::int32_t value_dim() const { return plan_.view.dim_of_values(); }
-  [[nodiscard]] std::int64_t head_stride() const { return std::max(asked_.head_dim, value_dim()) + asked_.gap; }
+  [[nodiscard]] std::int64_t head_stride() const { return asked_.head_dim + asked_.gap; }
   [[nodiscard]] std::int64_t token_stride() const { return head_stride() * num_heads() + asked_.gap; }
+  // Those of outputs are different, and as well aligned.
+  [[nodiscard]] std::int64_t output_head_stride() const { return value_dim() + asked_.gap + 16; }
+  [[nodiscard]] std::int64_t output_token_stride() const { return output_head_stride() * num_heads() + asked_.gap + 16; }
   [[nodiscard]] std::vector<block_id>& indices() { return indices_; }
   [[nodiscard]] block_storage_view view() { return at(plan_.view, storage_.data()); }
 
@@ -92,6 +128,15 @@ class attention_batch_under_test {
     if (!asked_.queries.empty()) {
       batch.query_indptr = query_indptr_;
     }
+    return batch;
+  }
+
+  /// One row as a batch.
+  [[nodiscard]] attention_batch host_batch_of(std::size_t row) const {
+    auto batch = host_batch();
+    batch.indptr = batch.indptr.subspan(row, 2);
+    batch.last_block_len = batch.last_block_len.subspan(row, 1);
+    batch.query_indptr = std::span(query_indptr_).subspan(row, 2);
     return batch;
   }
 
@@ -108,12 +153,11 @@ class attention_batch_under_test {
   struct answer {
     std::vector<double> output;  // [token][head][dim]
     std::vector<double> log_sum_exp;
-    std::vector<number> raw;
   };
 
-  /// The result of the target.
+  /// The result of the target, for all rows or for one alone.
   template <class Target>
-  [[nodiscard]] answer run(const Target& target, int device) {
+  [[nodiscard]] answer run(const Target& target, int device, std::optional<std::size_t> alone = {}) {
     auto shape = hip::attention_shape_on<Element>(device, view(), asked_.group_size,
                                                   {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0,
                                                    asked_.tree, !asked_.shared.empty()})
@@ -124,39 +168,49 @@ class attention_batch_under_test {
     shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes
     shape.max_partials = asked_.split_tokens > 0 ? (shape.columns > 16 ? 128 : 4096) : 0;
     auto planner = attention_planner(shape);
-    auto ended_earlier = last_block_len_;
+    auto batch = alone.has_value() ? host_batch_of(*alone) : host_batch();
+    auto ended_earlier = std::vector(batch.last_block_len.begin(), batch.last_block_len.end());
     for (auto& length : ended_earlier) {
       length -= asked_.grown;
     }
-    auto earlier = host_batch();
+    auto earlier = batch;
     earlier.last_block_len = ended_earlier;
     planner.plan(earlier).value();
-    planner.update(host_batch()).value();
+    planner.update(batch).value();
     num_prefixes_ = planner.prefixes().size();
 
     const auto words = target_array<std::byte, Target>(target, {planner.bytes().begin(), planner.bytes().end()});
     const auto workspace = target_array<std::byte, Target>(
         target, std::vector(attention_workspace_bytes(shape, value_dim()), std::byte{0xff}));
     const auto storage = target_array<std::byte, Target>(target, storage_);
-    const auto indices = target_array<block_id, Target>(target, indices_);
+    auto stored = at(plan_.view, storage.data());
+    auto ids = indices_;
+    auto far = std::optional<far_blocks<Target>>{};
+    if (asked_.far) {
+      stored = far.emplace(target, view()).view();
+      std::ranges::transform(ids, ids.begin(), [&](block_id id) { return far->id_of(id); });
+    }
+    const auto indices = target_array<block_id, Target>(target, ids);
     const auto queries = target_array<number, Target>(target, queries_);
-    const auto output = target_array<number, Target>(target, std::vector<number>(queries_.size(), canary()));
+    const auto untouched =
+        std::vector<number>(static_cast<std::size_t>(num_query_tokens() * output_token_stride()), canary());
+    const auto output = target_array<number, Target>(target, untouched);
     const auto rows = static_cast<std::size_t>(num_query_tokens() * num_heads());
     const auto log_sum_exp = target_array<float, Target>(target, std::vector<float>(rows, -12352.0F));
     const auto slopes = target_array<float, Target>(target, slopes_);
     const auto sinks = target_array<float, Target>(target, sinks_);
     const auto masks = target_array<std::uint32_t, Target>(target, tree_masks_);
 
-    auto batch = host_batch();
     batch.indices = {indices.data(), indices.size()};
     batch.plan = {shape, words.data(), workspace.data(), asked_.graph || num_prefixes_ > 0};
     batch.tree_masks = {masks.data(), tree_masks_.size()};
     const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
-    const auto to = attention_output<number>{{output.data(), token_stride(), head_stride()}, log_sum_exp.data()};
+    const auto to = attention_output<number>{{output.data(), output_token_stride(), output_head_stride()},
+                                              log_sum_exp.data()};
     auto backend = target.backend;
     backend
-        .template attend<Element, Input>(at(plan_.view, storage.data()), layer, batch, from, to,
-                                         options(slopes.data(), sinks.data()), target.stream())
+        .template attend<Element, Input>(stored, layer, batch, from, to, options(slopes.data(), sinks.data()),
+                                         target.stream())
         .value();
     backend.synchronize(target.stream()).value();
     return collect(output.values(), log_sum_exp.values());
@@ -187,6 +241,18 @@ class attention_batch_under_test {
       all.log_sum_exp.insert(all.log_sum_exp.end(), answered.log_sum_exp.begin(), answered.log_sum_exp.end());
     }
     return all;
+  }
+
+  /// The outputs of a row, and after them its log-sum-exps.
+  [[nodiscard]] std::vector<double> numbers_of_row(const answer& of, std::size_t row) const {
+    auto numbers = std::vector<double>{};
+    const auto add = [&](const std::vector<double>& all, std::int32_t each) {
+      const auto first = all.begin() + query_indptr_[row] * num_heads() * each;
+      numbers.insert(numbers.end(), first, first + num_queries(row) * num_heads() * each);
+    };
+    add(of.output, value_dim());
+    add(of.log_sum_exp, 1);
+    return numbers;
   }
 
   /// Shared prefixes of the last plan.
@@ -255,22 +321,21 @@ class attention_batch_under_test {
     }
   }
 
-  [[nodiscard]] answer collect(std::vector<number> output, const std::vector<float>& log_sum_exp) const {
+  [[nodiscard]] answer collect(const std::vector<number>& output, const std::vector<float>& log_sum_exp) const {
     auto all = answer{};
     for (auto i = 0; i < num_query_tokens(); ++i) {
       for (auto head = 0; head < num_heads(); ++head) {
-        const auto start = static_cast<std::size_t>(i * token_stride() + head * head_stride());
+        const auto start = static_cast<std::size_t>(i * output_token_stride() + head * output_head_stride());
         for (auto dim = std::size_t{0}; dim < static_cast<std::size_t>(value_dim()); ++dim) {
           all.output.push_back(double{Input::decode(output[start + dim], 1.0F)});
         }
-        for (auto dim = static_cast<std::size_t>(value_dim()); dim < static_cast<std::size_t>(head_stride());
+        for (auto dim = static_cast<std::size_t>(value_dim()); dim < static_cast<std::size_t>(output_head_stride());
              ++dim) {
           CHECK(output[start + dim] == canary());
         }
       }
     }
     all.log_sum_exp.assign(log_sum_exp.begin(), log_sum_exp.end());
-    all.raw = std::move(output);
     return all;
   }
 

@@ -2,8 +2,6 @@
 
 #include "attention_target.hpp"
 
-#include <cstring>
-
 namespace attention_tests {
 
 using namespace pagedkv;
@@ -256,47 +254,72 @@ TEST_CASE("a long sequence", "[attention]") {
   check_attention<bfloat16, nhd_by_layer, bfloat16, 0>(asked, seed);
 }
 
-/// The outputs of a batch's first row, bit by bit.
+/// Rows of a batch have the same bits as alone.
 template <class Element, int Device>
-[[nodiscard]] std::vector<std::uint16_t> first_row_bits(std::vector<std::int32_t> lengths) {
-  auto asked = attention_case{};
-  asked.lengths = std::move(lengths);
-  asked.split_tokens = 128;
-  asked.group_size = 4;
-  auto batch = attention_batch_under_test<Element, nhd_by_layer, bfloat16>(asked, seed);
+void check_bits_alone(const attention_case& asked) {
+  if (Device > 0 && !hip_target<Device>::why_absent().empty()) {
+    return;
+  }
   const auto target = require_target<hip_target<Device>>();
-  auto bits = batch.run(target, Device).raw;
-  bits.resize(static_cast<std::size_t>(batch.token_stride()));
-  return bits;
+  auto batch = attention_batch_under_test<Element, hnd_by_block, bfloat16>(asked, seed);
+  const auto together = batch.run(target, Device);
+  for (auto row = std::size_t{0}; row < asked.lengths.size(); ++row) {
+    INFO("row " << row << ", " << Element::name << ", device " << Device);
+    const auto alone = batch.run(target, Device, row);
+    CHECK(batch.numbers_of_row(alone, row) == batch.numbers_of_row(together, row));
+  }
 }
 
 TEST_CASE("a fixed split gives the same bits in every batch", "[attention]") {
-  const auto alone = first_row_bits<float16, 0>({777});
-  // The random keys and queries of the first row are drawn first.
-  CHECK(first_row_bits<float16, 0>({777}) == alone);
-  auto plans = std::vector<std::vector<std::int32_t>>{};
-  for (const auto& others : {std::vector{3, 2000}, std::vector{16, 16, 500, 41}}) {
-    auto asked = attention_case{};
-    asked.lengths = {777};
-    asked.lengths.insert(asked.lengths.end(), others.begin(), others.end());
-    asked.split_tokens = 128;
-    auto shape = attention_shape{};
-    shape.num_shares = 61;
-    shape.split_tokens = 128;
-    shape.max_rows = 8;
-    shape.max_partials = 512;
-    auto planner = attention_planner(shape);
-    auto batch = attention_batch_under_test<float16, nhd_by_layer, bfloat16>(asked, seed);
-    planner.plan(batch.host_batch()).value();
-    auto pieces = std::vector<std::int32_t>{};
-    for (const auto& merge : planner.merges()) {
-      if (merge.row == 0) {
-        pieces.push_back(merge.num_partials);
-      }
-    }
-    plans.push_back(pieces);
+  auto asked = attention_case{};
+  asked.lengths = {300, 3, 1100, 0, 128, 129};
+  asked.queries = std::vector<std::int32_t>{1, 1, 3, 1, 2, 1};
+  asked.split_tokens = 64;
+  asked.num_shares = 13;
+  asked.group_size = 3;
+  asked.sinks = true;
+  check_bits_alone<float32, 0>(asked);
+  check_bits_alone<float16, 0>(asked);
+  check_bits_alone<bfloat16, 1>(asked);
+  check_bits_alone<int8, 2>(asked);
+  // Sequences would share the read of a prefix.
+  asked.shared = {{}, {}, {0, 272}, {}, {0, 112}, {0, 112}};
+  asked.prefill = true;
+  check_bits_alone<bfloat16, 1>(asked);
+  asked.prefill = false;
+  asked.window = 200;
+  check_bits_alone<bfloat16, 2>(asked);
+}
+
+TEST_CASE("attention by a plan that was made some tokens earlier", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {250, 33, 700, 0, 48};
+  asked.num_shares = 23;
+  asked.group_size = 2;
+  for (const auto grown : {1, 16, 33, -1, -16, -45}) {
+    asked.grown = grown;
+    asked.lengths[3] = std::max(0, grown);
+    asked.window = 0;
+    check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<float32, float32>(asked);
+    asked.window = 40;
+    check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<float32, float32>(asked);
   }
-  CHECK(plans[0] == plans[1]);
+  asked.tree = true;
+  asked.queries = std::vector<std::int32_t>{4, 16, 9, 1, 2};
+  check_everywhere<bfloat16, float32>(asked);
+}
+
+TEST_CASE("blocks with ids beyond 65,535, further apart than 32 bits", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {40, 3};
+  asked.far = true;
+  check_everywhere<bfloat16, bfloat16>(asked);
+  check_everywhere<int8, float32>(asked);
+  check_everywhere<float32, float32>(asked);
+  asked.prefill = true;
+  check_everywhere<float16, float32>(asked);
 }
 
 TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[attention]") {
