@@ -473,6 +473,7 @@ TEST_CASE("attention with arguments that do not fit is refused", "[attention]") 
   CHECK(refused(0, good, 3) == "attention_queries.num_heads");
   CHECK(refused(0, good, 0) == "attention_queries.num_heads");
   CHECK(refused(0, good, 2, {0, 0, -1}) == "attention_options.window");
+  CHECK(refused(0, good, 2, {0, -5}) == "attention_options.soft_cap");
   const auto lens = std::vector<std::int32_t>{4, 17};
   CHECK(refused(0, {good.indptr, good.indices, lens, {}}, 2) == "attention_batch.last_block_len");
   const auto empty_but_not = std::vector<std::int32_t>{0, 14};

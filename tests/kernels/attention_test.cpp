@@ -342,6 +342,12 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
   auto windowed = attention_options{};
   windowed.window = 5;
   CHECK(refused(batch.view(), 0, planned, windowed));
+  windowed.window = planned.plan.shape.window = -1;
+  CHECK(refused(batch.view(), 0, planned, windowed));
+  planned.plan.shape.window = 0;
+  auto capped = attention_options{};
+  capped.soft_cap = -5;
+  CHECK(refused(batch.view(), 0, planned, capped));
   planned.plan.shape.group_size = 3;
   CHECK(refused(batch.view(), 0, planned, {}));
 }

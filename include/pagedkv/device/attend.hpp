@@ -145,6 +145,9 @@ template <element Element>
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
+  if (options.window < 0 || options.soft_cap < 0) {
+    return error{error_code::invalid_argument, "attention_options: window or soft_cap", -1, 0};
+  }
   const auto latent = kernels::plans_latent(shape, view.head_dim);
   if (latent && !view.is_latent()) {
     return error{error_code::invalid_argument, "attention_batch.plan: latent vectors", 0, 1};
@@ -196,8 +199,9 @@ template <element Element>
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
 ///
-/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, keys above 576 or values
-/// above 512 numbers, or a plan that does not fit; `backend_failure` when the launch fails.
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or
+/// cap, keys above 576 or values above 512 numbers, or a plan that does not fit; `backend_failure` when the launch
+/// fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(!Input::scaled && !Output::scaled)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

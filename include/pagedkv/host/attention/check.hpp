@@ -23,6 +23,9 @@ namespace pagedkv::host::attention {
   if (call.options.window < 0) {
     return wrong("attention_options.window", call.options.window, 0);
   }
+  if (call.options.soft_cap < 0) {
+    return wrong("attention_options.soft_cap", -1, 0);
+  }
   return {};
 }
 
