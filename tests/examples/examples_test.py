@@ -32,6 +32,13 @@ class DeviceCache(unittest.TestCase):
         self.assertEqual(done.stdout, "48 of 64 tokens were cached; the key of token 40 is 40\n")
 
 
+class Attend(unittest.TestCase):
+    def test_outputs_are_the_means_of_the_tokens(self):
+        done = subprocess.run([EXAMPLES / "attend"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, 2 * "20.5 10.5\n20 10\n19.52 9.545\n19.07 9.13\n")
+
+
 class Tiers(TemporaryFolder):
     """Host memory of 10 times the device, written through, holds as many distinct blocks as a device that large."""
 

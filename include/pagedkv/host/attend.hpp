@@ -99,6 +99,8 @@ struct release_numbers {
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
 /// window are not read and may be `no_block`.
 ///
+/// For g++ and clang; nvcc does not compile this header.
+///
 /// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a negative window or cap, a
 /// row pointer or a block outside the storage; `out_of_memory` for the working memory: some 100 KiB of each thread, and
 /// 64 MiB at most for results of parts of rows.

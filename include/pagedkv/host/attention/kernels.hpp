@@ -14,7 +14,10 @@
 #include <numeric>
 #include <utility>
 
-// Unrolled: compilers leave these loops rolled at -O2, and then the arrays are in memory instead of registers.
+// Unrolled: compilers leave these loops rolled at -O2, and then the arrays are in memory instead of registers. Kernels
+// for devices have a macro of the same name.
+#pragma push_macro("PAGEDKV_UNROLL")
+#undef PAGEDKV_UNROLL
 #if defined(__clang__)
   #define PAGEDKV_UNROLL _Pragma("unroll")
 #else
@@ -82,6 +85,7 @@
 #undef PAGEDKV_INLINE
 #undef PAGEDKV_NOINLINE
 #undef PAGEDKV_UNROLL
+#pragma pop_macro("PAGEDKV_UNROLL")
 
 namespace pagedkv::host::attention {
 
