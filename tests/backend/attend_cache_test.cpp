@@ -1,5 +1,6 @@
 #include "../support/attention_reference.hpp"
 #include "../support/printing.hpp"
+#include "host_kernels.hpp"
 
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../support/attention_reference.hpp"
+#include "host_kernels.hpp"
 #include "storage_under_test.hpp"
 
 #include <pagedkv/host/append.hpp>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../support/attention_reference.hpp"
+#include "attention_kernels.hpp"
 #include "reference.hpp"
 #include "target.hpp"
 

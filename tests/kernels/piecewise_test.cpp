@@ -1,4 +1,5 @@
 #include "../support/printing.hpp"
+#include "attention_kernels.hpp"
 #include "reference.hpp"
 #include "target.hpp"
 

@@ -1,0 +1,6 @@
+#include "host_kernels.hpp"
+
+PAGEDKV_TEST_HOST_KERNELS(pagedkv::float32);
+PAGEDKV_TEST_HOST_KERNELS(pagedkv::float16);
+PAGEDKV_TEST_HOST_KERNELS(pagedkv::bfloat16);
+PAGEDKV_TEST_HOST_KERNELS(pagedkv::int8);

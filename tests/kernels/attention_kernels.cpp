@@ -1,0 +1,6 @@
+#include "attention_kernels.hpp"
+
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float32, pagedkv::hip::attention_numbers)
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float16, pagedkv::hip::attention_numbers)
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::bfloat16, pagedkv::hip::attention_numbers)
+PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::int8, pagedkv::hip::attention_numbers)
