@@ -33,6 +33,7 @@
   #define PAGEDKV_INLINE [[PAGEDKV_TARGET, gnu::always_inline]] inline
   #define PAGEDKV_NOINLINE [[PAGEDKV_TARGET, gnu::noinline]] inline
   #include <pagedkv/host/attention/vectors.inl>
+  #include <pagedkv/host/attention/fetches.inl>
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
@@ -50,6 +51,7 @@
   #define PAGEDKV_LANES 8
   #define PAGEDKV_TARGET gnu::target("avx2,fma,f16c")
   #include <pagedkv/host/attention/vectors.inl>
+  #include <pagedkv/host/attention/fetches.inl>
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
@@ -71,6 +73,7 @@
 #define PAGEDKV_INLINE [[gnu::always_inline]] inline
 #define PAGEDKV_NOINLINE [[gnu::noinline]] inline
 #include <pagedkv/host/attention/vectors.inl>
+#include <pagedkv/host/attention/fetches.inl>
 #include <pagedkv/host/attention/rows.inl>
 #include <pagedkv/host/attention/results.inl>
 #include <pagedkv/host/attention/matrix.inl>

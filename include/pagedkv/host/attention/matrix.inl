@@ -269,7 +269,7 @@ PAGEDKV_NOINLINE void multiply_key_matrices(const row_set& set, const tile& t, t
   const auto keys = keys_of<Element>(t, range.begin, copies);
   clear_matrix<product_register>();
   for (auto i = 0; i < num_matrices; ++i) {
-    fetch_next(*t.ahead, rows_each);
+    fetch_next(t, t.dim * size_of<Element>, rows_each);
     load_matrix<query_register>(queries + i * lanes * query_row, query_row);
     load_matrix<wide_register>(keys.rows + i * matrix_row, keys.stride);
     multiply_matrices<Element, wide_register, query_register, product_register>();
@@ -323,9 +323,9 @@ PAGEDKV_INLINE void interleave(const std::byte* const* rows, std::int64_t d, std
 template <class Element>
 PAGEDKV_NOINLINE void lay_out_values(const tile& t, token_range range, std::byte* matrices) {
   constexpr auto together = tokens_of_line<Element>;
-  fetch_next(*t.ahead, rows_ahead - lanes / 2);
+  fetch_next(t, t.dim * size_of<Element>, rows_ahead - lanes / 2);
   for (auto token = range.begin; token < range.begin + lanes; token += together) {
-    fetch_next(*t.ahead, together / 2);
+    fetch_next(t, t.dim * size_of<Element>, together / 2);
     const std::byte* rows[together];
     for (auto i = 0; i < together; ++i) {
       rows[i] = t.values + t.value_offsets[token + i];
@@ -460,7 +460,7 @@ PAGEDKV_INLINE void add_bytes(const row_set& set, const tile& t, const std::byte
   ints products[4][2 * most_rows];
   multiply_bytes(values + d * 4, std::int64_t{t.value_dim} * 4, products, std::make_integer_sequence<int, Count>{});
   PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) {
-    fetch_next(*t.ahead, rows_ahead / 2);
+    fetch_next(t, t.dim * size_of<int8>, rows_ahead / 2);
     PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
       auto* const sums = set.sums + r * set.sum_stride + d + i * lanes;
       const auto product = __builtin_convertvector((products[i][r] << 7) + products[i][Rows + r], floats);
@@ -495,7 +495,7 @@ PAGEDKV_INLINE void add_pairs(const row_set& set, const tile& t, const std::byte
   const auto line = std::int64_t{t.value_dim} * 4;
   const auto num_products = divide_up(t.num_tokens, tokens_of_product<bfloat16>);
   for (auto d = 0; d < t.value_dim; d += 2 * lanes) {
-    fetch_next(*t.ahead, rows_ahead);
+    fetch_next(t, t.dim * size_of<bfloat16>, rows_ahead);
     load_matrix<sum_register>(set.sums + d, stride);
     load_matrix<second_sum_register>(set.sums + d + lanes, stride);
     for (auto i = std::int64_t{0}; i < num_products; ++i) {

@@ -106,8 +106,8 @@ class panel_worker : private worker {
     next.fetch_scales(call_, piece_.first_head + head);
     t.keys = where.keys_of(call_, piece_.first_head + head);
     t.values = where.values_of(call_, piece_.first_head + head);
-    auto ahead = strip_queue{};
-    describe_queue(ahead, call_, piece_, where, next, head, static_cast<std::int32_t>(2 * divide_up(t.num_tokens, strip_tokens)));
+    fetch_queue ahead;
+    list_ahead(call_, piece_, where, next, head, 1, ahead);
     t.ahead = &ahead;
     // A weight of zero does not cancel a NaN among values that a row does not see.
     const auto apart = is_seen_by_all(t) ? 0 : find_non_finite<Element>(t);
@@ -122,7 +122,7 @@ class panel_worker : private worker {
     if (panel < num_panels()) {
       attend_pair<1>(t, head, panel, factors, apart);
     }
-    fetch_next(ahead, 2 * tile_tokens);
+    ahead.fetch_rest();
   }
 
   /// Processes a tile for one or two panels.

@@ -204,7 +204,7 @@ PAGEDKV_NOINLINE void lay_out_panel_values(const tile& t, std::int32_t padded_di
   for (auto first = 0; first < t.num_tokens; first += pair_columns) {
     const auto whole = std::same_as<Element, bfloat16> && first + pair_columns <= t.num_tokens && skipped == 0;
     for (auto d = 0; d < padded_dim;) {
-      fetch_next(*t.ahead, 2);
+      fetch_next(t, t.dim * size_of<Element>, 2);
       auto* const to = matrices + d * row + first / 2;
       if (whole && d + pair_columns <= t.value_dim) {
         lay_out_whole_values(t, first, d, row, to);
@@ -279,7 +279,7 @@ PAGEDKV_NOINLINE void multiply_panel_keys(const panels& p, const tile& t, const 
     clear_matrix<2>();
     clear_matrix<3>();
     for (auto d = 0; d < key_row; d += lanes) {
-      fetch_next(*t.ahead, 1);
+      fetch_next(t, t.dim * size_of<Element>, 1);
       const auto* const own_keys = keys + first * key_row + d;
       const auto* const queries = p.queries + d * panel_rows;
       load_lefts<2>(own_keys, std::int64_t{lanes} * key_row, key_row);
@@ -322,7 +322,7 @@ PAGEDKV_INLINE void add_panel_numbers(const panels& p, const tile& t, const floa
     }
   }
   for (auto first = 0; first < t.num_tokens; first += pair_columns) {
-    fetch_next(*t.ahead, 1);
+    fetch_next(t, t.dim * size_of<Element>, 1);
     const auto* const own_values = values + d * row + first / 2;
     const auto* const own_weights = weights + first / 2 * panel_rows;
     load_lefts<Lefts>(own_values, lanes * row, row);

@@ -155,7 +155,7 @@ class row_worker : private worker {
 
   [[nodiscard]] PAGEDKV_INLINE bool sorts_pairs() const { return sorts_numbers<Element> && reads_directly(); }
 
-  /// Processes a tile in one KV head after the other, and prefetches a strip or two ahead.
+  /// Processes a tile in one KV head after the other, and prefetches the next one.
   PAGEDKV_INLINE void attend_heads(const tile_of_blocks<Element>& where, tile t, const tile_of_blocks<Element>& next) {
     constexpr auto most_sets = rows_to_decode_for / 4;
     row_set sets[most_sets];
@@ -164,6 +164,10 @@ class row_worker : private worker {
     const auto num_sets = describe_sets(t, sets);
     const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
                              std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
+    fetch_queue ahead;
+    const auto together = heads_together<Element>(call_, piece_);
+    const auto in_strips = num_rows_ > most_queue_rows && !as_matrices;
+    auto* const queue = in_strips ? nullptr : &ahead;
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
       float value_scales[tile_tokens];
@@ -171,33 +175,31 @@ class row_worker : private worker {
       next.fetch_scales(call_, piece_.first_head + head);
       t.keys = where.keys_of(call_, piece_.first_head + head);
       t.values = where.values_of(call_, piece_.first_head + head);
-      auto ahead = strip_queue{};
-      if (as_matrices) {
-        constexpr auto distance = 3;
-        describe_queue(ahead, call_, piece_, where, next, head, distance);
-        t.ahead = &ahead;
-      }
       auto index = 0;
+      if (!in_strips && head % together == 0) {
+        ahead.fetch_rest();
+        list_ahead(call_, piece_, where, next, head, together, ahead);
+      }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
-        t.next = strip_ahead(call_, piece_, where, next, head, ++index);
-        t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
+        set_ahead(t, queue, where, next, head, ++index);
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
           multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffer_of(i), as_matrices);
+          t.ahead = nullptr;
           t.next = t.later = {};
         }
       }
+      t.ahead = queue;
       for (auto i = 0; i < num_sets; ++i) {
         place(sets[i], head);
         if (as_matrices) {
-          weigh_matrices(sets[i], t, buffer_of(i), ahead);
+          weigh_matrices(sets[i], t, buffer_of(i));
         } else {
           weigh(sets[i], t);
         }
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
-        t.next = strip_ahead(call_, piece_, where, next, head, ++index);
-        t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
+        set_ahead(t, queue, where, next, head, ++index);
         const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
         if (as_matrices) {
           lay_out_strip(t, range);
@@ -206,14 +208,26 @@ class row_worker : private worker {
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
           add<Element>(sets[i], t, range);
+          t.ahead = nullptr;
           t.next = t.later = {};
         }
       }
+      t.ahead = queue;
       for (auto i = 0; i < num_sets && as_matrices; ++i) {
         place(sets[i], head);
         add_matrices(sets[i], t, buffer_of(i));
       }
-      fetch_next(ahead, 2 * tile_tokens);
+    }
+    ahead.fetch_rest();
+  }
+
+  /// Sets what is prefetched during a strip: what a queue has, or the strip of an index.
+  PAGEDKV_INLINE void set_ahead(tile& t, fetch_queue* queue, const tile_of_blocks<Element>& where,
+                                const tile_of_blocks<Element>& next, std::int32_t head, std::int32_t index) const {
+    t.ahead = queue;
+    if (queue == nullptr) {
+      t.next = strip_ahead(call_, piece_, where, next, head, index);
+      t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
     }
   }
 
@@ -232,14 +246,14 @@ class row_worker : private worker {
     multiply<Element>(set, t, range);
   }
 
-  PAGEDKV_INLINE void weigh_matrices(const row_set& set, const tile& t, matrix_buffer& buffer, strip_queue& ahead) {
+  PAGEDKV_INLINE void weigh_matrices(const row_set& set, const tile& t, matrix_buffer& buffer) {
     if constexpr (fits_matrices<Element>) {
       constexpr auto rows_each = rows_ahead / 2;
-      fetch_next(ahead, rows_each);
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
       with_rows(set.num_rows, [&](auto rows) { add_parts<Element, decltype(rows)::value>(set, t, buffer); });
-      fetch_next(ahead, rows_each);
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
       weigh(set, t);
-      fetch_next(ahead, rows_each);
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
       with_rows(set.num_rows, [&](auto rows) { lay_out_weights<Element, decltype(rows)::value>(set, t, buffer); });
     }
   }

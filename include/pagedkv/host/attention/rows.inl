@@ -5,56 +5,8 @@ namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 inline constexpr auto most_rows = 8;                    // rows in a set
 inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors kept in registers
+inline constexpr auto most_queue_rows = 2;              // with more, strips are prefetched
 inline constexpr auto most_together = 4;                // tokens whose keys are multiplied at once
-
-inline constexpr auto cache_line = 64;  // in bytes; an upper bound
-
-/// Rows of keys, or values, of neighbouring tokens: those of a block, if possible.
-struct strip {
-  const std::byte* rows = nullptr;  // plus the offset of a row
-  const std::int64_t* offsets = nullptr;
-  std::int64_t row_bytes = 0;
-  std::int64_t num_rows = 0;
-};
-
-/// Prefetches rows of a strip, in order, into the second-level cache.
-PAGEDKV_INLINE void fetch_rows(const strip& s, std::int64_t first, std::int64_t end) {
-  for (auto i = first; i < std::min<std::int64_t>(end, s.num_rows); ++i) {
-    for (auto line = std::int64_t{0}; line < s.row_bytes; line += cache_line) {
-      __builtin_prefetch(s.rows + s.offsets[i] + line, 0, 2);
-    }
-  }
-}
-
-/// Prefetches what is due when rows of the current strip are processed. The start of the strip after the next one
-/// makes the processor's own prefetching follow it.
-PAGEDKV_INLINE void fetch_ahead(const strip& next, const strip& later, std::int64_t first, std::int64_t end) {
-  constexpr auto start_bytes = std::int64_t{512};
-  fetch_rows(next, first, end);
-  if (first * later.row_bytes < start_bytes) {
-    fetch_rows(later, first, end);
-  }
-}
-
-/// Strips to prefetch in order, each with the one after it.
-struct strip_queue {
-  strip strips[2 * tile_tokens / 16 + 1];
-  std::int32_t num_strips = 0;  // without the last one, of which only the start is prefetched
-  std::int32_t current = 0;
-  std::int64_t row = 0;
-};
-
-/// Prefetches the next rows of a queue.
-PAGEDKV_INLINE void fetch_next(strip_queue& queue, std::int32_t num_rows) {
-  for (auto i = 0; i < num_rows && queue.current < queue.num_strips; ++i) {
-    const auto& s = queue.strips[queue.current];
-    fetch_ahead(s, queue.strips[queue.current + 1], queue.row, queue.row + 1);
-    if (++queue.row == s.num_rows) {
-      queue.row = 0;
-      ++queue.current;
-    }
-  }
-}
 
 /// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
 /// copies of the last one.
@@ -63,9 +15,9 @@ struct tile {
   const std::byte* values = nullptr;  // plus the value offset of a token
   const std::int64_t* offsets = nullptr;
   const std::int64_t* value_offsets = nullptr;
-  strip next;   // prefetched whole while a strip is processed
+  fetch_queue* ahead = nullptr;  // prefetched meanwhile, if any
+  strip next;   // without it: prefetched whole while a strip is processed
   strip later;  // of which only the start is
-  strip_queue* ahead = nullptr;  // prefetched instead by the functions for the matrix unit
   const float* key_scales = nullptr;  // null: none
   const float* value_scales = nullptr;
   std::int64_t first_token = 0;
@@ -73,6 +25,13 @@ struct tile {
   std::int32_t dim = 0;  // of keys; a multiple of the lanes
   std::int32_t value_dim = 0;
 };
+
+/// Prefetches as much as so many keys have.
+PAGEDKV_INLINE void fetch_next(const tile& t, std::int64_t key_bytes, std::int32_t num_keys) {
+  if (t.ahead != nullptr) {
+    t.ahead->fetch(key_bytes * num_keys);
+  }
+}
 
 /// The state of up to 8 rows. A row is a query head of a query token. A vector of scores holds `lanes / Rows`
 /// neighbouring tokens of each row, one row after the other.
@@ -137,8 +96,15 @@ PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int3
   PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
   PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) { sums[i] = floats{}; }
   auto d = 0;
+  const std::byte* due = nullptr;
+  if constexpr (Rows <= most_queue_rows) {
+    due = t.ahead == nullptr ? nullptr : t.ahead->take(Count * t.dim * size_of<Element>);
+  }
   for (; d + vectors * lanes <= t.dim; d += vectors * lanes) {
     multiply_vectors<Element, Rows, Count, vectors>(set, keys, d, sums);
+    if constexpr (Rows <= most_queue_rows) {
+      due = fetch_lines<Count * vectors * lanes * size_of<Element>>(due);
+    }
   }
   for (; d < t.dim; d += lanes) {
     multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
@@ -304,12 +270,16 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
     }
   }
   const auto* const values = t.values + d * size_of<Element>;
+  constexpr auto each = Chunk * lanes * size_of<Element>;
   // Each pass prefetches its part of the rows, at even distances.
   const auto num_passes = std::max(1, t.value_dim / (Chunk * lanes));
   auto due = range.size() * (d / (Chunk * lanes)) / num_passes;
   auto wait = 0;
   for (auto token = range.begin; token < range.end; ++token) {
-    if (wait == 0) {
+    const auto in_queue = Rows <= most_queue_rows && t.ahead != nullptr;
+    if (in_queue) {
+      fetch_lines<each>(t.ahead->take(each));
+    } else if (wait == 0) {
       fetch_ahead(t.next, t.later, due, due + 1);
       ++due;
       wait = num_passes;

@@ -13,6 +13,8 @@ struct tile_of_blocks {
   std::int64_t scale_offsets[Element::scaled ? tile_tokens : 1];
   std::int64_t first_token;
   std::int32_t num_tokens;
+  std::int32_t num_blocks;
+  std::int32_t first_of_block[tile_tokens + 1];  // tokens of the tile; and the end
 
   /// Locates the tokens from `first` up to `end`.
   PAGEDKV_INLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
@@ -23,10 +25,13 @@ struct tile_of_blocks {
     auto block = first / view.block_size;
     auto offset = first % view.block_size;
     const auto* start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
+    num_blocks = 0;
+    first_of_block[num_blocks++] = 0;
     for (auto i = 0; i < num_tokens; ++i) {
       if (offset == view.block_size) {
         offset = 0;
         ++block;
+        first_of_block[num_blocks++] = i;
         start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
       }
       const auto block_offset = start - view.base;
@@ -39,6 +44,7 @@ struct tile_of_blocks {
       }
       ++offset;
     }
+    first_of_block[num_blocks] = num_tokens;
     for (auto i = num_tokens; i % row_padding != 0; ++i) {
       offsets[i] = offsets[num_tokens - 1];
       own_value_offsets[i] = own_value_offsets[num_tokens - 1];
@@ -96,6 +102,26 @@ struct tile_of_blocks {
     }
   }
 
+  /// Lists the keys and values of neighbouring KV heads, block by block. The rows of a token are contiguous if there are
+  /// several heads.
+  PAGEDKV_INLINE void list(const attention_call& call, std::int32_t head, std::int32_t num_heads,
+                           fetch_queue& queue) const {
+    const auto& view = call.view;
+    const auto value_stride = view.has_own_values() ? view.value_token_stride : view.token_stride;
+    queue.clear();
+    for (auto block = 0; block < num_blocks; ++block) {
+      const auto first = first_of_block[block];
+      const auto count = first_of_block[block + 1] - first;
+      queue.append({keys_of(call, head) + offsets[first], num_heads * view.head_dim * size_of<Element>,
+                    view.token_stride * size_of<Element>, count});
+      if (!view.is_latent()) {
+        queue.append({values_of(call, head) + value_offsets(call)[first],
+                      num_heads * view.dim_of_values() * size_of<Element>, value_stride * size_of<Element>, count});
+      }
+    }
+    queue.start();
+  }
+
   /// Number of strips in one KV head: first those of keys, then those of values.
   [[nodiscard]] PAGEDKV_INLINE std::int32_t num_strips() const {
     return static_cast<std::int32_t>(2 * divide_up(num_tokens, strip_tokens));
@@ -134,15 +160,25 @@ PAGEDKV_INLINE strip strip_ahead(const attention_call& call, const piece& p, con
   return (is_last ? next : where).strip_of(call, p.first_head + (is_last ? 0 : head + 1), index - where.num_strips());
 }
 
-/// The strips from a distance on, as many as a tile has in one KV head.
+/// The number of KV heads that are prefetched together: more than one if that makes contiguous memory longer.
 template <class Element>
-PAGEDKV_INLINE void describe_queue(strip_queue& queue, const attention_call& call, const piece& p,
-                                   const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next,
-                                   std::int32_t head, std::int32_t distance) {
-  queue.num_strips = where.num_strips();
-  for (auto i = 0; i <= queue.num_strips; ++i) {
-    queue.strips[i] = strip_ahead(call, p, where, next, head, distance + i);
-  }
+PAGEDKV_INLINE std::int32_t heads_together(const attention_call& call, const piece& p) {
+  constexpr auto enough_bytes = std::int64_t{1024};  // of a token
+  const auto& view = call.view;
+  const auto contiguous = view.head_stride == view.head_dim && view.head_stride < view.token_stride &&
+                          (!view.has_own_values() || view.value_head_stride == view.value_dim);
+  const auto enough = std::clamp<std::int64_t>(enough_bytes / (view.head_dim * size_of<Element>), 1, p.num_heads);
+  return contiguous ? static_cast<std::int32_t>(enough) : 1;
+}
+
+/// Lists what a piece processes after `count` heads of a tile.
+template <class Element>
+PAGEDKV_INLINE void list_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
+                               const tile_of_blocks<Element>& next, std::int32_t head, std::int32_t count,
+                               fetch_queue& queue) {
+  const auto is_last = head + count >= p.num_heads;
+  const auto first = is_last ? 0 : head + count;
+  (is_last ? next : where).list(call, p.first_head + first, std::min(count, p.num_heads - first), queue);
 }
 
 /// Elements that score and sum functions read directly; tiles of other elements are decoded first.
