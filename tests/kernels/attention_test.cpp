@@ -219,6 +219,25 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   check_attention<float16, nhd_by_layer, float16, 0>(asked, seed);
 }
 
+TEST_CASE("prompts over many tiles", "[attention]") {
+  auto asked = attention_case{};
+  asked.prefill = true;
+  asked.num_kv_heads = 1;
+  asked.group_size = 2;
+  asked.lengths = {300, 33, 0, 129, 256};
+  asked.queries = std::vector<std::int32_t>{70, 20, 0, 129, 1};
+  check_attention<bfloat16, nhd_by_layer, bfloat16, 0>(asked, seed);
+  asked.head_dim = 128;
+  asked.block_size = 5;
+  asked.num_shares = 5;
+  asked.sinks = true;
+  check_attention<float16, hnd_by_block, float32, 0>(asked, seed);
+  asked.head_dim = 192;
+  asked.value_dim = 80;
+  asked.window = 140;
+  check_attention<bfloat16, nhd_by_layer, float16, 0>(asked, seed);
+}
+
 TEST_CASE("attention in any number of pieces", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {700, 33, 999, 0, 16};

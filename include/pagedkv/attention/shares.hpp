@@ -11,7 +11,7 @@ namespace pagedkv {
 /// Reading the queries and writing the results of a task takes about the time of this many tiles.
 [[nodiscard]] constexpr std::int32_t attention_task_overhead(const attention_shape& shape) noexcept {
   constexpr auto columns_of_group = 32;
-  return shape.columns < columns_of_group ? 4 : 16;
+  return shape.columns < columns_of_group ? 4 : 32;
 }
 
 namespace detail {

@@ -76,7 +76,7 @@ template <element Element>
     }
   } else if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
     if (has_group_attention<Element>(properties, view)) {
-      geometry = {1, 1, kernels::group_residency};
+      geometry = {1, 1, kernels::group_residency(properties.matrices)};
       shape.columns = kernels::group_columns(
           properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
     }
@@ -94,7 +94,7 @@ template <element Element>
   if (use.shares_prefixes && decodes_in_matrices && has_group_attention<Element>(properties, view)) {
     shape.prefix_columns = kernels::group_columns(
         properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
-    shape.prefix_shares = properties.num_processors * kernels::group_residency;
+    shape.prefix_shares = properties.num_processors * kernels::group_residency(properties.matrices);
     if (sizeof(typename Element::storage) == 1) {
       // A tile is read in half of the time, but its products take as long.
       shape.prefix_costs = {.tile = 10, .launch = 100};

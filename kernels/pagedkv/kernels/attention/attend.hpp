@@ -90,8 +90,9 @@ template <class Element, class Numbers>
       constexpr auto tiles = matrix_type::columns == 8 && values <= 128 ? 2 : 1;
       if constexpr (keys <= matrix_type::largest_dim) {
         constexpr auto kernel = group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>;
-        auto shape = attention_launch(call.plan.num_shares, 1, group_lanes);
-        shape.dynamic_shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
+        const auto shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
+        auto shape = attention_launch(call.plan.num_shares, 1, prefill_lanes(shared_bytes));
+        shape.dynamic_shared_bytes = shared_bytes;
         return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
       } else {
         return runtime::error_invalid_value;

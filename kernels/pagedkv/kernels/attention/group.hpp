@@ -41,22 +41,25 @@ PAGEDKV_DEVICE void attend_group(const attention_call& call, const divider<std::
   }
 }
 
+/// The most lanes of a workgroup of the kernel in the code that is compiled.
+template <class Element, int ValueDim>
+inline constexpr int most_group_lanes =
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+    has_warpgroup_prefill<Element, ValueDim> ? 3 * warpgroup_lanes :
+#endif
+                                             group_lanes;
+
 /// Attention with matrix instructions for tasks with many columns: prefill, trees of drafts, and values that are not
 /// like keys. A share of the plan is a workgroup's. Keys up to `KeyDim` and values up to `ValueDim` numbers.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, ValueDim>), 1)
     group_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
     wait_for_previous_kernel();
     let_next_kernel_start();
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
     if constexpr (has_warpgroup_prefill<Element, ValueDim>) {
-      auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
-      auto state =
-          warpgroup_prefill<Element, Numbers, KeyDim, ValueDim>(call, block_size, static_cast<int>(local_index().x));
-      for (; !walk.done; walk.next_piece()) {
-        state.attend(walk);
-      }
+      attend_in_warpgroups<Element, Numbers, KeyDim, ValueDim>(call, block_size);
     } else
 #endif
     {

@@ -36,9 +36,12 @@ struct attention_geometry {
   }
 };
 
-/// For kernels whose workgroups share a task: the lanes of a workgroup, and its workgroups per processor.
+/// For kernels whose workgroups share a task: the lanes of a workgroup, and its workgroups per processor. On NVIDIA one
+/// takes all registers.
 inline constexpr int group_lanes = 256;
-inline constexpr int group_residency = 2;
+[[nodiscard]] constexpr int group_residency(runtime::matrix_instructions matrices) noexcept {
+  return matrices == runtime::matrix_instructions::mma ? 1 : 2;
+}
 
 /// Columns of a task over latent vectors, and workgroups per processor.
 inline constexpr std::int32_t latent_columns = 64;

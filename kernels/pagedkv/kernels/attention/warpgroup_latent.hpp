@@ -3,12 +3,14 @@
 // Attention over latent vectors with Hopper's products of warpgroups. Other compilers see no such kernel.
 
 #include <pagedkv/kernels/attention/warpgroup_columns.hpp>
+#include <pagedkv/kernels/attention/warpgroup_queries.hpp>
 
 #include <cstddef>
 
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
   #include <pagedkv/kernels/attention/launcher.hpp>
+  #include <pagedkv/kernels/divider.hpp>
 
 namespace pagedkv::kernels {
 
@@ -32,13 +34,59 @@ struct warpgroup_latent_shape {
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+/// Where the two rows of a stage are that a lane copies. Block ids are read well before they are used.
+class warpgroup_location {
+ public:
+  static constexpr int tokens = 64;
+
+  PAGEDKV_DEVICE void find(const attention_call& shared_call, const divider<std::int32_t>& block_size,
+                           const attention_walk& walk, std::int32_t first_token, bool in_piece, int index) {
+    const auto& call = read_again(shared_call);
+    const auto last = walk.row.num_tokens - 1;
+    const auto unseen = walk.row.num_tokens - walk.row.num_queries - call.window + 1;
+    const auto first = call.window > 0 && unseen > 0 ? unseen : 0;
+    in_piece_ = in_piece;
+    exists_ = in_piece && last >= 0;
+    PAGEDKV_UNROLL
+    for (auto half = 0; half < 2; ++half) {
+      block_[half] = 0;
+      offset_[half] = 0;
+      if (exists_) {
+        // A token that no query sees is replaced by the nearest one that is seen, so that no stale NaN enters.
+        const auto wanted = first_token + index / 8 + half * (tokens / 2);
+        const auto nearest = wanted < first ? first : (wanted > last ? last : wanted);
+        const auto [block, offset] = block_size.split(nearest);
+        offset_[half] = offset;
+        block_[half] = static_cast<std::int32_t>(load(call.indices + walk.row.first_index + block));
+      }
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool in_piece() const { return in_piece_; }
+  [[nodiscard]] PAGEDKV_DEVICE bool exists() const { return exists_; }
+
+  /// The address `start` bytes, plus strides in numbers, after the block's start.
+  [[nodiscard]] PAGEDKV_DEVICE const std::byte* row(const attention_call& call, int half, std::int64_t start,
+                                                    std::int64_t token_stride, std::int32_t of_head) const {
+    const auto number = offset_[half] * static_cast<std::int32_t>(token_stride) + of_head;
+    return call.view.block(call.layer, block_[half]) + start + static_cast<std::int64_t>(number) * 2;
+  }
+
+ private:
+  registers<std::int32_t, 2> block_;
+  registers<std::int32_t, 2> offset_;
+  bool in_piece_ = false;
+  bool exists_ = false;
+};
+
 /// One piece after the other, by all lanes of a workgroup.
 template <class Element, class Numbers>
 class warpgroup_latent {
   using shape = warpgroup_latent_shape;
   using rows = shape::rows;
   using Number = typename Numbers::template of_products<Element>;
-  using column_state = warpgroup_columns<Numbers, Number, largest_plain_dim, shape::columns>;
+  using column_state = warpgroup_columns<Numbers, shape::columns>;
+  using query_rows = warpgroup_queries<Numbers, Number, largest_plain_dim, shape::columns, group_lanes>;
 
  public:
   PAGEDKV_DEVICE warpgroup_latent(const attention_call& call, const divider<std::int32_t>& block_size, int index)
@@ -49,7 +97,8 @@ class warpgroup_latent {
         group_(index / warpgroup_lanes),
         row_(index / 32 % 4 * 16 + index % 32 / 4),
         base_(aligned_shared(shape::alignment)),
-        columns_(call, base_ + shape::queries, base_ + shape::factors, row_) {}
+        queries_(call, index),
+        columns_(call, row_) {}
 
   PAGEDKV_DEVICE void attend(const attention_walk& walk) {
     constexpr auto step = shape::tokens / attention_tile;
@@ -61,7 +110,7 @@ class warpgroup_latent {
     };
     barrier();  // all lanes have used the previous piece's queries
     find(0);
-    columns_.put_queries(walk, index_);
+    queries_.put(walk, base_ + shape::queries, base_ + shape::factors);
     read(0);
     find(1);
     read(1);
@@ -81,8 +130,9 @@ class warpgroup_latent {
       for (auto i = 0; i < 16; ++i) {
         scores[i] = following[i];
       }
-      columns_.score(scores, first_token + stage * shape::tokens + group_ * 32, end_token, lane_);
-      share_weights(scores);
+      registers<float, 2> factors;
+      columns_.score(scores, first_token + stage * shape::tokens + group_ * 32, end_token, lane_, factors);
+      share_weights(scores, factors);
       multiply_values(stage);
       if (stage + 1 < num_stages) {
         wait_for_copies<0>();
@@ -103,7 +153,7 @@ class warpgroup_latent {
 
  private:
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    columns_.begin(walk);
+    columns_.begin(walk, base_ + shape::factors);
     PAGEDKV_UNROLL
     for (auto half = 0; half < 2; ++half) {
       PAGEDKV_UNROLL
@@ -170,15 +220,15 @@ class warpgroup_latent {
 
   /// Puts the weights of both halves of the stage into shared memory. References seldom grow: then weights are made
   /// again.
-  PAGEDKV_DEVICE void share_weights(const registers<float, 16>& scores) {
+  PAGEDKV_DEVICE void share_weights(const registers<float, 16>& scores, const registers<float, 2>& factors) {
     registers<float, 2> largest;
-    const auto grows = columns_.find_largest(scores, largest);
+    const auto grows = columns_.find_largest(scores, factors, largest);
     registers<float, 2> added;
-    put_weights(scores, added);
+    put_weights(scores, factors, added);
     publish_to_products();
     if (any_of_workgroup(grows)) {
       raise_references(largest);
-      put_weights(scores, added);
+      put_weights(scores, factors, added);
       publish_to_products();
       barrier();
     }
@@ -208,15 +258,16 @@ class warpgroup_latent {
     }
   }
 
-  PAGEDKV_DEVICE void put_weights(const registers<float, 16>& scores, registers<float, 2>& added) {
+  PAGEDKV_DEVICE void put_weights(const registers<float, 16>& scores, const registers<float, 2>& factors,
+                                  registers<float, 2>& added) {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       const auto reference = columns_.reference[r] == -INFINITY ? 0.0F : columns_.reference[r];
       added[r] = 0.0F;
       PAGEDKV_UNROLL
       for (auto i = 0; i < 4; ++i) {
-        const auto first = power_of_two(scores[i * 4 + r * 2] - reference);
-        const auto second = power_of_two(scores[i * 4 + r * 2 + 1] - reference);
+        const auto first = power_of_two(scores[i * 4 + r * 2] * factors[r] - reference);
+        const auto second = power_of_two(scores[i * 4 + r * 2 + 1] * factors[r] - reference);
         added[r] += first + second;
         put_word(base_ + shape::weights + rows::at(row_ + 8 * r, group_ * 4 + i) + static_cast<unsigned>(lane_ % 4) * 4,
                  pack<Number>(first, second));
@@ -255,6 +306,7 @@ class warpgroup_latent {
   int group_;
   int row_;  // of products: the lane's first column; the second is 8 later
   unsigned base_;
+  query_rows queries_;
   column_state columns_;
   warpgroup_location next_;  // the stage that is copied next
   registers<float, 2, 64> output_;

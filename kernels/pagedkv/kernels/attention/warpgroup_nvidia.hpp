@@ -73,32 +73,6 @@ PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint
   #undef PAGEDKV_MULTIPLY
 }
 
-/// The same by 16 x 64.
-template <class Number, bool Transposed>
-PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
-      "}, %32, %33, p, 1, 1, 0, %35;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
-        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
-        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
-        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
-        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
-      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
-}
-
 /// The same by 16 x 128.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
@@ -152,6 +126,41 @@ PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], const lane_word (&a)[4], s
         "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
         "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
         "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63" \
+      "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
+        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
+        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
+        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
+        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]), \
+        "+f"(into[32]), "+f"(into[33]), "+f"(into[34]), "+f"(into[35]), \
+        "+f"(into[36]), "+f"(into[37]), "+f"(into[38]), "+f"(into[39]), \
+        "+f"(into[40]), "+f"(into[41]), "+f"(into[42]), "+f"(into[43]), \
+        "+f"(into[44]), "+f"(into[45]), "+f"(into[46]), "+f"(into[47]), \
+        "+f"(into[48]), "+f"(into[49]), "+f"(into[50]), "+f"(into[51]), \
+        "+f"(into[52]), "+f"(into[53]), "+f"(into[54]), "+f"(into[55]), \
+        "+f"(into[56]), "+f"(into[57]), "+f"(into[58]), "+f"(into[59]), \
+        "+f"(into[60]), "+f"(into[61]), "+f"(into[62]), "+f"(into[63]) \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
   if constexpr (is_bfloat16<Number>) {
     PAGEDKV_MULTIPLY("bf16");

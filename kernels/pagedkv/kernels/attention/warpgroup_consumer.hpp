@@ -1,0 +1,213 @@
+#pragma once
+
+// The warpgroups that compute, in attention of prompts with products of warpgroups. Empty for other compilers.
+
+#include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
+
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+  #include <pagedkv/kernels/attention/warpgroup_columns.hpp>
+
+namespace pagedkv::kernels {
+
+/// Computes 64 columns of one piece after the other. The products of keys of a stage and those of the values before it
+/// run while the lanes turn scores into weights.
+template <class Element, class Numbers, int KeyDim, int ValueDim>
+class prefill_consumer {
+  using shape = warpgroup_prefill_shape<KeyDim, ValueDim>;
+  using rows = typename shape::rows;
+  using Number = typename Numbers::template of_products<Element>;
+  using column_state = warpgroup_columns<Numbers, shape::columns>;
+  static constexpr int sums = shape::tokens / 2;  // scores of a lane
+  using weight_words = registers<lane_word, shape::tokens / 16, 4>;
+
+ public:
+  PAGEDKV_DEVICE prefill_consumer(const attention_call& call, int index)
+      : lane_(index % 32), group_(index / warpgroup_lanes), columns_(call, index / 32 * 16 + index % 32 / 4) {}
+
+  PAGEDKV_DEVICE void attend(const attention_walk& walk) {
+    const auto stages = prefill_stages<shape>(walk);
+    buffers_.queries.wait_until_full(used_queries_);
+    begin(walk);
+    if (stages.count > 0) {
+      add(stages);
+    } else {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
+    ++used_queries_;
+    used_stages_ += static_cast<unsigned>(stages.count);
+    finish(walk);
+  }
+
+ private:
+  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
+    columns_.begin(walk, buffers_.factors_at(used_queries_));
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < ValueDim / 2; ++i) {
+      output_[i] = 0.0F;
+    }
+  }
+
+  PAGEDKV_DEVICE void add(const prefill_stages<shape>& stages) {
+    registers<float, sums> scores = {};
+    weight_words weights;
+    registers<float, 2> rescale = {1.0F, 1.0F};
+    buffers_.keys.wait_until_full(used_stages_);
+    publish_to_products();
+    multiply_keys(used_stages_, scores);
+    wait_for_products<0>();
+    settle(scores);
+    release(buffers_.keys.empty(used_stages_));
+    auto rises = weigh(scores, stages, 0, rescale);
+    // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
+    for (auto stage = 1; stage < stages.count; ++stage) {
+      const auto use = used_stages_ + static_cast<unsigned>(stage);
+      end_values(use - 2, stage > 1);
+      settle(scores);
+      if (rises) {
+        scale_output(rescale);
+      }
+      pack_weights(scores, weights);
+      buffers_.keys.wait_until_full(use);
+      buffers_.values.wait_until_full(use - 1);
+      publish_to_products();
+      multiply_keys(use, scores);
+      multiply_values(use - 1, weights);
+      wait_for_products<1>();
+      settle(scores);
+      release(buffers_.keys.empty(use));
+      rises = weigh(scores, stages, stage, rescale);
+    }
+    buffers_.queries.empty(used_queries_).arrive();
+    const auto last = used_stages_ + static_cast<unsigned>(stages.count) - 1;
+    end_values(last - 1, stages.count > 1);
+    settle(scores);
+    if (rises) {
+      scale_output(rescale);
+    }
+    pack_weights(scores, weights);
+    buffers_.values.wait_until_full(last);
+    publish_to_products();
+    multiply_values(last, weights);
+    end_values(last, true);
+  }
+
+  /// Waits for the products of values, if there are any.
+  PAGEDKV_DEVICE void end_values(unsigned use, bool any_values) {
+    wait_for_products<0>();
+    settle(output_);
+    if (any_values) {
+      release(buffers_.values.empty(use));
+    }
+  }
+
+  /// This wave has used a buffer.
+  PAGEDKV_DEVICE void release(const phase_barrier& empty) const {
+    __syncwarp();
+    if (lane_ == 0) {
+      empty.arrive();
+    }
+  }
+
+  /// Starts the products of this warpgroup's queries and the keys of a stage.
+  PAGEDKV_DEVICE void multiply_keys(unsigned use, registers<float, sums>& scores) const {
+    const auto first = static_cast<unsigned>(group_ * columns_of_warpgroup * 128);
+    const auto queries = shape::query_rows::describe(buffers_.queries_at(used_queries_) + first);
+    const auto keys = rows::describe(buffers_.keys_at(use));
+    settle(scores);
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto block = 0U; block < shape::key_blocks; ++block) {
+      PAGEDKV_UNROLL
+      for (auto k = 0U; k < 4; ++k) {
+        multiply_64x128<Number, false>(scores,
+                                       queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
+                                       keys + (block * rows::block_bytes + k * next_numbers) / 16,
+                                       block + k > 0 ? 1 : 0);
+      }
+    }
+    end_products();
+  }
+
+  /// Starts the products of weights and the values of a stage.
+  PAGEDKV_DEVICE void multiply_values(unsigned use, const weight_words& weights) {
+    const auto values = rows::describe(buffers_.values_at(use));
+    settle(output_);
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto k = 0U; k < shape::tokens / 16; ++k) {
+      if constexpr (ValueDim == 64) {
+        multiply_64x64<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+      } else {
+        multiply_64x128<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+      }
+    }
+    end_products();
+  }
+
+  /// Turns products into weights. If a reference rises, outputs so far are to be scaled.
+  PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const prefill_stages<shape>& stages, std::int32_t stage,
+                            registers<float, 2>& rescale) {
+    registers<float, 2> factors;
+    registers<float, 2> largest;
+    columns_.score(scores, stages.first_token + stage * shape::tokens, stages.end_token, lane_, factors);
+    const auto rises = any(columns_.find_largest(scores, factors, largest)) != 0;
+    if (rises) {
+      PAGEDKV_UNROLL
+      for (auto r = 0; r < 2; ++r) {
+        rescale[r] =
+            columns_.raise(r, column_state::of_row(largest[r], [](float a, float b) { return fmaxf(a, b); }));
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      const auto reference = columns_.reference[r] == -INFINITY ? 0.0F : columns_.reference[r];
+      registers<float, 2> added = {};
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < sums / 4; ++i) {
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < 2; ++j) {
+          auto& score = scores[i * 4 + r * 2 + j];
+          score = power_of_two(score * factors[r] - reference);
+          added[j] += score;
+        }
+      }
+      columns_.sum[r] += added[0] + added[1];
+    }
+    return rises;
+  }
+
+  PAGEDKV_DEVICE static void pack_weights(const registers<float, sums>& scores, weight_words& weights) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < sums / 2; ++i) {
+      weights[i / 4][i % 4] = pack<Number>(scores[i * 2], scores[i * 2 + 1]);
+    }
+  }
+
+  PAGEDKV_DEVICE void scale_output(const registers<float, 2>& factors) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < ValueDim / 2; ++i) {
+      output_[i] *= factors[i / 2 % 2];
+    }
+  }
+
+  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      const auto total = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
+      columns_.write(walk, r, total, lane_ % 4 == 0, 0, output_, lane_);
+    }
+  }
+
+  int lane_;
+  int group_;
+  column_state columns_;
+  prefill_buffers<shape> buffers_;
+  unsigned used_queries_ = 0;
+  unsigned used_stages_ = 0;
+  registers<float, ValueDim / 2> output_;
+};
+
+}  // namespace pagedkv::kernels
+
+#endif
