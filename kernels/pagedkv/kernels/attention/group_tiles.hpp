@@ -68,7 +68,8 @@ class stage_location {
 
   [[nodiscard]] PAGEDKV_DEVICE token find(int row) const {
     const auto wanted = first_token_ + row;
-    const auto nearest = wanted < first_ ? first_ : (wanted > last_ ? last_ : wanted);
+    const auto seen = wanted < first_ ? first_ : wanted;
+    const auto nearest = seen > last_ ? last_ : seen;
     const auto [index, offset] = block_size_.split(nearest);
     const auto& call = ReadAgain ? read_again(call_) : call_;
     const auto block = static_cast<std::int32_t>(load(call.indices + first_index_ + index));
