@@ -3,6 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <tuple>
@@ -29,12 +30,26 @@ struct rows_under_test {
   [[nodiscard]] attention_batch batch() const { return {indptr, indices, last_block_len, query_indptr}; }
 };
 
+/// Row and task of a share that is one piece of a task.
+std::optional<std::tuple<int, int>> one_piece_of(const attention_planner& planner, std::size_t share) {
+  const auto& start = planner.shares()[share];
+  const auto& end = planner.shares()[share + 1];
+  const auto of_start = std::tuple(start.row, start.task);
+  if (of_start == std::tuple(end.row, end.task)) {
+    return start.tile < end.tile ? std::optional(of_start) : std::nullopt;
+  }
+  const auto num_tasks = planner.rows()[static_cast<std::size_t>(start.row)].num_tasks;
+  const auto next = start.task + 1 < num_tasks ? std::tuple(start.row, start.task + 1) : std::tuple(start.row + 1, 0);
+  return end.tile == 0 && next == std::tuple(end.row, end.task) ? std::optional(of_start) : std::nullopt;
+}
+
 /// Executes a plan as waves do. Checks that every tile of every task is processed once, that pieces of one task have
 /// consecutive numbers and are merged, and that whole tasks are not. Returns the largest number of tiles of a wave.
 std::int64_t check_plan(const attention_planner& planner) {
   const auto rows = planner.rows();
   const auto shares = planner.shares();
   const auto split = planner.shape().split_tokens > 0 ? planner.shape().split_tokens / attention_tile : 1 << 30;
+  const auto waves = static_cast<std::size_t>(planner.joined_waves());
   auto next = std::tuple(0, 0, 0);  // row, task, tile
   auto partials = std::map<std::tuple<int, int>, std::vector<int>>{};
   auto most = std::int64_t{0};
@@ -43,6 +58,8 @@ std::int64_t check_plan(const attention_planner& planner) {
     const auto end = std::tuple(shares[share + 1].row, shares[share + 1].task, shares[share + 1].tile);
     REQUIRE(std::tuple(row, task, tile) == next);
     auto partial = shares[share].first_partial;
+    const auto part = one_piece_of(planner, share);
+    const auto joins = part && share % waves != 0 && one_piece_of(planner, share - 1) == part;
     auto tiles = std::int64_t{0};
     while (std::tuple(row, task, tile) != end) {
       const auto& of = rows[static_cast<std::size_t>(row)];
@@ -52,7 +69,7 @@ std::int64_t check_plan(const attention_planner& planner) {
       tiles += until - tile;
       // Without a window, a row whose first tile is not the first token's has a shared prefix.
       const auto prefix = planner.shape().window == 0 && of.first_tile > 0;
-      if (tile > 0 || until < of.num_tiles || prefix) {
+      if (!joins && (tile > 0 || until < of.num_tiles || prefix)) {
         partials[{row, task}].push_back(partial++);
       }
       tile = until;
@@ -69,6 +86,10 @@ std::int64_t check_plan(const attention_planner& planner) {
     most = std::max(most, tiles);
   }
   CHECK(next == std::tuple(static_cast<int>(rows.size()), 0, 0));
+  std::erase_if(partials, [&](const auto& each) {
+    const auto& row = rows[static_cast<std::size_t>(std::get<0>(each.first))];
+    return each.second.size() == 1 && (row.first_tile == 0 || planner.shape().window > 0);
+  });
   CHECK(planner.merges().size() == partials.size());
   auto used = std::set<int>{};
   for (const auto& merge : planner.merges()) {
@@ -142,6 +163,7 @@ TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_pla
     }
     auto shape = shape_of(1 + static_cast<std::int32_t>(random() % 300), 40);
     shape.window = random() % 3 == 0 ? 100 : 0;
+    shape.joined_waves = random() % 2 == 0 ? 4 : 1;
     auto planner = attention_planner(shape);
     const auto rows = rows_under_test(lengths, 16);
     INFO("round " << round);
@@ -168,6 +190,29 @@ TEST_CASE("equal tasks are cut nowhere, or everywhere alike, where that costs fe
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(256, 4096), 16).batch()));
   CHECK(planner.merges().empty());
   CHECK(check_plan(planner) == 256);
+}
+
+TEST_CASE("waves of a workgroup that have one task between them write one result", "[attention_plan]") {
+  auto shape = shape_of(1056, 256);
+  shape.joined_waves = 4;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(128, 4096), 16).batch()));
+  check_plan(planner);
+  CHECK(planner.merges().empty());
+  REQUIRE(planner.plan(rows_under_test({131072}, 16).batch()));
+  check_plan(planner);
+  REQUIRE(planner.merges().size() == 4);
+  for (const auto& merge : planner.merges()) {
+    CHECK(merge.num_partials == 66);
+  }
+  REQUIRE(planner.plan(rows_under_test({1056 * 16}, 16).batch()));  // few tiles for each wave
+  check_plan(planner);
+  CHECK(planner.joined_waves() == 1);
+  shape.split_tokens = 4096;
+  auto fixed = attention_planner(shape);
+  REQUIRE(fixed.plan(rows_under_test({131072}, 16).batch()));
+  check_plan(fixed);
+  CHECK(fixed.merges()[0].num_partials == 32);
 }
 
 TEST_CASE("a fixed split cuts every sequence at the same tokens", "[attention_plan]") {

@@ -39,6 +39,7 @@ struct attention_shape {
   std::int32_t window = 0;        // as in `attention_options`
   std::int32_t columns = 8;       // pairs of query token and head that are processed together; the device says
   std::int32_t num_shares = 1;    // waves, or workgroups, that run at once; the device says
+  std::int32_t joined_waves = 1;  // of a workgroup, which join their results of one task; the device says
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
   // Partial results. 0: twice the shares, and with `prefix_columns` one for each KV head of each row, which suffices

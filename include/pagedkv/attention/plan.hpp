@@ -64,6 +64,9 @@ class attention_planner {
     return merges_.first(static_cast<std::size_t>(counts_->num_merges));
   }
 
+  /// Neighbouring waves that have one result of a task; 1: every wave has its own.
+  [[nodiscard]] std::int32_t joined_waves() const noexcept { return counts_->joined_waves; }
+
   /// Rows that read shared prefixes, in the order of the plan, and their queries.
   [[nodiscard]] std::span<const attention_row> prefixes() const noexcept {
     return prefixes_.first(static_cast<std::size_t>(counts_->num_prefixes));
@@ -152,6 +155,7 @@ class attention_planner {
   [[nodiscard]] result<void> share_out() noexcept {
     planned_tiles_ = num_tiles_;
     share_attention_tiles(shape_, rows(), num_tiles_, shares_);
+    counts_->joined_waves = planned_joined_waves(shape_, num_tiles_);
     return number_partials();
   }
 
@@ -171,19 +175,20 @@ class attention_planner {
   [[nodiscard]] std::int64_t number_by_share() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
+    const auto joined = joined_attention_shares(counts_->joined_waves, rows(), shares_);
     for (auto i = std::size_t{0}; i + 1 < shares_.size(); ++i) {
       auto& start = shares_[i];
       const auto& end = shares_[i + 1];
       start.first_partial = partials;
       const auto same_task = start.row == end.row && start.task == end.task;
-      if (same_task && start.tile == end.tile) {
+      if ((same_task && start.tile == end.tile) || joined.joins_previous(i)) {
         continue;
       }
       if (start.tile > 0) {
         ++merge.num_partials;
         ++partials;
       }
-      if (end.tile > 0 && (!same_task || start.tile == 0)) {
+      if (end.tile > 0 && (!same_task || (start.tile == 0 && !joined.covers_task(i)))) {
         add(merge);
         merge = {end.row, end.task, partials, 1};
         ++partials;
@@ -220,11 +225,18 @@ class attention_planner {
   [[nodiscard]] std::int64_t number_with_prefixes() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
+    const auto joined = joined_attention_shares(counts_->joined_waves, rows(), shares_);
+    auto share_index = std::size_t{0};
     for_each_attention_piece(
-        rows(), shares_, [&](attention_share& share) { share.first_partial = partials; },
+        rows(), shares_,
+        [&](attention_share& share) {
+          share.first_partial = partials;
+          share_index = static_cast<std::size_t>(&share - shares_.data());
+        },
         [&](std::int32_t index, std::int32_t task, std::int32_t tile, std::int32_t end) {
           const auto& row = rows_[static_cast<std::size_t>(index)];
-          if (tile == 0 && end == row.num_tiles && row.first_tile == 0) {
+          const auto whole = tile == 0 && (end == row.num_tiles || joined.covers_task(share_index));
+          if ((whole && row.first_tile == 0) || joined.joins_previous(share_index)) {
             return;
           }
           if (tile == 0) {

@@ -76,12 +76,13 @@ struct attention_prefix_results {
 static_assert(sizeof(attention_prefix_query) == 8 && sizeof(attention_prefix_results) == 16,
               "kernels read these as vectors of int32");
 
-/// Number of merges in a plan; a list of the large ones follows in memory.
+/// Sizes of the parts of a plan. A list of the large merges follows in memory.
 struct attention_counts {
   std::int32_t num_rows = 0;
   std::int32_t num_merges = 0;
   std::int32_t num_large = 0;
   std::int32_t num_prefixes = 0;
+  std::int32_t joined_waves = 1;  // neighbouring waves whose results may be one; see `attention_shape`
 };
 
 /// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a
@@ -124,7 +125,7 @@ struct attention_plan_layout {
       max_prefix_partials = shape.prefix_shares + max_prefixes * shape.num_kv_heads;
     }
     num_columns = own_columns + std::int64_t{max_prefix_partials} * shape.prefix_columns;
-    rows = sizeof(attention_counts);
+    rows = after(0, 1, sizeof(attention_counts));
     shares = after(rows, most_planned_rows(shape), sizeof(attention_row));
     merges = after(shares, shape.num_shares + 1, sizeof(attention_share));
     large = after(merges, max_merges, sizeof(attention_merge));

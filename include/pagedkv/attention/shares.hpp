@@ -81,6 +81,61 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
 }
 
+/// Whether a share is one piece of a task.
+[[nodiscard]] inline bool is_one_piece(std::span<const attention_row> rows, const attention_share& start,
+                                       const attention_share& end) noexcept {
+  if (start.row == end.row && start.task == end.task) {
+    return start.tile < end.tile;
+  }
+  if (start.task + 1 == rows[static_cast<std::size_t>(start.row)].num_tasks) {
+    return end.row == start.row + 1 && end.task == 0 && end.tile == 0;
+  }
+  return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
+}
+
+/// Waves that join results in a plan of so many tiles. Behind short shares, waiting for neighbours takes longer than
+/// merging a few more partial results.
+[[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape, std::int64_t num_tiles) noexcept {
+  constexpr auto fewest_tiles_each = 8;
+  return shape.split_tokens == 0 && num_tiles >= std::int64_t{fewest_tiles_each} * shape.num_shares
+             ? shape.joined_waves
+             : 1;
+}
+
+/// Says which shares have one partial result together: neighbours in a workgroup that are pieces of one task.
+class joined_attention_shares {
+ public:
+  /// `waves`: of a workgroup.
+  joined_attention_shares(std::int32_t waves, std::span<const attention_row> rows,
+                          std::span<const attention_share> shares) noexcept
+      : waves_(static_cast<std::size_t>(waves)), rows_(rows), shares_(shares) {}
+
+  /// Whether the share's result is part of the previous one's.
+  [[nodiscard]] bool joins_previous(std::size_t i) const noexcept {
+    return i % waves_ != 0 && shares_[i].tile > 0 && shares_[i - 1].row == shares_[i].row &&
+           shares_[i - 1].task == shares_[i].task && is_one_piece(i - 1) && is_one_piece(i);
+  }
+
+  /// Whether the share and those that join it are one whole task. The share starts one.
+  [[nodiscard]] bool covers_task(std::size_t i) const noexcept {
+    const auto& start = shares_[i];
+    auto end = i + 1;
+    while (end % waves_ != 0 && shares_[end].tile > 0 && joins_previous(end)) {
+      ++end;
+    }
+    return is_one_piece(end - 1) && (shares_[end].row != start.row || shares_[end].task != start.task);
+  }
+
+ private:
+  [[nodiscard]] bool is_one_piece(std::size_t i) const noexcept {
+    return pagedkv::is_one_piece(rows_, shares_[i], shares_[i + 1]);
+  }
+
+  std::size_t waves_;
+  std::span<const attention_row> rows_;
+  std::span<const attention_share> shares_;
+};
+
 /// Calls `visit(row, task, tile, end)` for each piece of each share, and `begin(share)` before the pieces of each.
 template <class Begin, class Visit>
 void for_each_attention_piece(std::span<const attention_row> rows, std::span<attention_share> shares, Begin begin,

@@ -88,6 +88,7 @@ template <element Element>
     // For the largest dimension, two matrices side by side need more registers than exist.
     const auto wide = group_size * use.max_queries > 8 && dim <= 128;
     shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
+    shape.joined_waves = properties.matrices == runtime::matrix_instructions::mma ? geometry.waves : 1;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
   const auto decodes_in_matrices = shape.columns > 1 && !kernels::plans_latent(shape, view.head_dim);

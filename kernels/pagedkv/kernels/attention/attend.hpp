@@ -34,8 +34,12 @@ template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
   using shape = tile_shape<Element, HeadDim, Matrix>;
   constexpr auto geometry = attention_geometry::of(shape::row_bytes, Element::scaled);
   auto launched = attention_launch(call.plan.num_shares, geometry.waves, Matrix::lanes);
-  launched.dynamic_shared_bytes =
-      static_cast<std::size_t>(geometry.waves * tiles_ahead<shape, Matrix, geometry.stages>::wave_bytes);
+  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>;
+  const auto joined = call.plan.joined_waves;
+  if (joined != 1 && (!parts::joins || joined != geometry.waves)) {
+    return runtime::error_invalid_value;
+  }
+  launched.dynamic_shared_bytes = static_cast<std::size_t>(geometry.waves * parts::wave_bytes);
   return launch_following<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>>(
       launched, stream, call, divider<std::int32_t>(call.view.block_size));
 }

@@ -27,10 +27,11 @@ struct attention_plan_view {
   const attention_row* rows = nullptr;
   const attention_share* shares = nullptr;  // num_shares + 1
   const attention_merge* merges = nullptr;
-  const std::int32_t* counts = nullptr;  // numbers of rows, merges and large merges
+  const attention_counts* counts = nullptr;
   const std::int32_t* large = nullptr;   // indices of the large merges
   std::int32_t num_shares = 0;
   std::int32_t split_tiles = 0;  // pieces end at multiples of this
+  std::int32_t joined_waves = 1;  // in some plans of the shape
   const attention_prefix_query* prefix_queries = nullptr;    // [query]; null unless the plan is that of shared prefixes
   const attention_prefix_results* prefix_results = nullptr;  // [merge]; null if no prefix is shared
   std::int32_t prefix_columns = 0;
@@ -39,13 +40,14 @@ struct attention_plan_view {
   [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
     const auto layout = attention_plan_layout(plan.shape);
     auto view = attention_plan_view{};
-    view.counts = reinterpret_cast<const std::int32_t*>(plan.words);
+    view.counts = reinterpret_cast<const attention_counts*>(plan.words);
     view.rows = reinterpret_cast<const attention_row*>(plan.words + layout.rows);
     view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.shares);
     view.merges = reinterpret_cast<const attention_merge*>(plan.words + layout.merges);
     view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
     view.num_shares = plan.shape.num_shares;
     view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
+    view.joined_waves = plan.shape.split_tokens > 0 ? 1 : plan.shape.joined_waves;
     if (plan.launches_prefixes()) {
       view.prefix_results = reinterpret_cast<const attention_prefix_results*>(plan.words + layout.prefix_results);
       view.prefix_columns = plan.shape.prefix_columns;

@@ -5,10 +5,86 @@
 
 namespace pagedkv::kernels {
 
+/// The last pieces of a workgroup's waves. Neighbours with pieces of one task join their states in shared memory, and
+/// the first of them writes one result. For plans with `joined_waves`.
+template <class State, class Matrix, int Waves>
+class joined_pieces {
+  static constexpr auto state_bytes = static_cast<std::size_t>(State::state_words * Matrix::lanes) * sizeof(float);
+
+ public:
+  /// Bytes of shared memory that a wave needs for it.
+  static constexpr int bytes_needed = static_cast<int>(state_bytes) + 16;
+
+  /// `wave_bytes`: of shared memory of each wave, which no longer needs it.
+  PAGEDKV_DEVICE joined_pieces(int wave, int lane, int wave_bytes)
+      : wave_(wave), lane_(lane), wave_bytes_(wave_bytes) {}
+
+  /// Every wave calls this. `joins`: its last piece is part of a task and has not been finished.
+  PAGEDKV_DEVICE void finish(State& state, attention_walk& walk, bool joins) const {
+    if (joins) {
+      state.put_state(state_of(wave_));
+    }
+    if (lane_ == 0) {
+      const auto place = place_of(wave_);
+      place[0] = joins ? walk.row_index : -1;
+      place[1] = joins ? walk.task : -1;
+      place[2] = joins && walk.leaves_task() ? 1 : 0;
+    }
+    barrier();
+    if (!joins || (wave_ > 0 && has_task(wave_ - 1, walk))) {
+      return;
+    }
+    auto end = wave_ + 1;
+    for (; end < Waves && has_task(end, walk); ++end) {
+      state.join(state_of(end));
+    }
+    const std::int32_t goes_on = place_of(end - 1)[2];
+    if (goes_on == 0) {
+      walk.extend_to_end();
+    }
+    state.finish(walk);
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<float> state_of(int wave) const {
+    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes_),
+                                 static_cast<std::size_t>(State::state_words * Matrix::lanes));
+  }
+
+  /// The row and the task of a wave's piece, and whether the task goes on.
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<std::int32_t> place_of(int wave) const {
+    return dynamic_shared<std::int32_t>(static_cast<std::size_t>(wave * wave_bytes_) + state_bytes, 3);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool has_task(int wave, const attention_walk& walk) const {
+    const auto place = place_of(wave);
+    const std::int32_t row = place[0];
+    const std::int32_t task = place[1];
+    return row == walk.row_index && task == walk.task;
+  }
+
+  int wave_;
+  int lane_;
+  int wave_bytes_;
+};
+
+/// The parts of the kernel, and the shared memory of a wave: first for tiles, then for its state.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
+struct attend_parts {
+  using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix>, Matrix, Stages>;
+  using state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>;
+  using joined = joined_pieces<state, Matrix, Waves>;
+  // Only for the matrix unit whose tiles are in shared memory, except on the host.
+  static constexpr bool joins = Matrix::columns == 8;
+  static constexpr int wave_bytes = joins && tiles::wave_bytes == 0 ? joined::bytes_needed : tiles::wave_bytes;
+  static_assert(!joins || wave_bytes >= joined::bytes_needed);
+};
+
 /// Decode attention with matrix instructions. Head dimensions up to `HeadDim`.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     attend_kernel(attention_call call, divider<std::int32_t> block_size) {
+  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, Stages, Waves>;
   if constexpr (Matrix::unit::available) {
     const auto wave = uniform(static_cast<int>(local_index().x) / Matrix::lanes);
     const auto lane = static_cast<int>(local_index().x) % Matrix::lanes;
@@ -16,12 +92,17 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     // First, because only after this call may the kernel read results of the previous kernel and overwrite its inputs.
     wait_for_previous_kernel();
     let_next_kernel_start();
-    if (share >= call.plan.num_shares) {
+    const auto last = call.plan.num_shares - 1;
+    if (!parts::joins && share > last) {
       return;
     }
-    auto walk = attention_walk(call, share);
+    auto walk = attention_walk(call, share < last ? share : last);
+    walk.done = walk.done || share > last;  // a barrier needs all waves
     auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, walk, wave, lane);
-    auto state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>(call, lane);
+    auto state = typename parts::state(call, lane);
+    const auto waves_join =
+        parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
+    const auto joins = waves_join && walk.is_part_of_task();
     while (!walk.done) {
       state.begin(walk);
       for (auto tile = walk.tile; tile < walk.end; ++tile) {
@@ -29,8 +110,16 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
         reader.read_next();
         state.add_tile(reader.tiles, (walk.row.first_tile + tile) * attention_tile);
       }
+      if (joins) {
+        break;
+      }
       state.finish(walk);
       walk.next_piece();
+    }
+    if constexpr (parts::joins) {
+      if (waves_join) {
+        typename parts::joined(wave, lane, parts::wave_bytes).finish(state, walk, joins);
+      }
     }
   }
 }

@@ -164,6 +164,66 @@ class piece_state {
     }
   }
 
+  /// Words of a lane's state, without its query.
+  static constexpr int state_words =
+      Tiles * (2 * Matrix::score_columns + value_shape::value_chunks * value_shape::products * Matrix::sums);
+
+  /// Writes what `join` reads; word i of a lane follows word i of the lane before.
+  PAGEDKV_DEVICE void put_state(const shared_span<float>& to) const {
+    auto at = static_cast<std::size_t>(lane_);
+    const auto put = [&](float word) {
+      to[at] = word;
+      at += Matrix::lanes;
+    };
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        put(reference_[t][c]);
+        put(sum_[t][c]);
+      }
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < Matrix::sums; ++j) {
+          put(output_[t][i][j]);
+        }
+      }
+    }
+  }
+
+  /// Adds the state of another wave's piece of the same task.
+  PAGEDKV_DEVICE void join(const shared_span<float>& from) {
+    auto at = static_cast<std::size_t>(lane_);
+    const auto take = [&] {
+      const float word = from[at];
+      at += Matrix::lanes;
+      return word;
+    };
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      registers<float, Matrix::score_columns> before;
+      registers<float, Matrix::score_columns> now;
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        const auto reference = take();
+        const auto largest = fmaxf(reference_[t][c], reference);
+        before[c] = reference_[t][c] == -INFINITY ? 0.0F : power_of_two(reference_[t][c] - largest);
+        now[c] = reference == -INFINITY ? 0.0F : power_of_two(reference - largest);
+        reference_[t][c] = largest;
+        sum_[t][c] = sum_[t][c] * before[c] + take() * now[c];
+      }
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < Matrix::sums; ++j) {
+          const auto c = j % Matrix::score_columns;
+          output_[t][i][j] = output_[t][i][j] * before[c] + take() * now[c];
+        }
+      }
+    }
+  }
+
  protected:
   // A sum may grow to 2^headroom times its reference before the reference is replaced.
   static constexpr float headroom = 8.0F;

@@ -294,13 +294,13 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
   let_next_kernel_start();
-  const auto num_large = load(call.plan.counts + 2) * used_columns;
+  const auto num_large = load(&call.plan.counts->num_large) * used_columns;
   for (auto i = first; i < num_large; i += step) {
     const auto index = load(call.plan.large + i / used_columns);
     const auto entry = load_merge(call.plan.merges + index);
     own.merge_many(entry, results_type::of(call, entry, index), i % used_columns, shared);
   }
-  const auto num_all = load(call.plan.counts + 1) * used_columns;
+  const auto num_all = load(&call.plan.counts->num_merges) * used_columns;
   // Starts at the last workgroup: the first ones are busy with large merges.
   for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(call.plan.merges + i / used_columns);

@@ -50,6 +50,20 @@ class attention_walk {
     }
   }
 
+  /// Whether this is the share's only piece, but not a whole task.
+  [[nodiscard]] PAGEDKV_DEVICE bool is_part_of_task() const {
+    const auto last_of_row = task + 1 == row.num_tasks;
+    const auto ends_share = in_last_task() || (last_.tile == 0 && last_.row == row_index + (last_of_row ? 1 : 0) &&
+                                               last_.task == (last_of_row ? 0 : task + 1));
+    return !done && !whole && ends_share;
+  }
+
+  /// Whether the share ends before its last task does.
+  [[nodiscard]] PAGEDKV_DEVICE bool leaves_task() const { return in_last_task(); }
+
+  /// Other waves join the piece up to the end of their task.
+  PAGEDKV_DEVICE void extend_to_end() { whole = tile == 0 && !has_other_pieces(read_again(call_).plan); }
+
   PAGEDKV_DEVICE void next_piece() {
     const auto& plan = read_again(call_).plan;
     partial += whole ? 0 : 1;
