@@ -169,13 +169,11 @@ template <class Element, class Numbers>
                                                std::int32_t max_columns, runtime::stream stream) {
   auto planned = call;
   planned.plan = attention_plan_view::of(plan);
-  if (plan.launches_prefixes()) {
-    const auto launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);
-    if (launched != runtime::success) {
-      return launched;
-    }
+  auto launched = launch_attention<Element, Numbers>(planned, plan.shape.columns, stream);
+  // Second, so that its workgroups need not wait: the first has waited for all earlier kernels.
+  if (launched == runtime::success && plan.launches_prefixes()) {
+    launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);
   }
-  const auto launched = launch_attention<Element, Numbers>(planned, plan.shape.columns, stream);
   if (launched != runtime::success) {
     return launched;
   }

@@ -55,7 +55,11 @@ template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, cla
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, ValueDim>), 1)
     group_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
-    wait_for_previous_kernel();
+    // Shared prefixes are read beside the rows' own tiles, by a kernel that starts after these have waited.
+    const auto waits_first = call.plan.prefix_queries == nullptr;
+    if (waits_first) {
+      wait_for_previous_kernel();
+    }
     let_next_kernel_start();
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
     if constexpr (has_warpgroup_prefill<Element, ValueDim>) {
@@ -64,6 +68,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, ValueDim>),
 #endif
     {
       attend_group<Element, Numbers, KeyDim, ValueDim, Tiles, Matrix, Waves>(call, block_size);
+    }
+    // The merge waits for this kernel only, and so for both.
+    if (!waits_first && workgroup_index().x == 0) {
+      wait_for_previous_kernel();
     }
   }
 }
