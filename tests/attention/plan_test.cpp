@@ -405,8 +405,8 @@ TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan
   // As `attention_shape_on` sets them for 16-bit numbers and an H200, where these batches were measured.
   auto shape = sharing_shape(64, 1056);
   shape.num_kv_heads = 8;
-  shape.prefix_shares = 264;
-  shape.prefix_costs = {.tile = 6, .launch = 72};
+  shape.prefix_shares = 132;
+  shape.prefix_costs = {};
   const auto shares = [&](std::size_t rows, std::int32_t shared, std::int32_t own) {
     auto planner = attention_planner(shape);
     const auto batch = rows_of_documents(std::vector<std::int32_t>(rows, shared + own),
@@ -419,12 +419,19 @@ TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan
   CHECK_FALSE(shares(6, 16384, 512));
   CHECK_FALSE(shares(64, 2048, 2048));
   CHECK_FALSE(shares(64, 512, 4096));
+  CHECK_FALSE(shares(32, 4096, 4096));
   shape.group_size = 8;
   CHECK(shares(64, 16384, 512));
   CHECK_FALSE(shares(64, 2048, 2048));
   shape.prefix_costs = {.tile = 10, .launch = 100};  // int8
   CHECK(shares(64, 16384, 512));
   CHECK_FALSE(shares(6, 16384, 512));
+  shape.num_kv_heads = 32;
+  shape.group_size = 1;
+  shape.prefix_costs = {};
+  CHECK(shares(4, 16384, 512));
+  CHECK(shares(64, 2048, 2048));
+  CHECK_FALSE(shares(64, 512, 4096));
 }
 
 TEST_CASE("rows share the prefixes that save most", "[attention_plan]") {

@@ -22,8 +22,8 @@ struct attention_options {
 /// in which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level
 /// cache holds it.
 struct attention_prefix_costs {
-  std::int32_t tile = 6;     // for all queries of a prefix: their products take longer than the read
-  std::int32_t launch = 72;  // of each wave, for one more kernel and the merge of its results
+  std::int32_t tile = 2;     // for all queries of a prefix: their products take longer than the read
+  std::int32_t launch = 58;  // of each wave, for one more kernel and the merge of its results
 
   /// Partial results of a task, and their merge.
   [[nodiscard]] static constexpr std::int64_t of_merge(std::int32_t num_queries, std::int32_t group_size) noexcept {

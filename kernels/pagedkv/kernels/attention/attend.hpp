@@ -179,7 +179,11 @@ template <class Element, class Numbers>
   }
   const auto layout = attention_plan_layout(plan.shape);
   const auto used_columns = std::min(max_columns, plan.shape.columns);
-  const auto merges = layout.max_merges * used_columns;
+  // Without prefixes, a share begins one merge at most. Workgroups loop, so fewer suffice for more.
+  const auto max_merges = plan.shape.may_share_prefixes() && !plan.launches_prefixes()
+                              ? std::min(layout.max_merges, plan.shape.num_shares)
+                              : layout.max_merges;
+  const auto merges = max_merges * used_columns;
   auto shape = launch_shape{};
   shape.grid.x = static_cast<std::uint32_t>(std::clamp(merges / merge_groups, 1, most_merging_workgroups));
   shape.workgroup.x = static_cast<std::uint32_t>(merge_lanes * merge_groups);

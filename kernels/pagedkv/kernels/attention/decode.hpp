@@ -118,6 +118,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     }
     if constexpr (parts::joins) {
       if (waves_join) {
+        reader.tiles.release();
         typename parts::joined(wave, lane, parts::wave_bytes).finish(state, walk, joins);
       }
     }

@@ -150,6 +150,9 @@ class tiles_ahead {
     following_ = next(following_);
   }
 
+  /// After the last tile: the wave may use its shared memory for something else.
+  PAGEDKV_DEVICE void release() const { __syncwarp(); }
+
   /// Chunk `j` of the `i`-th key that this lane reads.
   PAGEDKV_DEVICE void take_key(int i, int j, lane_word (&words)[4]) const {
     take(keys(current_, Matrix::key_row(lane_, i), j * Matrix::key_parts + Matrix::key_part(lane_)), words);

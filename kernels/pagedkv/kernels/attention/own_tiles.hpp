@@ -65,6 +65,7 @@ class own_tiles {
   }
 
   PAGEDKV_DEVICE void end_tile() {}
+  PAGEDKV_DEVICE void release() const {}
   PAGEDKV_DEVICE void begin_tile() {
     if constexpr (depth != 0) {
       current_ = next_;
