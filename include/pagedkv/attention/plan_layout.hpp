@@ -120,7 +120,7 @@ struct attention_plan_layout {
     max_large = shares_prefixes ? max_merges : max_partials / (merged_by_group + 1);
     own_columns = std::int64_t{max_partials} * shape.columns;
     if (shares_prefixes) {
-      max_prefixes = std::max(1, shape.prefix_shares / shape.num_kv_heads);
+      max_prefixes = std::max(1, 2 * shape.prefix_shares / shape.num_kv_heads);  // two tasks for each share
       max_prefix_queries = max_prefixes * (shape.prefix_columns / shape.group_size);
       max_prefix_partials = shape.prefix_shares + max_prefixes * shape.num_kv_heads;
     }
