@@ -270,8 +270,7 @@ TEST_CASE("a record that is torn on disk is never served wrong", "[tier]") {
   auto newer = record_memory{format, 1};
 
   // Of each tear, the first bytes are of a newer record, or a stretch of bytes is.
-  const auto tokens = static_cast<std::size_t>(format.block_size) * sizeof(token);
-  const auto header = sizeof(detail::record_header) + tokens + format.text.size();
+  const auto header = format.header_bytes();
   auto num_torn = std::size_t{0};
   const auto num_tears = std::size_t{10'000};
   while (num_torn < num_tears + header) {

@@ -1,5 +1,6 @@
 #include "../support/asserts.hpp"
 #include "conformance.hpp"
+#include "damage.hpp"
 #include "temporary_folder.hpp"
 
 #include <pagedkv/tier/file_tier.hpp>
@@ -26,6 +27,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -191,6 +193,19 @@ TEST_CASE("files of something else are refused and stay as they are", "[tier]") 
     other.text = "pagedkv record 2, of a test";
     CHECK(refused(other));
     CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
+  }
+  SECTION("a file whose header is damaged anywhere, or cut") {
+    CHECK(file_tier::create({path}, bytes_for(format, 1), format).has_value());
+    const auto refuses = [&](std::span<const std::byte> damaged) {
+      testing::put_bytes(path, damaged);
+      const auto made = file_tier::create({path}, bytes_for(format, 1), format, {.queue_depth = 1});
+      return made.has_error() && made.error().code == error_code::invalid_argument &&
+             std::filesystem::file_size(path) == damaged.size();
+    };
+    const auto whole = contents_of(path).substr(0, format.header_bytes());
+    const auto header = std::as_bytes(std::span{whole});
+    testing::damage_everywhere({header.begin(), header.end()}, refuses, 1);  // an empty file is new
+    CHECK(!refuses(header));
   }
   SECTION("an empty file is made a tier's") {
     std::ofstream{path};

@@ -1,3 +1,4 @@
+#include "damage.hpp"
 #include "written_sequences.hpp"
 
 #include <pagedkv/policy/allocator/shared_allocator.hpp>
@@ -109,6 +110,9 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   auto short_offer = offer;
   short_offer.blocks.pop_back();
   CHECK(accept_sequence(second, short_offer, first.view(), "one").error().code == error_code::invalid_argument);
+  auto offer_beyond = offer;
+  offer_beyond.blocks.back() = block_id{first.num_blocks()};
+  CHECK(accept_sequence(second, offer_beyond, first.view(), "one").error().code == error_code::invalid_argument);
   CHECK(is_empty(second));
   auto num_copied = std::size_t{0};
   auto broken = counted{small_config(), {}, counting_backend{{}, &num_copied, true}};
@@ -118,7 +122,7 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   CHECK(accept_sequence(second, offer, first.view(), "one"));
 }
 
-TEST_CASE("an offer survives as bytes, and damaged bytes are refused", "[tier][hand_over]") {
+TEST_CASE("an offer survives as bytes, and one that is damaged anywhere, or cut, is refused", "[tier][hand_over]") {
   auto first = plain{small_config()};
   const auto tokens = text(1, 11);
   const auto from = create_written(first, tokens);
@@ -128,9 +132,13 @@ TEST_CASE("an offer survives as bytes, and damaged bytes are refused", "[tier][h
   const auto made = accept_sequence(second, offer, first.view());
   REQUIRE(made);
   CHECK(has_rows(second, made->id, tokens, 0, 11));
-  for (std::size_t size = 0; size < bytes.size(); size += size < 600 ? 1 : 97) {
-    CHECK(decode_offer(std::span{bytes}.first(size)).error().code == error_code::invalid_argument);
-  }
+  damage_everywhere(bytes, [](std::span<const std::byte> damaged) {
+    const auto decoded = decode_offer(damaged);
+    return decoded.has_error() && decoded.error().code == error_code::invalid_argument;
+  });
+  auto longer = bytes;
+  longer.push_back(std::byte{});
+  CHECK(decode_offer(longer).has_error());
 }
 
 TEST_CASE("another process takes over a sequence through shared memory", "[tier][hand_over]") {

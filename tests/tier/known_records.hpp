@@ -16,7 +16,7 @@ namespace pagedkv::testing {
 
 /// A format without a cache: blocks of 4 tokens in 2 layers.
 [[nodiscard]] inline record_format small_record_format(std::int64_t layer_bytes = 5'000) {
-  return {"pagedkv record 1, of a test", layer_bytes, 2, 4};
+  return {"records of a test", layer_bytes, 2, 4};
 }
 
 /// Memory for records, at `record_alignment`.

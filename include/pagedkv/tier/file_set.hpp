@@ -4,21 +4,20 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/sealed_header.hpp>
 
 #include <algorithm>
-#include <array>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,32 +37,23 @@ using transfer_memory = std::unique_ptr<std::byte, c_memory_deleter>;
   return transfer_memory{host_allocator{}.allocate(bytes, record_alignment)};
 }
 
-/// The first bytes of each file; the text of the records' format follows. The checksum is of both.
-struct file_header {
-  static constexpr auto right_magic = std::array<char, 8>{'p', 'a', 'g', 'e', 'd', 'k', 'v', 'f'};
+struct file_numbers {
+  static constexpr auto kind = 'f';
+  static constexpr auto num_parts = std::size_t{1};  // the text of the records' format
 
-  std::array<char, 8> magic = right_magic;
-  std::uint64_t version = 1;
   std::uint64_t record_bytes = 0;
-  std::uint64_t text_bytes = 0;
-  std::uint64_t checksum = 0;  // with this member 0
 };
 
-/// As many bytes as a record's header.
+/// The first bytes of each file, as many as a record's header has.
 [[nodiscard]] inline result<transfer_memory> make_file_header(const record_format& format) noexcept {
   const auto size = format.header_bytes();
   auto memory = allocate_transfer_memory(size);
   if (memory == nullptr) {
     return error{error_code::out_of_memory, "bytes of a file's header", static_cast<std::int64_t>(size)};
   }
-  auto header = file_header{};
-  header.record_bytes = format.record_bytes();
-  header.text_bytes = format.text.size();
-  std::memset(memory.get(), 0, size);
-  std::memcpy(memory.get(), &header, sizeof(header));
-  std::memcpy(memory.get() + sizeof(header), format.text.data(), format.text.size());
-  header.checksum = XXH3_64bits(memory.get(), size);
-  std::memcpy(memory.get(), &header, sizeof(header));
+  [[maybe_unused]] const auto fits = sealed_header<file_numbers>::seal(
+      {format.record_bytes()}, {std::as_bytes(std::span{format.text})}, {memory.get(), size});
+  assert(fits && "a record's header has the text, too");
   return memory;
 }
 
@@ -78,7 +68,7 @@ enum class file_contents : std::uint8_t { nothing, records, other_records, somet
   if (std::ranges::all_of(found, [](std::byte byte) { return byte == std::byte{}; })) {
     return file_contents::nothing;
   }
-  const auto magic_size = file_header::right_magic.size();
+  constexpr auto magic_size = sizeof(sealed_header<file_numbers>::fields::magic);
   const auto is_ours =
       found.size() >= magic_size && std::ranges::equal(found.first(magic_size), wanted.first(magic_size));
   return is_ours ? file_contents::other_records : file_contents::something_else;

@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,8 +64,7 @@ template <class Cache>
       pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>((*targets)[i])});
     }
   }
-  const auto copied =
-      cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
+  const auto copied = cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
   return copied ? finish_loading(cache, made, offer.head, on) : copied;
 }
 
@@ -95,56 +93,25 @@ template <class Cache>
   return *made;
 }
 
-/// The number of blocks, their ids, and the head, one after the other. Both functions may throw `std::bad_alloc`.
-[[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) {
-  auto num_blocks = std::uint64_t{0};
-  const auto damaged =
-      error{error_code::invalid_argument, "bytes of an offer, which is damaged,", std::ssize(bytes)};
-  if (bytes.size() < sizeof(num_blocks)) {
-    return damaged;
-  }
-  std::memcpy(&num_blocks, bytes.data(), sizeof(num_blocks));
-  const auto rest = bytes.subspan(sizeof(num_blocks));
-  if (num_blocks > rest.size() / sizeof(block_id)) {
-    return damaged;
-  }
-  const auto id_bytes = static_cast<std::size_t>(num_blocks) * sizeof(block_id);
-  auto decoded = decode_head(rest.subspan(id_bytes));
-  if (!decoded) {
-    return decoded.error();
-  }
-  auto offer = sequence_offer{std::move(decoded->text), std::move(decoded->head), {}};
-  offer.blocks.resize(static_cast<std::size_t>(num_blocks));
-  if (!offer.blocks.empty()) {
-    std::memcpy(offer.blocks.data(), rest.data(), id_bytes);
-  }
-  return offer;
-}
-
-[[nodiscard]] inline std::vector<std::byte> encode_offer(const sequence_offer& offer) {
-  const auto num_blocks = std::uint64_t{offer.blocks.size()};
-  const auto ids = std::as_bytes(std::span{offer.blocks});
-  auto bytes = std::vector<std::byte>(sizeof(num_blocks) + ids.size());
-  std::memcpy(bytes.data(), &num_blocks, sizeof(num_blocks));
-  if (!ids.empty()) {
-    std::memcpy(bytes.data() + sizeof(num_blocks), ids.data(), ids.size());
-  }
-  const auto head = encode_head(offer.head, offer.format).bytes;
-  bytes.insert(bytes.end(), head.begin(), head.end());
-  return bytes;
-}
-
 }  // namespace detail
 
 /// An offer as bytes, for another process on this host, and back. Errors: `invalid_argument` for bytes that are
 /// damaged; `out_of_memory`.
 [[nodiscard]] inline result<std::vector<std::byte>> encode_offer(const sequence_offer& offer) noexcept {
-  const auto encode = [&]() -> result<std::vector<std::byte>> { return detail::encode_offer(offer); };
+  const auto encode = [&]() -> result<std::vector<std::byte>> {
+    return detail::encode_head(offer.head, offer.format, offer.blocks);
+  };
   return detail::with_memory(
       encode, result<std::vector<std::byte>>{error{error_code::out_of_memory, "memory to encode an offer"}});
 }
 [[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) noexcept {
-  const auto decode = [&] { return detail::decode_offer(bytes); };
+  const auto decode = [&]() -> result<sequence_offer> {
+    auto read = detail::decode_head(bytes);
+    if (!read) {
+      return error{error_code::invalid_argument, "bytes of an offer, which is damaged,", std::ssize(bytes)};
+    }
+    return sequence_offer{std::move(read->format), std::move(read->head), std::move(read->blocks)};
+  };
   return detail::with_memory(decode,
                              result<sequence_offer>{error{error_code::out_of_memory, "memory to decode an offer"}});
 }

@@ -55,7 +55,7 @@ struct record_format {
 /// the weights that computed the K/V; caches of different weights must differ in it.
 [[nodiscard]] inline record_format make_record_format(const block_storage_view& of, std::string_view element,
                                                       std::string_view model) {
-  auto text = std::string{"pagedkv record 1"};
+  auto text = std::string{"pagedkv record 2"};
   const auto add = [&](std::string_view name, std::int64_t value) {
     text.append(" ").append(name).append("=").append(std::to_string(value));
   };

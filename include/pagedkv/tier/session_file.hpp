@@ -61,13 +61,14 @@ template <class Cache, class Memory>
     return file.error();
   }
   const auto encoded = encode_head(*head, records.format().text);
-  auto written = file->write(encoded.bytes);
+  const auto checksum = sealed_header<session_numbers>::fields_in(encoded)->checksum;
+  auto written = file->write(encoded);
   const auto blocks = std::span{held->ids};
   for (std::size_t done = 0; written && done < blocks.size(); done += records.most) {
     const auto some = blocks.subspan(done, std::min(blocks.size() - done, records.most));
     written = records.exchange(cache.backend(), session_storage(cache), some, swap_direction::to_host, on);
     for (std::size_t i = 0; written && i < some.size(); ++i) {
-      [[maybe_unused]] const auto sealed = records.seal(i, encoded.checksum, done + i);
+      [[maybe_unused]] const auto sealed = records.seal(i, checksum, done + i);
       assert(sealed && "a header has room for a block's tokens");
     }
     if (written) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <xxhash.h>
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/group_config.hpp>
@@ -9,16 +8,17 @@
 #include <pagedkv/sequence/sequence.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/sealed_header.hpp>
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,10 +56,9 @@ struct session_head {
   }
 };
 
-// At the start of the file, little endian; the format's text, keys and tokens follow. The checksum is of the whole
-// head.
 struct session_numbers {
-  static constexpr auto right_magic = std::array<char, 8>{'p', 'a', 'g', 'e', 'd', 'k', 'v', 's'};
+  static constexpr auto kind = 's';
+  static constexpr auto num_parts = std::size_t{4};  // the format's text, keys, tokens, blocks if it is an offer
 
   struct range {
     std::int64_t first = 0;
@@ -68,12 +67,6 @@ struct session_numbers {
     std::int64_t duration = 0;
   };
 
-  std::array<char, 8> magic = right_magic;
-  std::uint64_t version = 1;
-  std::uint64_t checksum = 0;  // with this member 0
-  std::uint64_t text_bytes = 0;
-  std::uint64_t num_keys = 0;
-  std::uint64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;
   std::uint64_t salt = 0;
   std::int64_t priority = 0;
@@ -91,24 +84,6 @@ struct session_numbers {
   session_tables tables;
 };
 
-static_assert(std::is_trivially_copyable_v<session_numbers> &&
-              std::has_unique_object_representations_v<session_numbers>);
-
-struct session_parts {
-  std::size_t keys;
-  std::size_t tokens;
-  std::size_t end;
-  std::size_t size;  // of the head, a multiple of `record_alignment`
-};
-
-[[nodiscard]] inline session_parts parts_of(const session_numbers& numbers) noexcept {
-  const auto keys = (sizeof(session_numbers) + numbers.text_bytes + alignof(prefix_key) - 1) / alignof(prefix_key) *
-                    alignof(prefix_key);
-  const auto tokens = keys + numbers.num_keys * sizeof(prefix_key);
-  const auto end = tokens + numbers.num_tokens * sizeof(token);
-  return {keys, tokens, end, (end + record_alignment - 1) / record_alignment * record_alignment};
-}
-
 [[nodiscard]] inline session_numbers::range numbers_of(const block_retention& retention) noexcept {
   return {0, 0, retention.priority, retention.duration};
 }
@@ -116,12 +91,9 @@ struct session_parts {
   return {static_cast<std::uint8_t>(numbers.priority), numbers.duration};
 }
 
-[[nodiscard]] inline session_numbers numbers_of(const session_head& head, std::string_view text) noexcept {
+[[nodiscard]] inline session_numbers numbers_of(const session_head& head) noexcept {
   const auto& options = head.options;
   auto numbers = session_numbers{};
-  numbers.text_bytes = text.size();
-  numbers.num_keys = head.keys.size();
-  numbers.num_tokens = head.tokens.size();
   numbers.num_computed_tokens = head.num_computed_tokens;
   numbers.salt = static_cast<std::uint64_t>(options.salt);
   numbers.priority = options.priority;
@@ -162,113 +134,77 @@ struct session_parts {
   return options;
 }
 
-struct encoded_head {
-  std::vector<std::byte> bytes;
+/// A head with the format that it names and, in an offer, the blocks that hold the K/V.
+struct session_reading {
+  session_head head;
+  std::string format;
+  std::vector<block_id> blocks;
   std::uint64_t checksum = 0;
+  std::int64_t size = 0;  // of the head's bytes
 };
 
 /// May throw `std::bad_alloc`.
-[[nodiscard]] inline encoded_head encode_head(const session_head& head, std::string_view text) {
-  auto numbers = numbers_of(head, text);
-  const auto parts = parts_of(numbers);
-  auto bytes = std::vector<std::byte>(parts.size);
-  const auto put = [&](std::size_t at, const void* from, std::size_t size) {
-    if (size != 0) {
-      std::memcpy(bytes.data() + at, from, size);
-    }
-  };
-  put(sizeof(numbers), text.data(), text.size());
-  put(parts.keys, head.keys.data(), head.keys.size() * sizeof(prefix_key));
-  put(parts.tokens, head.tokens.data(), head.tokens.size() * sizeof(token));
-  const auto rest = std::span{bytes}.subspan(sizeof(numbers));
-  numbers.checksum = XXH3_64bits_withSeed(&numbers, sizeof(numbers), XXH3_64bits(rest.data(), rest.size()));
-  put(0, &numbers, sizeof(numbers));
-  return {std::move(bytes), numbers.checksum};
+[[nodiscard]] inline std::vector<std::byte> encode_head(const session_head& head, std::string_view format,
+                                                        std::span<const block_id> blocks = {}) {
+  using header = sealed_header<session_numbers>;
+  const auto parts = header::parts_type{std::as_bytes(std::span{format}), std::as_bytes(std::span{head.keys}),
+                                        std::as_bytes(std::span{head.tokens}), std::as_bytes(blocks)};
+  const auto size = (header::least_size(parts) + record_alignment - 1) / record_alignment * record_alignment;
+  auto bytes = std::vector<std::byte>(size);
+  [[maybe_unused]] const auto fits = header::seal(numbers_of(head), parts, bytes);
+  assert(fits && "it has this size");
+  return bytes;
 }
 
-/// A head, with its length in the file.
-struct session_reading {
-  session_head head;
-  std::uint64_t checksum = 0;
-  std::int64_t size = 0;
-};
-
-/// Whether these may be the numbers of a head in `most` bytes.
-[[nodiscard]] inline bool fit(const session_numbers& numbers, std::uint64_t most) noexcept {
-  return numbers.magic == session_numbers::right_magic && numbers.version == 1 && numbers.text_bytes <= most &&
-         numbers.num_keys <= most && numbers.num_tokens <= most && parts_of(numbers).size <= most;
-}
-
-/// A head, and the format that it names.
-struct decoded_head {
-  session_head head;
-  std::string text;
-  std::uint64_t checksum = 0;
-};
-
-/// Errors: `invalid_argument` for bytes that are damaged. May throw `std::bad_alloc`.
-[[nodiscard]] inline result<decoded_head> decode_head(std::span<const std::byte> bytes) {
-  const auto damaged =
-      error{error_code::invalid_argument, "bytes of a session's head, which is damaged,", std::ssize(bytes)};
-  auto numbers = session_numbers{};
-  if (bytes.size() < sizeof(numbers)) {
-    return damaged;
+/// None for bytes that are damaged. May throw `std::bad_alloc`.
+[[nodiscard]] inline std::optional<session_reading> decode_head(std::span<const std::byte> bytes) {
+  const auto header = sealed_header<session_numbers>::open(bytes);
+  if (!header || header->first.size != bytes.size()) {
+    return std::nullopt;
   }
-  std::memcpy(&numbers, bytes.data(), sizeof(numbers));
-  if (!fit(numbers, bytes.size()) || parts_of(numbers).size != bytes.size()) {
-    return damaged;
-  }
-  const auto parts = parts_of(numbers);
-  const auto checksum = std::exchange(numbers.checksum, 0);
-  const auto rest = bytes.subspan(sizeof(numbers));
-  if (XXH3_64bits_withSeed(&numbers, sizeof(numbers), XXH3_64bits(rest.data(), rest.size())) != checksum) {
-    return damaged;
-  }
-  auto decoded = decoded_head{};
-  decoded.checksum = checksum;
-  decoded.text.assign(reinterpret_cast<const char*>(rest.data()), numbers.text_bytes);
-  auto& head = decoded.head;
-  head.tokens.resize(numbers.num_tokens);
-  head.keys.resize(numbers.num_keys);
-  const auto get = [&](std::size_t at, void* to, std::size_t size) {
-    if (size != 0) {
-      std::memcpy(to, bytes.data() + at, size);
-    }
-  };
-  get(parts.keys, head.keys.data(), head.keys.size() * sizeof(prefix_key));
-  get(parts.tokens, head.tokens.data(), head.tokens.size() * sizeof(token));
-  head.options = options_of(numbers);
-  head.num_computed_tokens = numbers.num_computed_tokens;
-  head.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every};
-  head.tables = numbers.tables;
-  return decoded;
+  const auto& numbers = header->first.numbers;
+  const auto& [text, keys, tokens, blocks] = header->parts;
+  auto reading = session_reading{};
+  copy_part(text, reading.format);
+  copy_part(keys, reading.head.keys);
+  copy_part(tokens, reading.head.tokens);
+  copy_part(blocks, reading.blocks);
+  reading.head.options = options_of(numbers);
+  reading.head.num_computed_tokens = numbers.num_computed_tokens;
+  reading.head.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every};
+  reading.head.tables = numbers.tables;
+  reading.checksum = header->first.checksum;
+  reading.size = std::ssize(bytes);
+  return reading;
 }
 
 /// Errors: `invalid_argument` for a file that is damaged or of another format; those of the system. May throw
 /// `std::bad_alloc`.
 [[nodiscard]] inline result<session_reading> read_head(const file_descriptor& file, std::int64_t file_size,
-                                                       std::string_view text) {
-  auto numbers = session_numbers{};
-  const auto begun = read_at(file, 0, std::as_writable_bytes(std::span{&numbers, 1}));
-  if (!begun) {
-    return begun.error();
+                                                       std::string_view format) {
+  const auto damaged = error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", file_size};
+  auto bytes = std::vector<std::byte>(sizeof(sealed_header<session_numbers>::fields));
+  auto filled = read_at(file, 0, bytes);
+  if (!filled) {
+    return filled.error();
   }
-  if (*begun != sizeof(numbers) || !fit(numbers, static_cast<std::uint64_t>(file_size))) {
-    return error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", file_size};
+  const auto fields = sealed_header<session_numbers>::fields_in(std::span{bytes}.first(*filled));
+  if (!fields || fields->size > static_cast<std::uint64_t>(file_size)) {
+    return damaged;
   }
-  auto bytes = std::vector<std::byte>(parts_of(numbers).size);
-  const auto whole = read_at(file, 0, bytes);
-  if (!whole) {
-    return whole.error();
+  bytes.resize(static_cast<std::size_t>(fields->size));
+  filled = read_at(file, 0, bytes);
+  if (!filled) {
+    return filled.error();
   }
-  auto decoded = decode_head(std::span{bytes}.first(*whole));
-  if (!decoded) {
-    return decoded.error();
+  auto reading = decode_head(std::span{bytes}.first(*filled));
+  if (!reading) {
+    return damaged;
   }
-  if (decoded->text != text) {
+  if (reading->format != format) {
     return error{error_code::invalid_argument, "bytes of a session's file, which is of another format,", file_size};
   }
-  return session_reading{std::move(decoded->head), decoded->checksum, std::ssize(bytes)};
+  return std::move(*reading);
 }
 
 }  // namespace pagedkv::detail
