@@ -237,6 +237,52 @@ TEST_CASE("files that cannot be had are errors, and leave nothing behind", "[tie
   CHECK(refusal({folder.file("c")}, bytes).code == error_code::in_use);
 }
 
+TEST_CASE("files are made and changed all together, or not at all", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto paths = std::vector{folder.file("a"), folder.file("b")};
+  SECTION("where the second one is refused") {
+    std::ofstream{paths[1]} << "precious";
+    CHECK(file_tier::create(paths, bytes_for(format, 20, 2), format).error().code == error_code::invalid_argument);
+    CHECK(!std::filesystem::exists(paths[0]));
+    CHECK(file_tier::create({paths[0]}, bytes_for(format, 20), format).has_value());
+    const auto before = contents_of(paths[0]);
+    CHECK(file_tier::create(paths, bytes_for(format, 20, 2), format).error().code == error_code::invalid_argument);
+    CHECK(contents_of(paths[0]) == before);
+    CHECK(contents_of(paths[1]) == "precious");
+  }
+  SECTION("where the disk of the second one is full") {
+    CHECK(in_own_process([&] {
+      const auto next = detail::file_descriptor{::open("/dev/null", O_RDONLY)}.number();
+      const auto second = static_cast<std::uint32_t>(next + 1);
+      auto program = std::to_array<sock_filter>({BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 3),
+                                                 BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+                                                 BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, second, 0, 1),
+                                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
+                                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)});
+      using tier = basic_file_tier<thread_files>;
+      const auto is_refused = [&](std::int64_t num_places) {
+        const auto made = tier::create(paths, bytes_for(format, num_places, 2), format);
+        return made.has_error() && made.error().value == ENOSPC;
+      };
+      const auto large = tier::create({paths[1]}, bytes_for(format, 15), format).has_value();
+      const auto filter = sock_fprog{static_cast<unsigned short>(program.size()), program.data()};
+      if (!large || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+        return false;
+      }
+      // The first one is new, then it exists and would grow, then it exists and would be cut.
+      auto is_right = is_refused(20) && !std::filesystem::exists(paths[0]);
+      is_right &= tier::create({paths[0]}, bytes_for(format, 5), format).has_value();
+      const auto before = contents_of(paths[0]);
+      is_right &= is_refused(20) && contents_of(paths[0]) == before;
+      is_right &= is_refused(4) && contents_of(paths[0]) == before;
+      return is_right && std::ssize(contents_of(paths[1])) == bytes_for(format, 15);
+    }));
+  }
+}
+
 TEST_CASE("a file without the right to it is refused", "[tier]") {
   const auto folder = temporary_folder{};
   const auto format = testing::small_record_format();

@@ -46,6 +46,7 @@ class basic_file_tier {
 
   /// Makes the files, or opens those that hold records of this format already, in any order, and locks them.
   /// `bytes`: of all files together, allocated at once; larger files are cut to it. Makes as many places as fit.
+  /// A refused call leaves all files as they were.
   ///
   /// Errors: `invalid_argument` for sizes, and for a file with records of another format or with something else, which
   /// stays as it is; `in_use` for a file of another tier or process, after as long as a batch may take, since the

@@ -77,23 +77,48 @@ enum class file_contents : std::uint8_t { nothing, records, other_records, somet
 /// One file of a fixed size, locked for this process.
 class preallocated_file {
  public:
-  /// Makes the file, or opens one that was made so. A refused call leaves no new file.
-  [[nodiscard]] static result<preallocated_file> open(const std::string& path, std::int64_t bytes,
-                                                      std::span<const std::byte> header,
-                                                      std::chrono::nanoseconds patience) noexcept {
-    auto file = preallocated_file{};
-    const auto is_new = ::access(path.c_str(), F_OK) != 0;
-    auto opened = file.open_and_lock(path, patience);
-    if (opened) {
-      opened = file.prepare(bytes, header);
-      if (!opened && is_new) {
-        ::unlink(path.c_str());
-      }
+  /// Opens a file with this header, or makes one, and locks it. Changes no bytes.
+  [[nodiscard]] result<void> open(const std::string& path, std::span<const std::byte> header,
+                                  std::chrono::nanoseconds patience) noexcept {
+    const auto is_missing = ::access(path.c_str(), F_OK) != 0;
+    if (auto locked = open_and_lock(path, patience); !locked) {
+      return locked;
     }
-    if (!opened) {
-      return opened.error();
+    struct stat about {};
+    if (::fstat(descriptor(), &about) != 0) {
+      return system_error("querying a file of a tier", errno);
     }
-    return file;
+    if (!S_ISREG(about.st_mode)) {
+      return error{error_code::invalid_argument, "type of a tier's file, which is not regular", about.st_mode & S_IFMT};
+    }
+    size_before_ = about.st_size;
+    is_new_ = is_missing && size_before_ == 0;  // another process may have made it meanwhile
+    return size_before_ == 0 ? result<void>{} : check_contents(header);
+  }
+
+  /// Has so many bytes on the disk, or more, and the header.
+  [[nodiscard]] result<void> allocate(std::int64_t bytes, std::span<const std::byte> header) noexcept {
+    may_have_grown_ = true;
+    auto failed = ::fallocate(descriptor(), 0, 0, bytes) != 0 ? errno : 0;
+    if (failed == EOPNOTSUPP) {  // then a full disk shows when records are written
+      failed = ::ftruncate(descriptor(), std::max(bytes, size_before_)) != 0 ? errno : 0;
+    }
+    if (failed != 0) {
+      return system_error("allocating a file of a tier", failed);
+    }
+    return has_header_ ? result<void>{} : write_header(header);
+  }
+
+  /// Gives back what is behind so many bytes. If the system refuses, the file stays longer.
+  void cut(std::int64_t bytes) noexcept { static_cast<void>(::ftruncate(descriptor(), bytes) == 0); }
+
+  /// Removes the file if `open` has made it, or gives back what `allocate` added.
+  void undo(const std::string& path) noexcept {
+    if (is_new_) {
+      ::unlink(path.c_str());
+    } else if (may_have_grown_) {
+      cut(size_before_);
+    }
   }
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.number(); }
@@ -130,36 +155,7 @@ class preallocated_file {
     return {};
   }
 
-  [[nodiscard]] result<void> prepare(std::int64_t bytes, std::span<const std::byte> header) noexcept {
-    struct stat about {};
-    if (::fstat(descriptor(), &about) != 0) {
-      return system_error("querying a file of a tier", errno);
-    }
-    if (!S_ISREG(about.st_mode)) {
-      return error{error_code::invalid_argument, "type of a tier's file, which is not regular", about.st_mode & S_IFMT};
-    }
-    auto contents = file_contents::nothing;
-    if (about.st_size > 0) {
-      const auto found = read_contents(header);
-      if (!found) {
-        return found.error();
-      }
-      contents = *found;
-    }
-    if (contents == file_contents::something_else) {
-      return error{error_code::invalid_argument, "size of a file that holds something else than records",
-                   about.st_size};
-    }
-    if (contents == file_contents::other_records) {
-      return error{error_code::invalid_argument, "size of a file with records of another format", about.st_size};
-    }
-    if (auto allocated = allocate(bytes, about.st_size); !allocated) {
-      return allocated;
-    }
-    return contents == file_contents::nothing ? write_header(header) : result<void>{};
-  }
-
-  [[nodiscard]] result<file_contents> read_contents(std::span<const std::byte> header) const noexcept {
+  [[nodiscard]] result<void> check_contents(std::span<const std::byte> header) noexcept {
     const auto found = allocate_transfer_memory(header.size());
     if (found == nullptr) {
       return error{error_code::out_of_memory, "bytes of a file's header", static_cast<std::int64_t>(header.size())};
@@ -168,21 +164,14 @@ class preallocated_file {
     if (size < 0) {
       return system_error("reading a file of a tier", errno);
     }
-    return compare_file_headers({found.get(), static_cast<std::size_t>(size)}, header);
-  }
-
-  [[nodiscard]] result<void> allocate(std::int64_t bytes, std::int64_t size_before) noexcept {
-    auto failed = ::ftruncate(descriptor(), std::min(bytes, size_before)) != 0 ? errno : 0;
-    if (failed == 0 && ::fallocate(descriptor(), 0, 0, bytes) != 0) {
-      failed = errno;
-    }
-    if (failed == EOPNOTSUPP) {  // then a full disk shows when records are written
-      failed = ::ftruncate(descriptor(), bytes) != 0 ? errno : 0;
-    }
-    if (failed != 0) {
-      const auto undone = ::ftruncate(descriptor(), std::min(bytes, size_before));
-      static_cast<void>(undone);  // the file stays longer than it was
-      return system_error("allocating a file of a tier", failed);
+    switch (compare_file_headers({found.get(), static_cast<std::size_t>(size)}, header)) {
+      case file_contents::something_else:
+        return error{error_code::invalid_argument, "size of a file that holds something else than records",
+                     size_before_};
+      case file_contents::other_records:
+        return error{error_code::invalid_argument, "size of a file with records of another format", size_before_};
+      case file_contents::records: has_header_ = true; break;
+      case file_contents::nothing: break;
     }
     return {};
   }
@@ -196,7 +185,11 @@ class preallocated_file {
   }
 
   file_descriptor descriptor_;
+  std::int64_t size_before_ = 0;
   bool direct_ = false;
+  bool is_new_ = false;
+  bool has_header_ = false;
+  bool may_have_grown_ = false;
 };
 
 /// Records in places, in turn over files. A place begins at a multiple of `record_alignment`.
@@ -227,14 +220,8 @@ class file_set {
       return header.error();
     }
     const auto file_bytes = set.header_bytes_ + set.places_per_file_ * set.record_bytes_;
-    for (const auto& path : paths) {
-      auto file = preallocated_file::open(path, file_bytes, {header->get(), format.header_bytes()}, patience);
-      if (!file) {
-        return file.error();
-      }
-      set.files_.push_back(std::move(*file));
-    }
-    return set;
+    const auto done = set.prepare(paths, file_bytes, {header->get(), format.header_bytes()}, patience);
+    return done ? result<file_set>{std::move(set)} : done.error();
   }
 
   [[nodiscard]] std::int64_t num_places() const noexcept { return places_per_file_ * num_files(); }
@@ -250,6 +237,23 @@ class file_set {
 
  private:
   [[nodiscard]] std::int64_t num_files() const noexcept { return static_cast<std::int64_t>(files_.size()); }
+
+  /// Opens all files, then allocates all, and cuts them only when nothing can fail any more.
+  [[nodiscard]] result<void> prepare(const std::vector<std::string>& paths, std::int64_t bytes,
+                                     std::span<const std::byte> header, std::chrono::nanoseconds patience) {
+    files_.resize(paths.size());
+    auto done = result<void>{};
+    for (std::size_t i = 0; done && i < paths.size(); ++i) {
+      done = files_[i].open(paths[i], header, patience);
+    }
+    for (std::size_t i = 0; done && i < paths.size(); ++i) {
+      done = files_[i].allocate(bytes, header);
+    }
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      done ? files_[i].cut(bytes) : files_[i].undo(paths[i]);
+    }
+    return done;
+  }
 
   std::vector<preallocated_file> files_;
   std::int64_t header_bytes_ = 0;
