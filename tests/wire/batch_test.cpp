@@ -95,6 +95,7 @@ TEST_CASE("a batch is written as vLLM writes it", "[wire]") {
                                     {"block_size", 2},
                                     {"lora_id", nullptr},
                                     {"medium", "GPU"},
+                                    {"lora_name", nullptr},
                                     {"extra_keys", json::array({nullptr, nullptr})}});
   CHECK(written.at(1).at(2) ==
         json{{"type", "BlockRemoved"}, {"block_hashes", json::array({11, 13})}, {"medium", "GPU"}});

@@ -128,9 +128,8 @@ class batch_writer {
     const auto name_bytes = adapter ? max_number + adapter->name.size() : 0;
     auto* at = reserve(max_names + medium_.size() + name_bytes * (hashes_.size() + 1) +
                        max_number * (2 * hashes_.size() + tokens_.size() + 3 * keys_.size() + 8));
-    const bool is_map = encoding_ == wire_encoding::maps;
-    const auto num_more = (has_group() ? 2U : 0U) + (is_map && adapter ? 1U : 0U);
-    at = is_map ? mp_encode_map(at, 8 + num_more) : mp_encode_array(at, 9 + num_more);
+    const auto size = has_group() ? 11U : 9U;
+    at = encoding_ == wire_encoding::maps ? mp_encode_map(at, size) : mp_encode_array(at, size);
     at = name(at, "type", "BlockStored");
     at = write_hashes(field(at, "block_hashes"));
     at = field(at, "parent_block_hash");
@@ -143,11 +142,8 @@ class batch_writer {
     at = field(at, "lora_id");
     at = adapter ? write_number(at, adapter->id) : mp_encode_nil(at);
     at = text(field(at, "medium"), medium_);
-    if (adapter) {
-      at = text(field(at, "lora_name"), adapter->name);
-    } else if (!is_map) {
-      at = mp_encode_nil(at);
-    }
+    at = field(at, "lora_name");
+    at = adapter ? text(at, adapter->name) : mp_encode_nil(at);
     at = write_keys(field(at, "extra_keys"), adapter);
     if (has_group()) {
       at = write_number(field(at, "group_idx"), group_);
