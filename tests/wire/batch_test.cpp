@@ -1,3 +1,5 @@
+#include "../support/full_numbers.hpp"
+
 #include <pagedkv/router/cache_keys.hpp>
 #include <pagedkv/router/dynamo_keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
@@ -5,13 +7,17 @@
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/read_batch.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <nlohmann/json.hpp>
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -27,6 +33,12 @@ using nlohmann::json;
 std::string packed(const json& value) {
   const auto bytes = json::to_msgpack(value);
   return {bytes.begin(), bytes.end()};
+}
+
+/// From memory that ends with the message, so that AddressSanitizer sees a byte too many.
+result<wire_batch> read_copy(std::string_view bytes) {
+  const auto copy = std::vector<char>(bytes.begin(), bytes.end());
+  return read_batch({copy.data(), copy.size()});
 }
 
 json unpacked(std::string_view bytes) { return json::from_msgpack(bytes); }
@@ -320,40 +332,163 @@ TEST_CASE("a hash of bytes becomes one of 64 bits", "[wire]") {
 }
 
 TEST_CASE("what is no batch is refused", "[wire]") {
-  for (const auto& other :
-       {json(nullptr), json(7), json::array({1}), json::array({0, 5}), json::array({"now", json::array()}),
-        json::array({0, json::array({json::array({"BlockStored", 1})})}),
-        json::array(
-            {0, json::array({json::array({"BlockStored", json::array({1}), nullptr, json::array({1, 2, 3}), 2})})}),
-        json::array({0, json::array({7})})}) {
+  for (const auto& other : {json(nullptr), json(7), json::array({1}), json::array({0, 5}),
+                            json::array({"now", json::array()}), json::array({0, json::array(), "rank"})}) {
     INFO(other);
     CHECK(read_batch(packed(other)).has_error());
   }
   CHECK(read_batch("").has_error());
 }
 
-TEST_CASE("cut and flipped bytes are refused or read, and nothing beyond them is", "[wire]") {
-  const auto seed = std::random_device{}();
-  CAPTURE(seed);
-  auto random = std::mt19937{seed};
-  const auto tokens = text(16, 0);
-  for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
-    auto writer = batch_writer{encoding};
-    writer.add(stored(1, 0, true, tokens));
-    writer.add(evicted(1));
-    const auto whole = std::string{writer.finish(1)};
-    for (std::size_t size = 0; size < whole.size(); ++size) {
-      const auto cut = std::vector<char>(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
-      CHECK(read_batch({cut.data(), cut.size()}).has_error());
-    }
-    for (auto i = 0; i < 20'000; ++i) {
-      auto flipped = std::vector<char>(whole.begin(), whole.end());
-      for (auto flips = 1 + random() % 3; flips > 0; --flips) {
-        flipped[random() % flipped.size()] ^= static_cast<char>(1 << random() % 8);
+TEST_CASE("counts above what the bytes left can hold are refused", "[wire]") {
+  using namespace std::string_literals;
+  const auto head = "\x93\xcb\0\0\0\0\0\0\0\0"s;  // an array of three, and a timestamp
+  for (const auto& count : {"\xdd\xff\xff\xff\xff"s, "\xdd\x80\0\0\0"s, "\xdd\0\0\0\x02"s, "\xdc\0\x02"s, "\x92"s,
+                            "\xdf\xff\xff\xff\xff"s, "\xdf\x80\0\0\0"s, "\xdf\x7f\xff\xff\xff"s, "\x82"s,
+                            "\xdb\xff\xff\xff\xff"s, "\xc6\xff\xff\xff\xff"s, "\xc9\xff\xff\xff\xff"s}) {
+    for (const auto& before : {head, head + '\x91', head + "\x91\x92\xac"s + "BlockRemoved"}) {
+      for (const auto& behind : {""s, "\x90"s}) {
+        const auto message = before + count + behind;
+        CHECK(read_copy(message).has_error());
       }
-      static_cast<void>(read_batch({flipped.data(), flipped.size()}));
     }
   }
+}
+
+json stored_as_map(const json& hashes, const json& tokens, const json& block_size) {
+  return {{"type", "BlockStored"}, {"block_hashes", hashes},   {"parent_block_hash", nullptr},
+          {"token_ids", tokens},   {"block_size", block_size}, {"lora_id", nullptr},
+          {"medium", "GPU"},       {"lora_name", nullptr}};
+}
+
+TEST_CASE("an event that cannot be understood is left out, and those beside it stay", "[wire]") {
+  const auto pairs = json::array({json::array({1, 2}), json::array({2, 3})});
+  const auto removed = json::array({"BlockRemoved", json::array({9}), "GPU"});
+  for (const auto& odd : {
+           stored_as_map(json::array({1}), pairs, 2),  // of a draft model's pairs of tokens
+           stored_as_map(json::array({1, 2}), json::array({1, 2, 3, 4, 5, 6}),
+                         2),  // of three blocks, one of which has no hash
+           stored_as_map(json::array({1}), json::array({1, 2, 3}), 2),
+           stored_as_map(json::array({1}), json::array({1, std::int64_t{1} << 40}), 2),
+           stored_as_map(json::array({1}), json::array({1, 2}), "two"),
+           stored_as_map(7, json::array({1, 2}), 2),
+           json{{"type", "BlockMoved"}, {"block_hashes", "?"}},
+           json{{"type", 3}},
+           json{{"no", "type"}},
+           json::object(),
+           json::array({"BlockStored", 1}),
+           json::array({"BlockMoved", 1}),
+           json::array({3}),
+           json::array(),
+           json(7),
+           json("BlockStored"),
+           json(nullptr),
+       }) {
+    INFO(odd);
+    const auto batch = read_batch(packed(json::array({0.5, json::array({removed, odd, removed}), 1})));
+    REQUIRE(batch);
+    CHECK(batch->num_unknown == 1);
+    CHECK(batch->rank == 1);
+    REQUIRE(batch->events.size() == 2);
+    CHECK(batch->events.front() == batch->events.back());
+    CHECK(batch->events.front().hashes == std::vector<std::uint64_t>{9});
+  }
+}
+
+TEST_CASE("nil stands for what a worker does not say", "[wire]") {
+  auto event = stored_as_map(json::array({1}), nullptr, nullptr);
+  event["extra_keys"] = event["group_idx"] = event["block_offsets"] = nullptr;
+  const auto batch = read_batch(packed(json::array({0, json::array({event}), nullptr}))).value();
+  CHECK(batch.num_unknown == 0);
+  CHECK(batch.events == std::vector{wire_event{wire_kind::stored, {1}, std::nullopt, {}, 0, "GPU", 0}});
+}
+
+TEST_CASE("a removal that cannot be understood makes its batch one, since its blocks would stay", "[wire]") {
+  for (const auto& odd : {json::array({"BlockRemoved", 9}), json::array({"BlockRemoved", json::array({json::array()})}),
+                          json{{"type", "BlockRemoved"}, {"block_hashes", json::array({9})}, {"group_idx", "first"}},
+                          json{{"type", "AllBlocksCleared"}, {"medium", 3}}}) {
+    INFO(odd);
+    CHECK(read_batch(packed(json::array({0, json::array({odd})}))).has_error());
+  }
+}
+
+/// Batches of every form that the reader knows.
+std::vector<std::string> whole_batches() {
+  auto batches = std::vector<std::string>{};
+  const auto tokens = text(4, 60'000);
+  const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
+  for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
+    auto writer = batch_writer{encoding, "GPU", 1, [](salt) { return std::optional{wire_adapter{3, "french"}}; }};
+    auto first = stored(1, 0, true, tokens);
+    first.salt = salt{1};
+    auto second = stored(~std::uint64_t{0}, 1, false, tokens);
+    second.salt = salt{1};
+    second.keys = keys;
+    for (const auto& event : {first, second, evicted(1), reset()}) {
+      writer.add(event);
+    }
+    batches.emplace_back(writer.finish(1));
+  }
+  const auto digest = json::binary(std::vector<std::uint8_t>(32, 0xab));
+  auto offloaded = stored_as_map(json::array({digest}), json::array(), 0);
+  offloaded["extra_keys"] = json::array({json::array({"image", json::array({1, digest}), 2.5, true})});
+  batches.push_back(
+      packed(json::array({0.5, json::array({offloaded, json{{"type", "New"}, {"of", offloaded}}}), nullptr})));
+  return batches;
+}
+
+/// Changes bits, whole bytes, and runs of bytes, of which heads of MessagePack with large counts are some.
+void mutate(std::vector<char>& bytes, const std::vector<std::string>& others, std::mt19937& random) {
+  static constexpr char heads[] =
+      "\xdd\xff\xff\xff\xff\xdf\x80\0\0\0\xdc\xff\xff\xde\0\x40\xdb\xff\xff\xff\xff\xc6\xff\xc1\xc9\xc0";
+  const auto place = [&](std::size_t size) { return static_cast<std::ptrdiff_t>(random() % (size + 1)); };
+  const auto at = place(bytes.size() - 1);
+  switch (random() % 6) {
+    case 0: bytes[static_cast<std::size_t>(at)] ^= static_cast<char>(1 << random() % 8); break;
+    case 1: bytes[static_cast<std::size_t>(at)] = static_cast<char>(random()); break;
+    case 2: bytes.resize(static_cast<std::size_t>(at) + 1); break;
+    case 3: {
+      const auto begin = place(sizeof heads - 6);
+      bytes.insert(bytes.begin() + at, heads + begin, heads + begin + 5);
+      break;
+    }
+    case 4: {
+      const auto& other = others[random() % others.size()];
+      const auto begin = place(other.size() - 1);
+      const auto size = std::min<std::ptrdiff_t>(place(16), static_cast<std::ptrdiff_t>(other.size()) - begin);
+      bytes.insert(bytes.begin() + at, other.begin() + begin, other.begin() + begin + size);
+      break;
+    }
+    default: bytes.erase(bytes.begin() + at, bytes.begin() + std::min(at + place(8), std::ssize(bytes) - 1));
+  }
+}
+
+/// AddressSanitizer sees what is read past the end of a message. PAGEDKV_TEST_FULL=1 runs 100 times as many.
+TEST_CASE("a million mutated batches are refused or read, and nothing beyond them is", "[wire]") {
+  auto random = std::mt19937{Catch::getSeed()};
+  const auto whole = whole_batches();
+  for (const auto& batch : whole) {
+    REQUIRE(read_batch(batch));
+    for (std::size_t size = 0; size < batch.size(); ++size) {
+      CHECK(read_copy(batch.substr(0, size)).has_error());
+    }
+  }
+  const auto num_runs = testing::scaled(1'000'000, 100'000'000);
+  auto num_read = 0;
+  auto index = worker_index{{.num_blocks = 64}};
+  for (auto i = 0; i < num_runs; ++i) {
+    const auto& origin = whole[random() % whole.size()];
+    auto bytes = std::vector<char>(origin.begin(), origin.end());
+    for (auto mutations = 1 + random() % 3; mutations > 0; --mutations) {
+      mutate(bytes, whole, random);
+    }
+    if (const auto batch = read_copy({bytes.data(), bytes.size()})) {
+      auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+      apply(*batch, feed);
+      ++num_read;
+    }
+  }
+  CHECK(num_read > num_runs / 20);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct wire_batch {
   double timestamp = 0;  // seconds since 1970
   std::vector<wire_event> events;
   std::optional<std::int64_t> rank;  // data-parallel
-  std::int64_t num_unknown = 0;      // events of kinds that this library does not know
+  std::int64_t num_unknown = 0;      // events left out: of other kinds, or with other values than vLLM writes
 
   friend bool operator==(const wire_batch&, const wire_batch&) = default;
 };

@@ -15,12 +15,36 @@ namespace pagedkv {
 
 namespace detail {
 
+/// Whether these bytes are one value of MessagePack and nothing else. `mp_check` counts what is left of arrays and maps in
+/// an `int`, which wraps. So it checks other values only, and counts above the number of bytes left are refused here.
+[[nodiscard]] inline bool is_one_value(std::string_view bytes) noexcept {
+  const auto* at = bytes.data();
+  const auto* const end = at + bytes.size();
+  auto num_bytes = bytes.size();
+  for (auto num_values = std::uint64_t{1}; num_values > 0; --num_values) {
+    if (num_values > num_bytes) {
+      return false;
+    }
+    const auto type = mp_typeof(*at);
+    if (type == MP_ARRAY && mp_check_array(at, end) <= 0) {
+      num_values += mp_decode_array(&at);
+    } else if (type == MP_MAP && mp_check_map(at, end) <= 0) {
+      num_values += std::uint64_t{2} * mp_decode_map(&at);
+    } else if (type == MP_ARRAY || type == MP_MAP || mp_check(&at, end) != 0) {
+      return false;
+    }
+    num_bytes = static_cast<std::size_t>(end - at);
+  }
+  return num_bytes == 0;
+}
+
 /// Reads MessagePack whose structure was checked. A value of another type than asked for is skipped and noted.
 class wire_reader {
  public:
   explicit wire_reader(std::string_view payload) noexcept : at_(payload.data()) {}
 
-  [[nodiscard]] bool failed() const noexcept { return failed_; }
+  /// Whether a value was of another type since the last call.
+  [[nodiscard]] bool take_failure() noexcept { return std::exchange(failed_, false); }
   [[nodiscard]] mp_type type() const noexcept { return mp_typeof(*at_); }
   void skip() noexcept { mp_next(&at_); }
   void fail() noexcept {
@@ -51,6 +75,12 @@ class wire_reader {
       case MP_INT: return mp_decode_int(&at_);
       default: fail(); return 0;
     }
+  }
+
+  [[nodiscard]] token one_token() noexcept {
+    const auto value = number();
+    failed_ = failed_ || !std::in_range<token>(value);
+    return static_cast<token>(value);
   }
 
   [[nodiscard]] double real() noexcept {
@@ -85,7 +115,7 @@ class wire_reader {
   [[nodiscard]] std::uint64_t hash_of_parts(std::string_view but) noexcept {
     auto hash = std::uint64_t{0};
     auto left = take_nil() ? std::uint64_t{0} : std::uint64_t{array()};
-    for (; left > 0 && !failed_; --left) {
+    for (; left > 0; --left) {
       if (type() == MP_ARRAY) {
         left += array();
         continue;
@@ -109,16 +139,17 @@ class wire_reader {
 };
 
 inline void read_field(wire_reader& reader, std::string_view name, wire_event& event) {
+  if (reader.take_nil()) {
+    return;
+  }
   if (name == "block_hashes") {
     for (auto left = reader.array(); left > 0; --left) {
       event.hashes.push_back(reader.hash());
     }
   } else if (name == "token_ids") {
     for (auto left = reader.array(); left > 0; --left) {
-      event.tokens.push_back(static_cast<token>(reader.number()));
+      event.tokens.push_back(reader.one_token());
     }
-  } else if (reader.take_nil()) {
-    return;
   } else if (name == "parent_block_hash") {
     event.parent = reader.hash();
   } else if (name == "block_size") {
@@ -208,14 +239,14 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
 
 }  // namespace detail
 
-/// Reads a batch of vLLM's KV events in either encoding. Fields and kinds that it does not know are skipped. Errors:
-/// `invalid_argument` for bytes that are not such a batch. May throw `std::bad_alloc`.
+/// Reads a batch of vLLM's KV events in either encoding. Fields that it does not know are skipped. An event of another
+/// kind, or with other values than vLLM writes, is left out and counted; but not a removal, because its blocks would stay
+/// where they are removed from. Errors: `invalid_argument` for bytes that are not such a batch. May throw
+/// `std::bad_alloc`.
 [[nodiscard]] inline result<wire_batch> read_batch(std::string_view payload) {
   const auto broken =
       error{error_code::invalid_argument, "batch of KV events", static_cast<std::int64_t>(payload.size())};
-  const auto* end = payload.data();
-  if (payload.empty() || mp_check(&end, payload.data() + payload.size()) != 0 ||
-      end != payload.data() + payload.size()) {
+  if (!std::in_range<int>(payload.size()) || !detail::is_one_value(payload)) {
     return broken;
   }
   auto reader = detail::wire_reader{payload};
@@ -225,20 +256,24 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
   }
   auto batch = wire_batch{};
   batch.timestamp = reader.real();
-  for (auto left = reader.array(); left > 0; --left) {
+  auto left = reader.array();
+  if (reader.take_failure()) {
+    return broken;
+  }
+  for (; left > 0; --left) {
     auto event = reader.type() == MP_MAP ? detail::read_map(reader) : detail::read_array(reader);
-    if (!event) {
-      ++batch.num_unknown;
-    } else if (!detail::is_whole(*event)) {
-      return broken;
-    } else {
+    if (const bool is_odd = reader.take_failure(); event && !is_odd && detail::is_whole(*event)) {
       batch.events.push_back(std::move(*event));
+    } else if (!event || event->kind == wire_kind::stored) {
+      ++batch.num_unknown;
+    } else {
+      return broken;
     }
   }
   if (size > 2 && !reader.take_nil()) {
     batch.rank = reader.number();
   }
-  return reader.failed() ? result<wire_batch>{broken} : result<wire_batch>{std::move(batch)};
+  return reader.take_failure() ? result<wire_batch>{broken} : result<wire_batch>{std::move(batch)};
 }
 
 }  // namespace pagedkv
