@@ -167,6 +167,42 @@ TEST_CASE("a subscriber that comes late gets all kept batches", "[wire]") {
   CHECK(subscriber.num_losses() == 0);
 }
 
+TEST_CASE("replies of a replay have the parts of published messages, behind an empty one", "[wire]") {
+  auto publishing = on_loopback();
+  publishing.first_number = 7;
+  auto queues = event_queues{4};
+  queues.emit({.kind = event_kind::evicted, .hash = 1});
+  const auto publisher = event_publisher{queues, publishing};
+  while (publisher.num_batches() == 0) {
+    std::this_thread::yield();
+  }
+  auto context = zmq::context_t{};
+  auto socket = zmq::socket_t{context, zmq::socket_type::dealer};
+  socket.set(zmq::sockopt::linger, 0);
+  socket.connect(publisher.replay_endpoint());
+  socket.send(zmq::message_t{}, zmq::send_flags::sndmore);
+  socket.send(zmq::buffer(detail::big_endian(7)), zmq::send_flags::none);
+  const auto next_reply = [&] {
+    REQUIRE(detail::has_message(socket, no_hang));
+    auto reply = std::vector<std::string>{};
+    for (const auto& part : detail::receive(socket)) {
+      reply.push_back(part.to_string());
+    }
+    REQUIRE(reply.size() == 4);
+    return reply;
+  };
+  const auto first = next_reply();
+  CHECK(first[0].empty());
+  CHECK(first[1] == publishing.topic);
+  CHECK(detail::from_big_endian(first[2]) == 7);
+  CHECK(read_batch(first[3]).value().events.at(0).hashes == std::vector<std::uint64_t>{1});
+  auto last = next_reply();
+  while (last[1] == publishing.topic) {
+    last = next_reply();  // of a heartbeat
+  }
+  CHECK(last == std::vector<std::string>{"", "", std::string(8, '\xff'), ""});
+}
+
 /// A worker whose every message the test decides.
 class scripted_worker {
  public:
@@ -194,6 +230,9 @@ class scripted_worker {
     stream_.send(zmq::buffer(payload), zmq::send_flags::none);
   }
 
+  /// vLLM begins replies with the topic since 0.26. Older ones, and SGLang, leave it out.
+  bool replies_with_topic = true;
+
   /// Answers one request with these batches, from a thread of its own.
   [[nodiscard]] std::jthread replay_once(std::map<std::uint64_t, std::string> batches, std::uint64_t& asked_from) {
     return std::jthread{[this, batches = std::move(batches), &asked_from] {
@@ -213,6 +252,9 @@ class scripted_worker {
   void reply(const zmq::message_t& subscriber, std::uint64_t number, const std::string& payload) {
     replayer_.send(zmq::buffer(subscriber.data(), subscriber.size()), zmq::send_flags::sndmore);
     replayer_.send(zmq::message_t{}, zmq::send_flags::sndmore);
+    if (replies_with_topic) {
+      replayer_.send(zmq::buffer(std::string{payload.empty() ? "" : "kv-events"}), zmq::send_flags::sndmore);
+    }
     replayer_.send(zmq::buffer(detail::big_endian(number)), zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(payload), zmq::send_flags::none);
   }
@@ -287,10 +329,12 @@ TEST_CASE("signals end neither a publisher nor a poll", "[wire]") {
 
 TEST_CASE("missing batches come by replay, in order and once", "[wire]") {
   auto talk = conversation{};
+  talk.worker.replies_with_topic = GENERATE(true, false);
   CHECK(talk.asked_from == 0);
   {
     const auto replay = talk.worker.replay_once(
-        {{9, batch_of(9)}, {11, batch_of(11)}, {12, batch_of(12)}, {13, batch_of(13)}, {14, batch_of(14)}}, talk.asked_from);
+        {{9, batch_of(9)}, {11, batch_of(11)}, {12, batch_of(12)}, {13, batch_of(13)}, {14, batch_of(14)}},
+        talk.asked_from);
     talk.worker.publish(13, batch_of(13));
     talk.worker.publish(14, batch_of(14));
     talk.receive(5);

@@ -162,16 +162,18 @@ class event_publisher {
     }
     for (const auto& [number, payload] : kept_) {
       if (number >= *first) {
-        reply(subscriber, number, payload);
+        reply(subscriber, config_.topic, number, payload);
       }
     }
-    reply(subscriber, detail::end_of_replay, {});
+    reply(subscriber, {}, detail::end_of_replay, {});
   }
 
-  void reply(const zmq::message_t& subscriber, std::uint64_t number, std::string_view payload) {
+  /// The parts of a published message, behind the subscriber and an empty part.
+  void reply(const zmq::message_t& subscriber, std::string_view topic, std::uint64_t number, std::string_view payload) {
     const auto bytes = detail::big_endian(number);
     replayer_.send(zmq::buffer(subscriber.data(), subscriber.size()), zmq::send_flags::sndmore);
     replayer_.send(zmq::message_t{}, zmq::send_flags::sndmore);
+    replayer_.send(zmq::buffer(topic), zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(payload), zmq::send_flags::none);
   }

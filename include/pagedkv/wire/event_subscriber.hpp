@@ -44,9 +44,8 @@ class event_subscriber {
     auto count = std::size_t{0};
     while (detail::has_message(subscriber_, timeout)) {
       const auto parts = detail::receive(subscriber_);
-      const auto number = parts.size() == 3 ? detail::from_big_endian(parts[1].to_string_view()) : std::nullopt;
-      if (number) {
-        count += take(*number, parts[2].to_string_view(), visitor);
+      if (const auto number = parts.size() == 3 ? detail::number_in(parts) : std::nullopt) {
+        count += take(*number, parts.back().to_string_view(), visitor);
       } else {
         ++num_malformed_;
       }
@@ -94,7 +93,8 @@ class event_subscriber {
     auto count = std::size_t{0};
     while (detail::has_message(socket, config_.replay_timeout)) {
       const auto parts = detail::receive(socket);
-      const auto number = parts.size() == 3 ? detail::from_big_endian(parts[1].to_string_view()) : std::nullopt;
+      const bool is_reply = parts.size() == 4 || parts.size() == 3;  // vLLM leaves the topic out before 0.26
+      const auto number = is_reply ? detail::number_in(parts) : std::nullopt;
       if (!number || *number >= end) {
         break;  // those behind come, or came, by the stream; the mark of the end is the highest number
       }
@@ -104,7 +104,7 @@ class event_subscriber {
       if (next_ && *number > *next_) {
         lose(visitor);
       }
-      count += pass_on(*number, parts[2].to_string_view(), visitor);
+      count += pass_on(*number, parts.back().to_string_view(), visitor);
       ++num_replayed_;
     }
     return count;

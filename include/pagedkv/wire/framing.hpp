@@ -37,6 +37,11 @@ inline constexpr auto end_of_replay = ~std::uint64_t{0};
   return number;
 }
 
+/// The number of a batch: the last part but one, ahead of the payload.
+[[nodiscard]] inline std::optional<std::uint64_t> number_in(const std::vector<zmq::message_t>& parts) {
+  return from_big_endian(parts[parts.size() - 2].to_string_view());
+}
+
 /// Waits until a message has arrived; false when none has in time. Signals do not end the wait.
 [[nodiscard]] inline bool has_message(zmq::socket_t& socket, std::chrono::milliseconds timeout) {
   const auto begin = std::chrono::steady_clock::now();
