@@ -36,7 +36,7 @@ class batch_writer {
     switch (event.kind) {
       case event_kind::stored: add_stored(event); break;
       case event_kind::evicted:
-        if (pending_ != wire_kind::removed) {
+        if (pending_ != wire_kind::removed || group_ != event.group) {
           finish_event();
           pending_ = wire_kind::removed;
           group_ = event.group;
