@@ -187,6 +187,17 @@ struct no_single_order {
   };
 };
 
+/// An addition releases nothing.
+template <class T>
+class unreleased_addition : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  T fetch_add(T value, std::memory_order) noexcept { return base::fetch_add(value, std::memory_order_acquire); }
+};
+
 /// An exchange releases nothing.
 template <class T>
 class unreleased_exchange : public scheduled<T> {

@@ -27,6 +27,7 @@ struct event_queue_sizes {
 namespace detail {
 
 /// A bounded queue of events with their tokens and keys, for one thread that pushes and one that pops. Wait-free.
+template <template <class> class Atomic>
 class event_ring {
  public:
   event_ring(std::size_t capacity, std::size_t max_tokens, std::size_t max_keys)
@@ -55,11 +56,15 @@ class event_ring {
     return true;
   }
 
-  /// Events that are pushed later wait for the next call.
-  void fix_end() noexcept { end_ = num_pushed_.load(std::memory_order_acquire); }
+  /// Events that are pushed later, and those of higher numbers, wait for the next call.
+  void fix_end(std::uint64_t last_number) noexcept {
+    end_ = num_pushed_.load(std::memory_order_acquire);
+    last_number_ = last_number;
+  }
   [[nodiscard]] const cache_event* front() const noexcept {
     const auto at = num_popped_.load(std::memory_order_relaxed);
-    return at != end_ ? &events_[static_cast<std::size_t>(at % capacity_)] : nullptr;
+    const auto* const event = at != end_ ? &events_[static_cast<std::size_t>(at % capacity_)] : nullptr;
+    return event != nullptr && event->number <= last_number_ ? event : nullptr;
   }
   void pop() noexcept { num_popped_.fetch_add(1, std::memory_order_release); }
 
@@ -77,8 +82,9 @@ class event_ring {
   std::vector<token> tokens_;
   std::vector<prefix_key> keys_;
   std::uint64_t end_ = 0;  // of the consumer
-  alignas(64) std::atomic<std::uint64_t> num_pushed_{0};
-  alignas(64) std::atomic<std::uint64_t> num_popped_{0};
+  std::uint64_t last_number_ = 0;
+  alignas(64) Atomic<std::uint64_t> num_pushed_{0};
+  alignas(64) Atomic<std::uint64_t> num_popped_{0};
 };
 
 }  // namespace detail
@@ -87,12 +93,14 @@ class event_ring {
 /// entry has room for the tokens and keys of one block. An event that finds its thread's queue full, or its thread
 /// without a queue, is dropped and counted; its number is then missing from the stream.
 ///
-/// Numbers tell the order: of two events of one block, the one that happened first has the lower number.
+/// Numbers tell the order: of two events, one of which happened before the other, that one has the lower number, and
+/// comes first. Events of one block are such.
 ///
 /// A handle: copies share the queues, which live as long as the last of them. Give one to the cache, keep another to
 /// drain. Memory, taken at construction: for each of `capacity * num_producers` entries an event, `block_size`
 /// tokens and `max_keys` keys.
-template <event_kinds Kinds = prefix_event_kinds>
+template <event_kinds Kinds = prefix_event_kinds, template <class> class Atomic = std::atomic,
+          class Threads = this_thread_index>
 class basic_event_queues {
  public:
   static constexpr auto kinds = Kinds;
@@ -102,59 +110,67 @@ class basic_event_queues {
       : shared_(std::make_shared<queues>(block_size, sizes)) {}
 
   void emit(const cache_event& event) noexcept {
-    const auto number = shared_->last_number.fetch_add(1, std::memory_order_relaxed) + 1;
+    // Releases the events that happened before this one to the consumer that sees its number.
+    const auto number = shared_->last_number.fetch_add(1, std::memory_order_release) + 1;
     const auto thread = shared_->threads.current();
     if (thread >= shared_->rings.size() || !shared_->rings[thread]->push(event, number)) {
-      shared_->num_dropped.fetch_add(1, std::memory_order_relaxed);
+      shared_->num_dropped.fetch_add(1, std::memory_order_release);
     }
   }
 
   /// Calls `visit(event)` on every event in the queues, in the order of their numbers; returns how many. The tokens and
   /// keys of an event are valid during its visit. An event may follow in a later call than one of a higher number, if
-  /// another thread was just emitting it. One thread at a time. An event whose visit throws stays in its queue.
+  /// another thread was just emitting it; but no event follows one that it happened before. One thread at a time. An
+  /// event whose visit throws stays in its queue.
   template <class Visit>
   std::size_t drain(Visit&& visit) {
-    for (const auto& ring : shared_->rings) {
-      ring->fix_end();
+    // Read before the ends of the queues: all that happened before an event with such a number is then in the queues.
+    const auto last_number = shared_->last_number.load(std::memory_order_acquire);
+    for (const auto& each : shared_->rings) {
+      each->fix_end(last_number);
     }
     auto count = std::size_t{0};
-    for (auto* ring = oldest(); ring != nullptr; ring = oldest()) {
-      visit(*ring->front());
-      ring->pop();
+    for (auto* next = oldest(); next != nullptr; next = oldest()) {
+      visit(*next->front());
+      next->pop();
       ++count;
     }
     return count;
   }
 
+  /// Events that found no room. Read it ahead of `drain`; if it has grown, forget behind that call all that events told:
+  /// no later call brings one that happened before one of these.
   [[nodiscard]] std::int64_t num_dropped() const noexcept {
-    return shared_->num_dropped.load(std::memory_order_relaxed);
+    return shared_->num_dropped.load(std::memory_order_acquire);
   }
 
  private:
+  using ring = detail::event_ring<Atomic>;
+
   struct queues {
     queues(std::int32_t block_size, const event_queue_sizes& sizes) {
       if (const auto least = std::min({block_size, sizes.capacity, sizes.num_producers, sizes.max_keys}); least <= 0) {
         detail::fail({error_code::invalid_argument, "block size or sizes of event queues", least, 1});
       }
       for (auto i = 0; i < sizes.num_producers; ++i) {
-        rings.push_back(std::make_unique<detail::event_ring>(static_cast<std::size_t>(sizes.capacity),
-                                                             static_cast<std::size_t>(block_size),
-                                                             static_cast<std::size_t>(sizes.max_keys)));
+        rings.push_back(std::make_unique<ring>(static_cast<std::size_t>(sizes.capacity),
+                                               static_cast<std::size_t>(block_size),
+                                               static_cast<std::size_t>(sizes.max_keys)));
       }
     }
 
-    this_thread_index threads;
-    std::vector<std::unique_ptr<detail::event_ring>> rings;
-    alignas(64) std::atomic<std::uint64_t> last_number{0};
-    std::atomic<std::int64_t> num_dropped{0};
+    Threads threads;
+    std::vector<std::unique_ptr<ring>> rings;
+    alignas(64) Atomic<std::uint64_t> last_number{0};
+    Atomic<std::int64_t> num_dropped{0};
   };
 
   /// The queue whose first event has the lowest number.
-  [[nodiscard]] detail::event_ring* oldest() const noexcept {
-    detail::event_ring* found = nullptr;
-    for (const auto& ring : shared_->rings) {
-      if (ring->front() != nullptr && (found == nullptr || ring->front()->number < found->front()->number)) {
-        found = ring.get();
+  [[nodiscard]] ring* oldest() const noexcept {
+    ring* found = nullptr;
+    for (const auto& each : shared_->rings) {
+      if (each->front() != nullptr && (found == nullptr || each->front()->number < found->front()->number)) {
+        found = each.get();
       }
     }
     return found;

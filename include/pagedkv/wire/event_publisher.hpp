@@ -109,6 +109,7 @@ class event_publisher {
 
   /// Publishes full batches; whether one is begun.
   bool publish_queued() {
+    const auto dropped = queues_.num_dropped();
     const auto visit = [&](const cache_event& event) {
       writer_.add(event);
       if (writer_.num_events() >= config_.max_events) {
@@ -116,7 +117,7 @@ class event_publisher {
       }
     };
     num_events_.fetch_add(queues_.drain(visit), std::memory_order_relaxed);
-    if (const auto dropped = queues_.num_dropped(); dropped != num_dropped_) {
+    if (dropped != num_dropped_) {
       num_dropped_ = dropped;
       if (!writer_.empty()) {
         publish();
