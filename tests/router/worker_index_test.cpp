@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -178,7 +179,8 @@ void run_to_the_end(execution& e) {
   auto scene = entries_change_keys<Second>{e};
   for (std::size_t i = 0; i < 2; ++i) {
     const auto worker = scene.workers[i];
-    e.expect(scene.index.holds(worker, scene.shared) && scene.index.holds(worker, scene.own[i]), "an added block is lost");
+    e.expect(scene.index.holds(worker, scene.shared) && scene.index.holds(worker, scene.own[i]),
+             "an added block is lost");
     e.expect(!scene.index.holds(worker, scene.own[1 - i]), "a block is found at a worker that never held it");
   }
 }
@@ -205,6 +207,91 @@ TEST_CASE("a thread stopped anywhere in the index stops no other", "[router]") {
       CHECK(found.complete);
     }
   }
+}
+
+constexpr auto former_key = std::uint64_t{1};
+constexpr auto new_key = std::uint64_t{3};  // which finds the same entry free first
+
+/// An entry gets another key and another worker while a thread asks once who holds a block: a worker that holds the new
+/// one never held the former one, nor the other way around.
+template <template <class> class Atomic, std::int32_t New, bool AsksForFormer>
+void query_while_an_entry_changes(execution& e) {
+  auto index = basic_worker_index<Atomic>{{.num_blocks = 1, .num_workers = 65}};
+  static_cast<void>(index.add(worker_id{0}, former_key));
+  e.spawn([&] {
+    index.remove(worker_id{0}, former_key);
+    e.expect(index.add(worker_id{New}, new_key), "no room");
+  });
+  e.spawn([&] {
+    const bool holds = AsksForFormer ? index.holds(worker_id{New}, former_key) : index.holds(worker_id{0}, new_key);
+    e.expect(!holds, "a worker is named that never held the block");
+  });
+  e.run();
+}
+
+template <template <class> class Atomic>
+std::vector<scenario> queries() {
+  return {query_while_an_entry_changes<Atomic, 1, true>, query_while_an_entry_changes<Atomic, 1, false>,
+          query_while_an_entry_changes<Atomic, 64, true>, query_while_an_entry_changes<Atomic, 64, false>};
+}
+
+constexpr auto with_stale_loads = bounds{.preemptions = 2, .surprises = 1};
+
+TEST_CASE("a query names no worker of an entry's other key under every schedule", "[router]") {
+  for (const auto& body : queries<scheduled>()) {
+    const auto found = explorer{with_stale_loads}.exhaustive(body);
+    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+}
+
+/// A claim stores its key, or else its worker, without releasing.
+template <class T, bool IsKey>
+class unreleased_claim : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  void store(T value, std::memory_order order) noexcept {
+    base::store(value, (value == new_key) == IsKey ? std::memory_order_relaxed : order);
+  }
+};
+template <class T>
+class unreleased_key : public unreleased_claim<T, true> {};
+template <class T>
+class unreleased_worker : public unreleased_claim<T, false> {};
+
+/// A query sees each word once: it has no second look at the key.
+template <class T>
+class without_second_look : public scheduled<T> {
+  using base = scheduled<T>;
+
+ public:
+  using base::base;
+
+  T load(std::memory_order order = std::memory_order_seq_cst) const noexcept {
+    auto& first = seen_[execution::active()->current()];
+    if (order != std::memory_order_acquire) {
+      return base::load(order);
+    }
+    first = first ? first : base::load(order);
+    return *first;
+  }
+
+ private:
+  mutable std::array<std::optional<T>, max_threads> seen_;
+};
+
+TEST_CASE("bugs planted in claims and queries of an index are caught", "[router]") {
+  const auto caught = [](const std::vector<scenario>& all) {
+    return std::ranges::any_of(
+        all, [](const auto& body) { return !explorer{with_stale_loads}.exhaustive(body).failure.empty(); });
+  };
+  CHECK(caught(queries<unreleased_key>()));
+  CHECK(caught(queries<unreleased_worker>()));
+  CHECK(caught(queries<without_second_look>()));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ enum class worker_id : std::int32_t {};
 enum class index_addition : std::uint8_t {
   added,
   held,     // nothing: the worker holds the block already
-  refused,  // nothing: both buckets are full, and the block is not found later
+  refused,  // nothing: both buckets are full, or other threads try their free entries; the block is not found later
 };
 
 /// How much a `worker_index` holds.
