@@ -6,6 +6,7 @@
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/tier/hand_over.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 
@@ -24,6 +25,9 @@ using namespace pagedkv::testing;
 namespace {
 
 using plain = kv_cache<>;
+struct tiered : tiered_cache<> {
+  explicit tiered(const cache_config& config) : tiered_cache<>{config, {}, {16}} {}
+};
 using scaled = kv_cache<int8, lock_free, clock_sweep>;
 using by_block = kv_cache<hnd_block_major, rw_lock>;
 
@@ -44,7 +48,7 @@ using counted = kv_cache<counting_backend>;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", plain, scaled, by_block) {
+TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", plain, scaled, by_block, tiered) {
   for (const auto size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{11}, std::size_t{80}}) {
     CAPTURE(size);
     auto first = TestType{small_config()};

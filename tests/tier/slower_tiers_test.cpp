@@ -1,5 +1,8 @@
 #include "fake_tiers.hpp"
+#include "temporary_folder.hpp"
 #include "tiered_driver.hpp"
+
+#include <pagedkv/tier/session_file.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -114,6 +117,49 @@ TEST_CASE("a prompt that host memory has evicted comes back from a slower tier",
   driver.check_invariants();
   driver.release(made->id);
   CHECK(cache.find_prefix(numbered(13), salt{1}) == 12);
+}
+
+TEST_CASE("a restored session shares what host memory has, and its file brings the rest", "[tier][slower_tiers]") {
+  const auto folder = testing::temporary_folder{};
+  auto from = kv_cache<float32>{small_device(8)};
+  const auto save = [&](token first) {
+    auto saver = tiered_driver{from};
+    const auto id = saver.create(numbered(15, first), salt{1})->id;
+    saver.compute(id, 14);
+    REQUIRE(save_sequence(from, id, folder.file("session")));
+    saver.release(id);
+  };
+  auto [store, cache, driver] = filled_places();
+  const auto restore = [&](token first) {
+    const auto made = restore_sequence(cache, folder.file("session"));
+    REQUIRE(made);
+    CHECK(made->num_loading_tokens == 0);
+    CHECK(cache.poll(made->id).num_loading_tokens == 0);
+    CHECK(cache.describe(made->id)->num_computed_tokens == 14);
+    driver.live[made->id] = {numbered(15, first), salt{1}, 14};
+    driver.check_contents(made->id);
+    driver.check_invariants();
+    return *made;
+  };
+  save(0);  // which the slower tier has, and needs a transfer for
+  const auto loaded = restore(0);
+  CHECK(loaded.num_cached_tokens == 0);
+  driver.release(loaded.id);
+  cache.wait_idle();
+  save(400);
+  const auto shared = restore(400);
+  CHECK(shared.num_cached_tokens == 12);
+  CHECK(cache.tier(0).hit_blocks == 3);
+
+  // It is saved in its turn, for a cache without tiers.
+  REQUIRE(save_sequence(cache, shared.id, folder.file("session")));
+  driver.release(shared.id);
+  driver.check_invariants();
+  const auto back = restore_sequence(from, folder.file("session"));
+  REQUIRE(back);
+  auto reader = tiered_driver{from};
+  reader.live[back->id] = {numbered(15, 400), salt{1}, 14};
+  reader.check_contents(back->id);
 }
 
 TEST_CASE("tenants do not share in slower tiers", "[tier][slower_tiers]") {

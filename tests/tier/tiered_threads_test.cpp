@@ -8,10 +8,12 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <random>
+#include <span>
 #include <thread>
 
 using namespace pagedkv;
@@ -47,7 +49,9 @@ class requests_of_thread {
     const auto tag = salt{random_() % 2};
     auto options = sequence_options{};
     options.salt = tag;
-    const auto made = cache_.create_sequence(tokens, options);
+    const auto image = std::array{prefix_key{0, {2, 3}}};
+    const auto keys = std::span<const prefix_key>{image}.first(random_() % 2);
+    const auto made = cache_.create_sequence({tokens, keys}, options);
     if (!made) {
       num_errors += made.error().code != error_code::capacity_exhausted;
       return;
@@ -137,6 +141,7 @@ TEMPLATE_TEST_CASE("threads share a cache with tiers, and each reads its own K/V
         static_cast<void>(cache.find_prefix(numbered(8)));
         static_cast<void>(cache.tier(1));
         static_cast<void>(cache.statistics());
+        static_cast<void>(cache.memory());
       }
     }};
     {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <pagedkv/core/error.hpp>
+
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <type_traits>
 
 namespace pagedkv::detail {
@@ -21,6 +24,25 @@ template <class Body, class Refusal>
   static_cast<void>(refusal);
   return body();
 #endif
+}
+
+/// The same for a body that constructs what throws `exception` or, when a thread cannot start, `std::system_error`.
+template <class Body>
+[[nodiscard]] std::invoke_result_t<Body&> with_errors(Body body, const error& exhausted) noexcept {
+  const auto guarded = [&]() -> std::invoke_result_t<Body&> {
+#if defined(__cpp_exceptions)
+    try {
+      return body();
+    } catch (const exception& refused) {
+      return refused.reason();
+    } catch (const std::system_error& refused) {
+      return error{error_code::backend_failure, "start of a thread", refused.code().value()};
+    }
+#else
+    return body();
+#endif
+  };
+  return with_memory(guarded, exhausted);
 }
 
 }  // namespace pagedkv::detail

@@ -116,7 +116,7 @@ template <class Cache>
                              result<sequence_offer>{error{error_code::out_of_memory, "memory to decode an offer"}});
 }
 
-/// Describes a sequence of a `kv_cache` or a `group_cache` for another cache, of this process or of another one. Its
+/// Describes a sequence of any cache for another one, of this process or of another one. Its
 /// blocks must stay as they are until the other cache has copied them: keep the sequence. Errors: those of
 /// `save_sequence`.
 template <class Cache>

@@ -123,7 +123,7 @@ class record_catalog {
     tidy(node);
   }
   void forget_all() noexcept {
-    for_each_alive([&](node_id node) { withdraw(node); });
+    for_each_alive([&](node_id node) { forget(node); });
     end_invalidation();
   }
   /// Forgets all that continues the nodes withdrawn since the last call, and erases records that places still hold

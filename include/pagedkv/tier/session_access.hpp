@@ -24,6 +24,10 @@ namespace pagedkv::detail {
 template <class Cache>
 inline constexpr bool has_groups = requires(const Cache& cache) { cache.plan(); };
 
+/// Whether creation may begin loads.
+template <class Cache>
+inline constexpr bool has_tiers = requires(Cache& cache, sequence_id id) { cache.settle(id); };
+
 /// A sequence's tables, and the ids in them, table after table.
 struct held_blocks {
   session_tables tables;
@@ -175,7 +179,8 @@ template <class Cache>
   return copied ? result<session_head>{std::move(head)} : copied.error();
 }
 
-/// A sequence with blocks for all of a session's tokens.
+/// A sequence with blocks for all of a session's tokens. Nothing is loading for it: what no tier has at hand is in the
+/// session.
 template <class Cache>
 [[nodiscard]] result<admission> create_from(Cache& cache, const session_head& head, typename Cache::stream on) {
   const auto run = token_run{head.tokens, head.keys};
@@ -184,7 +189,16 @@ template <class Cache>
   } else {
     auto options = head.options;
     options.publish = options.publish && head.tables[0].first_place == 0;  // no blocks without K/V
-    return cache.create_sequence(run, options);
+    if constexpr (!has_tiers<Cache>) {
+      return cache.create_sequence(run, options);
+    } else {
+      auto made = cache.create_sequence(run, options, on);
+      if (const auto settled = made ? cache.settle(made->id, on) : result<std::int64_t>{made.error()}; settled) {
+        made->num_cached_tokens = *settled;
+        made->num_loading_tokens = 0;
+      }
+      return made;
+    }
   }
 }
 
@@ -235,7 +249,14 @@ template <class Cache>
     const auto dropped = cache.drop_behind_windows(made.id, num_computed);
     return dropped ? cache.commit(made.id, num_computed, on) : dropped;
   } else {
-    const auto committed = cache.commit(made.id, num_computed);
+    const auto commit = [&] {
+      if constexpr (has_tiers<Cache>) {
+        return cache.commit(made.id, num_computed, on);
+      } else {
+        return cache.commit(made.id, num_computed);
+      }
+    };
+    const auto committed = commit();
     return committed ? cache.drop_before(made.id, head.tables[0].first_place * cache.config().block_size) : committed;
   }
 }

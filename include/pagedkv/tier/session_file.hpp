@@ -184,7 +184,7 @@ template <class Cache, class Memory>
 
 }  // namespace detail
 
-/// Saves a sequence of a `kv_cache` or a `group_cache` to a file, which appears when it is complete and on the disk:
+/// Saves a sequence of any cache to a file, which appears when it is complete and on the disk:
 /// tokens, keys, salt, options, and all blocks that it holds, those of its state included. K/V must be written ahead of
 /// `on`; the call waits for that. Nothing else may change the sequence meanwhile.
 ///

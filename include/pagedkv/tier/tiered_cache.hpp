@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -143,6 +144,27 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         loads_(store_, config.block_size) {
     device::backend().attach(store_);
     device::events().attach(store_);
+  }
+
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. A program that is
+  /// compiled without exceptions ends when memory for the tiers is exhausted.
+  [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> create(const cache_config& config,
+                                                                          const tier_config& tiers, host_tier_type host,
+                                                                          slower_tiers_type slower = {},
+                                                                          allocator_type memory = allocator_type{},
+                                                                          backend_type backend = backend_type{},
+                                                                          events_type events = events_type{}) noexcept {
+    if (const auto planned = plan_storage<layout_type>(config, size_of_element<element_type>); !planned) {
+      return planned.error();
+    }
+    if (const auto checked = validate(tiers); !checked) {
+      return checked.error();
+    }
+    const auto construct = [&]() -> result<std::unique_ptr<basic_tiered_cache>> {
+      return std::make_unique<basic_tiered_cache>(config, tiers, std::move(host), std::move(slower), std::move(memory),
+                                                  std::move(backend), std::move(events));
+    };
+    return detail::with_errors(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
   }
 
   /// The records of such a cache, for tiers that are made before it. Throws `exception` for an invalid configuration.
@@ -339,6 +361,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::fork;
   using device::gain_of_releasing;
   using device::hash_blocks;
+  using device::keys;
   using device::num_available_blocks;
   using device::num_free_blocks;
   using device::pin;
@@ -347,6 +370,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::slot_mapping;
   using device::statistics;
   using device::time;
+  using device::tokens;
   using device::unpin;
   using device::unpin_all;
   using device::update;
@@ -370,6 +394,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       }(static_cast<const slower_tiers_type*>(nullptr));
 
   [[nodiscard]] memory_profile memory() const noexcept {
+    const auto guard = exclusive_guard{mutex_};
     auto profile = device::memory();
     profile.index += static_cast<std::int64_t>(store_.metadata_bytes());
     return profile;
