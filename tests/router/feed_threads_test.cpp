@@ -1,3 +1,4 @@
+#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -71,21 +72,25 @@ void serve(Cache& cache, std::uint32_t seed, bool invalidates) {
   }
 }
 
-template <class Locking>
-void follow_threads(std::uint32_t seed, bool invalidates) {
+/// How many tokens of a prompt are cached, by caches that tell so at once or as a result.
+std::int64_t value_of(std::int64_t number) { return number; }
+std::int64_t value_of(const result<std::int64_t>& number) { return number.value(); }
+
+template <class Cache>
+void follow_threads(const group_list& groups, std::uint32_t seed, bool invalidates) {
   auto config = cache_config{};
   config.block_size = static_cast<std::int32_t>(block_size);
   config.num_blocks = 12;
   config.head_dim = 1;
   config.hash_seed = 5;
+  config.groups = groups;
   auto queues = event_queues{config.block_size, {.capacity = 1 << 14, .num_producers = 8, .max_keys = 1}};
-  using eviction = std::conditional_t<std::is_same_v<Locking, lock_free>, clock_sweep, lru>;
-  auto cache = kv_cache<Locking, eviction, event_queues>{config, queues};
+  auto cache = Cache{config, queues};
   auto index = worker_index{{.num_blocks = 64, .num_workers = 1}};
   auto feed = worker_feed{index, worker_id{0}, cache_keys{config.hash_seed}};
   auto router = consumer{queues, feed};
 
-  constexpr auto num_threads = std::is_same_v<Locking, single_thread> ? 1U : 3U;
+  constexpr auto num_threads = std::is_same_v<typename Cache::locking_type, single_thread> ? 1U : 3U;
   auto num_running = std::atomic{num_threads};
   {
     auto threads = std::vector<std::jthread>{};
@@ -113,7 +118,7 @@ void follow_threads(std::uint32_t seed, bool invalidates) {
     const auto count = prompt_keys(feed.keys(), tokens, block_size, keys);
     auto held = std::array<std::int64_t, 1>{};
     index.num_held(std::span(keys).first(count), held);
-    const auto found = cache.find_prefix(tokens) / config.block_size;
+    const auto found = value_of(cache.find_prefix(tokens)) / config.block_size;
     CHECK(held[0] >= found);  // more, where a block was published behind a twin of the one before it
     num_found += found;
   }
@@ -131,10 +136,20 @@ void follow_threads(std::uint32_t seed, bool invalidates) {
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("an index follows a cache that threads use", "[router]", all_lockings) {
+template <class Cache>
+void follow_threads(const group_list& groups = {}) {
   for (auto round = 0U; round < 8; ++round) {
-    follow_threads<TestType>(Catch::getSeed() + 4 * round, round % 2 != 0);
+    follow_threads<Cache>(groups, Catch::getSeed() + 4 * round, round % 2 != 0);
   }
+}
+
+TEMPLATE_LIST_TEST_CASE("an index follows a cache that threads use", "[router]", all_lockings) {
+  using eviction = std::conditional_t<std::is_same_v<TestType, lock_free>, clock_sweep, lru>;
+  follow_threads<kv_cache<TestType, eviction, event_queues>>();
+}
+
+TEMPLATE_TEST_CASE("an index follows a cache with groups that threads use", "[router]", rw_lock, sharded_mutex) {
+  follow_threads<group_cache<TestType, lru, event_queues>>({group_config{}});
 }
 
 }  // namespace
