@@ -7,6 +7,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <chrono>
@@ -373,6 +374,20 @@ TEST_CASE("a batch that cannot be read is reported as lost", "[wire]") {
   talk.receive(3);
   CHECK(talk.visitor.hashes == std::vector<std::uint64_t>{10, 0, 12});
   CHECK(talk.subscriber.num_malformed() == 1);
+}
+
+TEST_CASE("an event that cannot be understood costs a subscriber nothing else", "[wire]") {
+  using nlohmann::json;
+  auto talk = conversation{};
+  const auto removed = json::array({"BlockRemoved", json::array({11}), "GPU"});
+  const auto pairs = json::array({json::array({1, 2}), json::array({2, 3})});
+  const auto odd = json::array({"BlockStored", json::array({7}), nullptr, pairs, 2, nullptr, "GPU"});
+  const auto bytes = json::to_msgpack(json::array({0.5, json::array({odd, json::array({"BlockMoved"}), removed})}));
+  talk.worker.publish(11, {bytes.begin(), bytes.end()});
+  talk.receive(2);
+  CHECK(talk.visitor.hashes == std::vector<std::uint64_t>{10, 11});
+  CHECK(talk.subscriber.num_losses() == 0);
+  CHECK(talk.subscriber.num_malformed() == 0);
 }
 
 }  // namespace
