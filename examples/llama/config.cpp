@@ -1,0 +1,261 @@
+#include "config.hpp"
+
+#include "files.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numbers>
+#include <optional>
+
+namespace llama {
+
+namespace {
+
+using json = nlohmann::json;
+
+/// A member that is there and not null.
+const json* find(const json& from, const char* name) {
+  const auto found = from.find(name);
+  return found == from.end() || found->is_null() ? nullptr : &*found;
+}
+
+template <class T>
+T optional(const json& from, const char* name, T otherwise) {
+  const auto* const found = find(from, name);
+  return found == nullptr ? otherwise : found->get<T>();
+}
+
+std::int32_t size_of(const json& from, const char* name, std::optional<std::int32_t> otherwise = {}) {
+  const auto* const found = find(from, name);
+  if (found == nullptr && otherwise) {
+    return *otherwise;
+  }
+  if (found == nullptr || !found->is_number_integer() || found->get<std::int64_t>() <= 0 ||
+      found->get<std::int64_t>() > std::numeric_limits<std::int32_t>::max()) {
+    throw bad_model(std::string("config.json: ") + name + " is missing, or not a positive number");
+  }
+  return found->get<std::int32_t>();
+}
+
+/// The frequencies of Llama 3.1: long waves are stretched, short ones stay, those between are mixed.
+void stretch_as_llama_3(std::vector<float>& frequencies, const json& from) {
+  const auto factor = from.at("factor").get<double>();
+  const auto low = from.at("low_freq_factor").get<double>();
+  const auto high = from.at("high_freq_factor").get<double>();
+  const auto context = from.at("original_max_position_embeddings").get<double>();
+  for (auto& frequency : frequencies) {
+    const auto turns = context * static_cast<double>(frequency) / (2 * std::numbers::pi);  // within the old context
+    const auto share = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    frequency = static_cast<float>(static_cast<double>(frequency) * (share + (1 - share) / factor));
+  }
+}
+
+/// YaRN, https://arxiv.org/abs/2309.00071: a ramp over the dimensions between waves that stay and waves that stretch.
+float stretch_as_yarn(std::vector<float>& frequencies, const json& from, double theta, std::int32_t dim) {
+  const auto factor = from.at("factor").get<double>();
+  const auto context = from.at("original_max_position_embeddings").get<double>();
+  const auto dimension_of = [&](double turns) {
+    return dim * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  auto low = dimension_of(optional(from, "beta_fast", 32.0));
+  auto high = dimension_of(optional(from, "beta_slow", 1.0));
+  if (optional(from, "truncate", true)) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  for (auto i = std::size_t{0}; i < frequencies.size(); ++i) {
+    const auto width = low == high ? 0.001 : high - low;
+    const auto stretched = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
+    frequencies[i] = static_cast<float>(static_cast<double>(frequencies[i]) * (1 - stretched + stretched / factor));
+  }
+  const auto magnitude = [&](double weight) { return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1; };
+  const auto above = optional(from, "mscale", 0.0);
+  const auto below = optional(from, "mscale_all_dim", 0.0);
+  const auto usual = above != 0 && below != 0 ? magnitude(above) / magnitude(below) : magnitude(1);
+  return static_cast<float>(optional(from, "attention_factor", usual));
+}
+
+/// `from`: an object as `rope_parameters` or `rope_scaling` hold it.
+rotation make_rotation(const json& from, double theta, std::int32_t head_dim) {
+  const auto dim = static_cast<std::int32_t>(head_dim * optional(from, "partial_rotary_factor", 1.0)) / 2 * 2;
+  auto made = rotation{};
+  for (auto i = 0; i < dim; i += 2) {
+    made.frequencies.push_back(static_cast<float>(1 / std::pow(theta, static_cast<double>(i) / dim)));
+  }
+  const auto type = optional(from, "rope_type", optional(from, "type", std::string("default")));
+  if (type == "linear") {
+    const auto factor = from.at("factor").get<float>();
+    std::ranges::for_each(made.frequencies, [&](float& frequency) { frequency /= factor; });
+  } else if (type == "llama3") {
+    stretch_as_llama_3(made.frequencies, from);
+  } else if (type == "yarn") {
+    made.scale = stretch_as_yarn(made.frequencies, from, theta, dim);
+  } else if (type != "default") {
+    throw bad_model("config.json: rotary embeddings of type " + type + " are not known; default, linear, llama3 and yarn are");
+  }
+  return made;
+}
+
+/// Newer files have `rope_parameters`, by kind of layer where kinds differ; older ones have single members.
+void read_rotations(model_config& to, const json& from) {
+  const auto none = json::object();
+  const auto* const all = find(from, "rope_parameters");
+  const auto of_kind = [&](const char* kind) -> const json& {
+    return all == nullptr ? none : find(*all, kind) == nullptr ? *all : *find(*all, kind);
+  };
+  const auto usual = to.kind == architecture::gemma_3 ? 1e6 : 1e4;
+  const auto& full = of_kind("full_attention");
+  const auto* const scaling = find(from, "rope_scaling");
+  const auto theta = optional(full, "rope_theta", optional(from, "rope_theta", usual));
+  to.full_rotation = make_rotation(all == nullptr && scaling != nullptr ? *scaling : full, theta, to.head_dim);
+  if (to.has(layer_kind::window)) {
+    const auto& local = of_kind("sliding_attention");
+    const auto local_theta = optional(local, "rope_theta", optional(from, "rope_local_base_freq", 1e4));
+    to.window_rotation = to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim) : to.full_rotation;
+  }
+}
+
+std::vector<layer_kind> read_layers(const json& from, architecture kind) {
+  auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers")), layer_kind::full);
+  if (kind == architecture::bamba) {
+    const auto full = from.at("attn_layer_indices").get<std::vector<std::size_t>>();
+    for (auto i = std::size_t{0}; i < layers.size(); ++i) {
+      layers[i] = std::ranges::find(full, i) == full.end() ? layer_kind::state : layer_kind::full;
+    }
+  } else if (const auto* const types = find(from, "layer_types"); types != nullptr) {
+    if (types->size() != layers.size()) {
+      throw bad_model("config.json: layer_types has another length than num_hidden_layers");
+    }
+    for (auto i = std::size_t{0}; i < layers.size(); ++i) {
+      const auto type = types->at(i).get<std::string>();
+      if (type != "full_attention" && type != "sliding_attention") {
+        throw bad_model("config.json: layers of type " + type + " are not known");
+      }
+      layers[i] = type == "full_attention" ? layer_kind::full : layer_kind::window;
+    }
+  } else if (kind == architecture::gemma_3) {
+    const auto pattern = static_cast<std::size_t>(size_of(from, "sliding_window_pattern", 6));
+    for (auto i = std::size_t{0}; i < layers.size(); ++i) {
+      layers[i] = (i + 1) % pattern == 0 ? layer_kind::full : layer_kind::window;
+    }
+  }
+  return layers;
+}
+
+state_sizes read_state(const json& from, std::int32_t hidden) {
+  auto sizes = state_sizes{};
+  sizes.num_heads = size_of(from, "mamba_n_heads");
+  const auto inner = size_of(from, "mamba_expand", 2) * hidden;
+  const auto* const dim = find(from, "mamba_d_head");
+  sizes.head_dim = dim != nullptr && dim->is_number() ? dim->get<std::int32_t>() : inner / sizes.num_heads;
+  sizes.num_groups = size_of(from, "mamba_n_groups", 1);
+  sizes.state_dim = size_of(from, "mamba_d_state");
+  sizes.kernel = size_of(from, "mamba_d_conv", 4);
+  if (sizes.inner() != inner || sizes.num_heads % sizes.num_groups != 0) {
+    throw bad_model("config.json: mamba_n_heads, mamba_d_head and mamba_n_groups do not fit hidden_size");
+  }
+  return sizes;
+}
+
+std::vector<std::int32_t> read_end_tokens(const json& from) {
+  const auto* const ends = find(from, "eos_token_id");
+  if (ends == nullptr) {
+    return {};
+  }
+  return ends->is_array() ? ends->get<std::vector<std::int32_t>>() : std::vector{ends->get<std::int32_t>()};
+}
+
+architecture read_architecture(const json& from) {
+  static const auto known = std::map<std::string, architecture>{{"llama", architecture::llama},
+                                                                {"qwen3", architecture::qwen_3},
+                                                                {"gemma3_text", architecture::gemma_3},
+                                                                {"bamba", architecture::bamba}};
+  const auto type = optional(from, "model_type", std::string("(none)"));
+  const auto found = known.find(type);
+  if (found == known.end()) {
+    throw bad_model("config.json: model_type " + type + " is not known; llama, qwen3, gemma3_text and bamba are");
+  }
+  return found->second;
+}
+
+model_config parse_checked(const json& from) {
+  auto made = model_config{};
+  made.kind = read_architecture(from);
+  const bool is_gemma = made.kind == architecture::gemma_3;
+  made.vocabulary = size_of(from, "vocab_size");
+  made.hidden = size_of(from, "hidden_size");
+  made.intermediate = size_of(from, "intermediate_size");
+  made.num_heads = size_of(from, "num_attention_heads");
+  made.num_kv_heads = size_of(from, "num_key_value_heads", made.num_heads);
+  made.head_dim = size_of(from, "head_dim", std::max(1, made.hidden / made.num_heads));
+  if (made.num_heads % made.num_kv_heads != 0 || made.head_dim % 2 != 0) {
+    throw bad_model("config.json: num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd");
+  }
+  made.norm_epsilon = optional(from, "rms_norm_eps", 1e-6f);
+  made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
+  made.gelu = is_gemma;
+  made.embedding_scale = is_gemma ? std::sqrt(static_cast<float>(made.hidden)) : 1;
+  const auto scalar = is_gemma ? optional(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);
+  made.attention_scale = 1 / std::sqrt(scalar);
+  made.layers = read_layers(from, made.kind);
+  if (made.has(layer_kind::window)) {
+    made.window = size_of(from, "sliding_window");
+  }
+  if (made.has(layer_kind::state)) {
+    made.state = read_state(from, made.hidden);
+  }
+  read_rotations(made, from);
+  made.end_tokens = read_end_tokens(from);
+  return made;
+}
+
+}  // namespace
+
+model_config model_config::read(const std::filesystem::path& directory) {
+  const auto whole = read_json(directory / "config.json");
+  if (!whole.is_object()) {
+    throw bad_model("config.json: is not an object");
+  }
+  return parse(whole);
+}
+
+model_config model_config::parse(const json& from) {
+  try {
+    return parse_checked(from);
+  } catch (const json::exception& error) {
+    throw bad_model(std::string("config.json: a member is missing or has another type: ") + error.what());
+  }
+}
+
+bool model_config::has(layer_kind wanted) const noexcept { return std::ranges::find(layers, wanted) != layers.end(); }
+
+pagedkv::group_list model_config::groups() const {
+  auto made = std::vector<pagedkv::group_config>{};
+  for (const auto each : {layer_kind::full, layer_kind::window, layer_kind::state}) {
+    const auto count = static_cast<std::int32_t>(std::ranges::count(layers, each));
+    if (count == 0) {
+      continue;
+    }
+    auto group = pagedkv::group_config{};
+    group.num_layers = count;
+    if (each == layer_kind::state) {
+      group.kind = pagedkv::group_kind::state;
+      group.key_dim = group.value_dim = 0;
+      group.state_bytes = state.numbers() * static_cast<std::int64_t>(sizeof(float));
+    } else {
+      group.kind = each == layer_kind::full ? pagedkv::group_kind::full : pagedkv::group_kind::window;
+      group.num_kv_heads = num_kv_heads;
+      group.key_dim = group.value_dim = head_dim;
+      group.window = each == layer_kind::full ? 0 : window;
+    }
+    made.push_back(group);
+  }
+  return pagedkv::group_list(std::span<const pagedkv::group_config>(made));
+}
+
+}  // namespace llama

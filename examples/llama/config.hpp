@@ -1,0 +1,72 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <pagedkv/core/group_config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace llama {
+
+enum class architecture : std::uint8_t { llama, qwen_3, gemma_3, bamba };
+enum class layer_kind : std::uint8_t { full, window, state };
+
+/// The factors of rotary embeddings: of each pair of numbers of a head, the angle that a position adds.
+struct rotation {
+  std::vector<float> frequencies;  // of the first `2 * frequencies.size()` numbers; the rest is not turned
+  float scale = 1;                 // of sines and cosines
+};
+
+/// Sizes of the layers with a recurrent state, Mamba-2's.
+struct state_sizes {
+  std::int32_t num_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t num_groups = 0;  // heads of a group share B and C
+  std::int32_t state_dim = 0;
+  std::int32_t kernel = 0;  // tokens that the convolution reads
+
+  [[nodiscard]] std::int32_t inner() const noexcept { return num_heads * head_dim; }
+  /// Channels of the convolution: x, B and C.
+  [[nodiscard]] std::int32_t channels() const noexcept { return inner() + 2 * num_groups * state_dim; }
+  /// Float32 numbers of one layer's state: the convolution's last inputs, then the sums.
+  [[nodiscard]] std::int64_t numbers() const noexcept {
+    return std::int64_t{channels()} * (kernel - 1) + std::int64_t{inner()} * state_dim;
+  }
+};
+
+/// A model as its `config.json` describes it.
+struct model_config {
+  architecture kind = architecture::llama;
+  std::int32_t vocabulary = 0;
+  std::int32_t hidden = 0;
+  std::int32_t intermediate = 0;
+  std::int32_t num_heads = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  std::int32_t window = 0;  // tokens that a layer of kind window sees, the query's own included
+  float norm_epsilon = 0;
+  float attention_scale = 0;
+  float embedding_scale = 1;
+  bool tied_embeddings = false;
+  bool gelu = false;  // in place of SiLU
+  std::vector<layer_kind> layers;
+  rotation full_rotation;
+  rotation window_rotation;
+  state_sizes state;
+  std::vector<std::int32_t> end_tokens;
+
+  /// Reads `config.json`. Throws `bad_model` for an architecture that is not known, and for sizes that are missing or
+  /// do not fit each other.
+  [[nodiscard]] static model_config read(const std::filesystem::path& directory);
+  [[nodiscard]] static model_config parse(const nlohmann::json& from);
+
+  [[nodiscard]] bool has(layer_kind wanted) const noexcept;
+  /// What the cache keeps for the layers: a group for each kind that the model has, in the order of `layer_kind`.
+  [[nodiscard]] pagedkv::group_list groups() const;
+};
+
+}  // namespace llama

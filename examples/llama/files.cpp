@@ -1,0 +1,181 @@
+#include "files.hpp"
+
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <utility>
+
+namespace llama {
+
+namespace {
+
+std::size_t number_bytes(bool is_float32) { return is_float32 ? 4 : 2; }
+
+template <class Element>
+std::vector<float> converted(std::span<const std::byte> bytes) {
+  auto numbers = std::vector<float>(bytes.size() / sizeof(typename Element::storage));
+  for (auto i = std::size_t{0}; i < numbers.size(); ++i) {
+    auto stored = typename Element::storage{};
+    std::memcpy(&stored, bytes.data() + i * sizeof stored, sizeof stored);
+    numbers[i] = Element::decode(stored, 1);
+  }
+  return numbers;
+}
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  auto text = std::string{"["};
+  for (const auto size : shape) {
+    text += (text.size() == 1 ? "" : ", ") + std::to_string(size);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  auto file = std::ifstream(path);
+  if (!file) {
+    throw bad_model(path.string() + ": cannot be read");
+  }
+  auto parsed = nlohmann::json::parse(file, nullptr, false);
+  if (parsed.is_discarded()) {
+    throw bad_model(path.string() + ": is not JSON");
+  }
+  return parsed;
+}
+
+mapped_file::mapped_file(const std::filesystem::path& path) {
+  const auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status = {};
+  if (descriptor < 0 || ::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (descriptor >= 0) {
+      ::close(descriptor);
+    }
+    throw bad_model(path.string() + ": cannot be read");
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  auto* const address = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  ::close(descriptor);
+  if (address == MAP_FAILED) {
+    throw bad_model(path.string() + ": cannot be mapped");
+  }
+  bytes_ = {static_cast<const std::byte*>(address), size};
+}
+
+mapped_file::mapped_file(mapped_file&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+mapped_file::~mapped_file() {
+  if (!bytes_.empty()) {
+    ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+}
+
+tensor_files::tensor_files(const std::filesystem::path& directory) {
+  const auto index = directory / "model.safetensors.index.json";
+  if (!std::filesystem::exists(index)) {
+    add_file(directory / "model.safetensors");
+    return;
+  }
+  const auto parsed = read_json(index);
+  if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object()) {
+    throw bad_model(index.string() + ": has no weight_map");
+  }
+  auto names = std::set<std::string>{};
+  for (const auto& name : parsed["weight_map"]) {
+    if (!name.is_string() || std::filesystem::path(name.get<std::string>()).has_parent_path()) {
+      throw bad_model(index.string() + ": weight_map names something else than a file beside it");
+    }
+    names.insert(name.get<std::string>());
+  }
+  for (const auto& name : names) {
+    add_file(directory / name);
+  }
+}
+
+void tensor_files::add_file(const std::filesystem::path& path) {
+  const auto all = files_.emplace_back(path).bytes();
+  auto header_size = std::uint64_t{0};
+  if (all.size() < sizeof header_size) {
+    throw bad_model(path.string() + ": is too short for a safetensors file");
+  }
+  static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+  std::memcpy(&header_size, all.data(), sizeof header_size);
+  if (header_size > all.size() - sizeof header_size) {
+    throw bad_model(path.string() + ": ends inside its header");
+  }
+  const auto* const text = reinterpret_cast<const char*>(all.data() + sizeof header_size);
+  const auto header = nlohmann::json::parse(text, text + header_size, nullptr, false);
+  if (!header.is_object()) {
+    throw bad_model(path.string() + ": its header is not a JSON object");
+  }
+  const auto data = all.subspan(sizeof header_size + static_cast<std::size_t>(header_size));
+  for (const auto& [name, described] : header.items()) {
+    if (name != "__metadata__") {
+      try {
+        entries_.insert_or_assign(name, read_entry(name, described, data));
+      } catch (const nlohmann::json::exception&) {
+        throw bad_model(path.string() + ": tensor " + name + " is not described by dtype, shape and data_offsets");
+      } catch (const bad_model& error) {
+        throw bad_model(path.string() + ": " + error.what());
+      }
+    }
+  }
+}
+
+tensor_files::entry tensor_files::read_entry(const std::string& name, const nlohmann::json& from,
+                                             std::span<const std::byte> data) {
+  static const auto types = std::map<std::string, number_type>{
+      {"F32", number_type::float32}, {"F16", number_type::float16}, {"BF16", number_type::bfloat16}};
+  const auto type = types.find(from.at("dtype").get<std::string>());
+  if (type == types.end()) {
+    throw bad_model("tensor " + name + " has numbers of type " + from.at("dtype").get<std::string>() +
+                    "; F32, F16 and BF16 are read");
+  }
+  const auto shape = from.at("shape").get<std::vector<std::int64_t>>();
+  auto size = std::uint64_t{number_bytes(type->second == number_type::float32)};
+  for (const auto extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(size, static_cast<std::uint64_t>(extent), &size)) {
+      throw bad_model("tensor " + name + " has the impossible shape " + text_of(shape));
+    }
+  }
+  const auto begin = from.at("data_offsets").at(0).get<std::uint64_t>();
+  const auto end = from.at("data_offsets").at(1).get<std::uint64_t>();
+  if (begin > end || end > data.size() || end - begin != size) {
+    throw bad_model("the bytes of tensor " + name + " lie outside the file, or do not match its shape");
+  }
+  return {type->second, shape, data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size))};
+}
+
+tensor tensor_files::take(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    throw bad_model("tensor " + name + " is missing");
+  }
+  const auto& [type, stored_shape, bytes] = found->second;
+  if (stored_shape != shape) {
+    throw bad_model("tensor " + name + " has the shape " + text_of(stored_shape) + "; config.json asks for " +
+                    text_of(shape));
+  }
+  switch (type) {
+    case number_type::float16: return {shape, converted<pagedkv::float16>(bytes)};
+    case number_type::bfloat16: return {shape, converted<pagedkv::bfloat16>(bytes)};
+    case number_type::float32: break;
+  }
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0) {
+    return {shape, std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float))};
+  }
+  return {shape, converted<pagedkv::float32>(bytes)};
+}
+
+}  // namespace llama

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cblas.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace llama {
+
+/// Rows of float32 numbers, one for each token of a step. Keeps its memory from step to step.
+class rows {
+ public:
+  void resize(std::size_t count, std::int64_t width) {
+    width_ = width;
+    numbers_.resize(count * static_cast<std::size_t>(width));
+  }
+  [[nodiscard]] float* data() noexcept { return numbers_.data(); }
+  [[nodiscard]] const float* data() const noexcept { return numbers_.data(); }
+  [[nodiscard]] std::span<float> operator[](std::size_t row) noexcept {
+    return std::span(numbers_).subspan(row * static_cast<std::size_t>(width_), static_cast<std::size_t>(width_));
+  }
+  [[nodiscard]] std::int64_t width() const noexcept { return width_; }
+  [[nodiscard]] std::size_t size() const noexcept {
+    return width_ == 0 ? 0 : numbers_.size() / static_cast<std::size_t>(width_);
+  }
+
+ private:
+  std::vector<float> numbers_;
+  std::int64_t width_ = 0;
+};
+
+/// `out[t][o] = sum over i of in[t][i] * weights[o][i]`.
+inline void multiply(const float* in, std::size_t num_rows, std::int64_t num_in, const float* weights,
+                     std::int64_t num_out, float* out) {
+  const auto rows = static_cast<int>(num_rows);
+  const auto from = static_cast<int>(num_in);
+  const auto to = static_cast<int>(num_out);
+  if (rows == 1) {
+    cblas_sgemv(CblasRowMajor, CblasNoTrans, to, from, 1, weights, from, in, 1, 0, out, 1);
+  } else if (rows > 1) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, to, from, 1, in, from, weights, from, 0, out, to);
+  }
+}
+
+/// Root-mean-square normalisation in place; `added` is 1 where a model stores weights less one.
+inline void normalize(std::span<float> numbers, std::span<const float> weights, float epsilon, float added) {
+  auto sum = 0.0f;
+  for (const auto number : numbers) {
+    sum += number * number;
+  }
+  const auto factor = 1 / std::sqrt(sum / static_cast<float>(numbers.size()) + epsilon);
+  for (auto i = std::size_t{0}; i < numbers.size(); ++i) {
+    numbers[i] *= factor * (weights[i] + added);
+  }
+}
+
+[[nodiscard]] inline float silu(float x) { return x / (1 + std::exp(-x)); }
+
+/// GELU by its approximation with a hyperbolic tangent.
+[[nodiscard]] inline float gelu(float x) {
+  return 0.5f * x * (1 + std::tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+[[nodiscard]] inline float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+}  // namespace llama

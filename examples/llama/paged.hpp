@@ -1,0 +1,138 @@
+#pragma once
+
+#include "model.hpp"
+
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/host/attend.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace llama {
+
+/// The K/V and the states of a step's rows in the blocks of a cache.
+template <class Cache>
+class paged_memory final : public memory {
+ public:
+  using element = typename Cache::element_type;
+  using stream = typename Cache::stream;
+
+  /// For steps of at most `max_rows` sequences.
+  paged_memory(Cache& cache, const model_config& config, std::size_t max_rows, stream on = {})
+      : cache_(cache), config_(config), stream_(on) {
+    const auto groups = cache.config().groups.all();
+    for (const auto& group : groups) {
+      const auto indices = group.holds_tokens() ? max_rows * static_cast<std::size_t>(cache.config().capacity()) : 0;
+      groups_.push_back({.tables = pagedkv::compressed_batch(max_rows, indices)});
+    }
+    auto next_layer = std::array<std::int32_t, pagedkv::group_list::max_size>{};
+    for (const auto kind : config.layers) {
+      auto group = std::size_t{0};
+      while (kind_of(groups[group]) != kind) {
+        ++group;
+      }
+      places_.push_back({group, next_layer[group]++});
+    }
+  }
+
+  /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`.
+  [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
+    step_ = &step;
+    for (auto g = std::size_t{0}; g < groups_.size(); ++g) {
+      const auto found = cache_.config().groups[g].holds_tokens() ? find_blocks(g, ids) : find_states(g, ids);
+      if (!found) {
+        return found;
+      }
+    }
+    return {};
+  }
+
+  void attend(std::size_t layer, const float* queries, const float* keys, const float* values, float* output) override {
+    const auto [group, index] = places_[layer];
+    const auto& [slots, tables, states] = groups_[group];
+    const auto dim = std::int64_t{config_.head_dim};
+    const auto of_keys = config_.num_kv_heads * dim;
+    const auto of_queries = config_.num_heads * dim;
+    const auto count = static_cast<std::int64_t>(slots.size());
+    const auto rows_of = [&](const float* numbers) {
+      const auto all = std::span(numbers, static_cast<std::size_t>(count * of_keys));
+      return pagedkv::contiguous_rows(all, config_.num_kv_heads, config_.head_dim);
+    };
+    cache_.write(group, index, slots, rows_of(keys), rows_of(values), stream_).value();
+    const auto options = pagedkv::attention_options{
+        .scale = config_.attention_scale,
+        .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
+    };
+    cache_.backend()
+        .template attend<element, pagedkv::float32>(
+            cache_.view(group), index, {tables.indptr(), tables.indices(), tables.last_block_len(), step_->starts},
+            {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr}, options, stream_)
+        .value();
+  }
+
+  float* state(std::size_t layer, std::size_t row) override {
+    const auto [group, index] = places_[layer];
+    const auto per_block = cache_.plan().groups[group].parts_per_block;
+    const auto& blocks = groups_[group].states[row];
+    const auto block = blocks[static_cast<std::size_t>(index / per_block)];
+    return reinterpret_cast<float*>(cache_.state_part(group, block, index % per_block));
+  }
+
+ private:
+  struct place {
+    std::size_t group;
+    std::int32_t index;  // of the layer in its group
+  };
+  struct rows_of_group {
+    std::vector<pagedkv::slot> slots = {};
+    pagedkv::compressed_batch tables;
+    std::vector<std::vector<pagedkv::block_id>> states = {};
+  };
+
+  [[nodiscard]] static layer_kind kind_of(const pagedkv::group_config& group) noexcept {
+    return group.kind == pagedkv::group_kind::full     ? layer_kind::full
+           : group.kind == pagedkv::group_kind::window ? layer_kind::window
+                                                       : layer_kind::state;
+  }
+
+  [[nodiscard]] pagedkv::result<void> find_blocks(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
+    auto& [slots, tables, states] = groups_[group];
+    slots.resize(step_->tokens.size());
+    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
+      const auto first = static_cast<std::size_t>(step_->starts[row]);
+      const auto count = static_cast<std::size_t>(step_->starts[row + 1]) - first;
+      const auto mapped =
+          cache_.slot_mapping(group, ids[row], step_->positions[first], std::span(slots).subspan(first, count));
+      if (!mapped) {
+        return mapped;
+      }
+    }
+    return cache_.update(group, tables, ids);
+  }
+
+  [[nodiscard]] pagedkv::result<void> find_states(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
+    auto& states = groups_[group].states;
+    states.resize(ids.size());
+    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
+      states[row].resize(static_cast<std::size_t>(cache_.config().groups[group].num_layers));
+      const auto copied = cache_.block_table(group, ids[row], states[row]);
+      if (!copied) {
+        return copied.error();
+      }
+    }
+    return {};
+  }
+
+  Cache& cache_;
+  const model_config& config_;
+  stream stream_;
+  std::vector<place> places_;
+  std::vector<rows_of_group> groups_;
+  const step_tokens* step_ = nullptr;
+};
+
+}  // namespace llama

@@ -1,0 +1,318 @@
+#include "tokenizer.hpp"
+
+#include "files.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace llama {
+
+namespace {
+
+/// The words of GPT-2, which tokenizers mean where they name no pattern of their own.
+constexpr auto words_of_gpt_2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string encoded(char32_t point) {
+  auto text = std::string{};
+  if (point < 0x80) {
+    text = {static_cast<char>(point)};
+  } else if (point < 0x800) {
+    text = {static_cast<char>(0xc0 | point >> 6), static_cast<char>(0x80 | (point & 0x3f))};
+  } else {
+    text = {static_cast<char>(0xe0 | point >> 12), static_cast<char>(0x80 | (point >> 6 & 0x3f)),
+            static_cast<char>(0x80 | (point & 0x3f))};
+  }
+  return text;
+}
+
+/// Bytes of the character that begins here; 1 where the text is no UTF-8.
+std::size_t length_of_character(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const auto length = first < 0xc0 ? std::size_t{1} : first < 0xe0 ? std::size_t{2} : first < 0xf0 ? std::size_t{3} : std::size_t{4};
+  return std::min(length, text.size());
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+std::string type_of(const nlohmann::json& part) { return part.is_object() ? part.value("type", "") : ""; }
+
+}  // namespace
+
+struct tokenizer::pattern {
+  explicit pattern(const std::string& text) {
+    auto error = 0;
+    auto offset = PCRE2_SIZE{0};
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset,
+                         nullptr);
+    if (code == nullptr) {
+      throw bad_model("tokenizer.json: the pattern " + text + " does not compile");
+    }
+    match = pcre2_match_data_create_from_pattern(code, nullptr);
+  }
+  pattern(const pattern&) = delete;
+  pattern& operator=(const pattern&) = delete;
+  ~pattern() {
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+  }
+
+  /// The next match from a place on, which is empty at the end of the text where there is none.
+  [[nodiscard]] std::string_view find(std::string_view text, std::size_t from) const {
+    const auto found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match, nullptr);
+    const auto* const range = pcre2_get_ovector_pointer(match);
+    const bool is_empty = found < 1 || range[0] == range[1];
+    return is_empty ? text.substr(text.size()) : text.substr(range[0], range[1] - range[0]);
+  }
+
+  pcre2_code* code;
+  pcre2_match_data* match;
+};
+
+tokenizer::tokenizer(const std::filesystem::path& directory) {
+  const auto whole = read_json(directory / "tokenizer.json");
+  try {
+    // GPT-2's spelling: printable characters are themselves, other bytes get characters from 256 on.
+    auto next = char32_t{256};
+    for (auto byte = 0; byte < 256; ++byte) {
+      const bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+      spelling_[static_cast<std::size_t>(byte)] = encoded(prints ? static_cast<char32_t>(byte) : next++);
+      bytes_[spelling_[static_cast<std::size_t>(byte)]] = static_cast<char>(byte);
+    }
+    read_pieces(whole.at("model"));
+    read_special(whole.at("added_tokens"));
+    read_split(whole);
+  } catch (const nlohmann::json::exception& error) {
+    throw bad_model(std::string("tokenizer.json: a member is missing or has another type: ") + error.what());
+  }
+}
+
+tokenizer::~tokenizer() = default;
+tokenizer::tokenizer(tokenizer&&) noexcept = default;
+
+void tokenizer::read_pieces(const nlohmann::json& model) {
+  if (type_of(model) != "BPE") {
+    throw bad_model("tokenizer.json: a model of type " + type_of(model) + " is not known; BPE is");
+  }
+  whole_words_ = model.value("ignore_merges", false);
+  for (const auto& [piece, id] : model.at("vocab").items()) {
+    const auto number = id.get<pagedkv::token>();
+    if (number < 0 || number > 10'000'000) {
+      throw bad_model("tokenizer.json: the vocabulary has the number " + std::to_string(number));
+    }
+    pieces_[piece] = number;
+    texts_.resize(std::max(texts_.size(), static_cast<std::size_t>(number) + 1));
+    texts_[static_cast<std::size_t>(number)] = piece;
+  }
+  for (const auto& merge : model.at("merges")) {
+    auto pair = merge.is_array() ? merge.at(0).get<std::string>() + "\n" + merge.at(1).get<std::string>()
+                                 : merge.get<std::string>();
+    if (!merge.is_array()) {
+      pair[pair.find(' ', 1)] = '\n';
+    }
+    ranks_.emplace(std::move(pair), static_cast<std::uint32_t>(ranks_.size()));
+  }
+}
+
+void tokenizer::read_special(const nlohmann::json& from) {
+  for (const auto& each : from) {
+    const auto id = each.at("id").get<pagedkv::token>();
+    const auto name = each.at("content").get<std::string>();
+    if (id < 0 || id > 10'000'000 || name.empty()) {
+      throw bad_model("tokenizer.json: added_tokens has a token without a name or number");
+    }
+    special_[name] = id;
+    texts_.resize(std::max(texts_.size(), static_cast<std::size_t>(id) + 1));
+    texts_[static_cast<std::size_t>(id)] = each.value("special", true) ? "" : name;
+  }
+}
+
+void tokenizer::read_split(const nlohmann::json& from) {
+  const auto add = [&](const nlohmann::json& part) {
+    if (type_of(part) == "ByteLevel") {
+      over_bytes_ = true;
+      if (part.value("use_regex", true)) {
+        patterns_.push_back(std::make_unique<pattern>(words_of_gpt_2));
+      }
+    } else if (type_of(part) == "Split" && part.at("pattern").contains("Regex")) {
+      patterns_.push_back(std::make_unique<pattern>(part.at("pattern").at("Regex").get<std::string>()));
+    } else if (type_of(part) != "Split") {
+      throw bad_model("tokenizer.json: a pre_tokenizer of type " + type_of(part) + " is not known");
+    }
+  };
+  const auto& split = from.at("pre_tokenizer");
+  if (type_of(split) == "Sequence") {
+    std::ranges::for_each(split.at("pretokenizers"), add);
+  } else if (split.is_object()) {
+    add(split);
+  }
+  const auto& normalizer = from.at("normalizer");
+  if (type_of(normalizer) == "Replace" && normalizer.at("pattern").value("String", "") == " ") {
+    space_ = normalizer.at("content").get<std::string>();
+  } else if (!normalizer.is_null() && type_of(normalizer) != "NFC") {
+    throw bad_model("tokenizer.json: a normalizer of type " + type_of(normalizer) + " is not known");
+  }
+}
+
+std::vector<pagedkv::token> tokenizer::encode(std::string_view text) const {
+  auto tokens = std::vector<pagedkv::token>{};
+  while (!text.empty()) {
+    // The next special name, the longest where several begin together.
+    auto at = text.size();
+    auto length = std::size_t{0};
+    auto id = pagedkv::token{};
+    for (const auto& [name, number] : special_) {
+      const auto found = text.find(name);
+      if (found < at || (found == at && found < text.size() && name.size() > length)) {
+        at = found;
+        length = name.size();
+        id = number;
+      }
+    }
+    encode_text(text.substr(0, at), tokens);
+    if (length > 0) {
+      tokens.push_back(id);
+    }
+    text.remove_prefix(at + length);
+  }
+  return tokens;
+}
+
+std::vector<pagedkv::token> tokenizer::encode_plain(std::string_view text) const {
+  auto tokens = std::vector<pagedkv::token>{};
+  encode_text(text, tokens);
+  return tokens;
+}
+
+void tokenizer::encode_text(std::string_view text, std::vector<pagedkv::token>& out) const {
+  auto normal = std::string(text);
+  if (!space_.empty()) {
+    replace_all(normal, " ", space_);
+  }
+  auto words = std::vector<std::string>{normal};
+  for (const auto& each : patterns_) {
+    auto split = std::vector<std::string>{};
+    for (const auto& word : words) {
+      for (auto from = std::size_t{0}; from < word.size();) {
+        const auto found = each->find(word, from);
+        const auto begin = static_cast<std::size_t>(found.data() - word.data());
+        if (begin > from) {
+          split.push_back(word.substr(from, begin - from));
+        }
+        if (!found.empty()) {
+          split.emplace_back(found);
+        }
+        from = found.empty() ? word.size() : begin + found.size();
+      }
+    }
+    words = std::move(split);
+  }
+  for (const auto& word : words) {
+    encode_word(over_bytes_ ? spelled(word) : word, out);
+  }
+}
+
+/// Joins the two neighbours whose merge was learnt first, until none is left.
+void tokenizer::encode_word(std::string_view word, std::vector<pagedkv::token>& out) const {
+  if (const auto whole = pieces_.find(std::string(word)); whole_words_ && whole != pieces_.end()) {
+    out.push_back(whole->second);
+    return;
+  }
+  auto parts = std::vector<std::string>{};
+  for (auto rest = word; !rest.empty();) {
+    const auto length = length_of_character(rest);
+    parts.emplace_back(rest.substr(0, length));
+    rest.remove_prefix(length);
+  }
+  while (parts.size() > 1) {
+    auto best = std::numeric_limits<std::uint32_t>::max();
+    auto where = std::size_t{0};
+    for (auto i = std::size_t{0}; i + 1 < parts.size(); ++i) {
+      const auto found = ranks_.find(parts[i] + "\n" + parts[i + 1]);
+      if (found != ranks_.end() && found->second < best) {
+        best = found->second;
+        where = i;
+      }
+    }
+    if (best == std::numeric_limits<std::uint32_t>::max()) {
+      break;
+    }
+    parts[where] += parts[where + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(where) + 1);
+  }
+  for (const auto& part : parts) {
+    if (const auto found = pieces_.find(part); found != pieces_.end()) {
+      out.push_back(found->second);
+    } else {
+      encode_unknown(part, out);
+    }
+  }
+}
+
+void tokenizer::encode_unknown(std::string_view character, std::vector<pagedkv::token>& out) const {
+  constexpr auto digits = "0123456789ABCDEF";
+  for (const auto letter : character) {
+    const auto byte = static_cast<unsigned char>(letter);
+    const auto name = std::string{"<0x"} + digits[byte / 16] + digits[byte % 16] + ">";
+    if (const auto found = pieces_.find(name); found != pieces_.end()) {
+      out.push_back(found->second);
+    }
+  }
+}
+
+std::string tokenizer::spelled(std::string_view bytes) const {
+  auto text = std::string{};
+  for (const auto byte : bytes) {
+    text += spelling_[static_cast<unsigned char>(byte)];
+  }
+  return text;
+}
+
+std::string tokenizer::spoken(std::string_view piece) const {
+  if (!over_bytes_) {
+    if (piece.size() == 6 && piece.starts_with("<0x") && piece.ends_with('>')) {
+      return {static_cast<char>(std::stoi(std::string(piece.substr(3, 2)), nullptr, 16))};
+    }
+    auto text = std::string(piece);
+    if (!space_.empty()) {
+      replace_all(text, space_, " ");
+    }
+    return text;
+  }
+  auto text = std::string{};
+  while (!piece.empty()) {
+    const auto length = length_of_character(piece);
+    const auto found = bytes_.find(std::string(piece.substr(0, length)));
+    if (found != bytes_.end()) {
+      text += found->second;
+    }
+    piece.remove_prefix(length);
+  }
+  return text;
+}
+
+std::string tokenizer::bytes_of(pagedkv::token which) const {
+  const auto index = static_cast<std::size_t>(which);
+  return which < 0 || index >= texts_.size() ? std::string{} : spoken(texts_[index]);
+}
+
+std::string tokenizer::decode(const std::vector<pagedkv::token>& tokens) const {
+  auto text = std::string{};
+  for (const auto each : tokens) {
+    text += bytes_of(each);
+  }
+  return text;
+}
+
+std::optional<pagedkv::token> tokenizer::find_special(std::string_view name) const {
+  const auto found = special_.find(name);
+  return found == special_.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace llama

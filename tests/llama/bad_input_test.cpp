@@ -1,0 +1,116 @@
+#include "../../examples/llama/tokenizer.hpp"
+#include "small_models.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+using namespace llama;
+using namespace llama::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using json = nlohmann::json;
+
+std::string refusal(const std::filesystem::path& folder) {
+  try {
+    static_cast<void>(model(folder));
+  } catch (const bad_model& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+/// Why a model is refused whose `config.json` was changed.
+std::string refusal_of(const std::string& name, const std::function<void(json&)>& change) {
+  auto changed = reference_of(name);
+  const auto folder = model_folder(changed);
+  change(changed.config);
+  std::ofstream(folder.path() / "config.json") << changed.config;
+  return refusal(folder.path());
+}
+
+void overwrite(const std::filesystem::path& path, std::uint64_t at, const std::string& bytes) {
+  auto file = std::fstream(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+}  // namespace
+
+TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") {
+  const auto folder = model_folder(reference_of("llama"));
+  const auto weights = folder.path() / "model.safetensors";
+  const auto size = std::filesystem::file_size(weights);
+
+  SECTION("truncated anywhere") {
+    for (const auto kept : {std::uintmax_t{0}, std::uintmax_t{7}, std::uintmax_t{100}, size / 2, size - 1}) {
+      std::filesystem::resize_file(weights, kept);
+      CHECK_THAT(refusal(folder.path()), ContainsSubstring("model.safetensors"));
+    }
+  }
+  SECTION("a header longer than the file") {
+    overwrite(weights, 0, std::string(8, '\xff'));
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("header"));
+  }
+  SECTION("a header that is no JSON") {
+    overwrite(weights, 8, "]");
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("JSON"));
+  }
+  SECTION("missing files") {
+    std::filesystem::remove(weights);
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("model.safetensors: cannot be read"));
+    std::filesystem::remove(folder.path() / "config.json");
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("config.json: cannot be read"));
+    CHECK_THROWS_AS(tokenizer(folder.path()), bad_model);
+  }
+  SECTION("an index that names a file elsewhere") {
+    std::ofstream(folder.path() / "model.safetensors.index.json") << json{{"weight_map", {{"a", "../b.safetensors"}}}};
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("weight_map"));
+  }
+}
+
+TEST_CASE("a configuration that does not fit is refused with its member", "[llama]") {
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["model_type"] = "gpt2"; }), ContainsSubstring("model_type gpt2"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c.erase("hidden_size"); }), ContainsSubstring("hidden_size"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_size"] = -4; }), ContainsSubstring("hidden_size"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_size"] = "wide"; }), ContainsSubstring("hidden_size"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["num_key_value_heads"] = 3; }), ContainsSubstring("num_key_value_heads"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["intermediate_size"] = 100; }), ContainsSubstring("mlp.gate_proj"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["num_hidden_layers"] = 9; }), ContainsSubstring("is missing"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"]["rope_type"] = "longrope"; }),
+             ContainsSubstring("longrope"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"].erase("factor"); }), ContainsSubstring("factor"));
+  CHECK_THAT(refusal_of("gemma3", [](json& c) { c["layer_types"].erase(0); }), ContainsSubstring("layer_types"));
+  CHECK_THAT(refusal_of("gemma3", [](json& c) { c.erase("sliding_window"); }), ContainsSubstring("sliding_window"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = 5; }), ContainsSubstring("mamba"));
+}
+
+TEST_CASE("older files describe the same model", "[llama]") {
+  auto older = reference_of("gemma3");
+  const auto parameters = older.config["rope_parameters"];
+  older.config.erase("rope_parameters");
+  older.config["rope_theta"] = parameters["full_attention"]["rope_theta"];
+  older.config["rope_scaling"] = {{"type", "linear"}, {"factor", parameters["full_attention"]["factor"]}};
+  older.config["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"];
+  const auto folder = model_folder(older);
+  auto loaded = model(folder.path());
+  CHECK(generate_plainly(loaded, older.cases[2].prompt, 40) == older.cases[2].tokens);
+}
+
+TEST_CASE("weights of 16 bits are read", "[llama]") {
+  const auto& of = reference_of("llama");
+  for (const auto* const type : {"F16", "BF16"}) {
+    const auto folder = model_folder(of, type);
+    auto loaded = model(folder.path());
+    CHECK(generate_plainly(loaded, of.cases[2].prompt, 1).front() == of.cases[2].tokens.front());
+  }
+}

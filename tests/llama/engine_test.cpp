@@ -1,0 +1,161 @@
+#include "../../examples/llama/engine.hpp"
+#include "small_models.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+using namespace llama;
+using namespace llama::test;
+using pagedkv::token;
+
+namespace {
+
+using paged_engine = engine<pagedkv::float32>;
+
+/// The models of reference.json, loaded once.
+model& loaded(const std::string& name) {
+  static auto models = std::map<std::string, model>{};
+  const auto found = models.find(name);
+  if (found != models.end()) {
+    return found->second;
+  }
+  const auto folder = model_folder(reference_of(name));
+  return models.emplace(std::piecewise_construct, std::tuple(name), std::tuple(folder.path())).first->second;
+}
+
+generation_options exactly(std::size_t count) {
+  auto options = generation_options{};
+  options.max_tokens = count;
+  options.ignores_end = true;
+  return options;
+}
+
+/// Nothing is in use when all requests have ended.
+void check_end(paged_engine& engine) {
+  CHECK(engine.cache().statistics().blocks.in_use == 0);
+  CHECK(engine.cache().check_invariants() == std::vector<std::string>{});
+}
+
+/// Submits every case of a model at once, and compares the tokens.
+void check_tokens(paged_engine& engine, const reference& model) {
+  auto samples = std::vector<const sample*>{};
+  for (const auto& each : model.cases) {
+    samples.push_back(engine.submit(each.prompt, exactly(each.tokens.size())).value());
+  }
+  engine.run();
+  for (auto i = std::size_t{0}; i < samples.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::vector(samples[i]->answer().begin(), samples[i]->answer().end()) == model.cases[i].tokens);
+  }
+  check_end(engine);
+}
+
+}  // namespace
+
+TEST_CASE("an engine generates the tokens of transformers, without and with hits", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  const auto block_size = GENERATE(4, 16, 64);
+  const auto budget = GENERATE(512, 23);
+  CAPTURE(model.name, block_size, budget);
+  auto engine = paged_engine(loaded(model.name), {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
+  check_tokens(engine, model);
+  CHECK(engine.statistics().cached_tokens == 0);
+  check_tokens(engine, model);
+  CHECK(engine.statistics().cached_tokens > 0);
+}
+
+TEST_CASE("preempted requests generate the same tokens when they are resumed", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  CAPTURE(model.name);
+  auto sizes = engine_sizes{.block_size = 8, .token_budget = 64};
+  sizes.num_blocks = 40;
+  auto preemptions = std::int64_t{0};
+  for (; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
+    auto engine = paged_engine(loaded(model.name), sizes);
+    check_tokens(engine, model);
+    preemptions = engine.statistics().preemptions;
+  }
+  CHECK(preemptions > 0);
+}
+
+TEST_CASE("drafts that repeat the text change no token", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  CAPTURE(model.name);
+  auto engine = paged_engine(loaded(model.name), {.num_blocks = 200, .num_drafts = 3});
+  check_tokens(engine, model);
+  CHECK((engine.statistics().drafts > 0) == (model.name != "bamba"));
+}
+
+TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  const auto& [prompt, tokens, logits] = model.cases.back();
+  auto engine = paged_engine(loaded(model.name), {.num_blocks = 200});
+  auto options = exactly(tokens.size());
+  options.num_samples = 3;
+  static_cast<void>(engine.submit(prompt, options).value());
+  engine.run();
+  auto count = std::size_t{0};
+  engine.for_each([&](const sample& each) {
+    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
+    ++count;
+  });
+  CHECK(count == 3);
+  check_end(engine);
+}
+
+TEST_CASE("prompts of one step share what they have in common", "[llama]") {
+  const auto& [prompt, tokens, logits] = reference_of("llama").cases.back();
+  auto engine = paged_engine(loaded("llama"), {.num_blocks = 200});
+  for (auto i = 0; i < 4; ++i) {
+    static_cast<void>(engine.submit(prompt, exactly(tokens.size())).value());
+  }
+  engine.step();
+  CHECK(engine.statistics().cached_tokens == 3 * 144);
+  engine.run();
+  engine.for_each([&](const sample& each) {
+    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
+  });
+  check_end(engine);
+}
+
+TEST_CASE("a request that the pool cannot hold fails alone", "[llama]") {
+  const auto& model = reference_of("llama");
+  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
+  const auto* const large = engine.submit(model.cases.back().prompt, exactly(10)).value();
+  const auto* const small = engine.submit(model.cases[1].prompt, exactly(10)).value();
+  engine.run();
+  CHECK(large->state == generation_state::failed);
+  CHECK(large->failure.has_value());
+  CHECK(small->state == generation_state::cut);
+  check_end(engine);
+}
+
+TEST_CASE("a cancelled request leaves nothing behind", "[llama]") {
+  const auto& model = reference_of("gemma3");
+  auto engine = paged_engine(loaded("gemma3"), {.num_blocks = 200, .token_budget = 16});
+  const auto* const first = engine.submit(model.cases[3].prompt, exactly(10)).value();
+  const auto* const second = engine.submit(model.cases[3].prompt, exactly(10)).value();
+  engine.step();
+  engine.cancel(*first);
+  engine.cancel(*second);
+  CHECK_FALSE(engine.step());
+  check_end(engine);
+  CHECK_FALSE(engine.submit({}, {}));
+  CHECK_FALSE(engine.submit({model.config.at("vocab_size").get<token>()}, {}));
+}
+
+TEST_CASE("the trained model gives the answers that transformers gives", "[llama]") {
+  static auto trained = model(trained_model());
+  auto engine = paged_engine(trained, {.num_blocks = 64});
+  for (const auto& each : trained_reference().at("cases")) {
+    const auto expected = each.at("tokens").get<std::vector<token>>();
+    const auto* const made = engine.submit(each.at("prompt"), exactly(expected.size())).value();
+    engine.run();
+    CHECK(std::vector(made->answer().begin(), made->answer().end()) == expected);
+  }
+  check_end(engine);
+}
