@@ -5,8 +5,8 @@
 #include "engine.hpp"
 #include "tokenizer.hpp"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -23,7 +23,7 @@ struct settings {
   std::string directory;
   std::vector<std::string> questions;
   std::string stored = "f32";
-  std::size_t max_tokens = 300;
+  std::size_t max_tokens = 200;
   llama::sampling_options sampling;
   llama::engine_sizes sizes{.num_blocks = 2048};
 };
@@ -32,11 +32,16 @@ double seconds_since(clock_type::time_point begin) {
   return std::chrono::duration<double>(clock_type::now() - begin).count();
 }
 
-/// Answers one question; returns false if the request failed.
+/// Answers one question; returns false if the request failed. A conversation that has become as long as the texts that
+/// the model was trained on starts anew.
 template <class Engine>
 bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
-            const std::string& question) {
-  const auto& prompt = talk.ask(question);
+            const std::string& question, std::int32_t context) {
+  if (talk.ask(question).size() + chosen.max_tokens > static_cast<std::size_t>(context)) {
+    talk = llama::conversation(words);
+    static_cast<void>(talk.ask(question));
+  }
+  const auto& prompt = talk.tokens();
   const auto began = clock_type::now();
   auto first = 0.0;
   const auto print = [&](const llama::sample& of, pagedkv::token next, bool /*ended*/) {
@@ -59,9 +64,10 @@ bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& w
   }
   const auto all = seconds_since(began);
   const auto blocks = engine.cache().statistics().blocks;
-  fmt::print("\n[{} tokens, {:.0f} a second; first after {:.1f} ms; {} of {} prompt tokens were cached; {} blocks hold K/V]\n",
-             made.answer().size(), static_cast<double>(made.answer().size()) / all, first * 1e3, made.num_cached_tokens,
-             made.num_prompt_tokens, blocks.in_use + blocks.evictable);
+  fmt::print(
+      "\n[{} tokens, {:.0f} a second; first after {:.1f} ms; {} of {} prompt tokens were cached; {} blocks hold K/V]\n",
+      made.answer().size(), static_cast<double>(made.answer().size()) / all, first * 1e3, made.num_cached_tokens,
+      made.num_prompt_tokens, blocks.in_use + blocks.evictable);
   talk.hear(made.answer());
   engine.forget(made);
   return true;
@@ -73,7 +79,7 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
   auto talk = llama::conversation(words);
   for (const auto& question : chosen.questions) {
     fmt::print("> {}\n", question);
-    if (!answer(engine, talk, words, chosen, question)) {
+    if (!answer(engine, talk, words, chosen, question, loaded.config().context)) {
       return 1;
     }
   }
@@ -83,7 +89,7 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
   };
   auto line = std::string{};
   while (chosen.questions.empty() && (prompt(), std::getline(std::cin, line)) && line != "exit") {
-    if (!line.empty() && !answer(engine, talk, words, chosen, line)) {
+    if (!line.empty() && !answer(engine, talk, words, chosen, line, loaded.config().context)) {
       return 1;
     }
   }
@@ -97,18 +103,26 @@ int main(int argc, char** argv) {
   auto app = CLI::App{"Answers questions with a model of Llama's, Qwen 3's, Gemma 3's or Bamba's kind."};
   app.add_option("--model", chosen.directory, "folder with config.json, *.safetensors and tokenizer.json")->required();
   app.add_option("question", chosen.questions, "questions, one after the other; none: read from the terminal");
-  app.add_option("--max-tokens", chosen.max_tokens, "of each answer")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--temperature", chosen.sampling.temperature, "0: always the most likely token")->check(CLI::NonNegativeNumber);
+  app.add_option("--max-tokens", chosen.max_tokens, "of each answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--temperature", chosen.sampling.temperature, "0: always the most likely token")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", chosen.sampling.seed, "of the random numbers");
-  app.add_option("--kv", chosen.stored, "how K/V is stored")->check(CLI::IsMember({"f32", "int8"}))->capture_default_str();
-  app.add_option("--block-size", chosen.sizes.block_size, "tokens in a block")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--kv", chosen.stored, "how K/V is stored")
+      ->check(CLI::IsMember({"f32", "int8"}))
+      ->capture_default_str();
+  app.add_option("--block-size", chosen.sizes.block_size, "tokens in a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--blocks", chosen.sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     auto loaded = llama::model(chosen.directory);
     const auto words = llama::tokenizer(chosen.directory);
-    return chosen.stored == "f32" ? chat<pagedkv::float32>(loaded, words, chosen) : chat<pagedkv::int8>(loaded, words, chosen);
+    return chosen.stored == "f32" ? chat<pagedkv::float32>(loaded, words, chosen)
+                                  : chat<pagedkv::int8>(loaded, words, chosen);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

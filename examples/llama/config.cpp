@@ -96,7 +96,8 @@ rotation make_rotation(const json& from, double theta, std::int32_t head_dim) {
   } else if (type == "yarn") {
     made.scale = stretch_as_yarn(made.frequencies, from, theta, dim);
   } else if (type != "default") {
-    throw bad_model("config.json: rotary embeddings of type " + type + " are not known; default, linear, llama3 and yarn are");
+    throw bad_model("config.json: rotary embeddings of type " + type +
+                    " are not known; default, linear, llama3 and yarn are");
   }
   return made;
 }
@@ -116,7 +117,8 @@ void read_rotations(model_config& to, const json& from) {
   if (to.has(layer_kind::window)) {
     const auto& local = of_kind("sliding_attention");
     const auto local_theta = optional(local, "rope_theta", optional(from, "rope_local_base_freq", 1e4));
-    to.window_rotation = to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim) : to.full_rotation;
+    to.window_rotation =
+        to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim) : to.full_rotation;
   }
 }
 
@@ -196,6 +198,7 @@ model_config parse_checked(const json& from) {
   if (made.num_heads % made.num_kv_heads != 0 || made.head_dim % 2 != 0) {
     throw bad_model("config.json: num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd");
   }
+  made.context = size_of(from, "max_position_embeddings", std::numeric_limits<std::int32_t>::max());
   made.norm_epsilon = optional(from, "rms_norm_eps", 1e-6f);
   made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
   made.gelu = is_gemma;

@@ -47,7 +47,8 @@ struct model_config {
   std::int32_t num_heads = 0;
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t window = 0;  // tokens that a layer of kind window sees, the query's own included
+  std::int32_t context = 0;  // tokens that the model was trained for
+  std::int32_t window = 0;   // tokens that a layer of kind window sees, the query's own included
   float norm_epsilon = 0;
   float attention_scale = 0;
   float embedding_scale = 1;

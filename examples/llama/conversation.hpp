@@ -44,35 +44,37 @@ struct chat_format {
 class conversation {
  public:
   explicit conversation(const tokenizer& model)
-      : model_(model), format_(chat_format::of(model)), tokens_(model.encode(format_.start)) {}
+      : model_(&model), format_(&chat_format::of(model)), tokens_(model.encode(format_->start)) {}
+
+  [[nodiscard]] const std::vector<pagedkv::token>& tokens() const noexcept { return tokens_; }
 
   /// The prompt of the next turn. The words of a question are never taken for special tokens' names.
   [[nodiscard]] const std::vector<pagedkv::token>& ask(std::string_view question) {
-    add(format_.question);
-    const auto plain = model_.encode_plain(question);
+    add(format_->question);
+    const auto plain = model_->encode_plain(question);
     tokens_.insert(tokens_.end(), plain.begin(), plain.end());
-    add(format_.answer);
+    add(format_->answer);
     return tokens_;
   }
   /// `answer` with or without its end token.
   void hear(std::span<const pagedkv::token> answer) {
     tokens_.insert(tokens_.end(), answer.begin(), answer.end());
-    const auto end = model_.find_special(format_.end);
+    const auto end = model_->find_special(format_->end);
     if (end && (answer.empty() || answer.back() != *end)) {
       tokens_.push_back(*end);
     }
-    add(format_.between);
+    add(format_->between);
   }
-  [[nodiscard]] std::optional<pagedkv::token> end_token() const { return model_.find_special(format_.end); }
+  [[nodiscard]] std::optional<pagedkv::token> end_token() const { return model_->find_special(format_->end); }
 
  private:
   void add(std::string_view text) {
-    const auto more = model_.encode(text);
+    const auto more = model_->encode(text);
     tokens_.insert(tokens_.end(), more.begin(), more.end());
   }
 
-  const tokenizer& model_;
-  const chat_format& format_;
+  const tokenizer* model_;
+  const chat_format* format_;
   std::vector<pagedkv::token> tokens_;
 };
 

@@ -19,9 +19,9 @@ namespace llama {
 /// The tokens of one forward pass: row after row, those of each row consecutive.
 struct step_tokens {
   std::vector<pagedkv::token> tokens;
-  std::vector<std::int32_t> positions;           // of each token in its sequence
-  std::vector<std::int32_t> starts = {0};        // [rows + 1]: where the tokens of a row start
-  std::vector<std::int32_t> wanted;              // tokens whose logits are computed, ascending
+  std::vector<std::int32_t> positions;     // of each token in its sequence
+  std::vector<std::int32_t> starts = {0};  // [rows + 1]: where the tokens of a row start
+  std::vector<std::int32_t> wanted;        // tokens whose logits are computed, ascending
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return starts.size() - 1; }
 };

@@ -31,7 +31,10 @@ std::string encoded(char32_t point) {
 /// Bytes of the character that begins here; 1 where the text is no UTF-8.
 std::size_t length_of_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
-  const auto length = first < 0xc0 ? std::size_t{1} : first < 0xe0 ? std::size_t{2} : first < 0xf0 ? std::size_t{3} : std::size_t{4};
+  const auto length = first < 0xc0   ? std::size_t{1}
+                      : first < 0xe0 ? std::size_t{2}
+                      : first < 0xf0 ? std::size_t{3}
+                                     : std::size_t{4};
   return std::min(length, text.size());
 }
 
@@ -49,8 +52,8 @@ struct tokenizer::pattern {
   explicit pattern(const std::string& text) {
     auto error = 0;
     auto offset = PCRE2_SIZE{0};
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset,
-                         nullptr);
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
     if (code == nullptr) {
       throw bad_model("tokenizer.json: the pattern " + text + " does not compile");
     }
@@ -65,7 +68,8 @@ struct tokenizer::pattern {
 
   /// The next match from a place on, which is empty at the end of the text where there is none.
   [[nodiscard]] std::string_view find(std::string_view text, std::size_t from) const {
-    const auto found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match, nullptr);
+    const auto found =
+        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match, nullptr);
     const auto* const range = pcre2_get_ovector_pointer(match);
     const bool is_empty = found < 1 || range[0] == range[1];
     return is_empty ? text.substr(text.size()) : text.substr(range[0], range[1] - range[0]);

@@ -48,9 +48,9 @@ class tokenizer {
   [[nodiscard]] std::string spelled(std::string_view bytes) const;
   [[nodiscard]] std::string spoken(std::string_view piece) const;
 
-  bool over_bytes_ = false;     // pieces spell bytes as printable characters
-  bool whole_words_ = false;    // a word that is a piece is not merged from smaller ones
-  std::string space_;           // in place of a space, where pieces spell characters
+  bool over_bytes_ = false;   // pieces spell bytes as printable characters
+  bool whole_words_ = false;  // a word that is a piece is not merged from smaller ones
+  std::string space_;         // in place of a space, where pieces spell characters
   std::unordered_map<std::string, pagedkv::token> pieces_;
   std::vector<std::string> texts_;
   std::unordered_map<std::string, std::uint32_t> ranks_;  // of merges: both pieces, with a newline between

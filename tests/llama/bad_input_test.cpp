@@ -83,7 +83,8 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
   CHECK_THAT(refusal_of("llama", [](json& c) { c.erase("hidden_size"); }), ContainsSubstring("hidden_size"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_size"] = -4; }), ContainsSubstring("hidden_size"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_size"] = "wide"; }), ContainsSubstring("hidden_size"));
-  CHECK_THAT(refusal_of("llama", [](json& c) { c["num_key_value_heads"] = 3; }), ContainsSubstring("num_key_value_heads"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["num_key_value_heads"] = 3; }),
+             ContainsSubstring("num_key_value_heads"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["intermediate_size"] = 100; }), ContainsSubstring("mlp.gate_proj"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["num_hidden_layers"] = 9; }), ContainsSubstring("is missing"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"]["rope_type"] = "longrope"; }),

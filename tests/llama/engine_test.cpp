@@ -61,7 +61,8 @@ TEST_CASE("an engine generates the tokens of transformers, without and with hits
   const auto block_size = GENERATE(4, 16, 64);
   const auto budget = GENERATE(512, 23);
   CAPTURE(model.name, block_size, budget);
-  auto engine = paged_engine(loaded(model.name), {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
+  auto engine = paged_engine(loaded(model.name),
+                             {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
   check_tokens(engine, model);
   CHECK(engine.statistics().cached_tokens == 0);
   check_tokens(engine, model);
@@ -116,9 +117,8 @@ TEST_CASE("prompts of one step share what they have in common", "[llama]") {
   engine.step();
   CHECK(engine.statistics().cached_tokens == 3 * 144);
   engine.run();
-  engine.for_each([&](const sample& each) {
-    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
-  });
+  engine.for_each(
+      [&](const sample& each) { CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens); });
   check_end(engine);
 }
 
@@ -131,6 +131,16 @@ TEST_CASE("a request that the pool cannot hold fails alone", "[llama]") {
   CHECK(large->state == generation_state::failed);
   CHECK(large->failure.has_value());
   CHECK(small->state == generation_state::cut);
+  check_end(engine);
+}
+
+TEST_CASE("an answer that outgrows the pool fails, and what it wrote stays cached", "[llama]") {
+  const auto& model = reference_of("llama");
+  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
+  const auto* const endless = engine.submit(model.cases[1].prompt, exactly(1000)).value();
+  engine.run();
+  CHECK(endless->state == generation_state::failed);
+  CHECK(endless->tokens.size() == 8 * 16 + 1);
   check_end(engine);
 }
 

@@ -3,6 +3,7 @@
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
-#include <unistd.h>
 
 namespace llama::test {
 
@@ -114,7 +114,8 @@ model_folder::model_folder(const reference& of, const std::string& number_type) 
   auto data = std::string{};
   for (const auto& [name, shape] : of.shapes.items()) {
     const auto bytes = encoded(weights(name, shape), number_type);
-    header[name] = {{"dtype", number_type}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
+    header[name] = {
+        {"dtype", number_type}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
     data += bytes;
   }
   auto text = header.dump();
