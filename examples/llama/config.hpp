@@ -66,7 +66,7 @@ struct model_config {
   [[nodiscard]] static model_config parse(const nlohmann::json& from);
 
   [[nodiscard]] bool has(layer_kind wanted) const noexcept;
-  /// What the cache keeps for the layers: a group for each kind that the model has, in the order of `layer_kind`.
+  /// The groups of the cache: one for each kind of layers that the model has, in the order of `layer_kind`.
   [[nodiscard]] pagedkv::group_list groups() const;
 };
 

@@ -153,7 +153,7 @@ class engine {
 
   [[nodiscard]] pagedkv::result<void> start(row& r);
 
-  /// What running rows compute in this step, where it may be published before.
+  /// Publishes the tokens of this step ahead of the pass, where that is right.
   void commit_prompts();
 
   /// The forward pass, and what follows from its logits.
