@@ -1,17 +1,20 @@
 #include "../groups/group_engine.hpp"
 #include "temporary_folder.hpp"
 
+#include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -145,6 +148,28 @@ TEST_CASE("a session with groups of another shape, or torn, is refused", "[tier]
   auto small = groups_engine{config_of({full, with_sinks, state}, 8)};
   CHECK(restore_sequence(small.cache, path).has_error());
   CHECK(small.cache.num_free_blocks() == 8);
+}
+
+TEST_CASE("keys of a sequence with groups go with it", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto prompt = counted(30);
+  const auto image = std::array{prefix_key{5, {1, 2}}};
+  auto one = groups_engine{config_of({full, window})};
+  const auto id = one.cache.create_sequence({prompt, image})->id;
+  one.sequences[id].text = prompt;
+  one.compute(id);
+  REQUIRE(save_sequence(one.cache, id, folder.file("session")));
+  const auto check = [&](groups_engine& into, sequence_id made) {
+    auto keys = std::vector<prefix_key>(2);
+    CHECK(into.cache.keys(made, keys).value() == 1);
+    CHECK(keys.front() == image.front());
+    CHECK(into.cache.find_prefix({prompt, image}).value() > 20);
+    CHECK(into.cache.find_prefix(prompt).value() < 8);
+  };
+  auto another = groups_engine{config_of({full, window})};
+  check(another, restore(another, one.sequences.at(id), folder.file("session")).value());
+  auto third = groups_engine{config_of({full, window})};
+  check(third, hand_over(one.cache, id, third.cache)->id);
 }
 
 TEST_CASE("forks of a sequence with groups are saved apart", "[tier][session]") {

@@ -26,6 +26,7 @@
 #include <pagedkv/cache/operations/resize.hpp>
 #include <pagedkv/cache/operations/retire_step.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
+#include <pagedkv/cache/operations/tokens.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
 #include <pagedkv/cache/record_access.hpp>
@@ -336,6 +337,11 @@ class basic_group_cache {
   [[nodiscard]] result<void> tokens(sequence_id id, std::int64_t first_token, std::span<token> out) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::groups::copy_tokens(state_, id, first_token, out);
+  }
+  /// Copies the first of the sequence's keys, as far as there is room, and returns how many it has.
+  [[nodiscard]] result<std::size_t> keys(sequence_id id, std::span<prefix_key> out) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    return detail::copy_keys(state_, id, out);
   }
 
   /// Fills `slots` of one group for the tokens from `first_token` on; `skip_slot` where blocks were released behind a

@@ -125,14 +125,14 @@ template <class Cache>
   if constexpr (!has_groups<Cache>) {
     const auto size = std::int64_t{cache.config().block_size};
     num_lost = std::min(head.tables[0].first_place * size, head.num_tokens());
-    const auto num_keys = cache.keys(id, {});
-    if (!num_keys) {
-      return num_keys.error();
-    }
-    head.keys.resize(*num_keys);
-    if (const auto copied = cache.keys(id, head.keys); !copied) {
-      return copied.error();
-    }
+  }
+  const auto num_keys = cache.keys(id, {});
+  if (!num_keys) {
+    return num_keys.error();
+  }
+  head.keys.resize(*num_keys);
+  if (const auto copied = cache.keys(id, head.keys); !copied) {
+    return copied.error();
   }
   const auto known = std::span{head.tokens}.subspan(static_cast<std::size_t>(num_lost));
   if (auto copied = cache.tokens(id, num_lost, known); !copied) {

@@ -43,7 +43,7 @@ template <class State>
 /// Copies a sequence's keys; returns their number.
 template <class State>
 [[nodiscard]] result<std::size_t> copy_keys(const State& state, sequence_id id, std::span<prefix_key> keys) noexcept {
-  return visit_sequence(state, id, [&](const sequence& s) -> result<std::size_t> {
+  return visit_sequence(state, id, [&](const auto& s) -> result<std::size_t> {
     copy_run(std::span{s.keys}.first(std::min(s.keys.size(), keys.size())), keys);
     return s.keys.size();
   });
