@@ -39,33 +39,12 @@ namespace detail {
 
 template <class Cache>
 [[nodiscard]] result<sequence_offer> offer_sequence(const Cache& cache, sequence_id id, const offer_options& options) {
-  auto held = blocks_of(cache, id);
-  if (!held) {
-    return held.error();
+  auto session = describe_session(cache, id, options.contents);
+  if (!session) {
+    return session.error();
   }
-  auto head = describe_session(cache, id, options.contents, held->tables);
-  if (!head) {
-    return head.error();
-  }
-  return sequence_offer{session_format(cache, options.model).text, std::move(*head), std::move(held->ids)};
-}
-
-/// Copies the blocks that a new sequence does not share.
-template <class Cache>
-[[nodiscard]] result<void> copy_offered(Cache& cache, const admission& made, const sequence_offer& offer,
-                                        const block_storage_view& from, typename Cache::stream on) {
-  const auto targets = blocks_to_load(cache, made, offer.head);
-  if (!targets) {
-    return targets.error();
-  }
-  auto pairs = std::vector<block_pair>{};
-  for (std::size_t i = 0; i < targets->size(); ++i) {
-    if ((*targets)[i] != no_block) {
-      pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>((*targets)[i])});
-    }
-  }
-  const auto copied = cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
-  return copied ? finish_loading(cache, made, offer.head, on) : copied;
+  return sequence_offer{session_format(cache, options.model).text, std::move(session->head),
+                        std::move(session->blocks)};
 }
 
 template <class Cache>
@@ -80,17 +59,15 @@ template <class Cache>
     return error{error_code::invalid_argument, "number of blocks offered", std::ssize(offer.blocks),
                  offer.head.num_records()};
   }
-  const auto made = create_from(cache, offer.head, on);
-  if (!made) {
-    return made.error();
-  }
-  const auto copy = [&] { return copy_offered(cache, *made, offer, from, on); };
-  const auto no_memory = result<void>{error{error_code::out_of_memory, "memory to take over a sequence"}};
-  if (const auto copied = with_memory(copy, no_memory); !copied) {
-    static_cast<void>(cache.release(made->id));
-    return copied.error();
-  }
-  return *made;
+  return start_from(cache, offer.head, on, [&](std::span<const block_id> blocks) {
+    auto pairs = std::vector<block_pair>{};
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i] != no_block) {
+        pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>(blocks[i])});
+      }
+    }
+    return cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
+  });
 }
 
 }  // namespace detail
@@ -101,8 +78,7 @@ template <class Cache>
   const auto encode = [&]() -> result<std::vector<std::byte>> {
     return detail::encode_head(offer.head, offer.format, offer.blocks);
   };
-  return detail::with_memory(
-      encode, result<std::vector<std::byte>>{error{error_code::out_of_memory, "memory to encode an offer"}});
+  return detail::with_memory(encode, error{error_code::out_of_memory, "memory to encode an offer"});
 }
 [[nodiscard]] inline result<sequence_offer> decode_offer(std::span<const std::byte> bytes) noexcept {
   const auto decode = [&]() -> result<sequence_offer> {
@@ -112,8 +88,7 @@ template <class Cache>
     }
     return sequence_offer{std::move(read->format), std::move(read->head), std::move(read->blocks)};
   };
-  return detail::with_memory(decode,
-                             result<sequence_offer>{error{error_code::out_of_memory, "memory to decode an offer"}});
+  return detail::with_memory(decode, error{error_code::out_of_memory, "memory to decode an offer"});
 }
 
 /// Describes a sequence of any cache for another one, of this process or of another one. Its
@@ -123,8 +98,7 @@ template <class Cache>
 [[nodiscard]] result<sequence_offer> offer_sequence(const Cache& cache, sequence_id id,
                                                     const offer_options& options = {}) noexcept {
   const auto offer = [&] { return detail::offer_sequence(cache, id, options); };
-  return detail::with_memory(offer,
-                             result<sequence_offer>{error{error_code::out_of_memory, "memory to offer a sequence"}});
+  return detail::with_memory(offer, error{error_code::out_of_memory, "memory to offer a sequence"});
 }
 
 /// Starts a sequence as it was offered: shares what the cache has already, copies other blocks from `from`, the other
@@ -140,8 +114,7 @@ template <class Cache>
                                                 const block_storage_view& from, std::string_view model = {},
                                                 typename Cache::stream on = {}) noexcept {
   const auto accept = [&] { return detail::accept_sequence(cache, offer, from, model, on); };
-  return detail::with_memory(accept,
-                             result<admission>{error{error_code::out_of_memory, "memory to take over a sequence"}});
+  return detail::with_memory(accept, error{error_code::out_of_memory, "memory to take over a sequence"});
 }
 
 /// Copies a sequence to another cache of this process, for example from the device that prefilled to the one that

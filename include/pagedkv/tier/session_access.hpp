@@ -5,6 +5,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/session_head.hpp>
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// How a session's file sees a sequence of each kind of cache: as tables of blocks. All may throw `std::bad_alloc`.
@@ -150,10 +152,19 @@ template <class Cache>
   return {};
 }
 
-/// All that a session's file says of a sequence before its blocks.
+/// A session's head, and the blocks that it is about, table by table.
+struct described_session {
+  session_head head;
+  std::vector<block_id> blocks;
+};
+
 template <class Cache>
-[[nodiscard]] result<session_head> describe_session(const Cache& cache, sequence_id id, const token_run& contents,
-                                                    const session_tables& tables) {
+[[nodiscard]] result<described_session> describe_session(const Cache& cache, sequence_id id,
+                                                         const token_run& contents) {
+  auto held = blocks_of(cache, id);
+  if (!held) {
+    return held.error();
+  }
   const auto info = cache.describe(id);
   if (!info) {
     return info.error();
@@ -163,7 +174,7 @@ template <class Cache>
                  info->num_prompt_tokens};
   }
   auto head = session_head{};
-  head.tables = tables;
+  head.tables = held->tables;
   head.options = info->options;
   head.options.num_prompt_tokens = info->num_prompt_tokens;
   head.num_computed_tokens = info->num_computed_tokens;
@@ -175,8 +186,10 @@ template <class Cache>
     }
     head.saving = *saving;
   }
-  const auto copied = copy_contents(cache, id, contents, head);
-  return copied ? result<session_head>{std::move(head)} : copied.error();
+  if (const auto copied = copy_contents(cache, id, contents, head); !copied) {
+    return copied.error();
+  }
+  return described_session{std::move(head), std::move(held->ids)};
 }
 
 /// A sequence with blocks for all of a session's tokens. Nothing is loading for it: what no tier has at hand is in the
@@ -259,6 +272,30 @@ template <class Cache>
     const auto committed = commit();
     return committed ? cache.drop_before(made.id, head.tables[0].first_place * cache.config().block_size) : committed;
   }
+}
+
+/// Starts a sequence from a session: `load(blocks)` fills these blocks with its records, but not those that are
+/// `no_block`. A failure leaves no sequence. May throw `std::bad_alloc` before it has changed anything.
+template <class Cache, class Load>
+[[nodiscard]] result<admission> start_from(Cache& cache, const session_head& head, typename Cache::stream on,
+                                           const Load& load) {
+  const auto made = create_from(cache, head, on);
+  if (!made) {
+    return made.error();
+  }
+  const auto fill = [&]() -> result<void> {
+    const auto blocks = blocks_to_load(cache, *made, head);
+    if (!blocks) {
+      return blocks.error();
+    }
+    const auto loaded = load(std::span{*blocks});
+    return loaded ? finish_loading(cache, *made, head, on) : loaded;
+  };
+  if (const auto filled = with_memory(fill, error{error_code::out_of_memory, "memory to load a session"}); !filled) {
+    static_cast<void>(cache.release(made->id));
+    return filled.error();
+  }
+  return *made;
 }
 
 }  // namespace pagedkv::detail

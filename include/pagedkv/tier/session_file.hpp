@@ -45,25 +45,21 @@ template <class Cache, class Memory>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
                                          const session_options<Memory>& options, typename Cache::stream on) {
   auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
-  if (!records.has_memory()) {
-    return error{error_code::out_of_memory, "bytes of a record", std::ssize(records.first(1))};
+  if (const auto checked = records.check_memory(); !checked) {
+    return checked;
   }
-  const auto held = blocks_of(cache, id);
-  if (!held) {
-    return held.error();
-  }
-  const auto head = describe_session(cache, id, options.contents, held->tables);
-  if (!head) {
-    return head.error();
+  const auto session = describe_session(cache, id, options.contents);
+  if (!session) {
+    return session.error();
   }
   auto file = atomic_file::create(path);
   if (!file) {
     return file.error();
   }
-  const auto encoded = encode_head(*head, records.format().text);
+  const auto encoded = encode_head(session->head, records.format().text);
   const auto checksum = sealed_header<session_numbers>::fields_in(encoded)->checksum;
   auto written = file->write(encoded);
-  const auto blocks = std::span{held->ids};
+  const auto blocks = std::span{session->blocks};
   for (std::size_t done = 0; written && done < blocks.size(); done += records.most) {
     const auto some = blocks.subspan(done, std::min(blocks.size() - done, records.most));
     written = records.exchange(cache.backend(), session_storage(cache), some, swap_direction::to_host, on);
@@ -141,45 +137,24 @@ class session_source {
   session_reading reading_;
 };
 
-/// Loads the blocks that a new sequence does not share.
-template <class Cache, class Memory>
-[[nodiscard]] result<void> load_session(Cache& cache, const admission& made, const session_source<Memory>& source,
-                                        session_records<Memory>& records, typename Cache::stream on) {
-  const auto targets = blocks_to_load(cache, made, source.head());
-  if (!targets) {
-    return targets.error();
-  }
-  const auto load = [&](std::size_t first, std::size_t count) {
-    return records.exchange(cache.backend(), session_storage(cache), std::span{*targets}.subspan(first, count),
-                            swap_direction::from_host, on);
-  };
-  const auto loaded = source.for_each_batch(load);
-  return loaded ? finish_loading(cache, made, source.head(), on) : loaded;
-}
-
 /// Restores a sequence from a file. May throw `std::bad_alloc`, and has changed nothing then.
 template <class Cache, class Memory>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,
                                                  const session_options<Memory>& options, typename Cache::stream on) {
   auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
-  if (!records.has_memory()) {
-    return error{error_code::out_of_memory, "bytes of a record", std::ssize(records.first(1))};
+  if (const auto checked = records.check_memory(); !checked) {
+    return checked.error();
   }
   const auto source = session_source<Memory>::open(path, records);
   if (!source) {
     return source.error();
   }
-  const auto made = create_from(cache, source->head(), on);
-  if (!made) {
-    return made.error();
-  }
-  const auto load = [&] { return load_session(cache, *made, *source, records, on); };
-  const auto no_memory = result<void>{error{error_code::out_of_memory, "memory to restore a session"}};
-  if (const auto loaded = with_memory(load, no_memory); !loaded) {
-    static_cast<void>(cache.release(made->id));
-    return loaded.error();
-  }
-  return *made;
+  return start_from(cache, source->head(), on, [&](std::span<const block_id> blocks) {
+    return source->for_each_batch([&](std::size_t first, std::size_t count) {
+      return records.exchange(cache.backend(), session_storage(cache), blocks.subspan(first, count),
+                              swap_direction::from_host, on);
+    });
+  });
 }
 
 }  // namespace detail
@@ -197,7 +172,7 @@ template <class Cache, allocator Memory = host_allocator>
                                          const session_options<Memory>& options = {},
                                          typename Cache::stream on = {}) noexcept {
   const auto save = [&] { return detail::save_sequence(cache, id, path, options, on); };
-  return detail::with_memory(save, result<void>{error{error_code::out_of_memory, "memory to save a session"}});
+  return detail::with_memory(save, error{error_code::out_of_memory, "memory to save a session"});
 }
 
 /// Starts a sequence as it was saved, in a cache of the same shape, element and model: shares what is cached already,
@@ -214,8 +189,7 @@ template <class Cache, allocator Memory = host_allocator>
                                                  const session_options<Memory>& options = {},
                                                  typename Cache::stream on = {}) noexcept {
   const auto restore = [&] { return detail::restore_sequence(cache, path, options, on); };
-  return detail::with_memory(restore,
-                             result<admission>{error{error_code::out_of_memory, "memory to restore a session"}});
+  return detail::with_memory(restore, error{error_code::out_of_memory, "memory to restore a session"});
 }
 
 }  // namespace pagedkv

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
@@ -39,7 +40,12 @@ class session_records {
     }
   }
 
-  [[nodiscard]] bool has_memory() const noexcept { return base_ != nullptr; }
+  /// Errors: `out_of_memory`; then nothing else may be called.
+  [[nodiscard]] result<void> check_memory() const noexcept {
+    return base_ != nullptr
+               ? result<void>{}
+               : error{error_code::out_of_memory, "bytes of records on their way", static_cast<std::int64_t>(size())};
+  }
   [[nodiscard]] const record_format& format() const noexcept { return format_; }
   [[nodiscard]] std::span<std::byte> first(std::size_t count) const noexcept {
     return {base_, count * format_.record_bytes()};
@@ -69,9 +75,8 @@ class session_records {
       }
     }
     const auto host = format_.payloads(device, base_, static_cast<std::int32_t>(most));
-    const auto copied = direction == swap_direction::to_host
-                            ? backend.swap_blocks(device, host, pairs_, direction, on)
-                            : backend.swap_blocks(host, device, pairs_, direction, on);
+    const auto copied = direction == swap_direction::to_host ? backend.swap_blocks(device, host, pairs_, direction, on)
+                                                             : backend.swap_blocks(host, device, pairs_, direction, on);
     return copied ? backend.synchronize(on) : copied;
   }
 
