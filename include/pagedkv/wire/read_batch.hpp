@@ -15,38 +15,27 @@ namespace pagedkv {
 
 namespace detail {
 
-/// Whether these bytes are one value of MessagePack and nothing else. `mp_check` counts what is left of arrays and maps in
-/// an `int`, which wraps. So it checks other values only, and counts above the number of bytes left are refused here.
-[[nodiscard]] inline bool is_one_value(std::string_view bytes) noexcept {
-  const auto* at = bytes.data();
-  const auto* const end = at + bytes.size();
-  auto num_bytes = bytes.size();
-  for (auto num_values = std::uint64_t{1}; num_values > 0; --num_values) {
-    if (num_values > num_bytes) {
-      return false;
-    }
-    const auto type = mp_typeof(*at);
-    if (type == MP_ARRAY && mp_check_array(at, end) <= 0) {
-      num_values += mp_decode_array(&at);
-    } else if (type == MP_MAP && mp_check_map(at, end) <= 0) {
-      num_values += std::uint64_t{2} * mp_decode_map(&at);
-    } else if (type == MP_ARRAY || type == MP_MAP || mp_check(&at, end) != 0) {
-      return false;
-    }
-    num_bytes = static_cast<std::size_t>(end - at);
-  }
-  return num_bytes == 0;
-}
-
-/// Reads MessagePack whose structure was checked. A value of another type than asked for is skipped and noted.
+/// Reads MessagePack and nothing past its end. A value of another type than asked for is skipped and noted. Where bytes
+/// are missing, or an array or map has more elements than there are bytes left, nothing more is read.
 class wire_reader {
  public:
-  explicit wire_reader(std::string_view payload) noexcept : at_(payload.data()) {}
+  explicit wire_reader(std::string_view payload) noexcept : at_(payload.data()), end_(at_ + payload.size()) {}
 
   /// Whether a value was of another type since the last call.
   [[nodiscard]] bool take_failure() noexcept { return std::exchange(failed_, false); }
-  [[nodiscard]] mp_type type() const noexcept { return mp_typeof(*at_); }
-  void skip() noexcept { mp_next(&at_); }
+  /// Whether all has been read.
+  [[nodiscard]] bool is_done() const noexcept { return !is_cut_ && at_ == end_; }
+  [[nodiscard]] mp_type type() const noexcept { return at_ != end_ ? mp_typeof(*at_) : MP_EXT; }
+
+  void skip() noexcept {
+    for (auto left = std::uint64_t{1}; left > 0 && !is_cut_; --left) {
+      switch (type()) {
+        case MP_ARRAY: left += array(); break;
+        case MP_MAP: left += std::uint64_t{2} * map(); break;
+        default: static_cast<void>(has(mp_check(&at_, end_)));
+      }
+    }
+  }
   void fail() noexcept {
     failed_ = true;
     skip();
@@ -63,16 +52,21 @@ class wire_reader {
   /// The number of elements.
   [[nodiscard]] std::uint32_t array() noexcept {
     if (type() == MP_ARRAY) {
-      return mp_decode_array(&at_);
+      return has(mp_check_array(at_, end_)) ? count(mp_decode_array(&at_), 1) : 0;
     }
     fail();
     return 0;
   }
 
+  /// The number of pairs.
+  [[nodiscard]] std::uint32_t map() noexcept {
+    return has(mp_check_map(at_, end_)) ? count(mp_decode_map(&at_), 2) : 0;
+  }
+
   [[nodiscard]] std::int64_t number() noexcept {
     switch (type()) {
-      case MP_UINT: return static_cast<std::int64_t>(mp_decode_uint(&at_));
-      case MP_INT: return mp_decode_int(&at_);
+      case MP_UINT: return has(mp_check_uint(at_, end_)) ? static_cast<std::int64_t>(mp_decode_uint(&at_)) : 0;
+      case MP_INT: return has(mp_check_int(at_, end_)) ? mp_decode_int(&at_) : 0;
       default: fail(); return 0;
     }
   }
@@ -85,20 +79,18 @@ class wire_reader {
 
   [[nodiscard]] double real() noexcept {
     switch (type()) {
-      case MP_DOUBLE: return mp_decode_double(&at_);
-      case MP_FLOAT: return static_cast<double>(mp_decode_float(&at_));
+      case MP_DOUBLE: return has(mp_check_double(at_, end_)) ? mp_decode_double(&at_) : 0;
+      case MP_FLOAT: return has(mp_check_float(at_, end_)) ? static_cast<double>(mp_decode_float(&at_)) : 0;
       default: return static_cast<double>(number());
     }
   }
 
   [[nodiscard]] std::string_view text() noexcept {
-    if (type() != MP_STR) {
-      fail();
-      return {};
+    if (type() == MP_STR) {
+      return bytes();
     }
-    auto length = std::uint32_t{0};
-    const auto* const data = mp_decode_str(&at_, &length);
-    return {data, length};
+    fail();
+    return {};
   }
 
   /// A number of 64 bits as it is; longer hashes, which come as bytes, by their XXH3.
@@ -106,16 +98,15 @@ class wire_reader {
     if (type() != MP_BIN && type() != MP_STR) {
       return static_cast<std::uint64_t>(number());
     }
-    auto length = std::uint32_t{0};
-    const auto* const data = mp_decode_strbin(&at_, &length);
-    return XXH3_64bits(data, length);
+    const auto digest = bytes();
+    return XXH3_64bits(digest.data(), digest.size());
   }
 
   /// Of the parts of an array, arrays in it included; texts that are `but` do not count. 0 for none.
   [[nodiscard]] std::uint64_t hash_of_parts(std::string_view but) noexcept {
     auto hash = std::uint64_t{0};
     auto left = take_nil() ? std::uint64_t{0} : std::uint64_t{array()};
-    for (; left > 0; --left) {
+    for (; left > 0 && !is_cut_; --left) {
       if (type() == MP_ARRAY) {
         left += array();
         continue;
@@ -131,11 +122,44 @@ class wire_reader {
     return hash;
   }
 
-  [[nodiscard]] std::uint32_t map() noexcept { return mp_decode_map(&at_); }
-
  private:
+  void cut() noexcept {
+    at_ = end_;
+    is_cut_ = true;
+  }
+
+  /// Whether no bytes of the next value, or of its head, are missing.
+  [[nodiscard]] bool has(std::ptrdiff_t num_missing) noexcept {
+    if (num_missing > 0) {
+      cut();
+    }
+    return num_missing <= 0;
+  }
+
+  /// 0 for more elements than the bytes left can hold.
+  [[nodiscard]] std::uint32_t count(std::uint32_t number, std::ptrdiff_t least_bytes) noexcept {
+    if (number <= (end_ - at_) / least_bytes) {
+      return number;
+    }
+    cut();
+    return 0;
+  }
+
+  /// Of a text or of bytes.
+  [[nodiscard]] std::string_view bytes() noexcept {
+    const auto* next = at_;
+    if (!has(mp_check(&next, end_))) {
+      return {};
+    }
+    auto length = std::uint32_t{0};
+    const auto* const data = mp_decode_strbin(&at_, &length);
+    return {data, length};
+  }
+
   const char* at_;
+  const char* end_;
   bool failed_ = false;
+  bool is_cut_ = false;
 };
 
 inline void read_field(wire_reader& reader, std::string_view name, wire_event& event) {
@@ -246,9 +270,6 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
 [[nodiscard]] inline result<wire_batch> read_batch(std::string_view payload) {
   const auto broken =
       error{error_code::invalid_argument, "batch of KV events", static_cast<std::int64_t>(payload.size())};
-  if (!std::in_range<int>(payload.size()) || !detail::is_one_value(payload)) {
-    return broken;
-  }
   auto reader = detail::wire_reader{payload};
   const auto size = reader.array();
   if (size < 2) {
@@ -273,7 +294,10 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
   if (size > 2 && !reader.take_nil()) {
     batch.rank = reader.number();
   }
-  return reader.take_failure() ? result<wire_batch>{broken} : result<wire_batch>{std::move(batch)};
+  for (auto i = 3U; i < size; ++i) {
+    reader.skip();
+  }
+  return reader.take_failure() || !reader.is_done() ? result<wire_batch>{broken} : result<wire_batch>{std::move(batch)};
 }
 
 }  // namespace pagedkv
