@@ -5,6 +5,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/host/backend.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -125,7 +126,7 @@ TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else i
                            (in_nhd_layer_major, in_nhd_block_major, in_hnd_layer_major, in_hnd_block_major),
                            (float32, float16, bfloat16, int8)) {
   using element = typename TestType::element_type;
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto backend = host_backend{};

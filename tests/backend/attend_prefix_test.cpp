@@ -6,6 +6,7 @@
 
 #include <pagedkv/host/thread_pool.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -57,7 +58,7 @@ std::size_t num_prefixes(const Attention& attention, const attention_options& op
 
 TEMPLATE_TEST_CASE("sequences on the host share the read of a prefix", "[attention][prefix]", nhd<float32>,
                    hnd<float16>, hnd<bfloat16>, nhd<int8>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   for (const auto group_size : {1, 2, 3, 4, 8}) {
@@ -93,7 +94,7 @@ TEST_CASE("several prefixes on the host, beside sequences that share none", "[at
 
 TEMPLATE_TEST_CASE("options apply to shared prefixes on the host", "[attention][prefix]", nhd<float32>, hnd<float16>,
                    hnd<bfloat16>, nhd<int8>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto shape = make_sharers(12, 800, 2);

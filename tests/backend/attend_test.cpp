@@ -4,6 +4,7 @@
 
 #include <pagedkv/host/thread_pool.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -50,7 +51,7 @@ static_assert(element<sixteenths>);
 
 TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "[attention]", (nhd, hnd),
                            (float32, float16, bfloat16, int8, sixteenths)) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   SECTION("ragged lengths") {
@@ -106,7 +107,7 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
 
 TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attention]", nhd<float32>, hnd<float16>,
                    nhd<bfloat16>, nhd<int8>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto shape = batch_shape{{0, 1, 77, 1000, 200}};
@@ -228,7 +229,7 @@ TEST_CASE("several threads share one pool", "[attention]") {
 
 TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them", "[attention]",
                            (nhd, hnd), (float32, float16, bfloat16, int8, sixteenths)) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   struct dims {
@@ -253,7 +254,7 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
 }
 
 TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention]", nhd<float32>, hnd<float16>, nhd<int8>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   for (const auto group_size : {1, 4}) {

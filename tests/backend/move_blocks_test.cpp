@@ -5,6 +5,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/host/backend.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -106,7 +107,7 @@ TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]",
 
 TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend]", in_nhd_layer_major<int8>,
                    in_nhd_block_major<int8>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   for (auto round = 0; round < 300; ++round) {

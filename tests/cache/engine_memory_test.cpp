@@ -114,7 +114,7 @@ TEST_CASE("prefixes are shared without memory, also under a tracker", "[cache][e
   REQUIRE(cache.commit(first.sequence, 9));
   const auto second = tracker.submit(text(0, 9), {}, copies).value();
   CHECK(second.num_cached_tokens == 8);
-  const auto sample = tracker.fork(first.id).value();
+  const auto sample = tracker.fork(first.id, copies).value();
   REQUIRE(tracker.append(sample.id, token{1}, copies));
   CHECK(copies.size() == 1);
   for (const auto id : {first.id, second.id, sample.id}) {

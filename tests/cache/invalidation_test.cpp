@@ -3,6 +3,7 @@
 
 #include <pagedkv/events/event_queues.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
@@ -163,7 +164,7 @@ TEMPLATE_LIST_TEST_CASE("all pins end at once", "[cache][pin]", all_lockings) {
 /// was invalidated stays out of reach.
 TEMPLATE_LIST_TEST_CASE("what was invalidated is never found again while other threads are at work",
                         "[cache][invalidate][threads]", concurrent_lockings) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto cache = cache_under<TestType>{small_cache(24)};

@@ -4,6 +4,7 @@
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
@@ -293,7 +294,7 @@ TEMPLATE_TEST_CASE("blocks evicted ahead of need have no other use before the st
 
 TEMPLATE_TEST_CASE("no sequence has a block that a transfer may read, whatever comes between", "[cache][steps]",
                    single_thread, rw_lock, sharded_mutex, lock_free) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto cache = kv_cache<TestType, clock_sweep>{small_cache(12)};

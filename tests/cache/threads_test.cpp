@@ -5,6 +5,7 @@
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <array>
@@ -162,7 +163,7 @@ template <class Cache>
 
 TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts", "[cache][threads]",
                    rw_lock, basic_sharded_mutex<3>) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   constexpr auto num_threads = 4;
   auto cache = shared_cache<TestType>{small_cache(24)};
@@ -197,7 +198,7 @@ TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which a
 
 TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another resizes", "[cache][threads]",
                    rw_lock, basic_sharded_mutex<3>, lock_free) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   constexpr auto num_threads = 4;
   constexpr auto smallest = 8;  // a prompt

@@ -1,5 +1,6 @@
 #include "objects/object.hpp"
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <dlfcn.h>
@@ -68,7 +69,7 @@ TEST_CASE("two objects that hide their symbols number the threads of one compone
 
 TEST_CASE("two objects that hide their symbols share a lock-free cache", "[objects][stress]") {
   const auto objects = two_objects{};
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   const auto& maker = objects.first.entry();
   for (auto round = 0U; round < 10; ++round) {

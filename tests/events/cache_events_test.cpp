@@ -4,6 +4,7 @@
 #include <pagedkv/policy/locking/lock_free.hpp>
 
 #include <xxhash.h>
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
@@ -304,7 +305,7 @@ TEST_CASE("a router finds by events the prefixes that the cache finds", "[events
   auto watched = watched_cache<prefix_event_kinds>{config};
   auto& cache = watched.cache;
   auto follower = router{};
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937{seed};
   auto live = std::vector<sequence_id>{};
@@ -339,7 +340,7 @@ TEST_CASE("a router that follows several threads knows every cached block in the
   auto queues = event_queues{config.block_size, {.capacity = 1 << 14}};
   auto cache = kv_cache<float32, lock_free, clock_sweep, event_queues>{config, queues};
   auto follower = router{};
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto num_running = std::atomic{num_threads};
   auto threads = std::vector<std::jthread>{};

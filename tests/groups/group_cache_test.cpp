@@ -130,7 +130,7 @@ TEST_CASE("states are saved where a prompt branches and before its end, or where
   e.check(hit);
   e.release(hit);
 
-  const auto often = e.create(counted(40, 500), {}, {.at_branches = false, .at_prompt_end = false, .every = 8}).value();
+  const auto often = e.create(counted(40, 500), {.saving = {.at_branches = false, .at_prompt_end = false, .every = 8}}).value();
   CHECK(e.cache.next_saved_length(often).value() == 8);
   e.compute(often);
   const auto resent = e.create(counted(40, 500)).value();
@@ -153,7 +153,7 @@ TEST_CASE("the next length whose commit saves a state is a multiple of both numb
           "[group_cache]") {
   auto e = plain{config_of({full, state})};
   const auto next_of = [&](std::int64_t every) {
-    const auto id = e.create(counted(40), {}, {.at_branches = false, .at_prompt_end = false, .every = every}).value();
+    const auto id = e.create(counted(40), {.saving = {.at_branches = false, .at_prompt_end = false, .every = every}}).value();
     const auto next = e.cache.next_saved_length(id).value();
     e.release(id);
     return next;
@@ -165,7 +165,7 @@ TEST_CASE("the next length whose commit saves a state is a multiple of both numb
   CHECK(next_of(whole_length / 2) == whole_length);
 
   auto without = plain{config_of({full, window})};
-  const auto id = without.create(counted(40), {}, {.every = 8}).value();
+  const auto id = without.create(counted(40), {.saving = {.every = 8}}).value();
   CHECK(without.cache.next_saved_length(id).value() == whole_length);
 }
 
@@ -381,9 +381,9 @@ coverage run_random(const group_list& groups, std::uint64_t seed, int num_operat
       options.publish = below(8) != 0;
       options.max_cached_tokens = below(8) == 0 ? static_cast<std::int64_t>(below(20)) : whole_length;
       options.first_chunk = below(4) == 0 ? static_cast<std::int64_t>(below(20)) : whole_length;
-      const auto saving = state_saving{below(2) == 0, below(2) == 0, below(3) == 0 ? 8 : 0, below(2) == 0};
+      options.saving = {below(2) == 0, below(2) == 0, below(3) == 0 ? 8 : 0, below(2) == 0};
       const auto before = e.cache.statistics();
-      if (!e.create(prompt, options, saving)) {
+      if (!e.create(prompt, options)) {
         CHECK(e.cache.statistics().blocks.in_use == before.blocks.in_use);
       }
     } else if (action < 8) {

@@ -48,10 +48,9 @@ class engine {
   template <class... More>
   explicit engine(const cache_config& config, More&&... more) : cache(config, std::forward<More>(more)...) {}
 
-  std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {},
-                                    const state_saving& saving = {}) {
+  std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {}) {
     const auto expected = cache.find_prefix(prompt, options.salt).value();
-    const auto made = cache.create_sequence(prompt, options, saving);
+    const auto made = cache.create_sequence(prompt, options);
     if (!made) {
       return std::nullopt;
     }

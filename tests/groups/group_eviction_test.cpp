@@ -128,7 +128,7 @@ TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte i
         auto prompt = counted(static_cast<int>(20 + 8 * below(4)), static_cast<int>(1000 * below(4)));
         const auto more = counted(static_cast<int>(below(12)), static_cast<int>(10'000 + 50 * below(3)));
         prompt.insert(prompt.end(), more.begin(), more.end());
-        if (const auto made = e.create(prompt, {}, {.every = below(2) == 0 ? 8 : 0})) {
+        if (const auto made = e.create(prompt, {.saving = {.every = below(2) == 0 ? 8 : 0}})) {
           num_hit_tokens += e.sequences.at(*made).computed;
           e.compute(*made);
           running.push_back(*made);

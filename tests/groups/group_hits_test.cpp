@@ -127,7 +127,7 @@ totals play(const group_list& groups, std::uint64_t seed, int num_requests, cons
       }
     }
     best = has_state ? best : common;
-    const auto made = cache.create_sequence(text, {}, saving).value();
+    const auto made = cache.create_sequence(text, {.saving = saving}).value();
     CHECK(made.num_cached_tokens <= (saving.at_end ? common : best));
     sum.hits += made.num_cached_tokens;
     sum.best += best;

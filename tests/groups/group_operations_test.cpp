@@ -195,7 +195,7 @@ TEST_CASE("hashes of runs are those that events name", "[group_cache]") {
 TEST_CASE("the last state of an answer is there for what continues it, if the caller wants it", "[group_cache]") {
   auto e = plain{config_of({full, window, state})};
   const auto answer = [&](const state_saving& saving) {
-    const auto id = e.create(counted(22), {.max_cached_tokens = 0}, saving).value();
+    const auto id = e.create(counted(22), {.max_cached_tokens = 0, .saving = saving}).value();
     e.compute(id);
     for (auto i = 0; i < 29; ++i) {
       REQUIRE(e.append(id, counted(1, i)));
@@ -223,7 +223,7 @@ TEST_CASE("a state of the answer that cannot be copied is given back", "[group_c
   auto log = recording_backend::log{};
   auto cache =
       group_cache<float32, recording_backend>{config_of({full, state}), host_allocator{}, recording_backend{log}};
-  const auto made = cache.create_sequence(counted(22), {}, {.at_end = true}).value();
+  const auto made = cache.create_sequence(counted(22), {.saving = {.at_end = true}}).value();
   REQUIRE(cache.commit(made.id, 20));
   REQUIRE(cache.commit(made.id, 22));
   CHECK(cache.next_saved_length(made.id).value() == 24);
@@ -344,7 +344,7 @@ TEST_CASE("hashes that the caller tells find what was published with them", "[gr
 
 TEST_CASE("sequences of groups have full blocks in common that they share", "[group_cache]") {
   auto e = engine<group_cache<float32>>{config_of({full, window, state})};
-  const auto first = e.create(counted(70), {}, {.every = 4}).value();
+  const auto first = e.create(counted(70), {.saving = {.every = 4}}).value();
   e.compute(first);
   auto text = counted(50);
   text.push_back(-1);

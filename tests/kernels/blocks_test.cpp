@@ -5,6 +5,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -99,7 +100,7 @@ TEMPLATE_PRODUCT_TEST_CASE("Moves behave as if all blocks were read first", "[bl
                            (on_host, on_waves_of_64, on_waves_of_32), (nhd_by_layer, nhd_by_block)) {
   using target_type = typename TestType::target;
   auto target = require_target<target_type>();
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   const auto move = [&](const std::vector<block_pair>& pairs) {

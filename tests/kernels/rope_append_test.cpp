@@ -2,6 +2,7 @@
 #include "reference.hpp"
 #include "target.hpp"
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -82,7 +83,7 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
   using input = typename TestType::input;
   using target_type = typename TestType::target;
   auto target = require_target<target_type>();
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   // Whole and partial rotation; dimensions that are multiples of vectors, and others.
@@ -162,7 +163,7 @@ TEMPLATE_TEST_CASE("Queries are rotated along, also in place and where no key is
   using input = typename TestType::input;
   using target_type = typename TestType::target;
   auto target = require_target<target_type>();
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937(seed);
   constexpr auto num_tokens = std::int64_t{30};

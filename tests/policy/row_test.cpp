@@ -3,6 +3,7 @@
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -43,7 +44,7 @@ template <class Element>
 }  // namespace
 
 TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers", "[row]", all_elements) {
-  const auto seed = std::random_device()();
+  const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);
   auto moderate = std::normal_distribution<float>(0, 10);
@@ -55,7 +56,7 @@ TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers",
 }
 
 TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row]", float32, float16, bfloat16) {
-  const auto seed = std::random_device()();
+  const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);
   auto row = std::vector<float>(1000);
@@ -135,7 +136,7 @@ TEMPLATE_TEST_CASE("rows of 16 bits are converted like their numbers, in rows of
   CHECK(recode_row<TestType, TestType>(all, 1, copied) == 1);
   CHECK(copied == all);
 
-  const auto seed = std::random_device()();
+  const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);
   auto moderate = std::normal_distribution<float>(0, 10);

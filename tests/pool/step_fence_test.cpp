@@ -3,6 +3,7 @@
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/step_fence.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -71,7 +72,7 @@ TEST_CASE("a 65th step waits until the oldest has retired", "[step_fence]") {
 }
 
 TEST_CASE("steps retire in any order, and tags pass in the order of their steps", "[step_fence]") {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto steps = fence{};
@@ -98,7 +99,7 @@ TEST_CASE("steps retire in any order, and tags pass in the order of their steps"
 }
 
 TEST_CASE("a set of steps has the newest and those among the 64 before it", "[step_fence]") {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   for (auto round = 0; round < 200; ++round) {

@@ -1,6 +1,7 @@
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
@@ -81,7 +82,7 @@ TEST_CASE("a look-up ends at the first id that is accepted", "[bucket_table]") {
 TEST_CASE("a full table of any hashes finds all, and forgets exactly what is erased", "[bucket_table]") {
   const auto num_blocks = GENERATE(1, 6, 7, 8, 29, 500);
   const auto num_hashes = GENERATE(std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0});
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(num_blocks, num_hashes, seed);
   auto random = std::mt19937_64{seed};
   auto t = table{num_blocks};
@@ -115,7 +116,7 @@ TEST_CASE("a full table of any hashes finds all, and forgets exactly what is era
 }
 
 TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937_64{seed};
   constexpr auto num_blocks = 60;
@@ -140,7 +141,7 @@ TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
 }
 
 TEST_CASE("a full table serves misses as fast when all its entries have been replaced many times", "[bucket_table]") {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937_64{seed};
   constexpr auto num_blocks = std::int32_t{20'000};

@@ -5,6 +5,7 @@
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -307,7 +308,7 @@ void look_up_many(int num_lookups, unsigned seed) {
 }  // namespace
 
 TEMPLATE_TEST_CASE("colliding hashes never give a wrong hit", "[prefix_index]", byte_hash, constant_hash) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   look_up_many<TestType>(testing::scaled(30'000, 1'000'000), seed);
 }

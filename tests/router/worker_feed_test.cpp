@@ -6,6 +6,7 @@
 #include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -40,7 +41,7 @@ Keys make_keys() {
 TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", "[router]", cache_keys, dynamo_keys,
                    llm_d_keys) {
   constexpr auto num_workers = std::size_t{3};
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto config = cache_config{};

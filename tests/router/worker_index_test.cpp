@@ -2,6 +2,7 @@
 
 #include <pagedkv/router/worker_index.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ TEST_CASE("sizes that cannot be are refused", "[router]") {
 
 /// More keys than the table was made for, so that entries change their keys all the time.
 TEST_CASE("an index answers like a set for each worker", "[router]") {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   for (const auto num_workers : {1, 63, 64, 200}) {
@@ -103,7 +104,7 @@ TEST_CASE("what finds no room is refused, and the rest stays", "[router]") {
 
 TEST_CASE("each worker's own thread, and one that asks", "[router]") {
   constexpr auto num_workers = 4;
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto index = worker_index{{.num_blocks = 200, .num_workers = num_workers}};
   auto done = std::atomic<int>{0};

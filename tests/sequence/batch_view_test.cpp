@@ -3,6 +3,7 @@
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
@@ -101,7 +102,7 @@ TEST_CASE("a compressed batch is all ids and where rows begin", "[batch_view]") 
 }
 
 TEMPLATE_TEST_CASE("an updated batch equals one built anew", "[batch_view]", padded_batch, compressed_batch) {
-  const auto seed = std::random_device{}();
+  const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto batch = make_batch<TestType>();

@@ -178,8 +178,8 @@ void group_model::create(const operation& next) {
   if (!text.keys.empty()) {
     options.first_chunk = sequence_options::no_limit;
   }
-  const auto saving = state_saving{next.b % 3 != 0, next.b % 5 != 0,
-                                   next.b % 7 == 0 ? 2 * granularity_ + next.b % 3 : 0, next.b / 8 % 2 == 0};
+  options.saving = state_saving{next.b % 3 != 0, next.b % 5 != 0,
+                                next.b % 7 == 0 ? 2 * granularity_ + next.b % 3 : 0, next.b / 8 % 2 == 0};
   auto hashes = std::vector<std::uint64_t>(static_cast<std::size_t>(text.size() / granularity_));
   if (next.c % 3 == 0) {
     hashes.resize(cache_.hash_blocks(text.run(), hashes, text.salt));
@@ -193,7 +193,7 @@ void group_model::create(const operation& next) {
   const auto available = cache_.num_available_blocks();
   const auto length_without = std::min(text.size(), options.first_chunk);
   const auto forecast = cache_.would_fit(prompt, options);
-  const auto made = cache_.create_sequence(prompt, options, saving);
+  const auto made = cache_.create_sequence(prompt, options);
   if (copy_failed(made)) {
     return;
   }
@@ -229,7 +229,6 @@ void group_model::create(const operation& next) {
   auto s = group_member{};
   s.id = made->id;
   s.options = options;
-  s.saving = saving;
   s.num_computed = s.num_cached = cached;
   s.num_prompt = std::min(text.size(), options.num_prompt_tokens);
   if (exact_) {
@@ -798,8 +797,8 @@ void group_model::ask_wrongly(const operation& next) {
     expect(got.error().code == error_code::invalid_argument, std::string(what) + " said: " + got.error().message());
   };
   if (std::ssize(live_) < config_.max_sequences) {
-    invalid(cache_.create_sequence({}, {.priority = 101}, {}), "create with a priority of 101");
-    invalid(cache_.create_sequence({}, {}, {.every = -1}), "create that saves every -1 tokens");
+    invalid(cache_.create_sequence({}, {.priority = 101}), "create with a priority of 101");
+    invalid(cache_.create_sequence({}, {.saving = {.every = -1}}), "create that saves every -1 tokens");
   }
   if (const auto* const s = pick(next.a)) {
     auto slots = std::vector<slot>(1);
@@ -970,17 +969,17 @@ std::int64_t group_model::growth_at_most(const group_member& s, std::int64_t num
 }
 
 std::int64_t group_model::end_of_prompt(const group_member& s, std::int64_t granularity) {
-  return s.saving.at_prompt_end ? std::max(s.num_prompt - 1, std::int64_t{0}) / granularity * granularity : 0;
+  return s.options.saving.at_prompt_end ? std::max(s.num_prompt - 1, std::int64_t{0}) / granularity * granularity : 0;
 }
 
 bool group_model::saves_at(const group_member& s, std::int64_t length) const {
   return with_state_ != num_groups() && s.options.publish && length > s.num_cached && length % granularity_ == 0 &&
-         (length == end_of_prompt(s, granularity_) || (s.saving.at_branches && s.branch && length == *s.branch) ||
-          (s.saving.every != 0 && length % s.saving.every == 0));
+         (length == end_of_prompt(s, granularity_) || (s.options.saving.at_branches && s.branch && length == *s.branch) ||
+          (s.options.saving.every != 0 && length % s.options.saving.every == 0));
 }
 
 bool group_model::keeps_at(const group_member& s, std::int64_t length) const {
-  return with_state_ != num_groups() && s.options.publish && s.saving.at_end && length % granularity_ == 0 &&
+  return with_state_ != num_groups() && s.options.publish && s.options.saving.at_end && length % granularity_ == 0 &&
          length >= std::max(s.num_prompt, std::int64_t{1}) && length != end_of_prompt(s, granularity_) &&
          !saves_at(s, length);
 }

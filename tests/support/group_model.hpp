@@ -37,7 +37,6 @@ struct named_text {
 struct group_member {
   sequence_id id{};
   sequence_options options;
-  state_saving saving;
   named_text text;
   std::int64_t num_computed = 0;
   std::int64_t num_prompt = 0;

@@ -64,8 +64,7 @@ static_assert(backend_for<failing_backend, float32>);
 /// Every operation of a cache with groups.
 class groups_under_test : public operations_under_test {
  public:
-  virtual result<admission> create_sequence(const token_run& prompt, const sequence_options& options,
-                                            const state_saving& saving) = 0;
+  virtual result<admission> create_sequence(const token_run& prompt, const sequence_options& options) = 0;
   virtual result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
                                                    const group_batch_buffers& out) = 0;
   virtual result<std::int64_t> next_saved_length(sequence_id id) const = 0;
@@ -105,9 +104,8 @@ class adapted_groups final : public adapted_operations<groups_under_test, Cache>
           return Cache(config, host_allocator{}, failing_backend{self.copies_fail}, followed_events{&self.announced});
         }) {}
 
-  result<admission> create_sequence(const token_run& prompt, const sequence_options& options,
-                                    const state_saving& saving) override {
-    return cache_.create_sequence(prompt, options, saving);
+  result<admission> create_sequence(const token_run& prompt, const sequence_options& options) override {
+    return cache_.create_sequence(prompt, options);
   }
   result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
                                            const group_batch_buffers& out) override {

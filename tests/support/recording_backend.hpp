@@ -60,6 +60,23 @@ struct recording_backend : host_backend {
     return notes->fail ? error{error_code::backend_failure, "move"} : host::move_blocks(view, pairs);
   }
 
+  [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                         std::span<const block_pair> pairs, swap_direction direction,
+                                         stream on) noexcept {
+    notes->calls.emplace_back("swap", on);
+    return host_backend::swap_blocks(from, to, pairs, direction, {});
+  }
+
+  [[nodiscard]] result<void> set_mark(mark&, stream on) noexcept {
+    notes->calls.emplace_back("mark", on);
+    return {};
+  }
+
+  [[nodiscard]] result<void> wait_for(const mark&, stream on) noexcept {
+    notes->calls.emplace_back("wait", on);
+    return {};
+  }
+
   log* notes;
 };
 

@@ -62,7 +62,7 @@ TEST_CASE("sessions with groups, windows and states are restored as they were sa
     for (int round = 0; round < 15; ++round) {
       auto one = groups_engine{config_of(groups)};
       const auto length = static_cast<int>(random() % 90);
-      const auto id = one.create(counted(length), {.salt = salt{3}}, {.every = 8}).value();
+      const auto id = one.create(counted(length), {.salt = salt{3}, .saving = {.every = 8, .at_end = true}}).value();
       one.compute(id, static_cast<std::int64_t>(random() % static_cast<unsigned>(length + 1)));
       CAPTURE(length, one.sequences.at(id).computed);
       REQUIRE(save_sequence(one.cache, id, path));
@@ -71,7 +71,8 @@ TEST_CASE("sessions with groups, windows and states are restored as they were sa
       auto another = groups_engine{config_of(groups)};
       const auto restored = restore(another, saved, path).value();
       CHECK(another.cache.describe(restored)->options.salt == salt{3});
-      CHECK(another.cache.saving(restored)->every == 8);
+      CHECK(another.cache.describe(restored)->options.saving.every == 8);
+      CHECK(another.cache.describe(restored)->options.saving.at_end);
       // It goes on, and others share what is whole of it: every hit has its contents.
       another.compute(restored);
       REQUIRE(another.append(restored, counted(20, 500)));
@@ -103,7 +104,7 @@ TEST_CASE("after a restored session has ended, hits have what they need", "[tier
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
     auto one = groups_engine{config_of(groups)};
-    const auto id = one.create(counted(64), {}, {.every = 4}).value();
+    const auto id = one.create(counted(64), {.saving = {.every = 4}}).value();
     one.compute(id);
     REQUIRE(save_sequence(one.cache, id, path));
     auto another = groups_engine{config_of(groups)};

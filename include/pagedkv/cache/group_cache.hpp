@@ -57,7 +57,7 @@ namespace pagedkv {
 /// at exactly that length. Where it ends inside a group's block, the block is copied.
 ///
 /// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
-/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `state_saving` chooses.
+/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `sequence_options::saving` chooses.
 ///
 /// Locking is `single_thread`, `rw_lock` or `sharded_mutex`. Under the last, threads append inside blocks and read
 /// tables of different sequences at once, and take turns to look up, take and give back blocks; docs/concurrency.md
@@ -130,9 +130,9 @@ class basic_group_cache {
   /// tokens, the sequence's state holds anything.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
-                                                  const state_saving& saving = {}, stream on = {}) noexcept {
+                                                  stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::groups::create_sequence(state_, prompt, options, saving, copier(on));
+    return detail::groups::create_sequence(state_, prompt, options, copier(on));
   }
 
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
@@ -325,12 +325,6 @@ class basic_group_cache {
                            s.num_cached_tokens, s.usage().num_blocks,  std::max(s.num_tokens, s.num_reserved),
                            s.created,           s.last_access,         s.options};
     });
-  }
-
-  [[nodiscard]] result<state_saving> saving(sequence_id id) const noexcept {
-    const auto guard = shared_guard{mutex_};
-    return detail::visit_sequence(state_, id,
-                                  [](const group_sequence& s) -> result<state_saving> { return s.saving; });
   }
 
   /// Copies the tokens from `first_token` on. Errors: `invalid_argument` outside of them.

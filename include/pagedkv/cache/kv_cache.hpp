@@ -34,6 +34,7 @@
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
+#include <pagedkv/cache/unused_stream.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/element/concept.hpp>
@@ -133,7 +134,8 @@ class basic_kv_cache {
   /// Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached` (`max_sequences`), `invalid_argument`,
   /// `out_of_memory`.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
-                                                  const sequence_options& options = default_sequence_options) noexcept {
+                                                  const sequence_options& options = default_sequence_options,
+                                                  unused_stream<stream> = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::create_sequence(state_, prompt, options);
   }
@@ -167,7 +169,7 @@ class basic_kv_cache {
   /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead
   /// of an event that its stream waits for. Errors: `invalid_argument` beyond the length, or before what was
   /// committed; `out_of_memory` for keys.
-  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens) noexcept {
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, unused_stream<stream> = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::commit(state_, id, num_tokens);
   }
@@ -186,7 +188,7 @@ class basic_kv_cache {
   }
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
-  [[nodiscard]] result<sequence_id> fork(sequence_id id) noexcept {
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, unused_stream<stream> = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::fork(state_, id);
   }

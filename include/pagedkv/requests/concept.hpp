@@ -26,9 +26,9 @@ namespace pagedkv {
 /// | `C::events_type`, `c.events()`                 | models `events`; gets starts, preemptions and ends of requests   |
 /// | `c.config().max_sequences`                     | sequences alive at once                                          |
 /// | `c.time()`                                     | for records; never goes back                                     |
-/// | `c.create_sequence(tokens, options)`           | all or nothing                                                   |
+/// | `c.create_sequence(tokens, options, on)`       | all or nothing                                                   |
 /// | `c.append(id, tokens, on)`                     | all or nothing                                                   |
-/// | `c.fork(id)`                                   | a second sequence on the same blocks                             |
+/// | `c.fork(id, on)`                               | a second sequence on the same blocks                             |
 /// | `c.release(id, hint)`                          | ends a sequence; fails only with `unknown_sequence` and, unless  |
 /// |                                                | `locking_type::waits_for_sequence`, `sequence_busy`              |
 /// | `c.fewest_to_release(ids, n, tokens, salt)`    | positions in `ids`, ascending, of the sequences to release for   |
@@ -47,9 +47,9 @@ concept cache_for_requests =
       { cache.config().max_sequences } -> std::convertible_to<std::int32_t>;
       { cache.events() } noexcept -> std::same_as<typename C::events_type&>;
       { cache.time() } noexcept -> std::same_as<timestamp>;
-      { cache.create_sequence(tokens, options) } noexcept -> std::same_as<result<admission>>;
+      { cache.create_sequence(tokens, options, on) } noexcept -> std::same_as<result<admission>>;
       { cache.append(id, tokens, on) } noexcept -> std::same_as<result<void>>;
-      { cache.fork(id) } noexcept -> std::same_as<result<sequence_id>>;
+      { cache.fork(id, on) } noexcept -> std::same_as<result<sequence_id>>;
       { cache.release(id, hint) } noexcept -> std::same_as<result<void>>;
       { cache.fewest_to_release(ids, num_blocks, tokens, salt) } noexcept -> std::same_as<result<std::vector<std::size_t>>>;
     };

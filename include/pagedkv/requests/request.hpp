@@ -65,6 +65,7 @@ struct submission {
   std::int64_t num_tokens = 0;  // of the sequence: the cached ones and the first chunk
   std::int64_t num_blocks = 0;
   std::int64_t num_new_blocks = 0;  // the last ones of the table; the others are prefix hits
+  std::int64_t num_loading_tokens = 0;  // behind the cached ones, with their K/V on its way from a tier
 };
 
 [[nodiscard]] inline submission submission_of(request_id id, const admission& admitted) noexcept {
@@ -73,7 +74,8 @@ struct submission {
           admitted.num_cached_tokens,
           admitted.num_tokens,
           admitted.num_blocks,
-          admitted.num_new_blocks};
+          admitted.num_new_blocks,
+          admitted.num_loading_tokens};
 }
 
 /// Result of `fork`. K/V of all its tokens is in the cache.

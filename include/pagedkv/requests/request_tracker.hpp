@@ -152,10 +152,10 @@ class request_tracker {
   }
 
   /// A second request on the blocks of a running one, with its options and an arrival of its own: one more sample, or
-  /// one more beam. It ends and is preempted by itself. Takes no block: the first append to a block that both hold
-  /// copies it. All tokens must be committed. Errors: those of the cache's `fork`; `limit_reached`
+  /// one more beam. It ends and is preempted by itself. Takes no block of tokens: the first append to a block that both
+  /// hold copies it. All tokens must be committed. Errors: those of the cache's `fork`; `limit_reached`
   /// (`tracker_config::max_open`); `preempted`, `already_ended`, `unknown_request`.
-  [[nodiscard]] result<request_fork> fork(request_id id) noexcept {
+  [[nodiscard]] result<request_fork> fork(request_id id, stream on = {}) noexcept {
     const auto running = records_.describe_in(id, request_state::running);
     if (!running) {
       return running.error();
@@ -164,7 +164,7 @@ class request_tracker {
     if (!cell) {
       return cell.error();
     }
-    const auto forked = patiently([&] { return cache_.fork(running->sequence); });
+    const auto forked = patiently([&] { return cache_.fork(running->sequence, on); });
     if (!forked) {
       records_.abandon(**cell);
       return explained(id, forked.error());
@@ -236,7 +236,7 @@ class request_tracker {
                                         std::vector<request_id>& preempted) noexcept {
     releases_.release_deferred();
     const auto attempt = [&] {
-      return patiently([&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence); });
+      return patiently([&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence, wanted.on); });
     };
     return with_room(attempt(), wanted, preempted, releases_, preemption_, attempt);
   }

@@ -30,6 +30,16 @@ struct range_retention {
   block_retention retention = {};
 };
 
+/// The lengths at which a commit saves a sequence's state, so that later prompts can continue from there. All are
+/// multiples of the hit granularity.
+struct state_saving {
+  bool at_branches = true;    // where the prompt leaves the cached tokens of groups without state
+  bool at_prompt_end = true;  // the last one before the prompt's last token
+  std::int64_t every = 0;     // every so many tokens, too; 0: not
+  bool at_end = false;        // the last one of the answer: until the sequence ends, it has a second state, which each
+                              // commit of a multiple overwrites
+};
+
 /// Options of `create_sequence`.
 struct sequence_options {
   static constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();
@@ -45,6 +55,8 @@ struct sequence_options {
   std::int64_t first_chunk = no_limit;        // tokens behind the cached ones that creation appends; the caller appends
                                               // the rest of the prompt, chunk by chunk
   std::int64_t num_prompt_tokens = no_limit;  // of the tokens at creation; later ones are an answer so far
+
+  state_saving saving = {};  // of a model with state
 
   // A block has the highest priority of the ranges that it has tokens of, for the longest time where several give it;
   // without one, `priority` for `retention`.

@@ -179,13 +179,6 @@ template <class Cache>
   head.options.num_prompt_tokens = info->num_prompt_tokens;
   head.num_computed_tokens = info->num_computed_tokens;
   head.tokens.resize(static_cast<std::size_t>(info->num_tokens));
-  if constexpr (has_groups<Cache>) {
-    const auto saving = cache.saving(id);
-    if (!saving) {
-      return saving.error();
-    }
-    head.saving = *saving;
-  }
   if (const auto copied = copy_contents(cache, id, contents, head); !copied) {
     return copied.error();
   }
@@ -196,23 +189,18 @@ template <class Cache>
 /// session.
 template <class Cache>
 [[nodiscard]] result<admission> create_from(Cache& cache, const session_head& head, typename Cache::stream on) {
-  const auto run = token_run{head.tokens, head.keys};
-  if constexpr (has_groups<Cache>) {
-    return cache.create_sequence(run, head.options, head.saving, on);
-  } else {
-    auto options = head.options;
+  auto options = head.options;
+  if constexpr (!has_groups<Cache>) {
     options.publish = options.publish && head.tables[0].first_place == 0;  // no blocks without K/V
-    if constexpr (!has_tiers<Cache>) {
-      return cache.create_sequence(run, options);
-    } else {
-      auto made = cache.create_sequence(run, options, on);
-      if (const auto settled = made ? cache.settle(made->id, on) : result<std::int64_t>{made.error()}; settled) {
-        made->num_cached_tokens = *settled;
-        made->num_loading_tokens = 0;
-      }
-      return made;
+  }
+  auto made = cache.create_sequence(token_run{head.tokens, head.keys}, options, on);
+  if constexpr (has_tiers<Cache>) {
+    if (const auto settled = made ? cache.settle(made->id, on) : result<std::int64_t>{made.error()}; settled) {
+      made->num_cached_tokens = *settled;
+      made->num_loading_tokens = 0;
     }
   }
+  return made;
 }
 
 /// The block that each of a session's records is loaded into: of the new sequence's own, or `no_block`. Errors:
@@ -262,14 +250,7 @@ template <class Cache>
     const auto dropped = cache.drop_behind_windows(made.id, num_computed);
     return dropped ? cache.commit(made.id, num_computed, on) : dropped;
   } else {
-    const auto commit = [&] {
-      if constexpr (has_tiers<Cache>) {
-        return cache.commit(made.id, num_computed, on);
-      } else {
-        return cache.commit(made.id, num_computed);
-      }
-    };
-    const auto committed = commit();
+    const auto committed = cache.commit(made.id, num_computed, on);
     return committed ? cache.drop_before(made.id, head.tables[0].first_place * cache.config().block_size) : committed;
   }
 }

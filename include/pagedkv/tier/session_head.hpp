@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/result.hpp>
@@ -42,7 +41,6 @@ struct session_head {
   std::vector<token> tokens;
   std::vector<prefix_key> keys;
   sequence_options options;  // those that matter after creation
-  state_saving saving;       // of a cache with groups
   std::int64_t num_computed_tokens = 0;
   session_tables tables;  // the first one, in a cache without groups
 
@@ -81,6 +79,7 @@ struct session_numbers {
   std::int64_t saves_at_branches = 0;
   std::int64_t saves_at_prompt_end = 0;
   std::int64_t saves_every = 0;
+  std::int64_t saves_at_end = 0;
   session_tables tables;
 };
 
@@ -109,9 +108,10 @@ struct session_numbers {
     numbers.ranges[i].first = options.ranges[i].first;
     numbers.ranges[i].last = options.ranges[i].last;
   }
-  numbers.saves_at_branches = head.saving.at_branches ? 1 : 0;
-  numbers.saves_at_prompt_end = head.saving.at_prompt_end ? 1 : 0;
-  numbers.saves_every = head.saving.every;
+  numbers.saves_at_branches = options.saving.at_branches ? 1 : 0;
+  numbers.saves_at_prompt_end = options.saving.at_prompt_end ? 1 : 0;
+  numbers.saves_every = options.saving.every;
+  numbers.saves_at_end = options.saving.at_end ? 1 : 0;
   numbers.tables = head.tables;
   return numbers;
 }
@@ -131,6 +131,8 @@ struct session_numbers {
   for (std::size_t i = 0; i < options.ranges.size(); ++i) {
     options.ranges[i] = {numbers.ranges[i].first, numbers.ranges[i].last, retention_of(numbers.ranges[i])};
   }
+  options.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every,
+                    numbers.saves_at_end != 0};
   return options;
 }
 
@@ -171,7 +173,6 @@ struct session_reading {
   copy_part(blocks, reading.blocks);
   reading.head.options = options_of(numbers);
   reading.head.num_computed_tokens = numbers.num_computed_tokens;
-  reading.head.saving = {numbers.saves_at_branches != 0, numbers.saves_at_prompt_end != 0, numbers.saves_every};
   reading.head.tables = numbers.tables;
   reading.checksum = header->first.checksum;
   reading.size = std::ssize(bytes);

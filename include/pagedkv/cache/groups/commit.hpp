@@ -15,7 +15,7 @@ namespace pagedkv::detail::groups {
 template <class State>
 [[nodiscard]] std::int64_t end_of_prompt(const State& state, const group_sequence& s) noexcept {
   const auto last = std::max(s.num_prompt_tokens, std::int64_t{1}) - 1;
-  return s.saving.at_prompt_end ? last / state.granularity() * state.granularity() : 0;
+  return s.options.saving.at_prompt_end ? last / state.granularity() * state.granularity() : 0;
 }
 
 /// Whether a commit of so many tokens saves a state, if a node ends there and there is room.
@@ -23,14 +23,14 @@ template <class State>
 [[nodiscard]] bool saves_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   return state.group_with_state() != state.num_groups() && s.options.publish && num_tokens > s.num_cached_tokens &&
          num_tokens % state.granularity() == 0 &&
-         (num_tokens == end_of_prompt(state, s) || (s.saving.at_branches && num_tokens == s.branch) ||
-          (s.saving.every != 0 && num_tokens % s.saving.every == 0));
+         (num_tokens == end_of_prompt(state, s) || (s.options.saving.at_branches && num_tokens == s.branch) ||
+          (s.options.saving.every != 0 && num_tokens % s.options.saving.every == 0));
 }
 
 /// Whether a commit of so many tokens keeps the state until the sequence ends.
 template <class State>
 [[nodiscard]] bool keeps_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
-  return state.group_with_state() != state.num_groups() && s.options.publish && s.saving.at_end &&
+  return state.group_with_state() != state.num_groups() && s.options.publish && s.options.saving.at_end &&
          num_tokens % state.granularity() == 0 && num_tokens >= std::max(s.num_prompt_tokens, std::int64_t{1}) &&
          num_tokens != end_of_prompt(state, s);
 }
@@ -48,10 +48,10 @@ template <class State>
   consider(end_of_prompt(state, s));
   consider(s.branch);
   consider((std::max(s.num_computed_tokens, s.num_prompt_tokens - 1) / state.granularity() + 1) * state.granularity());
-  if (s.saving.every != 0) {
-    const auto factor = state.granularity() / std::gcd(s.saving.every, state.granularity());
-    if (s.saving.every <= (none - s.num_computed_tokens) / factor) {
-      const auto distance = factor * s.saving.every;  // of multiples of both
+  if (s.options.saving.every != 0) {
+    const auto factor = state.granularity() / std::gcd(s.options.saving.every, state.granularity());
+    if (s.options.saving.every <= (none - s.num_computed_tokens) / factor) {
+      const auto distance = factor * s.options.saving.every;  // of multiples of both
       consider((s.num_computed_tokens / distance + 1) * distance);
     }
   }

@@ -208,16 +208,15 @@ template <class Sequence>
 /// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
 template <class State, class Copy>
 [[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
-                                           const sequence_options& options, const state_saving& saving,
-                                           Copy&& copy) noexcept {
+                                           const sequence_options& options, Copy&& copy) noexcept {
   s.num_tokens = 0;
   s.keys.clear();
   s.hashes.clear();
   if (auto checked = check_prompt(s, prompt, options); !checked) {
     return checked;
   }
-  if (saving.every < 0) {
-    return error{error_code::invalid_argument, "state_saving.every", saving.every, 0};
+  if (options.saving.every < 0) {
+    return error{error_code::invalid_argument, "state_saving.every", options.saving.every, 0};
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
   if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens)) || !reserve_keys(s, prompt.keys) ||
@@ -252,7 +251,6 @@ template <class State, class Copy>
   s.reuses_slots = false;
   s.num_reserved = 0;
   s.options = options;
-  s.saving = saving;
   s.created = s.last_access = state.time();
   count<&cache_statistics::prompts>(state.counts, 1);
   count<&cache_statistics::prompt_blocks>(state.counts, num_prompt / state.granularity());
@@ -283,11 +281,11 @@ void report_admission(State& state, sequence_id id, const group_sequence& s, std
 /// The same for a new record.
 template <class State, class Copy>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
-                                                const state_saving& saving, Copy&& copy) noexcept {
+                                                Copy&& copy) noexcept {
   auto* admitted = static_cast<const group_sequence*>(nullptr);
   const auto made = make_record(state.sequences, "number of sequences", [&](group_sequence& s) {
     admitted = &s;
-    return create_sequence(state, s, prompt, options, saving, copy);
+    return create_sequence(state, s, prompt, options, copy);
   });
   if (!made) {
     return made.error();

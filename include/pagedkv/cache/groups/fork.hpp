@@ -93,7 +93,6 @@ template <class State, class Copy>
   to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
   to.has_ranges = from.has_ranges;
   to.options = from.options;
-  to.saving = from.saving;
   to.created = to.last_access = state.time();
   return {};
 }

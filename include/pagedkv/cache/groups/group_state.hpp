@@ -32,16 +32,6 @@
 
 namespace pagedkv {
 
-/// The lengths at which a commit saves a sequence's state, so that later prompts can continue from there. All are
-/// multiples of the hit granularity.
-struct state_saving {
-  bool at_branches = true;    // where the prompt leaves the cached tokens of groups without state
-  bool at_prompt_end = true;  // the last one before the prompt's last token
-  std::int64_t every = 0;     // every so many tokens, too; 0: not
-  bool at_end = false;        // the last one of the answer: until the sequence ends, it has a second state, which each
-                              // commit of a multiple overwrites
-};
-
 using group_tables = std::array<group_table, group_list::max_size>;
 
 /// One token stream in a cache with groups.
@@ -65,7 +55,6 @@ struct group_sequence {
   bool has_ranges = false;    // in its options
   bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
   sequence_options options;
-  state_saving saving;
   std::vector<block_pair> pairs;  // scratch: blocks to copy
   std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves
   std::vector<block_id> newest;   // blocks of a state of the answer, which the end of the sequence makes findable
