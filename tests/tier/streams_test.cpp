@@ -1,0 +1,227 @@
+// Every operation that copies does so on the stream that it was given.
+
+#include "../support/recording_backend.hpp"
+#include "../support/small_config.hpp"
+#include "temporary_folder.hpp"
+
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/file_tier.hpp>
+#include <pagedkv/tier/session_file.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+std::vector<token> numbers(token first, std::size_t count) {
+  auto made = std::vector<token>(count);
+  std::iota(made.begin(), made.end(), first);
+  return made;
+}
+
+/// Runs operations, each on a stream of its own, and looks at the streams that the backend was given.
+class streams {
+ public:
+  explicit streams(const recording_backend::log& log) : log_(log) {}
+
+  /// What `run(stream)` returns. It copies.
+  template <class Run>
+  auto copies(const char* operation, const Run& run) {
+    const auto before = log_.calls.size();
+    auto outcome = checked(operation, run);
+    CAPTURE(operation);
+    CHECK(log_.calls.size() > before);
+    return std::move(outcome).value();
+  }
+
+  /// What `run(stream)` returns. It may copy.
+  template <class Run>
+  auto made_by(const char* operation, const Run& run) {
+    return checked(operation, run).value();
+  }
+
+ private:
+  template <class Run>
+  auto checked(const char* operation, const Run& run) {
+    const auto before = log_.calls.size();
+    auto outcome = run(++last_);
+    CAPTURE(operation);
+    REQUIRE(outcome);
+    for (auto i = before; i < log_.calls.size(); ++i) {
+      CAPTURE(log_.calls[i].first);
+      CHECK(log_.calls[i].second == last_);
+    }
+    return outcome;
+  }
+
+  const recording_backend::log& log_;
+  int last_ = 0;
+};
+
+/// Two sequences on the same blocks, the last of which is not full.
+template <class Cache>
+std::pair<sequence_id, sequence_id> twins(Cache& cache, streams& on, token first) {
+  const auto prompt = numbers(first, 6);
+  const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+  on.made_by("commit", [&](int s) { return cache.commit(made.id, 6, s); });
+  return {made.id, on.made_by("fork", [&](int s) { return cache.fork(made.id, s); })};
+}
+
+/// Copies on write in every operation that can, and moves blocks. `append_batch(entries, stream)` is the cache's.
+template <class Cache, class AppendBatch>
+void write_to_shared_blocks(Cache& cache, streams& on, const AppendBatch& append_batch) {
+  const auto one = twins(cache, on, 0);
+  on.copies("append", [&](int s) { return cache.append(one.second, token{1}, s); });
+  const auto two = twins(cache, on, 100);
+  on.copies("append a run", [&](int s) { return cache.append(two.second, numbers(1, 3), s); });
+  const auto three = twins(cache, on, 200);
+  on.copies("reserve_slots", [&](int s) { return cache.reserve_slots(three.second, 2, s); });
+  const auto four = twins(cache, on, 300);
+  const auto more = numbers(1, 2);
+  const auto entries = std::array<batch_entry, 1>{{{.id = four.second, .run = more}}};
+  on.copies("append_batch", [&](int s) { return append_batch(entries, s); });
+  for (const auto id : {one.first, one.second, two.first}) {
+    REQUIRE(cache.release(id));
+  }
+  on.copies("compact", [&](int s) { return cache.compact(s); });
+  for (const auto id : {two.second, three.first}) {
+    REQUIRE(cache.release(id));
+  }
+  const auto in_use = static_cast<std::int32_t>(cache.statistics().blocks.in_use);
+  on.copies("resize", [&](int s) { return cache.resize(in_use, s); });
+}
+
+}  // namespace
+
+TEST_CASE("every operation of a cache copies on its stream", "[cache][streams]") {
+  auto log = recording_backend::log{};
+  auto cache = kv_cache<float32, recording_backend>{small_config(32), host_allocator{}, recording_backend{log}};
+  auto on = streams{log};
+  auto slots = std::array<slot, 8>{};
+  auto failures = std::array<batch_failure, 1>{};
+  write_to_shared_blocks(cache, on, [&](const auto& entries, int s) {
+    return cache.append_batch(entries, {slots, failures, {}}, s);
+  });
+  auto rows = std::vector<float>(std::size_t{1} * 2 * 8);
+  const auto view = contiguous_rows(rows, 2, 8);
+  const auto to = std::span{slots}.first(1);
+  on.copies("write", [&](int s) { return cache.write(0, to, view, view, s); });
+  on.copies("read", [&](int s) { return cache.read(0, to, view, view, s); });
+}
+
+TEST_CASE("every operation of a cache with groups copies on its stream", "[group_cache][streams]") {
+  auto log = recording_backend::log{};
+  auto config = small_config(96);
+  const auto layers = group_config{.num_layers = 1, .num_kv_heads = 1, .key_dim = 4, .value_dim = 4};
+  auto more_layers = layers;
+  more_layers.num_layers = 2;
+  config.groups = {layers, more_layers};
+  auto slots = std::array<slot, 16>{};
+  auto failures = std::array<batch_failure, 1>{};
+  {
+    auto cache = group_cache<float32, recording_backend>{config, host_allocator{}, recording_backend{log}};
+    auto on = streams{log};
+    write_to_shared_blocks(cache, on, [&](const auto& entries, int s) {
+      return cache.append_batch(entries, {slots, failures}, s);
+    });
+    auto rows = std::vector<float>(4);
+    const auto view = contiguous_rows(rows, 1, 4);
+    const auto to = std::span{slots}.first(1);
+    on.copies("write", [&](int s) { return cache.write(0, 0, to, view, view, s); });
+    on.copies("read", [&](int s) { return cache.read(0, 0, to, view, view, s); });
+  }
+  auto state = group_config{};
+  state.kind = group_kind::state;
+  state.state_bytes = 64;
+  config.groups = {layers, more_layers, state};
+  auto cache = group_cache<float32, recording_backend>{config, host_allocator{}, recording_backend{log}};
+  auto on = streams{log};
+  const auto prompt = numbers(0, 13);
+  const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+  on.copies("commit", [&](int s) { return cache.commit(made.id, 12, s); });
+  on.made_by("commit", [&](int s) { return cache.commit(made.id, 13, s); });
+  on.copies("fork", [&](int s) { return cache.fork(made.id, s); });
+  const auto again = on.copies("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+  CHECK(again.num_cached_tokens == 12);
+}
+
+TEST_CASE("every operation of a cache with tiers copies on its stream", "[tiered_cache][streams]") {
+  auto log = recording_backend::log{};
+  auto cache = tiered_cache<float32, recording_backend>{small_config(8), tier_config{}, {64}, {}, host_allocator{},
+                                                        recording_backend{log}};
+  auto on = streams{log};
+  const auto start = [&](token first, std::size_t count, bool evicts) {
+    const auto prompt = numbers(first, count);
+    const auto create = [&](int s) { return cache.create_sequence(prompt, {}, s); };
+    const auto made = evicts ? on.copies("create", create) : on.made_by("create", create);
+    on.made_by("commit", [&](int s) { return cache.commit(made.id, std::ssize(prompt), s); });
+    return made;
+  };
+  // Seven blocks of another chain each time, so that all of them evict.
+  REQUIRE(cache.release(start(0, 28, false).id));
+  auto next = token{1000};
+  const auto fill = [&] {
+    REQUIRE(cache.release(start(next += 1000, 32, true).id));
+  };
+  fill();
+  const auto back = start(0, 28, true);
+  CHECK(back.num_cached_tokens == 24);
+  REQUIRE(cache.release(back.id));
+
+  auto slots = std::array<slot, 32>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto extend = [&](const char* operation, const auto& run) {
+    fill();
+    const auto id = start(next += 1000, 4, true).id;
+    on.copies(operation, [&](int s) { return run(id, s); });
+    REQUIRE(cache.release(id));
+  };
+  extend("append", [&](sequence_id id, int s) { return cache.append(id, token{1}, s); });
+  extend("append a run", [&](sequence_id id, int s) { return cache.append(id, numbers(5, 9), s); });
+  extend("reserve_slots", [&](sequence_id id, int s) { return cache.reserve_slots(id, 5, s); });
+  const auto more = numbers(5, 9);
+  extend("append_batch", [&](sequence_id id, int s) {
+    return cache.append_batch(std::array<batch_entry, 1>{{{.id = id, .run = more}}}, {slots, failures, {}}, s);
+  });
+}
+
+TEST_CASE("what comes from a slower tier is copied on the stream that settles it", "[tiered_cache][streams]") {
+  auto log = recording_backend::log{};
+  const auto folder = pagedkv::testing::temporary_folder{};
+  using tiered = tiered_cache<float32, recording_backend, file_tier>;
+  const auto config = small_config(8);
+  const auto format = tiered::format_of(config, "");
+  auto options = tier_config{};
+  options.threads = false;
+  auto files = file_tier::create({folder.file("records")}, 1 << 22, format).value();
+  auto cache = tiered{config, options, {10}, std::tuple{std::move(files)}, host_allocator{}, recording_backend{log}};
+  auto on = streams{log};
+  const auto play = [&](token first) {
+    const auto prompt = numbers(first, 32);
+    const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+    on.made_by("commit", [&](int s) { return cache.commit(made.id, 32, s); });
+    REQUIRE(cache.release(made.id));
+    cache.run_transfers();
+  };
+  for (const auto first : {0, 1000, 2000, 3000}) {
+    play(first);
+  }
+  const auto prompt = numbers(0, 20);
+  const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+  REQUIRE(made.num_loading_tokens > 0);
+  cache.run_transfers();
+  CHECK(on.copies("settle", [&](int s) { return cache.settle(made.id, s); }) == 16);
+}
