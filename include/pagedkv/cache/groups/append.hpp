@@ -13,27 +13,34 @@
 namespace pagedkv::detail::groups {
 
 /// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
-/// slot, or an open step reads the slots that are written. `end_of(block)` is the end of the nodes in a block.
-template <class State, class End>
-[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, End&& end_of) noexcept {
+/// slot, an open step reads the slots that are written, or it was invalidated, so that no hit could find the sequence's
+/// next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
+template <class State, class End, class Publishes>
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, End&& end_of,
+                             Publishes&& publishes) noexcept {
   if (s.num_tokens % state.block_size(g) == 0) {
     return false;
   }
   const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
-  return state.pool.state(block).count() != 1 || end_of(block) > s.num_tokens ||
-         (s.reuses_slots && state.pool.fenced(block));
+  const auto seen = state.pool.state(block);
+  return seen.count() != 1 || end_of(block) > s.num_tokens || (s.reuses_slots && state.pool.fenced(block)) ||
+         (seen.claimed() && publishes());
 }
 
 /// For a thread with the guard of the nodes.
 template <class State>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  return must_copy(state, s, g, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); });
+  return must_copy(
+      state, s, g, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); },
+      [&] { return s.options.publish && (s.tail.node == no_node || !state.nodes.is_withdrawn(s.tail.node)); });
 }
 
 /// For any thread inside the sequence: false is right, true may not be.
 template <class State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  return must_copy(state, s, g, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); });
+  return must_copy(
+      state, s, g, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
+      [&] { return s.options.publish; });
 }
 
 /// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they
