@@ -122,7 +122,7 @@ bool read_back(const std::vector<slot>& slots, const strided_rows& written, cons
 
 }  // namespace
 
-TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend]",
+TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend][random]",
                            (in_nhd_layer_major, in_nhd_block_major, in_hnd_layer_major, in_hnd_block_major),
                            (float32, float16, bfloat16, int8)) {
   using element = typename TestType::element_type;

@@ -49,7 +49,7 @@ static_assert(element<sixteenths>);
 
 }  // namespace
 
-TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "[attention]", (nhd, hnd),
+TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "[attention][random]", (nhd, hnd),
                            (float32, float16, bfloat16, int8, sixteenths)) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
@@ -105,8 +105,8 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
   }
 }
 
-TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attention]", nhd<float32>, hnd<float16>,
-                   nhd<bfloat16>, nhd<int8>) {
+TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attention][random]", nhd<float32>,
+                   hnd<float16>, nhd<bfloat16>, nhd<int8>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -210,7 +210,7 @@ TEST_CASE("a pool may make all calls on one thread, in any order", "[attention]"
   CHECK(std::vector{attention.output_of_row(0), attention.output_of_row(1)} == expected);
 }
 
-TEST_CASE("several threads share one pool", "[attention]") {
+TEST_CASE("several threads share one pool", "[attention][random]") {
   auto pool = host::thread_pool(3);
   auto callers = std::vector<std::jthread>{};
   auto errors = std::array<double, 4>{};
@@ -227,8 +227,8 @@ TEST_CASE("several threads share one pool", "[attention]") {
   CHECK(std::ranges::max(errors) <= attention_tolerance<float32>);
 }
 
-TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them", "[attention]",
-                           (nhd, hnd), (float32, float16, bfloat16, int8, sixteenths)) {
+TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them",
+                           "[attention][random]", (nhd, hnd), (float32, float16, bfloat16, int8, sixteenths)) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -253,7 +253,7 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
   }
 }
 
-TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention]", nhd<float32>, hnd<float16>, nhd<int8>) {
+TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention][random]", nhd<float32>, hnd<float16>, nhd<int8>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

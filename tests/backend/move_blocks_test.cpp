@@ -105,8 +105,8 @@ TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]",
   }
 }
 
-TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend]", in_nhd_layer_major<int8>,
-                   in_nhd_block_major<int8>) {
+TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[backend][random]",
+                   in_nhd_layer_major<int8>, in_nhd_block_major<int8>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

@@ -131,7 +131,7 @@ TEMPLATE_LIST_TEST_CASE("an invalidated block waits for the step that may read i
   check_sound(cache);
 }
 
-TEST_CASE("compaction moves invalidated blocks with their users", "[cache][invalidate]") {
+TEST_CASE("compaction moves invalidated blocks with their users", "[cache][invalidate][random]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto below = cache.create_sequence(text(50, 8)).value().id;
   const auto id = create_committed(cache, text(0, 8));
@@ -163,7 +163,7 @@ TEMPLATE_LIST_TEST_CASE("all pins end at once", "[cache][pin]", all_lockings) {
 /// While one thread invalidates, others hit, release, evict, and are refused. Nothing is committed meanwhile, so what
 /// was invalidated stays out of reach.
 TEMPLATE_LIST_TEST_CASE("what was invalidated is never found again while other threads are at work",
-                        "[cache][invalidate][threads]", concurrent_lockings) {
+                        "[cache][invalidate][threads][random]", concurrent_lockings) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

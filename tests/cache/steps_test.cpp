@@ -292,7 +292,7 @@ TEMPLATE_TEST_CASE("blocks evicted ahead of need have no other use before the st
   release_all(cache, {kept, last});
 }
 
-TEMPLATE_TEST_CASE("no sequence has a block that a transfer may read, whatever comes between", "[cache][steps]",
+TEMPLATE_TEST_CASE("no sequence has a block that a transfer may read, whatever comes between", "[cache][steps][random]",
                    single_thread, rw_lock, sharded_mutex, lock_free) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

@@ -161,8 +161,8 @@ template <class Cache>
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts", "[cache][threads]",
-                   rw_lock, basic_sharded_mutex<3>) {
+TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts",
+                   "[cache][threads][random]", rw_lock, basic_sharded_mutex<3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   constexpr auto num_threads = 4;
@@ -196,8 +196,8 @@ TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which a
   check_sound(cache);
 }
 
-TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another resizes", "[cache][threads]",
-                   rw_lock, basic_sharded_mutex<3>, lock_free) {
+TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another resizes",
+                   "[cache][threads][random]", rw_lock, basic_sharded_mutex<3>, lock_free) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   constexpr auto num_threads = 4;

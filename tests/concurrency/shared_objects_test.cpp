@@ -67,7 +67,7 @@ TEST_CASE("two objects that hide their symbols number the threads of one compone
   CHECK(number_by_first != number_by_second);
 }
 
-TEST_CASE("two objects that hide their symbols share a lock-free cache", "[objects][stress]") {
+TEST_CASE("two objects that hide their symbols share a lock-free cache", "[objects][stress][random]") {
   const auto objects = two_objects{};
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

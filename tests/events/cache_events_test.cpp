@@ -299,7 +299,7 @@ class router {
   std::map<std::uint64_t, int> cached_;
 };
 
-TEST_CASE("a router finds by events the prefixes that the cache finds", "[events]") {
+TEST_CASE("a router finds by events the prefixes that the cache finds", "[events][random]") {
   auto config = small;
   config.num_blocks = 24;
   auto watched = watched_cache<prefix_event_kinds>{config};
@@ -333,7 +333,7 @@ TEST_CASE("a router finds by events the prefixes that the cache finds", "[events
   CHECK(watched.queues.num_dropped() == 0);
 }
 
-TEST_CASE("a router that follows several threads knows every cached block in the end", "[events]") {
+TEST_CASE("a router that follows several threads knows every cached block in the end", "[events][random]") {
   constexpr auto num_threads = 4;
   auto config = small;
   config.num_blocks = 32;

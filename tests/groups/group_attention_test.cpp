@@ -87,7 +87,7 @@ class twin_groups {
 
 }  // namespace
 
-TEST_CASE("attention over a window's table sees what it sees over all blocks", "[group_cache]") {
+TEST_CASE("attention over a window's table sees what it sees over all blocks", "[group_cache][random]") {
   auto twins = twin_groups{};
   REQUIRE(twins.cache.plan().groups[0].block_size != twins.cache.plan().groups[1].block_size);
   const auto ids = std::vector{twins.create(5), twins.create(24), twins.create(100), twins.create(217)};

@@ -452,7 +452,7 @@ coverage run_random(const group_list& groups, std::uint64_t seed, int num_operat
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("no byte is ever wrong, whatever the operations", "[group_cache]", group_cache<float32>,
+TEMPLATE_TEST_CASE("no byte is ever wrong, whatever the operations", "[group_cache][random]", group_cache<float32>,
                    (group_cache<float32, rw_lock, clock_sweep, hnd_block_major>), (group_cache<float32, fifo>),
                    (group_cache<float32, sharded_mutex>)) {
   const auto seed = Catch::getSeed();

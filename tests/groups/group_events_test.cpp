@@ -68,7 +68,7 @@ class followed_cache {
 
 }  // namespace
 
-TEST_CASE("events tell a router which prefixes a cache with groups holds", "[group_cache]") {
+TEST_CASE("events tell a router which prefixes a cache with groups holds", "[group_cache][random]") {
   const auto seed = Catch::getSeed();
   auto random = std::mt19937_64{seed};
   const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };

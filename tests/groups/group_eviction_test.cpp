@@ -104,7 +104,7 @@ TEST_CASE("a hit needs the sinks of a window", "[group_cache]") {
   CHECK(e.cache.check_invariants() == sound);
 }
 
-TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte is wrong", "[group_cache]",
+TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte is wrong", "[group_cache][random]",
                    group_cache<float32>, (group_cache<float32, newest_first>), (group_cache<float32, any_order>),
                    (group_cache<float32, rw_lock, clock_sweep>), (group_cache<float32, sharded_mutex, clock_sweep>)) {
   const auto seed = Catch::getSeed();

@@ -163,7 +163,7 @@ totals play(const group_list& groups, std::uint64_t seed, int num_requests, cons
 
 }  // namespace
 
-TEST_CASE("conversations hit at least 99 % of what could be reused, token by token", "[group_cache]") {
+TEST_CASE("conversations hit at least 99 % of what could be reused, token by token", "[group_cache][random]") {
   struct preset {
     const char* name;
     const group_list& groups;

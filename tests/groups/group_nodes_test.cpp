@@ -266,7 +266,7 @@ class nodes_beside_model {
 
 }  // namespace
 
-TEST_CASE("nodes apart from blocks behave as a map of paths does", "[group_nodes]") {
+TEST_CASE("nodes apart from blocks behave as a map of paths does", "[group_nodes][random]") {
   const auto seed = Catch::getSeed();
   for (auto run = std::uint32_t{0}; run < 20; ++run) {
     CAPTURE(seed, run);

@@ -68,8 +68,8 @@ TEMPLATE_TEST_CASE("statistics count runs of each group's table", "[group_cache]
   CHECK(taken.blocks_in_runs > 0);
 }
 
-TEMPLATE_TEST_CASE("a churned pool of groups hands out runs and loses few hits", "[group_cache][runs]", single_thread,
-                   rw_lock) {
+TEMPLATE_TEST_CASE("a churned pool of groups hands out runs and loses few hits", "[group_cache][runs][random]",
+                   single_thread, rw_lock) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   const auto config = config_of(two_groups(), 3000, 2);

@@ -66,7 +66,8 @@ TEMPLATE_PRODUCT_TEST_CASE("Copied blocks are equal in every layer and every oth
   }
 }
 
-TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[blocks]", hip_target<0>, hip_target<1>) {
+TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[blocks][random]", hip_target<0>,
+                   hip_target<1>) {
   auto target = require_target<TestType>();
   auto random = std::mt19937(12);
   const auto layout = plan<float16, nhd_by_layer>(make_config(1, 1400, 2, 1, 16));
@@ -96,7 +97,7 @@ TEMPLATE_TEST_CASE("More pairs than one launch takes are copied and moved", "[bl
   }
 }
 
-TEMPLATE_PRODUCT_TEST_CASE("Moves behave as if all blocks were read first", "[blocks]",
+TEMPLATE_PRODUCT_TEST_CASE("Moves behave as if all blocks were read first", "[blocks][random]",
                            (on_host, on_waves_of_64, on_waves_of_32), (nhd_by_layer, nhd_by_block)) {
   using target_type = typename TestType::target;
   auto target = require_target<target_type>();

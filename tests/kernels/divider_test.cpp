@@ -42,7 +42,7 @@ TEST_CASE("A divider divides like the processor, at every edge") {
   CHECK(divider<std::int32_t>().split(12).quotient == 12);
 }
 
-TEST_CASE("A divider divides like the processor, at random") {
+TEST_CASE("A divider divides like the processor, at random", "[random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937_64(seed);

@@ -162,8 +162,8 @@ void append_and_gather(Target& target, const shape& each, slot_order order, std:
   }
 }
 
-TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothing else is touched", "[piecewise]",
-                           (on_host, on_waves_of_64, on_waves_of_32),
+TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothing else is touched",
+                           "[piecewise][random]", (on_host, on_waves_of_64, on_waves_of_32),
                            ((float32, transposed_layer_major), (float16, transposed_layer_major),
                             (bfloat16, transposed_block_major), (int8, transposed_layer_major),
                             (float32, shuffled_layer_major), (float16, shuffled_block_major),
@@ -281,7 +281,7 @@ struct conversion {
   }
 };
 
-TEMPLATE_TEST_CASE("Blocks are converted between layouts and elements", "[piecewise]",
+TEMPLATE_TEST_CASE("Blocks are converted between layouts and elements", "[piecewise][random]",
                    (conversion<float16, transposed_layer_major, float16, nhd_layer_major>),
                    (conversion<float32, hnd_block_major, float32, shuffled_layer_major>),
                    (conversion<int8, shuffled_layer_major, int8, transposed_block_major>),

@@ -310,14 +310,14 @@ constexpr auto num_operations = 400;
   return config;
 }
 
-TEST_CASE("What a tracker's cache copies waits for the engine's stream", "[cache][requests]") {
+TEST_CASE("What a tracker's cache copies waits for the engine's stream", "[cache][requests][random]") {
   auto target = require_target<hip_target<0>>();
   auto cache = kv_cache<float32, hip_backend>{config_of(48)};
   play(target, cache, num_operations);
   CHECK(cache.statistics().copies > 0);
 }
 
-TEST_CASE("What a tracker's cache with groups copies waits for the engine's stream", "[cache][requests]") {
+TEST_CASE("What a tracker's cache with groups copies waits for the engine's stream", "[cache][requests][random]") {
   auto target = require_target<hip_target<0>>();
   auto config = config_of(64);
   const auto full = group_config{.num_layers = 1, .num_kv_heads = 1, .key_dim = head_dim, .value_dim = head_dim};
@@ -333,7 +333,7 @@ TEST_CASE("What a tracker's cache with groups copies waits for the engine's stre
   CHECK(cache.statistics().hit_tokens > 0);
 }
 
-TEST_CASE("What a tracker's cache with tiers copies waits for the engine's stream", "[cache][requests]") {
+TEST_CASE("What a tracker's cache with tiers copies waits for the engine's stream", "[cache][requests][random]") {
   auto target = require_target<hip_target<0>>();
   using tiered = tiered_cache<float32, hip_backend, host_tier<hip::pinned_allocator>>;
   auto options = tier_config{};

@@ -70,7 +70,7 @@ struct combination {
   static constexpr auto pairing = Pairing;
 };
 
-TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[rope]",
+TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[rope][random]",
                    (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
                    (combination<hip_target<1>, float32, float32, rope_pairing::neighbours>),
                    (combination<hip_target<0>, float16, float16, rope_pairing::halves>),
@@ -155,7 +155,7 @@ TEMPLATE_TEST_CASE("Keys are rotated to their position and values are not", "[ro
   }
 }
 
-TEMPLATE_TEST_CASE("Queries are rotated along, also in place and where no key is stored", "[rope]",
+TEMPLATE_TEST_CASE("Queries are rotated along, also in place and where no key is stored", "[rope][random]",
                    (combination<hip_target<0>, float32, float32, rope_pairing::halves>),
                    (combination<hip_target<1>, int8, float16, rope_pairing::neighbours>),
                    (combination<hip_target<0>, float16, bfloat16, rope_pairing::halves>)) {

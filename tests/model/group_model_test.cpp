@@ -144,7 +144,7 @@ void check_coverage(const group_coverage& sum) {
 
 }  // namespace
 
-TEST_CASE("caches with groups behave as the model does", "[group_cache][model]") {
+TEST_CASE("caches with groups behave as the model does", "[group_cache][model][random]") {
   auto seed = std::uint64_t{Catch::getSeed()};  // of the next run: no two share one, so that rare events are spread
   const auto num_runs = testing::scaled<std::uint64_t>(8, 100);
   auto total = group_coverage{};

@@ -6,6 +6,7 @@
 #include "../support/model_runs.hpp"
 #include "../support/small_granules.hpp"
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstdint>
@@ -87,69 +88,69 @@ template <class Locking, class Eviction>
 
 }  // namespace
 
-TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model]") {
+TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model][random]") {
   const auto kinds = full_matrix();
   for (const auto& kind : kinds) {
     const auto everyday = std::uint64_t{kind.compiled_for ? 30U : 20U};
     const auto num_runs = testing::scaled(everyday, 20 * everyday);
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4, 16}) {
-      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        sum.add(run_random(kind, block_size, seed));
+      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
       }
     }
     check_coverage(sum, kind);
   }
 }
 
-TEST_CASE("every memory layout behaves as the model does", "[cache][model]") {
+TEST_CASE("every memory layout behaves as the model does", "[cache][model][random]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for_each_policy(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
     const auto block_size = strided_layout<Layout> ? 4 : 16;
     for (const auto& kind :
          {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
       auto sum = model_coverage{};
-      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        sum.add(run_random(kind, block_size, 1000 + seed));
+      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
       }
       check_coverage(sum, kind);
     }
   });
 }
 
-TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache][model]") {
+TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache][model][random]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for (const auto& kind : {make_kind_with_runs<single_thread, lru>(), make_kind_with_runs<rw_lock, lru>(),
                            make_kind_with_runs<rw_lock, sieve>(), make_kind_with_runs<single_thread, no_eviction>()}) {
     auto sum = model_coverage{};
     for (const auto block_size : {1, 4}) {
-      for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-        sum.add(run_random(kind, block_size, 3000 + seed));
+      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
       }
     }
     check_coverage(sum, kind);
   }
 }
 
-TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cache][model]") {
+TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cache][model][random]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for (const auto& kind :
        {make_kind_beside_arrays<single_thread, lru>(), make_kind_beside_arrays<lock_free, clock_sweep>()}) {
     auto sum = model_coverage{};
-    for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-      sum.add(run_random(kind, 4, 2000 + seed));
+    for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+      sum.add(run_random(kind, 4, Catch::getSeed() + run));
     }
     check_coverage(sum, kind);
   }
 }
 
-TEST_CASE("caches whose memory comes and goes behave as the model does", "[cache][model]") {
+TEST_CASE("caches whose memory comes and goes behave as the model does", "[cache][model][random]") {
   const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
   for (const auto& kind : {make_kind<float16, single_thread, lru, nhd_layer_major, small_granules>(),
                            make_kind<float32, lock_free, clock_sweep, nhd_block_major, small_granules>()}) {
     auto sum = model_coverage{};
-    for (auto seed = std::uint64_t{0}; seed < num_runs; ++seed) {
-      sum.add(run_random(kind, 4, 2000 + seed));
+    for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+      sum.add(run_random(kind, 4, Catch::getSeed() + run));
     }
     check_coverage(sum, kind);
   }

@@ -123,7 +123,8 @@ TEMPLATE_TEST_CASE("halfway between neighbours the even one is stored, next to i
   CHECK(wrong.empty());
 }
 
-TEMPLATE_TEST_CASE("random float32 patterns are stored as the reference stores them", "[element]", float16, bfloat16) {
+TEMPLATE_TEST_CASE("random float32 patterns are stored as the reference stores them", "[element][random]", float16,
+                   bfloat16) {
   const auto reference = reference_encoder<TestType>{};
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

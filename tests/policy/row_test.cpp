@@ -43,7 +43,7 @@ template <class Element>
 
 }  // namespace
 
-TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers", "[row]", all_elements) {
+TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers", "[row][random]", all_elements) {
   const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);
@@ -55,7 +55,7 @@ TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers",
   }
 }
 
-TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row]", float32, float16, bfloat16) {
+TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row][random]", float32, float16, bfloat16) {
   const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);
@@ -124,7 +124,7 @@ template <class To, class From>
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("rows of 16 bits are converted like their numbers, in rows of any length", "[row]", float16,
+TEMPLATE_TEST_CASE("rows of 16 bits are converted like their numbers, in rows of any length", "[row][random]", float16,
                    bfloat16) {
   auto all = std::vector<std::uint16_t>(65536);
   std::generate(all.begin(), all.end(), [next = std::uint16_t{0}]() mutable { return next++; });

@@ -71,7 +71,7 @@ TEST_CASE("a 65th step waits until the oldest has retired", "[step_fence]") {
   CHECK_FALSE(steps.begin());
 }
 
-TEST_CASE("steps retire in any order, and tags pass in the order of their steps", "[step_fence]") {
+TEST_CASE("steps retire in any order, and tags pass in the order of their steps", "[step_fence][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -98,7 +98,7 @@ TEST_CASE("steps retire in any order, and tags pass in the order of their steps"
   }
 }
 
-TEST_CASE("a set of steps has the newest and those among the 64 before it", "[step_fence]") {
+TEST_CASE("a set of steps has the newest and those among the 64 before it", "[step_fence][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

@@ -79,7 +79,7 @@ TEST_CASE("a look-up ends at the first id that is accepted", "[bucket_table]") {
   CHECK(offered(t, 7).size() == 2);
 }
 
-TEST_CASE("a full table of any hashes finds all, and forgets exactly what is erased", "[bucket_table]") {
+TEST_CASE("a full table of any hashes finds all, and forgets exactly what is erased", "[bucket_table][random]") {
   const auto num_blocks = GENERATE(1, 6, 7, 8, 29, 500);
   const auto num_hashes = GENERATE(std::uint64_t{1}, std::uint64_t{3}, ~std::uint64_t{0});
   const auto seed = Catch::getSeed();
@@ -115,7 +115,7 @@ TEST_CASE("a full table of any hashes finds all, and forgets exactly what is era
   }
 }
 
-TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
+TEST_CASE("random insertions and erasures agree with a map", "[bucket_table][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937_64{seed};
@@ -140,7 +140,8 @@ TEST_CASE("random insertions and erasures agree with a map", "[bucket_table]") {
   }
 }
 
-TEST_CASE("a full table serves misses as fast when all its entries have been replaced many times", "[bucket_table]") {
+TEST_CASE("a full table serves misses as fast when all its entries have been replaced many times",
+          "[bucket_table][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937_64{seed};

@@ -307,7 +307,7 @@ void look_up_many(int num_lookups, unsigned seed) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("colliding hashes never give a wrong hit", "[prefix_index]", byte_hash, constant_hash) {
+TEMPLATE_TEST_CASE("colliding hashes never give a wrong hit", "[prefix_index][random]", byte_hash, constant_hash) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   look_up_many<TestType>(testing::scaled(30'000, 1'000'000), seed);

@@ -301,7 +301,7 @@ TEST_CASE("an operation that does not end keeps no other request from being rele
   CHECK(cache.check_invariants().empty());
 }
 
-TEST_CASE("an invalid configuration of a tracker is refused by field", "[requests]") {
+TEST_CASE("an invalid configuration of a tracker is refused by field", "[requests][random]") {
   auto cache = kv_cache<>{{.num_blocks = 4}};
   CHECK_THROWS_AS(request_tracker(cache, {.max_open = -1}), pagedkv::exception);
   CHECK_THROWS_AS(request_tracker(cache, {.max_ended = -1}), pagedkv::exception);
@@ -345,7 +345,8 @@ TEMPLATE_LIST_TEST_CASE("blocks of a request that ends within a step wait for it
   under_test.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("a thousand requests that end in any order and way leave nothing", "[requests]", caches) {
+TEMPLATE_LIST_TEST_CASE("a thousand requests that end in any order and way leave nothing", "[requests][random]",
+                        caches) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

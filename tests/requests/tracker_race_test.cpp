@@ -111,7 +111,7 @@ class contest {
 };
 
 TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread ends or preempts it first",
-                        "[requests]", threaded_caches) {
+                        "[requests][random]", threaded_caches) {
   auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto under_test = tracked_cache<TestType>{64, {.max_ended = 1000}};

@@ -148,7 +148,8 @@ TEMPLATE_LIST_TEST_CASE("an index follows a cache that threads use", "[router]",
   follow_threads<kv_cache<TestType, eviction, event_queues>>();
 }
 
-TEMPLATE_TEST_CASE("an index follows a cache with groups that threads use", "[router]", rw_lock, sharded_mutex) {
+TEMPLATE_TEST_CASE("an index follows a cache with groups that threads use", "[router][random]", rw_lock,
+                   sharded_mutex) {
   follow_threads<group_cache<TestType, lru, event_queues>>({group_config{}});
 }
 

@@ -38,8 +38,8 @@ Keys make_keys() {
   }
 }
 
-TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", "[router]", cache_keys, dynamo_keys,
-                   llm_d_keys) {
+TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", "[router][random]", cache_keys,
+                   dynamo_keys, llm_d_keys) {
   constexpr auto num_workers = std::size_t{3};
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

@@ -50,7 +50,7 @@ TEST_CASE("sizes that cannot be are refused", "[router]") {
 }
 
 /// More keys than the table was made for, so that entries change their keys all the time.
-TEST_CASE("an index answers like a set for each worker", "[router]") {
+TEST_CASE("an index answers like a set for each worker", "[router][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -102,7 +102,7 @@ TEST_CASE("what finds no room is refused, and the rest stays", "[router]") {
   CHECK(index.add(worker_id{0}, 1'000));
 }
 
-TEST_CASE("each worker's own thread, and one that asks", "[router]") {
+TEST_CASE("each worker's own thread, and one that asks", "[router][random]") {
   constexpr auto num_workers = 4;
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

@@ -101,7 +101,7 @@ TEST_CASE("a compressed batch is all ids and where rows begin", "[batch_view]") 
   CHECK(std::ranges::equal(batch.last_block_len(), std::vector{3, 0, 4}));
 }
 
-TEMPLATE_TEST_CASE("an updated batch equals one built anew", "[batch_view]", padded_batch, compressed_batch) {
+TEMPLATE_TEST_CASE("an updated batch equals one built anew", "[batch_view][random]", padded_batch, compressed_batch) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

@@ -95,7 +95,7 @@ TEST_CASE("sinks stay in front", "[group_table]") {
   CHECK(copy[2] == block_id{3});
 }
 
-TEST_CASE("a table of a window is as long as its window", "[group_table]") {
+TEST_CASE("a table of a window is as long as its window", "[group_table][random]") {
   auto random = std::mt19937{Catch::getSeed()};
   auto table = group_table{};
   auto model = std::map<std::size_t, block_id>{};

@@ -60,10 +60,10 @@ static_assert(tier_with_places<map_tier<true>> && !tier_with_places<map_tier<fal
 
 }  // namespace
 
-TEST_CASE("a map with places conforms", "[tier]") {
+TEST_CASE("a map with places conforms", "[tier][random]") {
   testing::check_conformance(testing::known_records{testing::small_record_format()}, [] { return map_tier<true>{}; });
 }
 
-TEST_CASE("a map without places conforms", "[tier]") {
+TEST_CASE("a map without places conforms", "[tier][random]") {
   testing::check_conformance(testing::known_records{testing::small_record_format()}, [] { return map_tier<false>{}; });
 }

@@ -121,7 +121,7 @@ TEST_CASE("the scripted engine conforms", "[tier]") {
   });
 }
 
-TEST_CASE("interrupted and short transfers go on", "[tier]") {
+TEST_CASE("interrupted and short transfers go on", "[tier][random]") {
   auto test = scripted{};
   auto random = std::mt19937{Catch::getSeed()};
   scripted_files::script = [&](const file_request& request) -> std::optional<std::int64_t> {
@@ -139,7 +139,7 @@ TEST_CASE("interrupted and short transfers go on", "[tier]") {
   CHECK(batch.num_served() == 50);
 }
 
-TEST_CASE("an error fails its transfer alone", "[tier]") {
+TEST_CASE("an error fails its transfer alone", "[tier][random]") {
   auto test = scripted{};
   auto batch = conformance_batch{test.records, numbers_from(0, 50)};
   batch.write(test.tier);
@@ -168,7 +168,7 @@ TEST_CASE("an error fails its transfer alone", "[tier]") {
   CHECK(batch.outcomes()[5] == transfer_outcome::missing);
 }
 
-TEST_CASE("endless interruptions end with the time of a batch", "[tier]") {
+TEST_CASE("endless interruptions end with the time of a batch", "[tier][random]") {
   auto folder = temporary_folder{};
   const auto records = known_records{testing::small_record_format()};
   auto tier = scripted_tier::create({folder.file("a")}, bytes_for(records.format(), 10), records.format(),
@@ -181,7 +181,7 @@ TEST_CASE("endless interruptions end with the time of a batch", "[tier]") {
   scripted_files::last->end_hanging();
 }
 
-TEST_CASE("a request that outlives its batch touches nothing of the caller's", "[tier]") {
+TEST_CASE("a request that outlives its batch touches nothing of the caller's", "[tier][random]") {
   auto test = scripted{};
   auto& engine = *scripted_files::last;
   auto batch = conformance_batch{test.records, numbers_from(0, 10)};
@@ -216,7 +216,7 @@ TEST_CASE("a request that outlives its batch touches nothing of the caller's", "
   CHECK(batch.num_served() == 10);
 }
 
-TEST_CASE("a place whose write outlives its batch takes no other until it has ended", "[tier]") {
+TEST_CASE("a place whose write outlives its batch takes no other until it has ended", "[tier][random]") {
   auto test = scripted{};
   auto& engine = *scripted_files::last;
   scripted_files::script = [](const file_request&) { return scripted_files::hang; };
@@ -238,7 +238,7 @@ TEST_CASE("a place whose write outlives its batch takes no other until it has en
   CHECK(others.num_served() == 2);
 }
 
-TEST_CASE("a disk that hangs altogether fails batches at once", "[tier]") {
+TEST_CASE("a disk that hangs altogether fails batches at once", "[tier][random]") {
   auto test = scripted{};
   auto& engine = *scripted_files::last;
   scripted_files::script = [](const file_request&) { return scripted_files::hang; };
@@ -256,7 +256,7 @@ TEST_CASE("a disk that hangs altogether fails batches at once", "[tier]") {
   CHECK(batch.num_served() == 10);
 }
 
-TEST_CASE("a record that is torn on disk is never served wrong", "[tier]") {
+TEST_CASE("a record that is torn on disk is never served wrong", "[tier][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -393,8 +393,8 @@ std::vector<killed_writer::note> run_and_kill(const std::function<Tier()>& open,
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet written", "[tier]", uring_files,
-                   thread_files) {
+TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet written", "[tier][random]",
+                   uring_files, thread_files) {
   using tier_type = basic_file_tier<TestType>;
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

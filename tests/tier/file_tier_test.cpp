@@ -80,7 +80,7 @@ std::string contents_of(const std::string& path) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("files conform", "[tier]", uring_files, thread_files, automatic_files) {
+TEMPLATE_TEST_CASE("files conform", "[tier][random]", uring_files, thread_files, automatic_files) {
   using tier_type = basic_file_tier<TestType>;
   static_assert(persistent_tier<tier_type>);
   const auto folder = temporary_folder{};

@@ -51,7 +51,7 @@ void release_all(groups_engine& from) {
 
 }  // namespace
 
-TEST_CASE("sessions with groups, windows and states are restored as they were saved", "[tier][session]") {
+TEST_CASE("sessions with groups, windows and states are restored as they were saved", "[tier][session][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

@@ -120,7 +120,7 @@ TEST_CASE("values live as long as they are told to", "[redis]") {
   CHECK(std::stol(store.call({"PTTL", values.key(0)})) > 0);
 }
 
-TEST_CASE("a store that is killed in a batch loses this batch, and is found again", "[redis]") {
+TEST_CASE("a store that is killed in a batch loses this batch, and is found again", "[redis][random]") {
   skip_without_store();
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
@@ -312,7 +312,7 @@ TEST_CASE("answers that belong to nothing fail their values", "[redis]") {
   }
 }
 
-TEST_CASE("random answers give no value of another size", "[redis]") {
+TEST_CASE("random answers give no value of another size", "[redis][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

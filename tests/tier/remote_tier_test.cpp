@@ -75,7 +75,7 @@ static_assert(remote_client<map_client>);
 
 }  // namespace
 
-TEST_CASE("a tier over a map conforms, in whole values and in parts", "[remote_tier]") {
+TEST_CASE("a tier over a map conforms, in whole values and in parts", "[remote_tier][random]") {
   const auto records = known_records{small_record_format()};
   for (const auto max_bytes : {std::size_t{1} << 20, std::size_t{5'000}}) {
     check_conformance(records, [&] {
@@ -86,7 +86,7 @@ TEST_CASE("a tier over a map conforms, in whole values and in parts", "[remote_t
   }
 }
 
-TEST_CASE("a tier over a store conforms", "[remote_tier]") {
+TEST_CASE("a tier over a store conforms", "[remote_tier][random]") {
   skip_without_store();
   const auto store = store_process{};
   const auto records = known_records{small_record_format()};
@@ -140,7 +140,7 @@ TEST_CASE("formats do not share a store's keys", "[remote_tier]") {
   CHECK(batch.served(0));
 }
 
-TEST_CASE("a record that is damaged in the store is not served", "[remote_tier]") {
+TEST_CASE("a record that is damaged in the store is not served", "[remote_tier][random]") {
   skip_without_store();
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

@@ -616,7 +616,7 @@ TEST_CASE("a small host tier loads while it is written to slower tiers", "[tier]
   driver.check_invariants();
 }
 
-TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers]") {
+TEST_CASE("random operations over faulty tiers bring back every token's own K/V", "[tier][slower_tiers][random]") {
   const auto seed = Catch::getSeed();
   const auto threads = GENERATE(false, true);
   const auto wrong =

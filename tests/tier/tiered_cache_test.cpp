@@ -277,7 +277,7 @@ TEST_CASE("counts of tiers are written for Prometheus", "[tier][metrics]") {
   CHECK(text.find("pagedkv_tier_places{tier=\"host\"} 16\n") != std::string::npos);
 }
 
-TEST_CASE("random operations bring back every token's own K/V from host memory", "[tier][tiered_cache]") {
+TEST_CASE("random operations bring back every token's own K/V from host memory", "[tier][tiered_cache][random]") {
   const auto seed = Catch::getSeed();
   for (const auto& tiers : {written(write_policy::on_eviction), written(write_policy::through),
                             written(write_policy::through_hits), exclusive()}) {

@@ -158,7 +158,7 @@ void damage(const std::string& path, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("requests go on whatever happens to a store, and it is used again", "[tiered_faults]") {
+TEST_CASE("requests go on whatever happens to a store, and it is used again", "[tiered_faults][random]") {
   if (!testing::store_program()) {
     SKIP("neither valkey-server nor redis-server is installed");
   }
@@ -190,7 +190,7 @@ TEST_CASE("requests go on whatever happens to a store, and it is used again", "[
   }
 }
 
-TEST_CASE("a store that answers garbage costs hits, and nothing else", "[tiered_faults]") {
+TEST_CASE("a store that answers garbage costs hits, and nothing else", "[tiered_faults][random]") {
   const auto seed = Catch::getSeed();
   auto random = std::mt19937{seed};
   auto values = std::map<std::string, std::string>{};
@@ -225,7 +225,7 @@ TEST_CASE("a store that answers garbage costs hits, and nothing else", "[tiered_
   CHECK(cache.tier(1).lost_writes + cache.tier(1).failed_loads > 0);
 }
 
-TEST_CASE("requests go on when a disk is full or damaged, and it is used again", "[tiered_faults]") {
+TEST_CASE("requests go on when a disk is full or damaged, and it is used again", "[tiered_faults][random]") {
   const auto seed = Catch::getSeed();
   auto random = std::mt19937{seed};
   const auto is_full = GENERATE(true, false);

@@ -114,8 +114,8 @@ class requests_of_thread {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("threads share a cache with tiers, and each reads its own K/V", "[tier][tiered_threads]", rw_lock,
-                   sharded_mutex) {
+TEMPLATE_TEST_CASE("threads share a cache with tiers, and each reads its own K/V", "[tier][tiered_threads][random]",
+                   rw_lock, sharded_mutex) {
   using cache_type = tiered_cache<float32, TestType, placed_tier, keyed_tier>;
   const auto seed = Catch::getSeed();
   const auto wrong = GENERATE(fault::none, fault::all);

@@ -464,7 +464,7 @@ void mutate(std::vector<char>& bytes, const std::vector<std::string>& others, st
 }
 
 /// AddressSanitizer sees what is read past the end of a message. PAGEDKV_TEST_FULL=1 runs 100 times as many.
-TEST_CASE("a million mutated batches are refused or read, and nothing beyond them is", "[wire]") {
+TEST_CASE("a million mutated batches are refused or read, and nothing beyond them is", "[wire][random]") {
   auto random = std::mt19937{Catch::getSeed()};
   const auto whole = whole_batches();
   for (const auto& batch : whole) {

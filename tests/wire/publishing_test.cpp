@@ -178,15 +178,15 @@ TEST_CASE("replies of a replay have the parts of published messages, behind an e
     std::this_thread::yield();
   }
   auto context = zmq::context_t{};
-  auto socket = zmq::socket_t{context, zmq::socket_type::dealer};
+  auto socket = detail::wire_socket{context, zmq::socket_type::dealer};
   socket.set(zmq::sockopt::linger, 0);
   socket.connect(publisher.replay_endpoint());
-  socket.send(zmq::message_t{}, zmq::send_flags::sndmore);
+  socket.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
   socket.send(zmq::buffer(detail::big_endian(7)), zmq::send_flags::none);
   const auto next_reply = [&] {
-    REQUIRE(detail::has_message(socket, no_hang));
+    REQUIRE(socket.has_message(no_hang));
     auto reply = std::vector<std::string>{};
-    for (const auto& part : detail::receive(socket)) {
+    for (const auto& part : socket.receive()) {
       reply.push_back(part.to_string());
     }
     REQUIRE(reply.size() == 4);

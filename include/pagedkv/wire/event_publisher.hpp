@@ -3,6 +3,7 @@
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/framing.hpp>
+#include <pagedkv/wire/wire_socket.hpp>
 
 #include <zmq.hpp>
 
@@ -59,8 +60,8 @@ class event_publisher {
     if (!config.replay_endpoint.empty()) {
       replayer_.bind(config.replay_endpoint);
     }
-    endpoint_ = publisher_.get(zmq::sockopt::last_endpoint);
-    replay_endpoint_ = replayer_.get(zmq::sockopt::last_endpoint);
+    endpoint_ = publisher_.endpoint();
+    replay_endpoint_ = replayer_.endpoint();
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   }
 
@@ -149,8 +150,8 @@ class event_publisher {
   /// Waits for requests for one interval, and answers those that came.
   void answer_replays() {
     auto wait = config_.interval;
-    while (detail::has_message(replayer_, wait)) {
-      if (const auto request = detail::receive(replayer_); request.size() == 3) {
+    while (replayer_.has_message(wait)) {
+      if (const auto request = replayer_.receive(); request.size() == 3) {
         answer(request[0], detail::from_big_endian(request[2].to_string_view()));
       }
       wait = std::chrono::milliseconds{0};
@@ -173,7 +174,7 @@ class event_publisher {
   void reply(const zmq::message_t& subscriber, std::string_view topic, std::uint64_t number, std::string_view payload) {
     const auto bytes = detail::big_endian(number);
     replayer_.send(zmq::buffer(subscriber.data(), subscriber.size()), zmq::send_flags::sndmore);
-    replayer_.send(zmq::message_t{}, zmq::send_flags::sndmore);
+    replayer_.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(topic), zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
     replayer_.send(zmq::buffer(payload), zmq::send_flags::none);
@@ -188,8 +189,8 @@ class event_publisher {
   std::atomic<std::uint64_t> num_batches_{0};
   std::atomic<std::uint64_t> num_events_{0};
   zmq::context_t context_;
-  zmq::socket_t publisher_;
-  zmq::socket_t replayer_;
+  detail::wire_socket publisher_;
+  detail::wire_socket replayer_;
   std::string endpoint_;
   std::string replay_endpoint_;
   std::jthread thread_;  // the last member: it uses the others

@@ -2,6 +2,7 @@
 
 #include <pagedkv/wire/framing.hpp>
 #include <pagedkv/wire/read_batch.hpp>
+#include <pagedkv/wire/wire_socket.hpp>
 
 #include <zmq.hpp>
 
@@ -42,8 +43,8 @@ class event_subscriber {
   template <class Visitor>
   std::size_t poll(std::chrono::milliseconds timeout, Visitor&& visitor) {
     auto count = std::size_t{0};
-    while (detail::has_message(subscriber_, timeout)) {
-      const auto parts = detail::receive(subscriber_);
+    while (subscriber_.has_message(timeout)) {
+      const auto parts = subscriber_.receive();
       if (const auto number = parts.size() == 3 ? detail::number_in(parts) : std::nullopt) {
         count += take(*number, parts.back().to_string_view(), visitor);
       } else {
@@ -84,15 +85,15 @@ class event_subscriber {
     if (config_.replay_endpoint.empty()) {
       return 0;
     }
-    auto socket = zmq::socket_t{context_, zmq::socket_type::dealer};
+    auto socket = detail::wire_socket{context_, zmq::socket_type::dealer};
     socket.set(zmq::sockopt::linger, 0);
     socket.connect(config_.replay_endpoint);
     const auto request = detail::big_endian(first);
-    socket.send(zmq::message_t{}, zmq::send_flags::sndmore);
+    socket.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
     socket.send(zmq::buffer(request), zmq::send_flags::none);
     auto count = std::size_t{0};
-    while (detail::has_message(socket, config_.replay_timeout)) {
-      const auto parts = detail::receive(socket);
+    while (socket.has_message(config_.replay_timeout)) {
+      const auto parts = socket.receive();
       const bool is_reply = parts.size() == 4 || parts.size() == 3;  // vLLM leaves the topic out before 0.26
       const auto number = is_reply ? detail::number_in(parts) : std::nullopt;
       if (!number || *number >= end) {
@@ -132,7 +133,7 @@ class event_subscriber {
 
   subscriber_config config_;
   zmq::context_t context_;
-  zmq::socket_t subscriber_;
+  detail::wire_socket subscriber_;
   std::optional<std::uint64_t> next_;  // number of the next batch; none before the first
   std::int64_t num_losses_ = 0;
   std::int64_t num_replayed_ = 0;
