@@ -136,7 +136,7 @@ class model {
       std::fill_n(values_.data() + t * numbers, numbers, static_cast<float>(tokens_[i][first + t]));
     }
     const auto rows = [](const float* from) {
-      return pagedkv::token_rows<const float>{from, numbers, head_dim, max_tokens};
+      return pagedkv::token_rows<const float>{from, numbers, head_dim, max_tokens, num_kv_heads, head_dim};
     };
     cache_.write(0, std::span(slots_.data(), count), rows(keys_.data()), rows(values_.data()), stream_).value();
     cache_.backend().synchronize(stream_).value();  // before the next sequence overwrites the values

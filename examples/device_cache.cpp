@@ -52,14 +52,14 @@ int serve(Cache& cache, typename Cache::stream stream) {
 
   const auto first = cache.create_sequence(prompt).value().id;
   cache.slot_mapping(first, 0, slots.values()).value();
-  const auto rows = pagedkv::token_rows<const float>{written.data(), numbers_per_token, 64, num_tokens};
+  const auto rows = pagedkv::token_rows<const float>{written.data(), numbers_per_token, 64, num_tokens, 2, 64};
   cache.write(0, slots.values(), rows, rows, stream).value();
   cache.commit(first, num_tokens).value();
   cache.release(first).value();
 
   const auto second = cache.create_sequence(prompt).value();
   cache.slot_mapping(second.id, 0, slots.values().first(static_cast<std::size_t>(second.num_cached_tokens))).value();
-  const auto back = pagedkv::token_rows<float>{read.data(), numbers_per_token, 64, num_tokens};
+  const auto back = pagedkv::token_rows<float>{read.data(), numbers_per_token, 64, num_tokens, 2, 64};
   cache.read(0, slots.values().first(static_cast<std::size_t>(second.num_cached_tokens)), back, back, stream).value();
   cache.backend().synchronize(stream).value();
   std::printf("%d of %d tokens were cached; the key of token 40 is %g\n", static_cast<int>(second.num_cached_tokens),

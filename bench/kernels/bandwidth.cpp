@@ -213,8 +213,12 @@ void report_rows(bench& b, double copy_rate) {
 
   const auto span = std::span<const slot>(reinterpret_cast<const slot*>(mapping.data()), slots.size());
   const auto rows_of = [&]<class Number>(std::byte* data, Number*) {
-    return token_rows<Number>{reinterpret_cast<Number*>(data), rows_per_token * config.head_dim, config.head_dim,
-                              num_tokens};
+    return token_rows<Number>{reinterpret_cast<Number*>(data),
+                              rows_per_token * config.head_dim,
+                              config.head_dim,
+                              num_tokens,
+                              config.num_kv_heads,
+                              config.head_dim};
   };
   const auto in = static_cast<const number*>(nullptr);
   const auto out = static_cast<number*>(nullptr);

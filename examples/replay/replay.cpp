@@ -83,9 +83,9 @@ class collector {
 template <class Rows>
 [[nodiscard]] auto view_of(Rows& rows) {
   constexpr auto stride = static_cast<std::int64_t>(row_dim);
-  return token_rows<std::remove_pointer_t<decltype(rows.front().data())>>{rows.empty() ? nullptr : rows.front().data(),
-                                                                          stride, stride,
-                                                                          static_cast<std::int64_t>(rows.size())};
+  return token_rows<std::remove_pointer_t<decltype(rows.front().data())>>{
+      rows.empty() ? nullptr : rows.front().data(), stride, stride,
+      static_cast<std::int64_t>(rows.size()),       1,      static_cast<std::int32_t>(row_dim)};
 }
 
 /// One thread's part: requests taken in order from the queue that all workers share.

@@ -230,8 +230,8 @@ class engine {
     auto values = std::vector<float>(heads * static_cast<std::size_t>(group.value_dim));
     for (auto layer = 0; layer < group.num_layers; ++layer) {
       fill(keys, values, history, g, layer);
-      const auto key_rows = token_rows<const float>{keys.data(), 0, group.key_dim, 1};
-      const auto value_rows = token_rows<const float>{values.data(), 0, group.value_dim, 1};
+      const auto key_rows = contiguous_rows(keys, group.num_kv_heads, group.key_dim);
+      const auto value_rows = contiguous_rows(values, group.num_kv_heads, group.value_dim);
       REQUIRE(cache.write(g, layer, {&at, 1}, key_rows, value_rows));
     }
   }
@@ -256,8 +256,8 @@ class engine {
     auto found_values = values;
     for (auto layer = 0; layer < group.num_layers; ++layer) {
       fill(keys, values, history, g, layer);
-      const auto key_rows = token_rows<float>{found_keys.data(), 0, group.key_dim, 1};
-      const auto value_rows = token_rows<float>{found_values.data(), 0, group.value_dim, 1};
+      const auto key_rows = contiguous_rows(found_keys, group.num_kv_heads, group.key_dim);
+      const auto value_rows = contiguous_rows(found_values, group.num_kv_heads, group.value_dim);
       REQUIRE(cache.read(g, layer, {&at, 1}, key_rows, value_rows));
       REQUIRE(found_keys == keys);
       REQUIRE(found_values == values);

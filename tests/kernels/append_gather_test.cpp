@@ -399,6 +399,37 @@ TEMPLATE_TEST_CASE("A layer outside the storage is refused", "[append]", host_ta
   }
 }
 
+TEMPLATE_TEST_CASE("Rows of another shape than the storage's are refused", "[append]", host_target, hip_target<0>) {
+  auto target = require_target<TestType>();
+  const auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 2, 24)).view;
+  auto numbers = std::vector<float>(2 * 2 * 24);
+  const auto slots = std::array{slot{0}, slot{1}};
+  const auto messages_of = [&](std::int32_t num_heads, std::int32_t head_dim, std::int64_t num_tokens) {
+    const auto right = contiguous_rows(numbers, 2, 24);
+    auto wrong = right;
+    wrong.num_heads = num_heads;
+    wrong.head_dim = head_dim;
+    wrong.num_tokens = num_tokens;
+    auto messages = std::vector<std::string>();
+    for (const auto& [keys, values] : {std::pair(wrong, right), std::pair(right, wrong)}) {
+      const auto appended = target.backend.template append<float32>(view, 0, slots, keys, values, target.stream());
+      const auto gathered = target.backend.template gather<float32>(view, 0, slots, keys, values, target.stream());
+      REQUIRE(appended.has_error());
+      REQUIRE(gathered.has_error());
+      CHECK(gathered.error().message() == appended.error().message());
+      messages.push_back(appended.error().message());
+    }
+    return messages;
+  };
+  const auto said = [](const std::string& what) { return "invalid argument: " + what; };
+  CHECK(messages_of(3, 24, 2) ==
+        std::vector(2, said("heads in token_rows, which are not the storage's, is 3, limit 2")));
+  CHECK(messages_of(2, 64, 2) ==
+        std::vector{said("numbers of a key in token_rows, which are not the storage's, is 64, limit 24"),
+                    said("numbers of a value in token_rows, which are not the storage's, is 64, limit 24")});
+  CHECK(messages_of(2, 24, 1) == std::vector(2, said("number of slots, more than rows, is 2, limit 1")));
+}
+
 TEST_CASE("Strides that kernels cannot count are refused", "[append]") {
   const auto target = require_target<hip_target<0>>();
   auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 2, 64)).view;

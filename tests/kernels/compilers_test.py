@@ -124,6 +124,15 @@ class Compilers(CompilerTest):
         self.check_answer(self.build(nvcc, "-x", "cu", "-arch=sm_90"))
 
 
+    def test_nvidia_takes_every_header(self):
+        nvcc = find_nvcc()
+        if not nvcc:
+            self.skipTest("nvcc is not installed")
+        flags = ["-x", "cu", "-std=c++20", "-O0", "-arch=sm_90", "-Werror", "all-warnings", "-Iinclude", "-Ikernels"]
+        done = run(nvcc, *flags, "-c", "-o", self.folder / "headers.o", "tests/kernels/device_headers.cpp")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+
 class Nvidia(CompilerTest):
     """Compiles every instantiation once, for all cases."""
 

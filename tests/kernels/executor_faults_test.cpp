@@ -154,7 +154,7 @@ TEST_CASE("A slot or position outside its range is reported, and earlier tokens 
   const auto storage = target_array<std::byte, hip_target<0>>(target, bytes);
   const auto view = at(layout.view, storage.data());
   const auto rows = target_array<float, hip_target<0>>(target, std::vector<float>(64));
-  const auto in = token_rows<const float>{rows.data(), 64, 64, 1};
+  const auto in = token_rows<const float>{rows.data(), 64, 64, 1, 1, 64};
   for (const auto wrong : {std::int64_t{64}, std::int64_t{1} << 40}) {
     const auto mapping = target_array<slot, hip_target<0>>(target, {slot{wrong}});
     const auto slots = std::span<const slot>(mapping.data(), 1);
@@ -185,7 +185,7 @@ TEST_CASE("Rows that end too early are an access out of bounds", "[hip]") {
       target_array<std::byte, hip_target<0>>(target, std::vector<std::byte>(static_cast<std::size_t>(layout.bytes)));
   const auto rows = target_array<float, hip_target<0>>(target, std::vector<float>(3 * 64 - 1));
   const auto mapping = target_array<slot, hip_target<0>>(target, {slot{0}, slot{1}, slot{2}});
-  const auto in = token_rows<const float>{rows.data(), 64, 64, 3};
+  const auto in = token_rows<const float>{rows.data(), 64, 64, 3, 1, 64};
   REQUIRE(
       target.backend.append<float32>(at(layout.view, storage.data()), 0, {mapping.data(), 3}, in, in, target.stream()));
   CHECK(target.backend.synchronize(target.stream()).has_error());

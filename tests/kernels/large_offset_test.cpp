@@ -130,9 +130,9 @@ TEST_CASE("Rows of a caller more than 2^31 numbers apart are read and written", 
     rows.data()[i] = static_cast<float>(i);
     rows.data()[stride + i] = static_cast<float>(1000 + i);
   }
-  const auto in = token_rows<const float>{rows.data(), stride, 64, 2};
+  const auto in = token_rows<const float>{rows.data(), stride, 64, 2, 2, 64};
   REQUIRE(target.backend.append<float16>(view, 0, span, in, in, target.stream()));
-  const auto out = token_rows<float>{rows.data() + 128, stride, 64, 2};
+  const auto out = token_rows<float>{rows.data() + 128, stride, 64, 2, 2, 64};
   REQUIRE(target.backend.gather<float16>(view, 0, span, out, out, target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
   for (auto i = 0; i < 128; ++i) {

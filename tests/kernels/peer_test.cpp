@@ -41,7 +41,7 @@ class device_numbers {
   ~device_numbers() { memory_.deallocate(data_, size_); }
 
   [[nodiscard]] token_rows<float> rows(std::size_t num_tokens) const {
-    return {reinterpret_cast<float*>(data_), row_size, 8, static_cast<std::int64_t>(num_tokens)};
+    return {reinterpret_cast<float*>(data_), row_size, 8, static_cast<std::int64_t>(num_tokens), 2, 8};
   }
   [[nodiscard]] std::vector<float> read() const {
     auto numbers = std::vector<float>(size_ / 4);

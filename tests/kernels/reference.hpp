@@ -60,6 +60,7 @@ struct rows_of {
 
   rows_of(std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t gap)
       : num_tokens(tokens),
+        num_heads(heads),
         head_dim(dim),
         head_stride(dim + gap),
         token_stride(heads * (dim + gap) + gap),
@@ -89,10 +90,16 @@ struct rows_of {
 
   template <class Pointer>
   [[nodiscard]] token_rows<std::remove_pointer_t<Pointer>> view(Pointer data) const {
-    return {data, token_stride, head_stride, num_tokens};
+    return {data,
+            token_stride,
+            head_stride,
+            num_tokens,
+            static_cast<std::int32_t>(num_heads),
+            static_cast<std::int32_t>(head_dim)};
   }
 
   std::int64_t num_tokens;
+  std::int64_t num_heads;
   std::int64_t head_dim;
   std::int64_t head_stride;
   std::int64_t token_stride;

@@ -214,7 +214,8 @@ class late_engine {
       auto first = from;
       const auto slots = slots_of(group, id, first, std::ssize(text));
       const auto rows = rows_of(text, first, std::ssize(text));
-      const auto input = token_rows<const float>{memory_.add(rows), head_dim, head_dim, std::ssize(text) - first};
+      const auto input =
+          token_rows<const float>{memory_.add(rows), head_dim, head_dim, std::ssize(text) - first, 1, head_dim};
       const auto to = std::span<const slot>{memory_.add(slots), slots.size()};
       if constexpr (has_groups) {
         REQUIRE(cache_.write(group, layer, to, input, input, stream_.get()));
@@ -235,7 +236,9 @@ class late_engine {
       const auto nothing = std::vector<float>(slots.size() * head_dim);
       auto* const keys = memory_.add(nothing);
       auto* const values = memory_.add(nothing);
-      const auto rows = [&](float* numbers) { return token_rows<float>{numbers, head_dim, head_dim, last - first}; };
+      const auto rows = [&](float* numbers) {
+        return token_rows<float>{numbers, head_dim, head_dim, last - first, 1, head_dim};
+      };
       const auto from = std::span<const slot>{memory_.add(slots), slots.size()};
       if constexpr (has_groups) {
         REQUIRE(cache_.read(group, layer, from, rows(keys), rows(values), stream_.get()));

@@ -27,7 +27,12 @@ struct rows {
 
   template <class Number>
   [[nodiscard]] token_rows<Number> view(std::vector<float>& numbers) const {
-    return {numbers.data(), width, head_dim, num_tokens};
+    return {numbers.data(),
+            width,
+            head_dim,
+            num_tokens,
+            static_cast<std::int32_t>(width / head_dim),
+            static_cast<std::int32_t>(head_dim)};
   }
 
   std::int64_t num_tokens;

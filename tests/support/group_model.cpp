@@ -51,7 +51,9 @@ struct rows {
   template <class Number>
   [[nodiscard]] static token_rows<Number> view(std::vector<float>& of, std::size_t size, std::int32_t dim) {
     const auto count = size == 0 ? 0 : static_cast<std::int64_t>(of.size() / size);
-    return {of.data(), static_cast<std::int64_t>(size), dim, count};
+    return {
+        of.data(), static_cast<std::int64_t>(size), dim, count, dim == 0 ? 0 : static_cast<std::int32_t>(size) / dim,
+        dim};
   }
 
   std::size_t key_size;

@@ -19,7 +19,8 @@ class strided_rows {
   /// `heads_outside` puts the heads further apart than the tokens.
   strided_rows(std::int64_t tokens, std::int64_t heads, std::int64_t dim, bool heads_outside = false)
       : tokens_(tokens),
-        dim_(dim),
+        heads_(static_cast<std::int32_t>(heads)),
+        dim_(static_cast<std::int32_t>(dim)),
         token_stride_(heads_outside ? dim + 3 : heads * (dim + 2) + 5),
         head_stride_(heads_outside ? tokens * (dim + 3) + 1 : dim + 2),
         numbers_(static_cast<std::size_t>(tokens * token_stride_ + heads * head_stride_), canary) {
@@ -39,9 +40,11 @@ class strided_rows {
   }
 
   [[nodiscard]] token_rows<const float> input() const {
-    return {numbers_.data(), token_stride_, head_stride_, tokens_};
+    return {numbers_.data(), token_stride_, head_stride_, tokens_, heads_, dim_};
   }
-  [[nodiscard]] token_rows<float> output() { return {numbers_.data(), token_stride_, head_stride_, tokens_}; }
+  [[nodiscard]] token_rows<float> output() {
+    return {numbers_.data(), token_stride_, head_stride_, tokens_, heads_, dim_};
+  }
 
   [[nodiscard]] std::span<const float> row(std::int64_t token, std::int64_t head) const {
     return {numbers_.data() + token * token_stride_ + head * head_stride_, static_cast<std::size_t>(dim_)};
@@ -58,7 +61,8 @@ class strided_rows {
 
  private:
   std::int64_t tokens_;
-  std::int64_t dim_;
+  std::int32_t heads_;
+  std::int32_t dim_;
   std::int64_t token_stride_;
   std::int64_t head_stride_;
   std::vector<float> numbers_;

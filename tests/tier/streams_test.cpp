@@ -37,7 +37,7 @@ class streams {
  public:
   explicit streams(const recording_backend::log& log) : log_(log) {}
 
-  /// What `run(stream)` returns. It copies.
+  /// Returns the value of `run(stream)`, which copies.
   template <class Run>
   auto copies(const char* operation, const Run& run) {
     const auto before = log_.calls.size();
@@ -47,7 +47,7 @@ class streams {
     return std::move(outcome).value();
   }
 
-  /// What `run(stream)` returns. It may copy.
+  /// Returns the value of `run(stream)`, which may copy.
   template <class Run>
   auto made_by(const char* operation, const Run& run) {
     return checked(operation, run).value();

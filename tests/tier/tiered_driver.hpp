@@ -53,7 +53,7 @@ inline std::pair<kv_row, kv_row> row_at(std::uint32_t hash, std::int32_t layer) 
 }
 template <class Row>
 auto rows(Row& row) {
-  return token_rows<std::remove_pointer_t<decltype(row.data())>>{row.data(), row_dim, row_dim, 1};
+  return contiguous_rows(row, 1, row_dim);
 }
 
 /// Writes and checks K/V of sequences of a tiered cache.

@@ -16,14 +16,14 @@ namespace pagedkv::hip {
 /// skips its token, but the token's rows may still be read; with equal slots, the stored token is unspecified. Slots
 /// and rows are device-readable memory; only debug builds of the kernels detect slots past the storage. Latent storage
 /// takes the keys alone; values with rows of their own take a second launch. Errors: `invalid_argument` for a layer
-/// outside the storage, and for more tokens than a launch takes, 16 million.
+/// outside the storage, rows that do not fit it, and more tokens than a launch takes, 16 million.
 template <element Element, element Input>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values,
                                   runtime::stream stream) noexcept {
   const auto latent = view.is_latent();
-  if (const auto checked = check_rows(view, layer, slots, keys, latent ? keys : values); !checked) {
+  if (const auto checked = check_rows(view, layer, slots, keys, latent ? nullptr : &values); !checked) {
     return checked;
   }
   const auto enqueue = [&](const block_storage_view& to, const auto& first, const auto& second) {
@@ -51,7 +51,7 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                                        std::span<const std::int64_t> positions, const kernels::rope_table& table,
                                        const kernels::rope_queries<typename Input::storage>& queries,
                                        runtime::stream stream) noexcept {
-  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+  if (const auto checked = check_rows(view, layer, slots, keys, &values); !checked) {
     return checked;
   }
   if (view.has_own_values()) {

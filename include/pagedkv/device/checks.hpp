@@ -5,7 +5,7 @@
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/storage/block_pairs.hpp>
-#include <pagedkv/storage/row_counts.hpp>
+#include <pagedkv/storage/row_shapes.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -47,10 +47,10 @@ namespace pagedkv::hip {
   return {};
 }
 
-/// Checks that all operations over rows share.
+/// Checks that all operations over rows share. `values`: null if they are not read.
 template <class Number>
 [[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                      const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
+                                      const token_rows<Number>& keys, const token_rows<Number>* values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
   }
@@ -61,7 +61,7 @@ template <class Number>
     return error{error_code::invalid_argument, "tokens of one call", static_cast<std::int64_t>(slots.size()),
                  kernels::max_tokens_per_launch};
   }
-  return check_row_counts(keys, values, slots.size());
+  return check_row_shapes(view, keys, values, slots.size());
 }
 
 /// Checks that every source lies in `from`, every destination in `to`, and both have blocks of equal contents.

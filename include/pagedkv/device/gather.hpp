@@ -17,7 +17,7 @@ template <element Element, element Output>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,
                                   const token_rows<typename Output::storage>& values, runtime::stream stream) noexcept {
-  if (const auto checked = check_rows(view, layer, slots, keys, values); !checked) {
+  if (const auto checked = check_rows(view, layer, slots, keys, &values); !checked) {
     return checked;
   }
   const auto enqueue = [&](const block_storage_view& from, const auto& first, const auto& second) {

@@ -34,15 +34,14 @@ void append_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 
 /// Encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot skips its
 /// token; of equal slots the last wins. Latent storage takes the keys alone. Errors: `invalid_argument` for a layer or
-/// slot outside the storage, or too few rows, before anything is written.
+/// slot outside the storage, and rows that do not fit, before anything is written.
 template <element Element, element Input = float32>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values) noexcept {
   static_assert(!Input::scaled, "rows carry no scales");
   using storage = typename Element::storage;
-  if (const auto checked = check_slots(view, layer, slots, keys, view.is_latent() ? keys : values);
-      !checked) {
+  if (const auto checked = check_slots(view, layer, slots, keys, view.is_latent() ? nullptr : &values); !checked) {
     return checked;
   }
   using row = std::span<const typename Input::storage>;

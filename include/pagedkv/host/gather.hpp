@@ -29,7 +29,7 @@ void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 }
 
 /// Decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot leaves its
-/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, or too few rows, before anything
+/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before anything
 /// is written.
 template <element Element, element Output = float32>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -37,7 +37,7 @@ template <element Element, element Output = float32>
                                   const token_rows<typename Output::storage>& values) noexcept {
   static_assert(!Output::scaled, "rows carry no scales");
   using storage = typename Element::storage;
-  if (const auto checked = check_slots(view, layer, slots, keys, values); !checked) {
+  if (const auto checked = check_slots(view, layer, slots, keys, &values); !checked) {
     return checked;
   }
   using row = std::span<typename Output::storage>;

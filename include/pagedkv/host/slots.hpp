@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
-#include <pagedkv/storage/row_counts.hpp>
+#include <pagedkv/storage/row_shapes.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <cstddef>
@@ -11,10 +11,11 @@
 
 namespace pagedkv::host {
 
-/// Whether `layer` and every slot that is not skipped lie in the storage, and every slot has its rows.
+/// Whether `layer` and every slot that is not skipped lie in the storage, and rows of its shape are there
+/// for every slot. `values`: null if they are not read.
 template <class Number>
 [[nodiscard]] result<void> check_slots(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-                                       const token_rows<Number>& keys, const token_rows<Number>& values) noexcept {
+                                       const token_rows<Number>& keys, const token_rows<Number>* values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
     return error{error_code::invalid_argument, "layer", layer, view.num_layers};
   }
@@ -24,7 +25,7 @@ template <class Number>
       return error{error_code::invalid_argument, "slot", static_cast<std::int64_t>(s), num_slots};
     }
   }
-  return check_row_counts(keys, values, slots.size());
+  return check_row_shapes(view, keys, values, slots.size());
 }
 
 /// Calls `visit(index, block, offset)` for every slot that is not skipped.

@@ -15,7 +15,6 @@ namespace detail {
 /// A run of nothing but tokens: the compiler then leaves out every question about keys and known hashes.
 struct plain_run {
   std::span<const token> tokens;
-  static constexpr auto hashes = std::span<const std::uint64_t>{};
 
   [[nodiscard]] block_contents block(std::size_t index, std::size_t block_size) const noexcept {
     return tokens.subspan(index * block_size, block_size);
@@ -32,12 +31,18 @@ std::size_t follow_chain(const Index& index, typename Index::link_type before, c
   auto hashes = std::array<std::uint64_t, max_group>{};
   auto candidates = std::array<typename Index::node_type, max_group>{};
   auto last_hash = before.hash;
+  const auto hash_at = [&](std::size_t at) {
+    if constexpr (requires { run.hashes; }) {
+      if (at < run.hashes.size()) {
+        return run.hashes[at];
+      }
+    }
+    return Index::hash(last_hash, run.block(at, block_size));
+  };
   for (auto first = std::size_t{0}; first < max_blocks; first += group) {
     const auto size = std::min(group, max_blocks - first);
     for (std::size_t i = 0; i < size; ++i) {
-      const auto at = first + i;
-      last_hash = hashes[i] =
-          at < run.hashes.size() ? run.hashes[at] : Index::hash(last_hash, run.block(at, block_size));
+      last_hash = hashes[i] = hash_at(first + i);
       index.prefetch_bucket(last_hash);
     }
     for (std::size_t i = 0; i < size; ++i) {

@@ -115,19 +115,21 @@ struct block_storage_view {
 static_assert(std::is_trivially_copyable_v<block_storage_view>, "kernels take the view by value");
 
 /// Keys or values of consecutive tokens in the caller's memory: `[token][head][dim]`, with strides in numbers; the
-/// numbers of one head are contiguous. `Number` is the storage type of an unscaled element. Rows go in and out of a
-/// cache for at most `num_tokens` tokens.
+/// numbers of one head are contiguous. `Number` is the storage type of an unscaled element. A cache reads and writes
+/// rows of its own heads and dimension only, for at most `num_tokens` tokens.
 template <class Number>
 struct token_rows {
   Number* data = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
   std::int64_t num_tokens = 0;
+  std::int32_t num_heads = 0;
+  std::int32_t head_dim = 0;
 
   template <class Constant>
     requires(!std::is_const_v<Number> && std::is_same_v<Constant, const Number>)
   constexpr operator token_rows<Constant>() const noexcept {
-    return {data, token_stride, head_stride, num_tokens};
+    return {data, token_stride, head_stride, num_tokens, num_heads, head_dim};
   }
 };
 
@@ -136,8 +138,8 @@ template <class Numbers>
 [[nodiscard]] auto contiguous_rows(Numbers& numbers, std::int32_t num_kv_heads, std::int32_t head_dim) noexcept {
   const auto all = std::span(numbers);
   const auto token_stride = std::int64_t{num_kv_heads} * head_dim;
-  return token_rows<typename decltype(all)::element_type>{all.data(), token_stride, head_dim,
-                                                          static_cast<std::int64_t>(all.size()) / token_stride};
+  return token_rows<typename decltype(all)::element_type>{
+      all.data(), token_stride, head_dim, static_cast<std::int64_t>(all.size()) / token_stride, num_kv_heads, head_dim};
 }
 
 }  // namespace pagedkv

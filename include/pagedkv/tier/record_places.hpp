@@ -53,7 +53,8 @@ class record_places {
       return false;
     }
     const auto before = at(place).owner;
-    at(place) = {.unsure = true};
+    at(place) = {};
+    at(place).unsure = true;
     gone(before, place);
     free_.push_back(place);
     return true;

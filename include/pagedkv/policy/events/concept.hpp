@@ -39,6 +39,8 @@ struct event_kinds {
       bits |= bit(kind);
     }
   }
+  /// As nvcc writes a template argument for the host's compiler.
+  constexpr event_kinds(std::uint32_t all) noexcept : bits(all) {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] constexpr bool contains(event_kind kind) const noexcept { return (bits & bit(kind)) != 0; }
   [[nodiscard]] friend constexpr event_kinds operator|(event_kinds a, event_kinds b) noexcept {

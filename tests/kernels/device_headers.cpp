@@ -1,0 +1,66 @@
+// Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's front
+// ends. Nothing runs it.
+
+#include <pagedkv/cache/group_cache.hpp>
+#include <pagedkv/device/backend.hpp>
+#include <pagedkv/device/device_allocator.hpp>
+#include <pagedkv/device/event.hpp>
+#include <pagedkv/device/mapping_allocator.hpp>
+#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/events/event_log.hpp>
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/events/event_tee.hpp>
+#include <pagedkv/metrics/prometheus.hpp>
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/allocator/all.hpp>
+#include <pagedkv/policy/element/all.hpp>
+#include <pagedkv/policy/eviction/all.hpp>
+#include <pagedkv/policy/layout/all.hpp>
+#include <pagedkv/policy/locking/all.hpp>
+#include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/worker_feed.hpp>
+#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/tier/hand_over.hpp>
+#include <pagedkv/tier/session_file.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
+#if __has_include(<liburing.h>)
+  #include <pagedkv/tier/file_tier.hpp>
+#endif
+
+namespace device_headers {
+
+using namespace pagedkv;
+
+using plain = kv_cache<hip_backend, event_queues, sharded_mutex>;
+using without_locks = kv_cache<hip_backend, lock_free, clock_sweep, int8>;
+using with_groups = group_cache<hip_backend, event_queues, bfloat16>;
+#if __has_include(<liburing.h>)
+using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, file_tier, event_queues, rw_lock>;
+#else
+using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, event_queues, rw_lock>;
+#endif
+
+/// What an engine calls, beside the members of the caches.
+template <class Cache>
+void use(Cache& cache, Cache& other, typename Cache::stream on) {
+  const auto options = session_options<hip::pinned_allocator>{};
+  static_cast<void>(save_sequence(cache, sequence_id{}, "session", options, on));
+  static_cast<void>(restore_sequence(cache, "session", options, on));
+  static_cast<void>(hand_over(cache, sequence_id{}, other, {}, on));
+  auto tracker = request_tracker{cache};
+  static_cast<void>(tracker.submit(token_run{}, {}, on));
+  static_cast<void>(tracker.append(request_id{}, token{}, on));
+  static_cast<void>(tracker.fork(request_id{}, on));
+  static_cast<void>(tracker.resume(request_id{}, token_run{}, on));
+  static_cast<void>(cache.statistics());
+  static_cast<void>(cache.check_invariants());
+}
+
+template void use(plain&, plain&, hip_backend::stream);
+template void use(without_locks&, without_locks&, hip_backend::stream);
+template void use(with_groups&, with_groups&, hip_backend::stream);
+template void use(with_tiers&, with_tiers&, hip_backend::stream);
+
+}  // namespace device_headers
