@@ -146,14 +146,13 @@ class workload {
     // The numbers of one block are used for all blocks.
     auto rows = std::vector<float>(static_cast<std::size_t>(block_size) * num_heads * head_dim);
     std::ranges::generate(rows, [&] { return std::uniform_real_distribution<float>{-1, 1}(random); });
-    const auto stride = std::int64_t{plan_.view.num_kv_heads} * head_dim;
     auto slots = std::vector<slot>(block_size);
     for (auto layer = 0; layer < plan_.view.num_layers; ++layer) {
       for (auto block = 0; block < plan_.view.num_blocks; ++block) {
         std::iota(reinterpret_cast<std::int64_t*>(slots.data()),
                   reinterpret_cast<std::int64_t*>(slots.data() + slots.size()), std::int64_t{block} * block_size);
-        host::append<Element>(plan_.view, layer, slots, {rows.data(), stride, head_dim, block_size},
-                              {rows.data(), stride, head_dim, block_size})
+        host::append<Element>(plan_.view, layer, slots, contiguous_rows(rows, plan_.view.num_kv_heads, head_dim),
+                              contiguous_rows(rows, plan_.view.num_kv_heads, head_dim))
             .value();
       }
     }

@@ -35,7 +35,7 @@ void complete(options& chosen, const std::optional<std::int32_t>& num_threads) {
 }  // namespace
 
 std::string options::trace_name() const {
-  return trace.empty() ? "generated requests" : std::filesystem::path{trace}.filename().string();
+  return trace.empty() ? "generated requests: conversations, shared documents and agents" : std::filesystem::path{trace}.filename().string();
 }
 
 parsed_options parse_options(int argc, const char* const* argv) {

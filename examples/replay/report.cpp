@@ -53,12 +53,18 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 [[nodiscard]] nlohmann::ordered_json by_tier(const outcome& found) {
   auto all = nlohmann::ordered_json::object();
   for (const auto& [name, counts] : found.tiers) {
-    all[name] = {{"places", counts.num_places},          {"records", counts.num_records},
-                 {"hit_blocks", counts.hit_blocks},      {"written", counts.written},
-                 {"adopted", counts.adopted},            {"loaded_into", counts.loaded_into},
-                 {"evictions", counts.evictions},        {"dropped", counts.dropped},
-                 {"lost_writes", counts.lost_writes},    {"loads", counts.loads},
-                 {"missing_loads", counts.missing_loads}, {"failed_loads", counts.failed_loads},
+    all[name] = {{"places", counts.num_places},
+                 {"records", counts.num_records},
+                 {"hit_blocks", counts.hit_blocks},
+                 {"written", counts.written},
+                 {"adopted", counts.adopted},
+                 {"loaded_into", counts.loaded_into},
+                 {"evictions", counts.evictions},
+                 {"dropped", counts.dropped},
+                 {"lost_writes", counts.lost_writes},
+                 {"loads", counts.loads},
+                 {"missing_loads", counts.missing_loads},
+                 {"failed_loads", counts.failed_loads},
                  {"refused_loads", counts.refused_loads}};
   }
   return all;
@@ -68,8 +74,8 @@ void print_row(const char* name, const Value& value, const std::string& remark =
 
 void print_table(const outcome& found, const workload& work, const options& chosen) {
   const auto& at_end = found.at_end;
-  fmt::print("eviction {}, locking {}, element {}, free list {}, {} thread{}, {} alive at once\n\n", chosen.eviction,
-             chosen.locking, chosen.element, chosen.free_list, chosen.num_threads,
+  fmt::print("workload {}\neviction {}, locking {}, element {}, free list {}, {} thread{}, {} alive at once\n\n",
+             chosen.trace_name(), chosen.eviction, chosen.locking, chosen.element, chosen.free_list, chosen.num_threads,
              chosen.num_threads == 1 ? "" : "s", chosen.concurrency);
   print_row("requests", found.num_requests);
   print_row("  refused", found.refused_requests, "no room for the prompt");

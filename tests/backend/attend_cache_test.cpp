@@ -98,7 +98,9 @@ class decoder {
       const auto keys = project(tokens[position], position, 1, num_kv_heads);
       const auto values = project(tokens[position], position, 2, num_kv_heads);
       const auto one = std::vector{slots[i]};
-      cache_.write(0, one, {keys.data(), 0, head_dim, 1}, {values.data(), 0, head_dim, 1}).value();
+      cache_
+          .write(0, one, contiguous_rows(keys, num_kv_heads, head_dim), contiguous_rows(values, num_kv_heads, head_dim))
+          .value();
     }
     cache_.commit(id, static_cast<std::int64_t>(tokens.size())).value();
   }

@@ -504,8 +504,8 @@ TEST_CASE("rows may share blocks, and blocks beyond 65,535 are found", "[attenti
   const auto keys = std::vector<float>(16, 0.0f);
   for (const auto block : {1, 69'999}) {
     const auto values = std::vector<float>(16, static_cast<float>(block));
-    REQUIRE(host::append<float32>(storage.view(), 0, std::vector{slot{block}}, {keys.data(), 16, 16, 1},
-                                  {values.data(), 16, 16, 1}));
+    REQUIRE(host::append<float32>(storage.view(), 0, std::vector{slot{block}}, contiguous_rows(keys, 1, 16),
+                                  contiguous_rows(values, 1, 16)));
   }
   const auto indptr = std::vector<std::int32_t>{0, 2, 3};
   const auto indices = std::vector{block_id{1}, block_id{69'999}, block_id{69'999}};

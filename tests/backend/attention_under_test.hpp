@@ -98,8 +98,8 @@ class attention_under_test {
   void write(std::size_t row, std::int64_t token, const std::vector<float>& key, const std::vector<float>& value) {
     const auto slots = std::vector{slot_of(row, token)};
     const auto dim = shape_.head_dim;
-    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim, 1},
-                               {value.data(), 0, value_dim(), 1})
+    host::append<element_type>(storage_.view(), layer, slots, {key.data(), 0, dim, 1, shape_.num_kv_heads, dim},
+                               {value.data(), 0, value_dim(), 1, shape_.num_kv_heads, value_dim()})
         .value();
   }
 
@@ -227,8 +227,9 @@ class attention_under_test {
     auto values = std::vector<float>(static_cast<std::size_t>(length * heads * value_dim()));
     std::ranges::generate(keys, [&] { return number(random); });
     std::ranges::generate(values, [&] { return number(random); });
-    host::append<element_type>(storage_.view(), layer, slots, {keys.data(), heads * dim, dim, length},
-                               {values.data(), heads * value_dim(), value_dim(), length})
+    host::append<element_type>(
+        storage_.view(), layer, slots, {keys.data(), heads * dim, dim, length, shape_.num_kv_heads, shape_.head_dim},
+        {values.data(), heads * value_dim(), value_dim(), length, shape_.num_kv_heads, value_dim()})
         .value();
   }
 

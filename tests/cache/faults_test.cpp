@@ -56,9 +56,9 @@ TEST_CASE("copies on write and compaction run on the caller's stream", "[cache][
   CHECK(log.calls.back() == std::pair{std::string{"move"}, 5});
   auto number = std::vector<float>(2);
   const auto slots = std::vector{skip_slot};
-  REQUIRE(cache.write(0, slots, {number.data(), 2, 2, 1}, {number.data(), 2, 2, 1}, 6));
+  REQUIRE(cache.write(0, slots, contiguous_rows(number, 1, 2), contiguous_rows(number, 1, 2), 6));
   CHECK(log.calls.back() == std::pair{std::string{"append"}, 6});
-  REQUIRE(cache.read(0, slots, {number.data(), 2, 2, 1}, {number.data(), 2, 2, 1}, 7));
+  REQUIRE(cache.read(0, slots, contiguous_rows(number, 1, 2), contiguous_rows(number, 1, 2), 7));
   CHECK(log.calls.back() == std::pair{std::string{"gather"}, 7});
   release_all(cache, {first, second});
 }

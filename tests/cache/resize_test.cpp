@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,7 @@ void write_rows(Cache& cache, sequence_id id, const tokens& of) {
   for (const auto each : of) {
     numbers.insert(numbers.end(), {static_cast<float>(each), -static_cast<float>(each)});
   }
-  REQUIRE(cache.write(0, slots, {numbers.data(), 2, 2, std::ssize(of)}, {numbers.data(), 2, 2, std::ssize(of)}));
+  REQUIRE(cache.write(0, slots, contiguous_rows(numbers, 1, 2), contiguous_rows(numbers, 1, 2)));
 }
 template <class Cache>
 [[nodiscard]] bool holds_rows(Cache& cache, sequence_id id, const tokens& of) {
@@ -61,7 +62,7 @@ template <class Cache>
   REQUIRE(cache.slot_mapping(id, 0, slots));
   auto keys = std::vector<float>(2 * of.size());
   auto values = keys;
-  REQUIRE(cache.read(0, slots, {keys.data(), 2, 2, std::ssize(of)}, {values.data(), 2, 2, std::ssize(of)}));
+  REQUIRE(cache.read(0, slots, contiguous_rows(keys, 1, 2), contiguous_rows(values, 1, 2)));
   auto all = true;
   for (std::size_t i = 0; i < of.size(); ++i) {
     const auto number = static_cast<float>(of[i]);
@@ -274,6 +275,30 @@ TEST_CASE("without a lock, cached blocks beyond the size go, and blocks in use s
   CHECK(cache.statistics().evictions == 4);
   check_sound(cache);
   release_all(cache, {second});
+}
+
+TEST_CASE("without a lock, compaction gathers the blocks in use below cached ones", "[cache][resize]") {
+  auto cache = kv_cache<float32, lock_free, clock_sweep>{small_cache(10)};
+  const auto cached = create_committed(cache, text(0, 16));
+  const auto used = create_committed(cache, text(100, 16));
+  write_rows(cache, used, text(100, 16));
+  REQUIRE(cache.release(cached));
+  CHECK(cache.resize(4).error().code == error_code::in_use);
+  const auto moves = cache.compact().value();
+  CHECK(cache.compact()->empty());
+  CHECK(num_cached(cache, text(0, 16)) == 16);
+  for (const auto block : table_of(cache, used)) {
+    CHECK(static_cast<std::int32_t>(block) < 4);
+  }
+  auto named = std::set<std::int32_t>{};
+  for (const auto& move : moves) {
+    CHECK(named.insert(move.source).second);
+  }
+  check_sound(cache);
+  CHECK(cache.resize(4)->empty());
+  CHECK(cache.statistics().blocks == block_counts{.in_use = 4});
+  CHECK(holds_rows(cache, used, text(100, 16)));
+  release_all(cache, {used});
 }
 
 TEST_CASE("a change of size that fails in the backend or the allocator leaves the size", "[cache][resize]") {

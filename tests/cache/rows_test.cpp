@@ -66,6 +66,6 @@ TEMPLATE_TEST_CASE("rows of an engine's type are written and read", "[cache]",
   };
   CHECK(close(keys, read_keys, 1));
   CHECK(close(values, read_values, 40));
-  CHECK_FALSE(cache.template write<rows>(0, slots, {keys.data(), 80, 40}, in));
+  CHECK_FALSE(cache.template write<rows>(0, slots, {keys.data(), 80, 40, 0, 2, 40}, in));
   CHECK(cache.release(id));
 }

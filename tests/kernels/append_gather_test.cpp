@@ -403,7 +403,7 @@ TEMPLATE_TEST_CASE("Rows of another shape than the storage's are refused", "[app
   auto target = require_target<TestType>();
   const auto view = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 2, 24)).view;
   auto numbers = std::vector<float>(2 * 2 * 24);
-  const auto slots = std::array{slot{0}, slot{1}};
+  const auto slots = std::array<slot, 2>{slot{0}, slot{1}};
   const auto messages_of = [&](std::int32_t num_heads, std::int32_t head_dim, std::int64_t num_tokens) {
     const auto right = contiguous_rows(numbers, 2, 24);
     auto wrong = right;

@@ -302,8 +302,9 @@ class attention_batch_under_test {
         const auto block = indices_[static_cast<std::size_t>(indptr_[row] + token / asked_.block_size)];
         const auto slots =
             std::vector{slot{static_cast<std::int64_t>(block) * asked_.block_size + token % asked_.block_size}};
-        host::append<Element>(view(), layer, slots, {key.data(), 0, asked_.head_dim, 1},
-                              {value.data(), 0, value_dim(), 1})
+        host::append<Element>(view(), layer, slots,
+                              {key.data(), 0, asked_.head_dim, 1, asked_.num_kv_heads, asked_.head_dim},
+                              {value.data(), 0, value_dim(), 1, asked_.num_kv_heads, value_dim()})
             .value();
       }
     }

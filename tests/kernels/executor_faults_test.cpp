@@ -59,8 +59,12 @@ TEST_CASE("Every call that the runtime refuses becomes an error with the call an
     const auto failing = failing_runtime(0, runtime::error_invalid_configuration);
     auto& backend = target.backend;
     const auto stream = target.stream();
-    refused(backend.append<int8>(view, 0, slots, {nullptr, 0, 0, 1}, {nullptr, 0, 0, 1}, stream), "launch of append");
-    refused(backend.gather<int8>(view, 0, slots, {nullptr, 0, 0, 1}, {nullptr, 0, 0, 1}, stream), "launch of gather");
+    refused(backend.append<int8>(view, 0, slots, {nullptr, 0, 0, 1, view.num_kv_heads, view.head_dim},
+                                 {nullptr, 0, 0, 1, view.num_kv_heads, view.head_dim}, stream),
+            "launch of append");
+    refused(backend.gather<int8>(view, 0, slots, {nullptr, 0, 0, 1, view.num_kv_heads, view.head_dim},
+                                 {nullptr, 0, 0, 1, view.num_kv_heads, view.head_dim}, stream),
+            "launch of gather");
     refused(backend.copy_blocks(view, pairs, stream), "launch of copy_blocks");
     refused(backend.move_blocks(view, pairs, stream), "launch of move_blocks");
     refused(backend.move_blocks(view, swaps, stream), "launch of move_blocks");

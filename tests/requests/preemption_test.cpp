@@ -4,8 +4,10 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -473,6 +475,71 @@ TEST_CASE("a request is not resumed while its K/V is being saved, and what is sa
   CHECK(pool.state(id) == request_state::cancelled);
   CHECK(notes.saved.empty());
   CHECK(pool.in_use() == 0);
+}
+
+/// Serves requests that together need more blocks than there are, each of which may preempt. Resumes preempted ones in
+/// the tracker's order, or the other way round. Returns how many were preempted, by appends and by resumptions.
+template <class Cache>
+std::pair<std::int64_t, std::int64_t> serve_in_a_small_pool(bool in_order) {
+  constexpr auto num_requests = std::size_t{12};
+  constexpr auto answer = 5 * block_size;
+  auto pool = tracked_cache<Cache>{24};
+  auto texts = std::map<request_id, std::vector<token>>{};
+  auto left = std::map<request_id, std::int64_t>{};
+  auto by_resumptions = std::int64_t{0};
+  for (std::size_t i = 0; i < num_requests; ++i) {
+    const auto tokens = pool.fresh_tokens(2 * block_size);
+    const auto id = pool.running_on(tokens, with_priority(50, true));
+    texts[id] = tokens;
+    left[id] = answer;
+  }
+  const auto commit_all = [&](request_id id) {
+    if constexpr (requires { pool.cache.commit(sequence_id{}, 0); }) {
+      REQUIRE(pool.cache.commit(pool.sequence(id), std::ssize(texts[id])));
+    }
+  };
+  for (auto step = 0; step < 10'000 && !left.empty(); ++step) {
+    for (auto each = left.begin(); each != left.end();) {
+      const auto id = each->first;
+      const auto next = static_cast<token>(step);
+      if (pool.state(id) != request_state::running || !pool.tracker.append(id, next)) {
+        ++each;
+        continue;
+      }
+      texts[id].push_back(next);
+      commit_all(id);
+      if (--each->second == 0) {
+        REQUIRE(pool.tracker.finish(id));
+        each = left.erase(each);
+      } else {
+        ++each;
+      }
+    }
+    auto waiting = pool.tracker.resumable().value();
+    if (!in_order) {
+      std::ranges::reverse(waiting);
+    }
+    for (const auto id : waiting) {
+      const auto resumed = pool.tracker.resume(id, texts[id]);
+      by_resumptions += std::ssize(resumed.preempted());
+      if (!resumed) {
+        break;
+      }
+      commit_all(id);
+    }
+  }
+  CHECK(left.empty());
+  CHECK(pool.tracker.resumable()->empty());
+  pool.check_invariants();
+  return {pool.tracker.statistics().preemptions - by_resumptions, by_resumptions};
+}
+
+TEMPLATE_LIST_TEST_CASE("requests resumed in the tracker's order preempt none that came in their place", "[requests]",
+                        all_caches) {
+  const auto [by_appends, by_resumptions] = serve_in_a_small_pool<TestType>(true);
+  CHECK(by_appends > 0);
+  CHECK(by_resumptions == 0);
+  CHECK(serve_in_a_small_pool<TestType>(false).second > 0);
 }
 
 }  // namespace

@@ -583,6 +583,13 @@ void cache_model::compact(const operation& next) {
   follow_moves(*moves);
   const auto again = cache_.compact();
   expect(again && again->empty(), "compaction left a free block below another");
+  if (const auto counts = cache_.statistics().blocks; !kind_.moves_to_fit && counts.free != 0) {
+    for (const auto& s : live_) {
+      for (const auto block : s.blocks) {
+        expect(static_cast<std::int64_t>(block) < counts.in_use, "compaction left a cached block below one in use");
+      }
+    }
+  }
   if (next.a % 2 == 0) {
     check();
     for (auto i = std::uint32_t{0}; i < live_.size(); ++i) {  // goes on where blocks have moved
@@ -636,7 +643,7 @@ void cache_model::follow_moves(std::span<const block_pair> moves) {
   auto names = std::map<block_id, block_id>{};
   auto destinations = std::set<std::int32_t>{};
   for (const auto& [source, destination] : moves) {
-    expect(destination < source, "a block was moved up");
+    expect(destination < source || !kind_.moves_to_fit, "a block was moved up");
     expect(names.emplace(block_id{source}, block_id{destination}).second, "a block was moved twice");
     expect(destinations.insert(destination).second, "two blocks were moved to one place");
   }

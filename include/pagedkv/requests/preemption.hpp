@@ -54,7 +54,7 @@ class request_preemption {
                                const token_run& prompt, salt salt, stream on,
                                std::vector<request_id>& preempted) noexcept {
     const auto preempt_fewest = [&] {
-      auto candidates = records_.running();
+      auto candidates = records_.all_in(request_state::running);
       std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
       std::sort(candidates.begin(), candidates.end(),
                 [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
@@ -76,6 +76,22 @@ class request_preemption {
       return true;
     };
     return detail::with_memory(preempt_fewest, false);
+  }
+
+  /// The preempted requests, those that rank highest first; where none ranks above another, in the order of arrival.
+  [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept {
+    const auto rank = [&]() -> result<std::vector<request_id>> {
+      auto waiting = records_.all_in(request_state::preempted);
+      std::ranges::sort(waiting, {}, &preemption_candidate::arrival);
+      if constexpr (Preemption::enabled) {
+        std::stable_sort(waiting.begin(), waiting.end(),
+                         [&](const auto& a, const auto& b) { return policy_.ranks_below(b, a); });
+      }
+      auto ids = std::vector<request_id>(waiting.size());
+      std::ranges::transform(waiting, ids.begin(), &preemption_candidate::id);
+      return ids;
+    };
+    return detail::with_memory(rank, error{error_code::out_of_memory, "memory for a list of requests"});
   }
 
   /// Number of leading tokens of a resumed request whose K/V is in the cache.

@@ -171,20 +171,19 @@ class request_records {
     return taken;
   }
 
-  /// All running requests. Linear in the records. May throw `std::bad_alloc`.
-  [[nodiscard]] std::vector<preemption_candidate> running() {
+  /// All requests in a state. Linear in the records. May throw `std::bad_alloc`.
+  [[nodiscard]] std::vector<preemption_candidate> all_in(request_state state) const {
     auto found = std::vector<preemption_candidate>{};
     const auto guard = exclusive_guard{mutex_};
-    found.reserve(static_cast<std::size_t>(statistics_.running));
-    for_each_running([&](request_id id, const request_info& request) { found.push_back(candidate_of(id, request)); });
+    for_each_in(state, [&](request_id id, const request_info& request) { found.push_back(candidate_of(id, request)); });
     return found;
   }
 
-  /// Calls `visit(id, request)` for every running request. No other thread is at work, or the caller holds the mutex.
+  /// Calls `visit(id, request)` for every request in a state. No other thread is at work, or the caller holds the mutex.
   template <class Visit>
-  void for_each_running(Visit&& visit) {
+  void for_each_in(request_state state, Visit&& visit) const {
     records_.for_each([&](const cell& open) {
-      if (open.record.state == request_state::running) {
+      if (open.record.state == state) {
         visit(static_cast<request_id>(records_.id_of(open)), open.record);
       }
     });

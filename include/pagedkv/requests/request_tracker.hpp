@@ -70,8 +70,9 @@ class request_tracker {
   /// Releases the sequences of running requests, without an event that they ended.
   ~request_tracker() {
     releases_.release_deferred();
-    records_.for_each_running(
-        [&](request_id, const request_info& request) { releases_.release(request.sequence, {}); });
+    records_.for_each_in(request_state::running, [&](request_id, const request_info& request) {
+      releases_.release(request.sequence, {});
+    });
   }
 
   /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
@@ -193,6 +194,11 @@ class request_tracker {
     releases_.release_deferred();
     return preemption_.preempt(id, on);
   }
+
+  /// The preempted requests, those that rank highest first. Resume them in this order, and before requests that wait
+  /// for submission: one that is resumed ahead of its rank is preempted again for those that rank above it. Errors:
+  /// `out_of_memory`.
+  [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept { return preemption_.resumable(); }
 
   [[nodiscard]] result<request_info> describe(request_id id) const noexcept { return records_.describe(id); }
 

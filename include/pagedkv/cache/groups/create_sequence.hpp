@@ -139,6 +139,23 @@ class admission_plan {
   std::int64_t num_fresh_ = 0;
 };
 
+/// Blocks that a sequence of so many tokens holds at least, at its end: in each group those of the last token, and of
+/// what it reads.
+template <class State>
+[[nodiscard]] std::int64_t least_blocks(const State& state, std::int64_t num_tokens) noexcept {
+  auto count = std::size_t{0};
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!state.holds_tokens(g)) {
+      count += state.blocks_of_state(g);
+      continue;
+    }
+    auto table = group_table{};
+    table.start(state.num_sinks(g), state.first_place(g, std::max(num_tokens - 1, std::int64_t{0})));
+    count += table.num_sinks() + state.places_for(g, num_tokens) - table.first();
+  }
+  return static_cast<std::int64_t>(count);
+}
+
 /// Reserves what later operations on a sequence write without allocating.
 template <class State>
 [[nodiscard]] bool reserve_room(const State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
@@ -224,6 +241,9 @@ template <class State, class Copy>
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
   const auto guard = state.guard_nodes();
+  if (const auto least = least_blocks(state, num_prompt); least > state.pool.size()) {
+    return state.refuse(least, state.pool.num_available());
+  }
   auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();

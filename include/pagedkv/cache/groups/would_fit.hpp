@@ -35,6 +35,9 @@ template <class State>
     return checked.error();
   }
   const auto guard = state.guard_nodes();
+  if (const auto least = least_blocks(state, num_tokens); least > state.pool.size()) {
+    return state.refusal(least, state.pool.num_available());
+  }
   const auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();

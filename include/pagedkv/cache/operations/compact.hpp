@@ -3,27 +3,41 @@
 #include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pagedkv::detail {
 
-/// Where compaction would move blocks from `first` on. No sources are destinations.
-template <class State>
-[[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state, std::size_t first = 0) noexcept {
-  const auto plan = [&]() -> result<std::vector<block_pair>> {
+/// Whether an operation can keep all other threads out of the cache.
+template <locking Locking>
+inline constexpr bool runs_alone =
+    !Locking::family::concurrent || !std::same_as<typename Locking::cache_mutex, no_mutex>;
+
+/// The moves that `plan(move)` names.
+template <class State, class Plan>
+[[nodiscard]] result<std::vector<block_pair>> planned(const State& state, Plan&& plan) noexcept {
+  const auto list = [&]() -> result<std::vector<block_pair>> {
     auto moves = std::vector<block_pair>{};
-    plan_moves(state.pool, first, [&](block_id from, block_id to) {
+    plan([&](block_id from, block_id to) {
       moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
     });
     return moves;
   };
-  return with_memory(plan, error{error_code::out_of_memory, "number of blocks to compact", state.pool.size()});
+  return with_memory(list, error{error_code::out_of_memory, "number of blocks to compact", state.pool.size()});
+}
+
+/// Where compaction would move blocks from `first` on. No sources are destinations.
+template <class State>
+[[nodiscard]] result<std::vector<block_pair>> plan_compaction(const State& state, std::size_t first = 0) noexcept {
+  return planned(state, [&](auto&& move) { plan_moves(state.pool, first, move); });
 }
 
 /// The id of every block after the moves.
@@ -68,25 +82,77 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });
 }
 
-/// Moves blocks so that all free ones have higher ids than all others: K/V through `move(moves)`, names through
-/// `rename(moves, names)`.
+/// Carries out moves: K/V through `move(moves)`, names through `rename(moves, names)`. Returns the names.
+template <class State, class Move, class Rename>
+[[nodiscard]] result<std::vector<block_id>> carry_out(State& state, std::span<const block_pair> moves, Move& move,
+                                                      Rename& rename) noexcept {
+  if (moves.empty()) {
+    return std::vector<block_id>{};
+  }
+  auto names = new_names(state, moves);
+  if (!names) {
+    return names;
+  }
+  if (const result<void> moved = move(moves); !moved) {
+    return moved.error();
+  }
+  rename(moves, std::span<const block_id>{*names});
+  return names;
+}
+
+/// Adds later moves, so that each block is in the list once, with its last id. `moves` has room for them.
+inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair> later,
+                      std::vector<block_id>& later_names) noexcept {
+  if (later.empty()) {
+    return;
+  }
+  for (auto& [from, to] : moves) {
+    auto& last = later_names[static_cast<std::size_t>(to)];
+    to = static_cast<std::int32_t>(std::exchange(last, block_id{to}));
+  }
+  for (const auto& [from, to] : later) {
+    if (later_names[static_cast<std::size_t>(from)] != block_id{from}) {
+      moves.push_back({from, to});
+    }
+  }
+  std::erase_if(moves, [](const block_pair& pair) { return pair.source == pair.destination; });
+}
+
+/// Moves blocks so that free ones have higher ids than all others and, where a change of the size moves nothing, those
+/// in use lower ones than cached ones. Where that fails half-way, returns the moves until then.
 template <class State, class Move, class Rename>
 [[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move, Rename rename) noexcept {
   if (state.pool.step_in_flight()) {
     return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps()};
   }
-  auto moves = plan_compaction(state);
-  if (!moves || moves->empty()) {
-    return moves;
+  auto moves = result<std::vector<block_pair>>{std::vector<block_pair>{}};
+  if constexpr (!runs_alone<typename State::locking_type>) {
+    moves = planned(state, [&](auto&& add) { plan_gathering(state.pool, add); });
+    if (!moves) {
+      return moves;
+    }
+    if (const auto gathered = carry_out(state, *moves, move, rename); !gathered) {
+      return gathered.error();
+    }
   }
-  const auto names = new_names(state, *moves);
-  if (!names) {
-    return names.error();
+  const auto finish = [&]() -> result<void> {
+    const auto rest = plan_compaction(state);
+    if (!rest) {
+      return rest.error();
+    }
+    moves->reserve(moves->size() + rest->size());
+    auto names = carry_out(state, *rest, move, rename);
+    if (!names) {
+      return names.error();
+    }
+    add_moves(*moves, *rest, *names);
+    return {};
+  };
+  const auto finished =
+      with_memory(finish, error{error_code::out_of_memory, "number of blocks to compact", state.pool.size()});
+  if (!finished && moves->empty()) {
+    return finished.error();
   }
-  if (const result<void> moved = move(*moves); !moved) {
-    return moved.error();
-  }
-  rename(*moves, *names);
   return moves;
 }
 

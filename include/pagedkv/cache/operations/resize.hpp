@@ -1,23 +1,16 @@
 #pragma once
 
 #include <pagedkv/cache/operations/compact.hpp>
-#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace pagedkv::detail {
-
-/// Whether an operation can keep all other threads out of the cache.
-template <locking Locking>
-inline constexpr bool runs_alone =
-    !Locking::family::concurrent || !std::same_as<typename Locking::cache_mutex, no_mutex>;
 
 /// Marks the time in which one thread changes the size.
 template <class State>
