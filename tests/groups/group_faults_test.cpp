@@ -123,7 +123,7 @@ TEST_CASE("a chunked prompt that can never fit is refused before its first chunk
     }
   }
   CHECK(longest < 400);
-  // What was admitted does fit, token by token.
+  // The longest that was admitted does fit, token by token.
   const auto made = cache.create_sequence(std::vector<token>(static_cast<std::size_t>(longest), 9), chunked).value();
   for (auto length = made.num_tokens; length < longest; ++length) {
     REQUIRE(cache.commit(made.id, length));

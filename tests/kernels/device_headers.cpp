@@ -42,7 +42,7 @@ using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, f
 using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, event_queues, rw_lock>;
 #endif
 
-/// What an engine calls, beside the members of the caches.
+/// The calls of an engine, beside the members of the caches.
 template <class Cache>
 void use(Cache& cache, Cache& other, typename Cache::stream on) {
   const auto options = session_options<hip::pinned_allocator>{};

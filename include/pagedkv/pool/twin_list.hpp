@@ -4,6 +4,7 @@
 #include <pagedkv/detail/block_bitmap.hpp>
 #include <pagedkv/policy/eviction/parts/evictable_bitmap.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -45,11 +46,23 @@ class twin_list {
   }
 
   /// Calls `ask(id)` on a few blocks until one is taken. Each search continues after the last one, so blocks that are
-  /// kept do not hide others for long. One load if there are none.
+  /// kept do not hide others for long. After one that found only such blocks, the next ones find nothing, so that their
+  /// cost is spread; a block that is listed meanwhile ends that. One load if there are none.
   template <class Ask>
   [[nodiscard]] block_id search(Ask&& ask) noexcept {
-    constexpr auto most_asked = 16;
-    for (auto asked = 0; asked < most_asked && num_listed_.load(std::memory_order_relaxed) > 0; ++asked) {
+    constexpr auto most_asked = std::int64_t{16};
+    constexpr auto pause = std::int32_t{64};
+    const auto num_listed = num_listed_.load(std::memory_order_relaxed);
+    if (num_listed <= 0) {
+      return no_block;
+    }
+    if (pause_.load(std::memory_order_relaxed) > 0) {
+      pause_.fetch_sub(1, std::memory_order_relaxed);
+      return no_block;
+    }
+    auto all_kept = true;
+    // One more than there are: the first may be behind the end.
+    for (auto left = std::min(most_asked, num_listed + 1); left > 0; --left) {
       const auto found = listed_.find(next_.load(std::memory_order_relaxed));
       if (found == num_blocks_) {
         next_.store(0, std::memory_order_relaxed);
@@ -58,11 +71,15 @@ class twin_list {
       next_.store(found + 1, std::memory_order_relaxed);
       const auto said = ask(to_block(found));
       if (said != answer::kept) {
+        all_kept = false;
         unlist(to_block(found));
       }
       if (said == answer::taken) {
         return to_block(found);
       }
+    }
+    if (all_kept) {
+      pause_.store(pause, std::memory_order_relaxed);
     }
     return no_block;
   }
@@ -80,6 +97,7 @@ class twin_list {
  private:
   void list(block_id block) noexcept {
     if (listed_.set(to_index(block))) {
+      pause_.store(0, std::memory_order_relaxed);
       num_listed_.fetch_add(1, std::memory_order_relaxed);
     }
   }
@@ -94,6 +112,7 @@ class twin_list {
   evictable_bitmap<Atomic> listed_;
   Atomic<std::int64_t> num_listed_{0};
   Atomic<std::size_t> next_{0};
+  Atomic<std::int32_t> pause_{0};  // searches that still find nothing
 };
 
 }  // namespace pagedkv

@@ -135,9 +135,6 @@ class victim_search {
       if (!all.words[block].listed()) {
         return answer::dropped;
       }
-      if (chains.has_children(block)) {
-        return answer::kept;
-      }
       if (!all.words.lease(block)) {
         return answer::dropped;
       }
@@ -145,6 +142,9 @@ class victim_search {
       all.words.end_lease(block);
       if (!has_twin) {
         return answer::dropped;
+      }
+      if (chains.has_children(block)) {
+        return answer::kept;
       }
       return claim(block, all, chains) ? answer::taken : answer::kept;
     });

@@ -55,7 +55,7 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
 /// Hashes run ahead, and the cache lines that publishing will touch are fetched meanwhile.
 template <class State>
 void publish_up_to(State& state, sequence& s, std::size_t num_blocks) noexcept {
-  auto hashes = std::array<std::uint64_t, 16>{};
+  std::array<std::uint64_t, 16> hashes;  // zeroing it would cost more than a block's hash
   auto newest = false;
   while (s.num_published_blocks < num_blocks) {
     const auto first = s.num_published_blocks;
@@ -106,8 +106,8 @@ template <class State>
     return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,
                  s.num_computed_tokens};
   }
-  if (s.options.publish) {
-    const auto num_blocks = static_cast<std::size_t>(num_tokens) / state.block_size();
+  const auto num_blocks = static_cast<std::size_t>(num_tokens) / state.block_size();
+  if (s.options.publish && num_blocks > s.num_published_blocks) {
     if (auto assigned = assign_keys(state, s, num_blocks); !assigned) {
       return assigned;
     }
