@@ -177,11 +177,10 @@ TEST_CASE("sizes that leave a part of a piece are refused with a sentence", "[la
     return plan.error().message();
   };
   CHECK(message(plan_storage<transposed_layer_major>(config_of(16, 3, 1, 1, 100), {2, 0})) ==
-        "invalid argument: cache_config.head_dim or group_config.key_dim modulo the numbers in 16 bytes, a piece of this "
-        "layout, is 4, limit 0");
+        "invalid argument: cache_config.head_dim or group_config.key_dim, which this layout needs as a multiple of the "
+        "limit, is 100, limit 8");
   CHECK(message(plan_storage<shuffled_layer_major>(config_of(24, 3, 1, 1, 64), {1, 4})) ==
-        "invalid argument: cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout, is 8, "
-        "limit 0");
+        "invalid argument: cache_config.block_size, which this layout needs as a multiple of the limit, is 24, limit 16");
   CHECK(message(plan_storage<shuffled_block_major>(config_of(24, 3, 1, 1, 64), {3, 0})) ==
         "invalid argument: bytes of an element, of which 16 bytes hold no whole number, is 3");
   auto unlike = group_config{};

@@ -33,12 +33,13 @@ namespace detail {
 
 /// Whether whole pieces fill the axis along which they lie.
 [[nodiscard]] inline result<void> check_pieces(const block_shape& shape, const piece_order& order) noexcept {
-  const auto* const axis =
-      order.holds_tokens
-          ? "cache_config.block_size modulo the numbers in 16 bytes, a piece of this layout,"
-          : "cache_config.head_dim or group_config.key_dim modulo the numbers in 16 bytes, a piece of this layout,";
-  if (const auto left = (order.holds_tokens ? shape.block_size : shape.head_dim) % order.piece; left != 0) {
-    return error{error_code::invalid_argument, axis, left, 0};
+  const auto size = order.holds_tokens ? shape.block_size : shape.head_dim;
+  if (size % order.piece != 0) {
+    return error{error_code::invalid_argument,
+                 order.holds_tokens
+                     ? "cache_config.block_size, which this layout needs as a multiple of the limit,"
+                     : "cache_config.head_dim or group_config.key_dim, which this layout needs as a multiple of the limit,",
+                 size, order.piece};
   }
   return {};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/parts/check_range.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
@@ -16,8 +17,11 @@ template <class State>
 [[nodiscard]] result<void> copy_tokens(const State& state, sequence_id id, std::int64_t first_token,
                                        std::span<token> out) noexcept {
   return visit_sequence(state, id, [&](const group_sequence& s) -> result<void> {
-    if (first_token < 0 || first_token > s.num_tokens || std::ssize(out) > s.num_tokens - first_token) {
-      return error{error_code::invalid_argument, "first token to copy, with their number,", first_token, s.num_tokens};
+    const auto inside = check_range(first_token, out.size(), 0, s.num_tokens,
+                                    "first_token of the tokens to copy, outside of those held,",
+                                    "end of the tokens to copy, first_token + out.size(),");
+    if (!inside) {
+      return inside;
     }
     const auto begin = static_cast<std::size_t>(first_token);
     const auto put = [&](std::size_t position, std::span<const token> tokens) {

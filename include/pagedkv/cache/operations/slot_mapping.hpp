@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/cache/operations/parts/check_range.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/slot_mapping.hpp>
 
@@ -22,10 +23,8 @@ template <class State>
 
 /// Whether the slots of `size` tokens from `first_token` on lie below `limit`.
 [[nodiscard]] inline result<void> check_slots(std::int64_t first_token, std::size_t size, std::int64_t limit) noexcept {
-  if (first_token < 0 || first_token > limit || static_cast<std::int64_t>(size) > limit - first_token) {
-    return error{error_code::invalid_argument, "first token of the slot mapping, with its size,", first_token, limit};
-  }
-  return {};
+  return check_range(first_token, size, 0, limit, "first_token of the slot mapping",
+                     "end of the slot mapping, first_token + slots.size(),");
 }
 
 /// Errors: `invalid_argument` outside the sequence and its slots ahead.

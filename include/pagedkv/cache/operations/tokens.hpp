@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/check_range.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/copy_run.hpp>
@@ -17,12 +18,11 @@ template <class State>
 [[nodiscard]] result<void> copy_tokens(const State& state, const sequence& s, std::int64_t first_token,
                                        std::span<token> tokens) noexcept {
   const auto dropped = static_cast<std::int64_t>(s.blocks.num_dropped() * state.block_size());
-  if (first_token < dropped) {
-    return error{error_code::invalid_argument, "first token to copy, of a block that was dropped,", first_token,
-                 dropped};
-  }
-  if (first_token > s.num_tokens || static_cast<std::int64_t>(tokens.size()) > s.num_tokens - first_token) {
-    return error{error_code::invalid_argument, "first token to copy, with their number,", first_token, s.num_tokens};
+  const auto inside = check_range(first_token, tokens.size(), dropped, s.num_tokens,
+                                  "first_token of the tokens to copy, outside of those held,",
+                                  "end of the tokens to copy, first_token + out.size(),");
+  if (!inside) {
+    return inside;
   }
   for (auto at = static_cast<std::size_t>(first_token); !tokens.empty();) {
     const auto rest = state.index.tokens(s.blocks[at / state.block_size()]).subspan(at % state.block_size());

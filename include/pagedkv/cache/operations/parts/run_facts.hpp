@@ -16,7 +16,7 @@ namespace pagedkv::detail {
 [[nodiscard]] inline result<void> check_slots_ahead(std::int64_t num_ahead) noexcept {
   constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   if (num_ahead < 0 || num_ahead > most) {
-    return error{error_code::invalid_argument, "number of slots ahead", num_ahead, most};
+    return error{error_code::invalid_argument, "number of slots ahead", num_ahead, num_ahead < 0 ? 0 : most};
   }
   return {};
 }
