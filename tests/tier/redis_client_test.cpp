@@ -97,7 +97,7 @@ TEST_CASE("a store keeps values of any size", "[redis]") {
   CHECK(unknown.num(transfer_outcome::missing) == 10);
   auto another_size = remote_values{3, 4'999'999};
   CHECK(another_size.get(client) == 0);
-  CHECK(another_size.num(transfer_outcome::failed) == 3);
+  CHECK(another_size.num(transfer_outcome::missing) == 3);
   CHECK(client.num_connections() == 1);
   auto moved = std::move(client);
   CHECK(another_size.set(moved) == 3);
@@ -307,7 +307,7 @@ TEST_CASE("answers that belong to nothing fail their values", "[redis]") {
   auto values = remote_values{20, 100};
   for (auto i = 0; i < 3; ++i) {
     CHECK(values.get(client, 20ms) == 0);
-    CHECK(values.num(transfer_outcome::missing) == 0);
+    CHECK(values.num(transfer_outcome::missing) <= (answer.starts_with("$5") ? 1U : 0U));
     CHECK(values.set(client, 20ms) == 0);
   }
 }

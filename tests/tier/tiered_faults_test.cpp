@@ -190,6 +190,37 @@ TEST_CASE("requests go on whatever happens to a store, and it is used again", "[
   }
 }
 
+TEST_CASE("records that are not those that were written are written again", "[tiered_faults]") {
+  if (!testing::store_program()) {
+    SKIP("neither valkey-server nor redis-server is installed");
+  }
+  const auto* const damage = GENERATE("redis.call('SETRANGE', key, redis.call('STRLEN', key) - 9, 'garbage')",
+                                      "redis.call('SET', key, 'short')");
+  CAPTURE(damage);
+  auto store = store_process{};
+  auto config = asking();
+  config.ask_ahead = 0;
+  auto cache = remote_cache{small_device(num_blocks), config, {24}, {connect(store.url(), no_hang)}};
+  auto driver = tiered_driver{cache};
+  const auto hits_of_a_round = [&] {
+    const auto before = cache.statistics().hit_tokens + cache.tier(0).hit_tokens + cache.tier(1).hit_tokens;
+    for (auto number = 0; number < 20; ++number) {
+      driver.serve(other_prompt(number));
+      cache.wait_idle();
+    }
+    return cache.statistics().hit_tokens + cache.tier(0).hit_tokens + cache.tier(1).hit_tokens - before;
+  };
+  hits_of_a_round();
+  hits_of_a_round();
+  const auto before = hits_of_a_round();
+  REQUIRE(before > 0);
+  store.call({"EVAL", std::string{"for i, key in ipairs(redis.call('KEYS', '*')) do "} + damage + " end", "0"});
+  CHECK(hits_of_a_round() < before);
+  hits_of_a_round();
+  CHECK(hits_of_a_round() >= before);
+  driver.check_invariants();
+}
+
 TEST_CASE("a store that answers garbage costs hits, and nothing else", "[tiered_faults][random]") {
   const auto seed = Catch::getSeed();
   auto random = std::mt19937{seed};

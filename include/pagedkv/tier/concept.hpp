@@ -19,7 +19,7 @@ struct record_transfer {
 
 enum class transfer_outcome : std::uint8_t {
   done,     // read or written as a whole, as far as the tier can tell
-  missing,  // read: the tier has no such record
+  missing,  // read: the tier has no such record, or not this one under its key
   failed,   // anything else, a timeout included; a write may have left a torn record
 };
 

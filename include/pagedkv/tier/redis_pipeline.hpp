@@ -172,12 +172,12 @@ class redis_pipeline {
       outcome = answer.type == REDIS_REPLY_INTEGER ? transfer_outcome::done : transfer_outcome::failed;
       return answer.type == REDIS_REPLY_INTEGER;
     }
-    if (answer.type == REDIS_REPLY_NIL) {
-      outcome = transfer_outcome::missing;
-    } else if (answer.type == REDIS_REPLY_STRING && static_cast<std::size_t>(answer.number) == value.bytes.size()) {
-      outcome = transfer_outcome::done;
+    if (answer.type != REDIS_REPLY_NIL && answer.type != REDIS_REPLY_STRING) {
+      return false;
     }
-    return answer.type == REDIS_REPLY_NIL || answer.type == REDIS_REPLY_STRING;
+    const auto has_size = static_cast<std::size_t>(answer.number) == value.bytes.size();
+    outcome = answer.type == REDIS_REPLY_STRING && has_size ? transfer_outcome::done : transfer_outcome::missing;
+    return true;
   }
 
   std::unique_ptr<redis_connection> connection_;
