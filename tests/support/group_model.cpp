@@ -205,14 +205,14 @@ void group_model::create(const operation& next) {
   }
   if (lacks_blocks(made)) {
     const auto needed = blocks_for(length_without);
-    const bool fits_some_time = std::max(needed, least_for(text.size())) <= cache_.num_blocks();
+    const bool fits_some_time = std::max(needed, least_for(0, text.size())) <= cache_.num_blocks();
     expect(available < needed || !fits_some_time, "create was refused although there are blocks");
     expect(made.error().code != error_code::never_fits || !fits_some_time, "a prompt fits some time");
     return expect(forecast.error().message() == made.error().message(), "would_fit gave another error than create");
   }
   expect_success(made, "create");
-  expect(least_for(text.size()) <= cache_.num_blocks(), "a prompt was admitted that never fits");
   const auto cached = made->num_cached_tokens;
+  expect(least_for(cached, text.size()) <= cache_.num_blocks(), "a prompt was admitted that never fits");
   expect_equal(forecast->num_cached_tokens, cached, "cached tokens that would_fit tells");
   expect(cached <= found && cached <= most && cached % granularity_ == 0, "create hit more than find_prefix");
   if (exact_) {
@@ -868,20 +868,21 @@ std::int64_t group_model::blocks_for(std::int64_t num_tokens) const {
   return count;
 }
 
-/// Blocks with what the last of so many tokens reads, and its own.
-std::int64_t group_model::least_for(std::int64_t num_tokens) const {
-  auto count = blocks_of_state();
-  for (std::size_t g = 0; g < num_groups(); ++g) {
-    const auto& group = config_.groups[g];
-    auto places = std::set<std::int64_t>{};
-    for (std::int64_t i = 0; group.holds_tokens() && i < num_tokens; ++i) {
-      if (i < group.num_sinks || i >= group.first_needed(num_tokens - 1)) {
-        places.insert(i / block_size(g));
+/// Blocks that a prompt takes at some moment, if it is computed token by token behind the cached ones.
+std::int64_t group_model::least_for(std::int64_t num_cached, std::int64_t num_tokens) const {
+  auto most = blocks_of_state();
+  for (auto length = num_cached + 1; length <= num_tokens; ++length) {
+    auto count = blocks_of_state();
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      if (const auto& group = config_.groups[g]; group.holds_tokens()) {
+        const auto end = static_cast<std::int64_t>(places_for(g, length));
+        const auto first = std::min(group.first_needed(length - 1) / block_size(g), end);
+        count += end - first + std::min(static_cast<std::int64_t>(sinks_of(g)), first);
       }
     }
-    count += std::ssize(places);
+    most = std::max(most, count);
   }
-  return count;
+  return most;
 }
 
 std::int64_t group_model::blocks_of_state() const {

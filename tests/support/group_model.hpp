@@ -133,7 +133,7 @@ class group_model : model_base {
   [[nodiscard]] std::size_t places_for(std::size_t g, std::int64_t num_tokens) const;
   [[nodiscard]] std::size_t sinks_of(std::size_t g) const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t num_tokens) const;
-  [[nodiscard]] std::int64_t least_for(std::int64_t num_tokens) const;
+  [[nodiscard]] std::int64_t least_for(std::int64_t num_cached, std::int64_t num_tokens) const;
   [[nodiscard]] std::int64_t blocks_of_state() const;
   [[nodiscard]] std::size_t end_of_table(const group_member& s, std::size_t g) const;
   [[nodiscard]] bool is_held(const group_member& s, std::size_t g, std::size_t place) const;

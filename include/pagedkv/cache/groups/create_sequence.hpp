@@ -139,10 +139,10 @@ class admission_plan {
   std::int64_t num_fresh_ = 0;
 };
 
-/// Blocks that a sequence of so many tokens holds at least, at its end: in each group those of the last token, and of
-/// what it reads.
+/// Blocks of a sequence whose tokens but the last are computed: in each group, those of the last token and of what it
+/// reads.
 template <class State>
-[[nodiscard]] std::int64_t least_blocks(const State& state, std::int64_t num_tokens) noexcept {
+[[nodiscard]] std::int64_t blocks_at(const State& state, std::int64_t num_tokens) noexcept {
   auto count = std::size_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (!state.holds_tokens(g)) {
@@ -154,6 +154,27 @@ template <class State>
     count += table.num_sinks() + state.places_for(g, num_tokens) - table.first();
   }
   return static_cast<std::int64_t>(count);
+}
+
+/// Blocks that a prompt takes at least, at some moment while it is computed token by token behind those that a hit has.
+/// More may be said of a prompt that fits into the pool whole. Constant for those, else linear in the prompt's blocks.
+template <class State>
+[[nodiscard]] std::int64_t least_blocks(const State& state, const hit& found, std::int64_t num_tokens) noexcept {
+  auto whole = std::int64_t{0};
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    whole +=
+        static_cast<std::int64_t>(state.holds_tokens(g) ? state.places_for(g, num_tokens) : state.blocks_of_state(g));
+  }
+  if (whole <= state.pool.size()) {
+    return whole;
+  }
+  // The number rises only with a token that starts a block.
+  auto most = blocks_at(state, 0);
+  for (auto length = static_cast<std::int64_t>(found.num_nodes) * state.granularity() + 1; length <= num_tokens;
+       length += state.granularity()) {
+    most = std::max(most, blocks_at(state, length));
+  }
+  return most;
 }
 
 /// Reserves what later operations on a sequence write without allocating.
@@ -241,12 +262,12 @@ template <class State, class Copy>
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
   const auto guard = state.guard_nodes();
-  if (const auto least = least_blocks(state, num_prompt); least > state.pool.size()) {
-    return state.refuse(least, state.pool.num_available());
-  }
   auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();
+  }
+  if (const auto least = least_blocks(state, *found, num_prompt); least > state.pool.size()) {
+    return state.refuse(least, state.pool.num_available());
   }
   auto admitted = admit(state, s, prompt.tokens, *found, options, copy);
   if (!admitted && admitted.error().code == error_code::capacity_exhausted && found->num_nodes != 0) {

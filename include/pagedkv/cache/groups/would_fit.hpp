@@ -35,12 +35,12 @@ template <class State>
     return checked.error();
   }
   const auto guard = state.guard_nodes();
-  if (const auto least = least_blocks(state, num_tokens); least > state.pool.size()) {
-    return state.refusal(least, state.pool.num_available());
-  }
   const auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
     return found.error();
+  }
+  if (const auto least = least_blocks(state, *found, num_tokens); least > state.pool.size()) {
+    return state.refusal(least, state.pool.num_available());
   }
   const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto forecast = [&]() -> result<prompt_fit> {
