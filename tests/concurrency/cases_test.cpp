@@ -380,7 +380,7 @@ float key_at(Cache& cache, sequence_id id, std::int64_t position) {
   auto key = 0.0F;
   auto value = 0.0F;
   cache.slot_mapping(id, position, at).value();
-  cache.read(0, at, {&key, 1, 1, 1}, {&value, 1, 1, 1}).value();
+  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}).value();
   return key;
 }
 
@@ -388,7 +388,7 @@ template <class Cache>
 void write_key(Cache& cache, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(id, position, at).value();
-  cache.write(0, at, {&key, 1, 1, 1}, {&key, 1, 1, 1}).value();
+  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}).value();
 }
 
 TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block get their own bytes", "[cases]", caches) {

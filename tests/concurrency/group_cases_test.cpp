@@ -94,7 +94,7 @@ float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t posit
   auto key = 0.0F;
   auto value = 0.0F;
   cache.slot_mapping(group, id, position, at).value();
-  cache.read(group, 0, at, {&key, 1, 1, 1}, {&value, 1, 1, 1}).value();
+  cache.read(group, 0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}).value();
   return key;
 }
 
@@ -102,7 +102,7 @@ template <class Cache>
 void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(group, id, position, at).value();
-  cache.write(group, 0, at, {&key, 1, 1, 1}, {&key, 1, 1, 1}).value();
+  cache.write(group, 0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}).value();
 }
 
 }  // namespace
