@@ -57,7 +57,8 @@ namespace pagedkv {
 /// at exactly that length. Where it ends inside a group's block, the block is copied.
 ///
 /// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
-/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that `sequence_options::saving` chooses.
+/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that
+/// `sequence_options::saving` chooses.
 ///
 /// Locking is `single_thread`, `rw_lock` or `sharded_mutex`. Under the last, threads append inside blocks and read
 /// tables of different sequences at once, and take turns to look up, take and give back blocks; docs/concurrency.md

@@ -422,7 +422,8 @@ class basic_kv_cache {
   /// at once. They run on `on`: order them after all kernels that use the blocks, those of `commit` included. Callers
   /// rebuild slot mappings; batches adapt at their next update. The eviction policy's knowledge of a block moves with
   /// it. Under `sharded_mutex`, this takes 8 bytes more per block from the first compaction on; without this memory,
-  /// moved blocks count as just released, with no priority. Errors: `in_use` while a step is in flight, `out_of_memory`, and those of the backend.
+  /// moved blocks count as just released, with no priority. Errors: `in_use` while a step is in flight,
+  /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::compact(state_, [&](std::span<const block_pair> moves) {

@@ -29,8 +29,8 @@ void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 }
 
 /// Decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot leaves its
-/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before anything
-/// is written.
+/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before
+/// anything is written.
 template <element Element, element Output = float32>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,

@@ -9,6 +9,7 @@
 #include <pagedkv/requests/ring.hpp>
 #include <pagedkv/requests/tracker_config.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -171,10 +172,11 @@ class request_records {
     return taken;
   }
 
-  /// All requests in a state. Linear in the records. May throw `std::bad_alloc`.
+  /// All running or all preempted requests. Linear in the records. May throw `std::bad_alloc`.
   [[nodiscard]] std::vector<preemption_candidate> all_in(request_state state) const {
     auto found = std::vector<preemption_candidate>{};
     const auto guard = exclusive_guard{mutex_};
+    found.reserve(static_cast<std::size_t>(std::max(statistics_.running, statistics_.preempted)));
     for_each_in(state, [&](request_id id, const request_info& request) { found.push_back(candidate_of(id, request)); });
     return found;
   }

@@ -242,7 +242,8 @@ class request_tracker {
                                         std::vector<request_id>& preempted) noexcept {
     releases_.release_deferred();
     const auto attempt = [&] {
-      return patiently([&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence, wanted.on); });
+      return patiently(
+          [&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence, wanted.on); });
     };
     return with_room(attempt(), wanted, preempted, releases_, preemption_, attempt);
   }
