@@ -1,7 +1,6 @@
 #include "../support/over_policies.hpp"
 #include "../support/timed_allocator.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>

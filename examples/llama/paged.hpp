@@ -2,7 +2,6 @@
 
 #include "model.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/pagedkv.hpp>
 
@@ -62,7 +61,7 @@ class paged_memory final : public memory {
       const auto all = std::span(numbers, static_cast<std::size_t>(count * of_keys));
       return pagedkv::contiguous_rows(all, config_.num_kv_heads, config_.head_dim);
     };
-    cache_.write(group, index, slots, rows_of(keys), rows_of(values), stream_).value();
+    cache_.write(index, slots, rows_of(keys), rows_of(values), stream_, group).value();
     const auto options = pagedkv::attention_options{
         .scale = config_.attention_scale,
         .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
@@ -106,12 +105,12 @@ class paged_memory final : public memory {
       const auto first = static_cast<std::size_t>(step_->starts[row]);
       const auto count = static_cast<std::size_t>(step_->starts[row + 1]) - first;
       const auto mapped =
-          cache_.slot_mapping(group, ids[row], step_->positions[first], std::span(slots).subspan(first, count));
+          cache_.slot_mapping(ids[row], step_->positions[first], std::span(slots).subspan(first, count), group);
       if (!mapped) {
         return mapped;
       }
     }
-    return cache_.update(group, tables, ids);
+    return cache_.update(tables, ids, group);
   }
 
   [[nodiscard]] pagedkv::result<void> find_states(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
@@ -119,7 +118,7 @@ class paged_memory final : public memory {
     states.resize(ids.size());
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {
       states[row].resize(static_cast<std::size_t>(cache_.config().groups[group].num_layers));
-      const auto copied = cache_.block_table(group, ids[row], states[row]);
+      const auto copied = cache_.block_table(ids[row], states[row], 0, group);
       if (!copied) {
         return copied.error();
       }

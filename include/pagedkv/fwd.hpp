@@ -9,8 +9,8 @@
 ///
 /// `kv_cache<Policies...>` recognises its policies by their definitions. Where only declarations are at hand, write the
 /// type that it names: `basic_kv_cache<default_policies, int8, lock_free>`, with the policies that differ from the
-/// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events, free list. Any
-/// other list is refused when the cache is defined. A request tracker with the default policy is
+/// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events, free list,
+/// groups. Any other list is refused when the cache is defined. A request tracker with the default policy is
 /// `request_tracker<Cache, recompute>`.
 namespace pagedkv {
 
@@ -36,8 +36,6 @@ class compressed_batch;
 struct default_policies;
 template <class Defaults, class... Changes>
 class basic_kv_cache;
-template <class Defaults, class... Changes>
-class basic_group_cache;
 template <class Defaults, class... Policies>
 class basic_tiered_cache;
 template <class Cache, class Preemption>
@@ -95,6 +93,9 @@ struct xxh3_hash;
 
 struct any_free_block;
 struct contiguous_runs;
+
+struct one_group;
+struct layer_groups;
 
 struct no_events;
 class event_queues;

@@ -17,6 +17,8 @@
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/no_eviction.hpp>
 #include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/groups/layer_groups.hpp>
+#include <pagedkv/policy/groups/one_group.hpp>
 #include <pagedkv/policy/hash/xxh3_hash.hpp>
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
@@ -41,6 +43,7 @@ struct default_policies {
   using hash_type = xxh3_hash;
   using events_type = no_events;
   using free_list_type = any_free_block;
+  using groups_type = one_group;
   using host_tier_type = basic_host_tier<host_allocator, lru>;  // of caches with tiers
 };
 
@@ -49,18 +52,17 @@ struct default_policies {
 template <class... Policies>
 using kv_cache = kv_cache_of<default_policies, Policies...>;
 
-/// The cache for models with several kinds of layers, with the same policies. Include `pagedkv/cache/group_cache.hpp`.
+/// The cache for models with several kinds of layers.
 template <class... Policies>
-using group_cache = group_cache_of<default_policies, Policies...>;
+using group_cache = kv_cache<layer_groups, Policies...>;
 
-/// Host memory as a tier of a `tiered_cache`.
+/// Host memory as a tier. Include `pagedkv/tier/tiered_cache.hpp`.
 template <class Allocator = host_allocator, class Eviction = lru>
 using host_tier = basic_host_tier<Allocator, Eviction>;
 
-/// A cache with tiers behind its device: the policies of `kv_cache`, a `host_tier` and slower tiers, in any order.
-/// Include `pagedkv/tier/tiered_cache.hpp`.
+/// The cache with host memory behind its device, and slower tiers behind that if they are given.
 template <class... Policies>
-using tiered_cache = basic_tiered_cache<default_policies, Policies...>;
+using tiered_cache = tiered_cache_of<default_policies, Policies...>;
 
 /// The request tracker with its default policy.
 template <class Cache, class Preemption = recompute>

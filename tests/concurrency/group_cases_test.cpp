@@ -2,7 +2,6 @@
 #include "../support/small_granules.hpp"
 #include "../support/stopping_backend.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
@@ -93,16 +92,16 @@ float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t posit
   auto at = std::array<slot, 1>{};
   auto key = 0.0F;
   auto value = 0.0F;
-  cache.slot_mapping(group, id, position, at).value();
-  cache.read(group, 0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}).value();
+  cache.slot_mapping(id, position, at, group).value();
+  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group).value();
   return key;
 }
 
 template <class Cache>
 void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
-  cache.slot_mapping(group, id, position, at).value();
-  cache.write(group, 0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}).value();
+  cache.slot_mapping(id, position, at, group).value();
+  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group).value();
 }
 
 }  // namespace
@@ -239,7 +238,7 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(text(length + 1)).value() == length);
+  CHECK(cache.find_prefix(text(length + 1)) == length);
   cache.unpin(pinned.id).value();
   check_idle(cache);
 }
@@ -328,7 +327,7 @@ TEMPLATE_TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[ca
         wanted -= block_size;
       }
       tokens.push_back(0);  // is left to compute
-      const auto found = cache.find_prefix(tokens).value();
+      const auto found = cache.find_prefix(tokens);
       num_wrong += found != static_cast<std::int64_t>(wanted);
       num_hits += found > 0;
     }
@@ -387,7 +386,7 @@ TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the f
   auto expected = text(1);
   expected.insert(expected.end(), {100, 101, 0});
   cache.commit(id, 3).value();
-  CHECK(cache.find_prefix(expected).value() == 2);  // in the order in which they came
+  CHECK(cache.find_prefix(expected) == 2);  // in the order in which they came
   for (const auto each : {id, other}) {
     cache.release(each).value();
   }
@@ -416,8 +415,8 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
   CHECK(cache.commit(forked, 1));
   CHECK(cache.describe(other)->num_tokens == 2);
   auto batch = padded_batch{1, 4};
-  CHECK(cache.update(0, batch, std::array{other}));
-  CHECK(cache.slot_mapping(1, other, 0, std::span{slots}.first(2)));
+  CHECK(cache.update(batch, std::array{other}));
+  CHECK(cache.slot_mapping(other, 0, std::span{slots}.first(2), 1));
   gate.closed = false;
   gate.closed.notify_all();
   copying.join();
@@ -456,7 +455,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
         wrong += !cache.release(*forked);
       }
       if (const auto pinned = below(4) == 0 ? cache.pin(prompt) : result<pinning>{error{}}) {
-        wrong += cache.find_prefix(prompt).value() > pinned->num_tokens + length;
+        wrong += cache.find_prefix(prompt) > pinned->num_tokens + length;
         wrong += !cache.unpin(pinned->id);
       }
       static_cast<void>(cache.would_fit(prompt));
@@ -470,10 +469,10 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
       wrong += cache.describe(id).value().num_tokens != length + (appended ? std::ssize(added) : 0);
       auto copied = std::vector<token>(prompt.size());
       wrong += !cache.tokens(id, 0, copied) || copied != prompt;
-      wrong += !cache.slot_mapping(1, id, 0, std::span{slots}.first(1));
-      wrong += !cache.update(static_cast<std::size_t>(below(2)), batch, used);
+      wrong += !cache.slot_mapping(id, 0, std::span{slots}.first(1), 1);
+      wrong += !cache.update(batch, used, static_cast<std::size_t>(below(2)));
       wrong += cache.gain_of_releasing(used, prompt).value().at_once < 0;
-      wrong += cache.common_prefix(0, used).value() < 0;
+      wrong += cache.common_prefix(used).value() < 0;
       if (below(32) == 0) {
         cache.invalidate_prefix(prompt);
       }
@@ -603,7 +602,7 @@ class sized_requests {
   [[nodiscard]] float state_of(std::int64_t length) const { return number_ + static_cast<float>(length) + 0.5F; }
   [[nodiscard]] std::byte* state_bytes() {
     auto blocks = std::array<block_id, 1>{};
-    cache_.block_table(2, id_, blocks).value();
+    cache_.block_table(id_, blocks, 0, 2).value();
     return cache_.state_part(2, blocks.front(), 0);
   }
 

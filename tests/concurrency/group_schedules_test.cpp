@@ -1,7 +1,6 @@
 #include "../support/scheduled_policies.hpp"
 #include "../support/scheduler.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -51,8 +50,8 @@ void append_beside_a_hit(execution& e) {
     return;
   }
   auto tables = std::array<std::array<block_id, 3>, 2>{};
-  cache.block_table(0, first, tables[0]).value();
-  cache.block_table(0, second.id, tables[1]).value();
+  cache.block_table(first, tables[0]).value();
+  cache.block_table(second.id, tables[1]).value();
   e.expect(second.num_cached_tokens < num_tokens || tables[0][1] != tables[1][1],
            "a token was appended in a block that a hit shares");
   for (const auto& sentence : cache.check_invariants()) {

@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/pagedkv.hpp>
 
@@ -40,7 +39,7 @@ class twin_groups {
   [[nodiscard]] std::vector<float> attend(std::size_t group, std::span<const sequence_id> ids,
                                           const std::vector<float>& queries) {
     auto batch = compressed_batch{8, 200};
-    REQUIRE(cache.update(group, batch, ids));
+    REQUIRE(cache.update(batch, ids, group));
     auto output = std::vector<float>(queries.size());
     REQUIRE(cache.backend().attend<float32>(
         cache.view(group), 0, {batch.indptr(), batch.indices(), batch.last_block_len(), {}},
@@ -76,8 +75,8 @@ class twin_groups {
     const auto values = draw(rows * 2 * dim);
     for (auto group = std::size_t{0}; group < 2; ++group) {
       auto slots = std::vector<slot>(rows);
-      REQUIRE(cache.slot_mapping(group, id, first, slots));
-      REQUIRE(cache.write(group, 0, slots, contiguous_rows(keys, 2, dim), contiguous_rows(values, 2, dim)));
+      REQUIRE(cache.slot_mapping(id, first, slots, group));
+      REQUIRE(cache.write(0, slots, contiguous_rows(keys, 2, dim), contiguous_rows(values, 2, dim), {}, group));
     }
     REQUIRE(cache.commit(id, end));
   }
@@ -104,5 +103,5 @@ TEST_CASE("attention over a window's table sees what it sees over all blocks", "
       twins.append(id);
     }
   }
-  CHECK(twins.cache.num_skipped_tokens(1, ids[3]).value() > 200);
+  CHECK(twins.cache.num_skipped_tokens(ids[3], 1).value() > 200);
 }

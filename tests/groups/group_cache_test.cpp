@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
@@ -64,9 +63,9 @@ TEST_CASE("a slot mapping outside of the sequence is refused", "[group_cache]") 
   auto slots = std::array<slot, 2>{};
   for (const auto first : {std::int64_t{-1}, std::int64_t{29}, whole_length}) {
     CAPTURE(first);
-    CHECK(e.cache.slot_mapping(0, id, first, slots).error().code == error_code::invalid_argument);
+    CHECK(e.cache.slot_mapping(id, first, slots).error().code == error_code::invalid_argument);
   }
-  CHECK(e.cache.slot_mapping(0, id, 28, slots));
+  CHECK(e.cache.slot_mapping(id, 28, slots));
 }
 
 TEST_CASE("slots that a hit can find are not written again", "[group_cache]") {
@@ -202,7 +201,7 @@ TEST_CASE("evicting a block of full attention takes along what it makes useless"
     e.compute(held);
   }
   CHECK(e.cache.check_invariants() == std::vector<std::string>{});
-  CHECK(e.cache.find_prefix(counted(40)).value() < 36);
+  CHECK(e.cache.find_prefix(counted(40)) < 36);
 }
 
 TEST_CASE("losing one of two equal blocks keeps the other findable", "[group_cache]") {
@@ -213,7 +212,7 @@ TEST_CASE("losing one of two equal blocks keeps the other findable", "[group_cac
   e.compute(second);
   e.release(first);
   const auto other = e.create(counted(20, 1000), {.publish = false}).value();
-  while (e.cache.find_prefix(counted(40)).value() != 0) {
+  while (e.cache.find_prefix(counted(40)) != 0) {
     REQUIRE(e.append(other, counted(1)));
     e.compute(other);
   }
@@ -229,7 +228,7 @@ TEST_CASE("losing one of two equal blocks keeps the other findable", "[group_cac
   without_state.compute(b);
   without_state.release(a);
   const auto c = without_state.create(counted(20, 1000), {.publish = false}).value();
-  while (without_state.cache.find_prefix(counted(40)).value() != 0) {
+  while (without_state.cache.find_prefix(counted(40)) != 0) {
     REQUIRE(without_state.append(c, counted(1)));
     without_state.compute(c);
   }
@@ -249,12 +248,12 @@ TEST_CASE("a window group's batch has the rows and lengths that kernels take", "
   auto padded = padded_batch{2, 40};
   auto compressed = compressed_batch{2, 80};
   for (auto round = 0; round < 20; ++round) {
-    REQUIRE(e.cache.update(1, padded, ids));
-    REQUIRE(e.cache.update(1, compressed, ids));
+    REQUIRE(e.cache.update(padded, ids, 1));
+    REQUIRE(e.cache.update(compressed, ids, 1));
     for (std::size_t i = 0; i < 2; ++i) {
       const auto blocks = e.table(1, ids[i]);
       const auto length =
-          static_cast<std::int64_t>(e.sequences.at(ids[i]).text.size()) - e.cache.num_skipped_tokens(1, ids[i]).value();
+          static_cast<std::int64_t>(e.sequences.at(ids[i]).text.size()) - e.cache.num_skipped_tokens(ids[i], 1).value();
       CHECK(padded.lengths()[i] == length);
       CHECK(std::ranges::equal(blocks, padded.block_tables().subspan(i * 40, blocks.size())));
       const auto begin = static_cast<std::size_t>(compressed.indptr()[i]);
@@ -266,7 +265,7 @@ TEST_CASE("a window group's batch has the rows and lengths that kernels take", "
     e.compute(a);
     e.compute(b);
   }
-  CHECK(e.cache.update(7, padded, ids).error().subject == std::string{"index of a group"});
+  CHECK(e.cache.update(padded, ids, 7).error().subject == std::string{"index of a group"});
 }
 
 /// Notes the kinds of all events.

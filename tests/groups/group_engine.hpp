@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include "../support/printing.hpp"
@@ -49,7 +48,7 @@ class engine {
   explicit engine(const cache_config& config, More&&... more) : cache(config, std::forward<More>(more)...) {}
 
   std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {}) {
-    const auto expected = cache.find_prefix(prompt, options.salt).value();
+    const auto expected = cache.find_prefix(prompt, options.salt);
     const auto made = cache.create_sequence(prompt, options);
     if (!made) {
       return std::nullopt;
@@ -124,7 +123,7 @@ class engine {
           }
           continue;
         }
-        REQUIRE(cache.slot_mapping(g, id, 0, slots));
+        REQUIRE(cache.slot_mapping(id, 0, slots, g));
         for (const auto at : slots) {
           used[place_of(at, block_size)] = id;
         }
@@ -138,7 +137,7 @@ class engine {
 
   std::vector<block_id> table(std::size_t group, sequence_id id) {
     auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().capacity()));
-    blocks.resize(cache.block_table(group, id, blocks).value());
+    blocks.resize(cache.block_table(id, blocks, 0, group).value());
     return blocks;
   }
 
@@ -153,10 +152,10 @@ class engine {
       }
       const auto first = group.first_needed(s.computed);
       auto slots = std::vector<slot>(s.text.size());
-      REQUIRE(cache.slot_mapping(g, id, 0, slots));
+      REQUIRE(cache.slot_mapping(id, 0, slots, g));
       const auto blocks = table(g, id);
       const auto block_size = cache.plan().groups[g].block_size;
-      const auto skipped = cache.num_skipped_tokens(g, id).value();
+      const auto skipped = cache.num_skipped_tokens(id, g).value();
       auto history = std::uint64_t{1};
       for (std::int64_t i = 0; i < s.computed; ++i) {
         history = extend(history, s.text[static_cast<std::size_t>(i)]);
@@ -201,7 +200,7 @@ class engine {
         continue;
       }
       auto slots = std::vector<slot>(static_cast<std::size_t>(end - s.computed));
-      REQUIRE(cache.slot_mapping(g, id, s.computed, slots));
+      REQUIRE(cache.slot_mapping(id, s.computed, slots, g));
       auto history = history_of(s.text, s.computed);
       for (std::size_t i = 0; i < slots.size(); ++i) {
         history = extend(history, s.text[static_cast<std::size_t>(s.computed) + i]);
@@ -232,7 +231,7 @@ class engine {
       fill(keys, values, history, g, layer);
       const auto key_rows = contiguous_rows(keys, group.num_kv_heads, group.key_dim);
       const auto value_rows = contiguous_rows(values, group.num_kv_heads, group.value_dim);
-      REQUIRE(cache.write(g, layer, {&at, 1}, key_rows, value_rows));
+      REQUIRE(cache.write(layer, {&at, 1}, key_rows, value_rows, {}, g));
     }
   }
 
@@ -258,7 +257,7 @@ class engine {
       fill(keys, values, history, g, layer);
       const auto key_rows = contiguous_rows(found_keys, group.num_kv_heads, group.key_dim);
       const auto value_rows = contiguous_rows(found_values, group.num_kv_heads, group.value_dim);
-      REQUIRE(cache.read(g, layer, {&at, 1}, key_rows, value_rows));
+      REQUIRE(cache.read(layer, {&at, 1}, key_rows, value_rows, {}, g));
       REQUIRE(found_keys == keys);
       REQUIRE(found_values == values);
     }

@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 
@@ -28,19 +27,19 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   const auto id = e.create(counted(23)).value();
   e.compute(id);
   auto slots = std::vector<slot>(7);
-  CHECK_FALSE(e.cache.slot_mapping(0, id, 23, slots));
+  CHECK_FALSE(e.cache.slot_mapping(id, 23, slots));
   REQUIRE(e.cache.reserve_slots(id, 7));
   CHECK(e.cache.describe(id)->num_slots == 30);
   CHECK(e.cache.check_invariants() == sound);
   auto in_use = e.cache.statistics().blocks.in_use;
   auto ahead = std::vector<slot>(7);
   for (auto g = std::size_t{0}; g < 2; ++g) {
-    REQUIRE(e.cache.slot_mapping(g, id, 23, ahead));
+    REQUIRE(e.cache.slot_mapping(id, 23, ahead, g));
     REQUIRE(e.append(id, counted(3, 40)));
     e.write(id, 26);
     REQUIRE(e.cache.commit(id, 26));
     e.sequences.at(id).computed = 26;
-    REQUIRE(e.cache.slot_mapping(g, id, 23, slots));
+    REQUIRE(e.cache.slot_mapping(id, 23, slots, g));
     CHECK(slots == ahead);  // the tokens are where the slots were
     CHECK(e.cache.statistics().blocks.in_use == in_use);
     REQUIRE(e.cache.release(id));
@@ -58,10 +57,10 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   REQUIRE(e.cache.reserve_slots(next, 30));
   CHECK(e.cache.statistics().blocks.in_use > in_use);
   auto batch = padded_batch{1, 100};
-  REQUIRE(e.cache.update(0, batch, std::array{next}));
+  REQUIRE(e.cache.update(batch, std::array{next}));
   CHECK(batch.lengths()[0] == 23);
   const auto forked = e.fork(next).value();
-  CHECK_FALSE(e.cache.slot_mapping(0, next, 23, slots));  // others can see the block that they begin in
+  CHECK_FALSE(e.cache.slot_mapping(next, 23, slots));  // others can see the block that they begin in
   REQUIRE(e.truncate(next, 23));
   CHECK(e.cache.describe(next)->num_slots == 23);
   CHECK(e.cache.check_invariants() == sound);
@@ -120,7 +119,7 @@ TEST_CASE("blocks of every group are evicted ahead of need and keep their conten
   for (const auto block : whole) {
     CHECK(std::ranges::count(blocks, block) == 1);
   }
-  CHECK(e.cache.find_prefix(counted(60)).value() == 0);
+  CHECK(e.cache.find_prefix(counted(60)) == 0);
   CHECK(e.cache.statistics().blocks.retiring == num);
   CHECK(e.cache.statistics().evictions == num);
   CHECK(e.cache.check_invariants() == sound);
@@ -160,7 +159,7 @@ TEST_CASE("a reset frees the cached blocks of every group, and is one event", "[
   CHECK(seen == std::vector{event_kind::reset});
   CHECK(e.cache.statistics().blocks.free == 200);
   CHECK(e.cache.statistics().evictions == 0);
-  CHECK(e.cache.find_prefix(counted(60)).value() == 0);
+  CHECK(e.cache.find_prefix(counted(60)) == 0);
   CHECK(e.cache.check_invariants() == sound);
   const auto again = e.create(counted(60)).value();
   CHECK(e.sequences.at(again).computed == 0);
@@ -210,7 +209,7 @@ TEST_CASE("the last state of an answer is there for what continues it, if the ca
   };
   auto text = answer({});
   text.push_back(-1);
-  CHECK(e.cache.find_prefix(text).value() == 20);  // before the end of the prompt
+  CHECK(e.cache.find_prefix(text) == 20);  // before the end of the prompt
   answer({.at_end = true});
   const auto next = e.create(text).value();
   CHECK(e.sequences.at(next).computed == 48);
@@ -241,7 +240,7 @@ TEST_CASE("a state of the answer that cannot be copied is given back", "[group_c
   REQUIRE(cache.commit(made.id, 28));
   CHECK(cache.statistics().blocks.in_use == with_state);
   REQUIRE(cache.release(made.id));
-  CHECK(cache.find_prefix(counted(22)).value() == 20);
+  CHECK(cache.find_prefix(counted(22)) == 20);
 }
 
 TEST_CASE("a batch for groups does what its parts do, one after the other", "[group_cache]") {
@@ -279,7 +278,7 @@ TEST_CASE("a batch for groups does what its parts do, one after the other", "[gr
       }
       for (auto g = std::size_t{0}; g < 2; ++g) {
         auto expected = std::vector<slot>(count, skip_slot);
-        REQUIRE((!fits || batched.cache.slot_mapping(g, ids[0][i], first, expected)));
+        REQUIRE((!fits || batched.cache.slot_mapping(ids[0][i], first, expected, g)));
         CHECK(std::ranges::equal(expected, std::span(slots).subspan(g * done.num_slots + at, count)));
       }
       CHECK(batched.cache.describe(ids[0][i])->num_tokens == single.cache.describe(id)->num_tokens);
@@ -312,7 +311,7 @@ TEST_CASE("keys part prompts of equal tokens in a cache with groups", "[group_ca
   CHECK(cache.append(made.id, token_run{std::span(text).first(1), {&key, 1}}).error().code ==
         error_code::invalid_argument);
   REQUIRE(cache.commit(made.id, 41));
-  const auto found = [&](std::vector<prefix_key> keys) { return cache.find_prefix(token_run{text, keys}).value(); };
+  const auto found = [&](std::vector<prefix_key> keys) { return cache.find_prefix(token_run{text, keys}); };
   CHECK(found({key, late}) == 40);
   CHECK(found({key}) == 28);
   CHECK(found({other, late}) == 16);
@@ -337,8 +336,8 @@ TEST_CASE("hashes that the caller tells find what was published with them", "[gr
   REQUIRE(cache.append(made.id, token_run{std::span(text).subspan(18), {}, hashes}));
   REQUIRE(cache.commit(made.id, 9));
   REQUIRE(cache.commit(made.id, 42));
-  CHECK(cache.find_prefix(token_run{text, {}, hashes}).value() == 40);
-  CHECK(cache.find_prefix(text).value() == 0);
+  CHECK(cache.find_prefix(token_run{text, {}, hashes}) == 40);
+  CHECK(cache.find_prefix(text) == 0);
   CHECK(cache.check_invariants() == sound);
 }
 
@@ -353,14 +352,14 @@ TEST_CASE("sequences of groups have full blocks in common that they share", "[gr
   const auto third = e.fork(first).value();
   const auto block_size = e.cache.plan().groups[0].block_size;
   const auto common = [&](std::size_t group, const std::vector<sequence_id>& ids) {
-    return e.cache.common_prefix(group, ids).value();
+    return e.cache.common_prefix(ids, group).value();
   };
   CHECK(common(0, {}) == 0);
   CHECK(common(0, {first}) == 70 / block_size);
   CHECK(common(0, {first, third}) == 70 / block_size);
   CHECK(common(0, {third, first, second}) == e.sequences.at(second).computed / block_size);
   CHECK(common(1, {first, third}) == 0);  // the window has moved
-  CHECK(e.cache.common_prefix(2, std::vector{first}).error().code == error_code::invalid_argument);
+  CHECK(e.cache.common_prefix(std::vector{first}, 2).error().code == error_code::invalid_argument);
   e.release(third);
-  CHECK(e.cache.common_prefix(0, std::vector{first, third}).error().code == error_code::unknown_sequence);
+  CHECK(e.cache.common_prefix(std::vector{first, third}).error().code == error_code::unknown_sequence);
 }

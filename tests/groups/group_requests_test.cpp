@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/requests/request_tracker.hpp>

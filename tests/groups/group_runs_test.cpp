@@ -5,7 +5,6 @@
 
 #include "group_engine.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/free_list/contiguous_runs.hpp>
 

@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include "../support/small_granules.hpp"
@@ -101,7 +100,7 @@ TEST_CASE("a cache with groups shrinks to what is in use, and keeps as much of t
     CHECK(e.cache.memory().payload < bytes);
     CHECK(e.cache.statistics().evictions > 0);
     CHECK(e.cache.statistics().blocks.in_use == used);
-    CHECK(e.cache.find_prefix(counted(61, 8000)).value() >= 56);
+    CHECK(e.cache.find_prefix(counted(61, 8000)) >= 56);
     CHECK(e.cache.check_invariants() == sound);
     for (const auto id : {first, last}) {
       e.check(id);
@@ -161,8 +160,8 @@ TEST_CASE("an invalidated prefix of groups is not found again, and stays with it
     CHECK(e.cache.statistics().evictions == 0);
     CHECK(counts[event_kind::evicted] == stored - 10);  // all but those of `other`
     CHECK(e.cache.statistics().blocks.in_use == in_use);
-    CHECK(e.cache.find_prefix(counted(51)).value() == 0);
-    CHECK(e.cache.find_prefix(counted(41, 500)).value() >= 36);
+    CHECK(e.cache.find_prefix(counted(51)) == 0);
+    CHECK(e.cache.find_prefix(counted(41, 500)) >= 36);
     CHECK(e.cache.invalidate_prefix(counted(40)) == 0);
     CHECK(e.cache.check_invariants() == sound);
     e.check(first);
@@ -171,15 +170,15 @@ TEST_CASE("an invalidated prefix of groups is not found again, and stays with it
     REQUIRE(e.append(first, counted(20, 40)));
     e.compute(first);
     e.check(first);
-    CHECK(e.cache.find_prefix(counted(61)).value() == 0);
+    CHECK(e.cache.find_prefix(counted(61)) == 0);
     e.release(first);
-    CHECK(e.cache.find_prefix(counted(61)).value() == 0);
+    CHECK(e.cache.find_prefix(counted(61)) == 0);
     CHECK(e.cache.check_invariants() == sound);
 
     const auto anew = e.create(counted(60)).value();
     e.compute(anew);
     e.release(anew);
-    CHECK(e.cache.find_prefix(counted(60)).value() == 56);
+    CHECK(e.cache.find_prefix(counted(60)) == 56);
   }
 }
 
@@ -192,21 +191,21 @@ TEST_CASE("an invalidated salt, and invalidated blocks of groups, are not found 
     e.release(id);
   }
   CHECK(e.cache.invalidate_salt(salt{5}) > 0);
-  CHECK(e.cache.find_prefix(counted(60), salt{5}).value() == 0);
-  CHECK(e.cache.find_prefix(counted(60)).value() == 56);
+  CHECK(e.cache.find_prefix(counted(60), salt{5}) == 0);
+  CHECK(e.cache.find_prefix(counted(60)) == 56);
   CHECK(e.cache.invalidate_salt(salt{5}) == 0);
 
   const auto id = e.create(counted(60)).value();
   const auto held = e.table(0, id);
   REQUIRE(e.cache.invalidate_blocks(std::array{held[1]}).value() > 0);
   const auto before = e.cache.plan().groups[0].block_size;
-  CHECK(e.cache.find_prefix(counted(60)).value() <= before);
+  CHECK(e.cache.find_prefix(counted(60)) <= before);
   const auto outside = std::array{held[0], block_id{e.cache.num_blocks()}};
   CHECK(e.cache.invalidate_blocks(outside).error().code == error_code::invalid_argument);
   e.compute(id);
   e.check(id);
   e.release(id);
-  CHECK(e.cache.find_prefix(counted(60)).value() <= before);
+  CHECK(e.cache.find_prefix(counted(60)) <= before);
   CHECK(e.cache.check_invariants() == sound);
 }
 

@@ -1,7 +1,6 @@
 // Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's front
 // ends. Nothing runs it.
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>

@@ -3,7 +3,6 @@
 #include "../support/printing.hpp"
 #include "target.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -190,9 +189,9 @@ class late_engine {
     auto mapped = result<void>{};
     auto slots = std::vector<slot>{};
     if constexpr (has_groups) {
-      first = std::min(last, std::max(first, cache_.num_skipped_tokens(group, id).value()));
+      first = std::min(last, std::max(first, cache_.num_skipped_tokens(id, group).value()));
       slots.resize(static_cast<std::size_t>(last - first));
-      mapped = cache_.slot_mapping(group, id, first, slots);
+      mapped = cache_.slot_mapping(id, first, slots, group);
     } else {
       slots.resize(static_cast<std::size_t>(last - first));
       mapped = cache_.slot_mapping(id, first, slots);
@@ -218,7 +217,7 @@ class late_engine {
           token_rows<const float>{memory_.add(rows), head_dim, head_dim, std::ssize(text) - first, 1, head_dim};
       const auto to = std::span<const slot>{memory_.add(slots), slots.size()};
       if constexpr (has_groups) {
-        REQUIRE(cache_.write(group, layer, to, input, input, stream_.get()));
+        REQUIRE(cache_.write(layer, to, input, input, stream_.get(), group));
       } else {
         REQUIRE(cache_.write(layer, to, input, input, stream_.get()));
       }
@@ -241,7 +240,7 @@ class late_engine {
       };
       const auto from = std::span<const slot>{memory_.add(slots), slots.size()};
       if constexpr (has_groups) {
-        REQUIRE(cache_.read(group, layer, from, rows(keys), rows(values), stream_.get()));
+        REQUIRE(cache_.read(layer, from, rows(keys), rows(values), stream_.get(), group));
       } else {
         REQUIRE(cache_.read(layer, from, rows(keys), rows(values), stream_.get()));
       }

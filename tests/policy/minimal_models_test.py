@@ -27,6 +27,9 @@ class MinimalModels(unittest.TestCase):
             if path.parent.name == "preemption":  # the tracker's
                 program += f"static_assert(preemption_policy<{name}>);\n"
                 continue
+            if path.parent.name == "tiers":  # a cache may have several
+                program += f"static_assert(tier_policy<{name}> && !std::is_same_v<kv_cache<{name}>, kv_cache<>>);\n"
+                continue
             axis, concept = re.search(r"struct (\w+_axis) \{[^}]*takes = (\w+)<Policy>", text).groups()
             program += f"static_assert(pagedkv::{concept}<{name}>);\n"
             program += f"using cache_{axis} = kv_cache<{name}>;\n"

@@ -12,7 +12,6 @@ COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
 #include <pagedkv/policy/backend/copy_list.hpp>
@@ -71,10 +70,9 @@ bool run(Cache blocks) {
 STRICT_ORDER = "use the eviction policy `clock_sweep` or `no_eviction` with lock_free, or the locking policy `sharded_mutex`"
 TWO = "are given, and a cache has one: leave the other out"
 NO_AXIS = "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>)"
-CANONICAL = "write kv_cache<Policies...> or group_cache<Policies...>, which take them in any order"
+CANONICAL = "write kv_cache<Policies...>, which takes them in any order"
 NO_ELEMENTS = "a cache without memory stores no elements, in no layout: leave the element and the layout out"
 GROUPS = "use the locking policy `single_thread`, `rw_lock` or `sharded_mutex`"
-GROUPS_OWN_MEMORY = "lays out blocks that they share in memory of its own: leave `no_memory` out"
 RUNS = "use the locking policy `single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one"
 HOST_ONLY = "use `hip_backend` with it, or the allocator `host_allocator` or `hip::pinned_allocator` with this backend"
 
@@ -114,9 +112,9 @@ REFUSED = (
     {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
     {
         "group_cache<lock_free, clock_sweep>": GROUPS,
-        "group_cache<own_copies>": GROUPS_OWN_MEMORY,
+        "kv_cache<one_group, layer_groups>": "two policies for groups " + TWO,
         "group_cache<hip::device_allocator>": HOST_ONLY,
-        "basic_group_cache<default_policies, lru>": CANONICAL,
+        "basic_kv_cache<default_policies, layer_groups, lru>": CANONICAL,
     },
 )
 
@@ -141,6 +139,7 @@ ACCEPTED = (
     "group_cache<rw_lock, int8, sieve>",
     "group_cache<transposed_layer_major, contiguous_runs>",
     "group_cache<sharded_mutex, lru>",
+    "kv_cache<own_copies, layer_groups, int8>",
 )
 
 

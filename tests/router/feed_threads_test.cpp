@@ -1,4 +1,3 @@
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>

@@ -4,7 +4,6 @@
 #include "eager_runs.hpp"
 #include "operations_under_test.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <cstddef>
@@ -65,8 +64,7 @@ static_assert(backend_for<failing_backend, float32>);
 class groups_under_test : public operations_under_test {
  public:
   virtual result<admission> create_sequence(const token_run& prompt, const sequence_options& options) = 0;
-  virtual result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
-                                                   const group_batch_buffers& out) = 0;
+  virtual result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out) = 0;
   virtual result<std::int64_t> next_saved_length(sequence_id id) const = 0;
   virtual result<void> tokens(sequence_id id, std::int64_t first, std::span<token> out) const = 0;
   virtual result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first,
@@ -107,8 +105,7 @@ class adapted_groups final : public adapted_operations<groups_under_test, Cache>
   result<admission> create_sequence(const token_run& prompt, const sequence_options& options) override {
     return cache_.create_sequence(prompt, options);
   }
-  result<group_batch_outcome> append_batch(std::span<const batch_entry> entries,
-                                           const group_batch_buffers& out) override {
+  result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out) override {
     return cache_.append_batch(entries, out);
   }
   result<std::int64_t> next_saved_length(sequence_id id) const override { return cache_.next_saved_length(id); }
@@ -117,24 +114,24 @@ class adapted_groups final : public adapted_operations<groups_under_test, Cache>
   }
   result<void> slot_mapping(std::size_t group, sequence_id id, std::int64_t first,
                             std::span<slot> slots) const override {
-    return cache_.slot_mapping(group, id, first, slots);
+    return cache_.slot_mapping(id, first, slots, group);
   }
   result<std::size_t> block_table(std::size_t group, sequence_id id, std::span<block_id> blocks) const override {
-    return cache_.block_table(group, id, blocks);
+    return cache_.block_table(id, blocks, 0, group);
   }
   result<std::int64_t> num_skipped_tokens(std::size_t group, sequence_id id) const override {
-    return cache_.num_skipped_tokens(group, id);
+    return cache_.num_skipped_tokens(id, group);
   }
   result<void> update(std::size_t group, padded_batch& batch, std::span<const sequence_id> ids) const override {
-    return cache_.update(group, batch, ids);
+    return cache_.update(batch, ids, group);
   }
   result<void> write(std::size_t group, std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
                      token_rows<const float> values) override {
-    return cache_.write(group, layer, slots, keys, values);
+    return cache_.write(layer, slots, keys, values, {}, group);
   }
   result<void> read(std::size_t group, std::int32_t layer, std::span<const slot> slots, token_rows<float> keys,
                     token_rows<float> values) override {
-    return cache_.read(group, layer, slots, keys, values);
+    return cache_.read(layer, slots, keys, values, {}, group);
   }
   std::byte* state_part(std::size_t group, block_id block, std::int32_t part) override {
     return cache_.state_part(group, block, part);

@@ -2,7 +2,7 @@
 
 #include "known_records.hpp"
 
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/persistent_tier.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>

@@ -2,7 +2,7 @@
 #include "damage.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 
 #include <catch2/catch_test_macros.hpp>

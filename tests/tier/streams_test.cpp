@@ -4,7 +4,6 @@
 #include "../support/small_config.hpp"
 #include "temporary_folder.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/file_tier.hpp>
 #include <pagedkv/tier/session_file.hpp>
@@ -140,8 +139,8 @@ TEST_CASE("every operation of a cache with groups copies on its stream", "[group
     auto rows = std::vector<float>(4);
     const auto view = contiguous_rows(rows, 1, 4);
     const auto to = std::span{slots}.first(1);
-    on.copies("write", [&](int s) { return cache.write(0, 0, to, view, view, s); });
-    on.copies("read", [&](int s) { return cache.read(0, 0, to, view, view, s); });
+    on.copies("write", [&](int s) { return cache.write(0, to, view, view, s); });
+    on.copies("read", [&](int s) { return cache.read(0, to, view, view, s); });
   }
   auto state = group_config{};
   state.kind = group_kind::state;

@@ -9,6 +9,7 @@
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/free_list/concept.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -37,6 +38,8 @@ template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, 
 struct cache_state {
   using locking_type = Locking;
   using events_type = Events;
+  using sequence_type = sequence;
+  static constexpr bool layers_differ = false;
 
   cache_state(const cache_config& valid, Events stream)
       : config(valid),
@@ -45,6 +48,13 @@ struct cache_state {
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {}
+
+  /// Where blocks are found by their tokens: a block is a node.
+  [[nodiscard]] const auto& node_index() const noexcept { return index; }
+  [[nodiscard]] std::size_t tokens_per_node() const noexcept { return block_size(); }
+  [[nodiscard]] std::size_t index_bytes() const noexcept { return index.metadata_bytes(); }
+  /// The components are for as many threads as the locking policy says.
+  [[nodiscard]] static detail::no_guard guard_nodes() noexcept { return {}; }
 
   [[nodiscard]] std::size_t block_size() const noexcept { return static_cast<std::size_t>(config.block_size); }
   [[nodiscard]] std::size_t blocks_for(std::int64_t num_tokens) const noexcept {

@@ -1,6 +1,22 @@
 #pragma once
 
 #include <pagedkv/cache/cache_state.hpp>
+#include <pagedkv/cache/groups/append.hpp>
+#include <pagedkv/cache/groups/append_batch.hpp>
+#include <pagedkv/cache/groups/check_invariants.hpp>
+#include <pagedkv/cache/groups/commit.hpp>
+#include <pagedkv/cache/groups/create_sequence.hpp>
+#include <pagedkv/cache/groups/fork.hpp>
+#include <pagedkv/cache/groups/invalidate.hpp>
+#include <pagedkv/cache/groups/pin.hpp>
+#include <pagedkv/cache/groups/release.hpp>
+#include <pagedkv/cache/groups/rename_blocks.hpp>
+#include <pagedkv/cache/groups/statistics.hpp>
+#include <pagedkv/cache/groups/tables.hpp>
+#include <pagedkv/cache/groups/tokens.hpp>
+#include <pagedkv/cache/groups/truncate.hpp>
+#include <pagedkv/cache/groups/would_fit.hpp>
+#include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/append.hpp>
 #include <pagedkv/cache/operations/append_batch.hpp>
@@ -42,6 +58,8 @@
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/storage/block_storage.hpp>
+#include <pagedkv/storage/group_storage.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
 
 #include <cassert>
 #include <cstddef>
@@ -65,6 +83,9 @@ namespace pagedkv {
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
 ///
+/// With `layer_groups`, layers are those of `cache_config::groups`, and the last argument of what concerns one group is
+/// its number. Without, there is one, number 0.
+///
 /// `kv_cache<Policies...>` names one: `Changes` are the policies that differ from `Defaults`, in the order of
 /// `cache_axes`.
 template <class Defaults, class... Changes>
@@ -81,6 +102,7 @@ class basic_kv_cache {
   using hash_type = typename policies::template on<hash_axis>;
   using events_type = typename policies::template on<events_axis>;
   using free_list_type = typename policies::template on<free_list_axis>;
+  using groups_type = typename policies::template on<groups_axis>;
   using stream = typename backend_type::stream;
 
   /// Whether priorities and retention in `sequence_options` have an effect.
@@ -89,14 +111,19 @@ class basic_kv_cache {
   /// Whether the cache has memory for K/V, and with it `write`, `read` and `view`. Otherwise K/V is the engine's.
   static constexpr bool has_memory = provides_memory<allocator_type>;
 
+  /// Whether the layers are groups of several kinds.
+  static constexpr bool layers_differ = groups_type::layers_differ;
+
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
+
+  /// The stream of operations that copy only where layers differ.
+  using copying_stream = std::conditional_t<layers_differ, stream, unused_stream<stream>>;
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_kv_cache(const cache_config& config, allocator_type memory = allocator_type{},
                           backend_type backend = backend_type{}, events_type events = events_type{})
-      : basic_kv_cache(storage_type::create(config, std::move(memory)).value(), config, std::move(backend),
-                       std::move(events)) {}
+      : basic_kv_cache(storage_of(config, std::move(memory)).value(), config, std::move(backend), std::move(events)) {}
   basic_kv_cache(const cache_config& config, events_type events)
       : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
@@ -105,7 +132,7 @@ class basic_kv_cache {
                                                                       allocator_type memory = allocator_type{},
                                                                       backend_type backend = backend_type{},
                                                                       events_type events = events_type{}) noexcept {
-    auto storage = storage_type::create(config, std::move(memory));
+    auto storage = storage_of(config, std::move(memory));
     if (!storage) {
       return storage.error();
     }
@@ -122,6 +149,12 @@ class basic_kv_cache {
   }
 
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
+  /// How groups share blocks.
+  [[nodiscard]] const memory_plan& plan() const noexcept
+    requires layers_differ
+  {
+    return storage_.plan();
+  }
   /// Blocks of the pool now: `cache_config::num_blocks` until the first `resize`.
   [[nodiscard]] std::int32_t num_blocks() const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -131,13 +164,14 @@ class basic_kv_cache {
   /// Starts a sequence with a prompt, which may be empty. Allocates blocks for all of the prompt, or for
   /// `sequence_options::first_chunk` of its uncached tokens; all or nothing. At least the last token is left to
   /// compute. Hits, statistics and the eviction policy's hints are those of the whole prompt. Linear in the prompt.
-  /// Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached` (`max_sequences`), `invalid_argument`,
-  /// `out_of_memory`.
+  /// Where layers differ, copies blocks that it shares in part, and a saved state, on `on`; without cached tokens, the
+  /// sequence's state holds anything. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
+  /// (`max_sequences`), `invalid_argument`, `out_of_memory`, and those of the backend where it copies.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
-                                                  unused_stream<stream> = {}) noexcept {
+                                                  copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::create_sequence(state_, prompt, options);
+    return detail::create_sequence(state_, prompt, options, copier(on));
   }
 
   /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
@@ -145,20 +179,20 @@ class basic_kv_cache {
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, next, [&](sequence& s, const token_run& run) { return extend(s, run, 0, on); });
+    return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, 0, on); });
   }
 
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, run, [&](sequence& s, const token_run& all) { return extend(s, all, 0, on); });
+    return detail::append(state_, id, run, [&](auto& s, const token_run& all) { return extend(s, all, 0, on); });
   }
 
-  /// Takes blocks for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later appends use
-  /// them. Truncation releases them. After a fork within a block, `slot_mapping` refuses slots ahead until they are
-  /// reserved again, or the other sequence has gone. Errors: those of `append`.
+  /// Takes blocks of every group for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later
+  /// appends use them. Truncation releases them. After a fork within a block, `slot_mapping` refuses slots ahead until
+  /// they are reserved again, or the other sequence has gone. Errors: those of `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](sequence& s) { return extend(s, {}, num_ahead, on); });
+    return detail::visit_sequence(state_, id, [&](auto& s) { return extend(s, {}, num_ahead, on); });
   }
 
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
@@ -169,9 +203,9 @@ class basic_kv_cache {
   /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead
   /// of an event that its stream waits for. Errors: `invalid_argument` beyond the length, or before what was
   /// committed; `out_of_memory` for keys.
-  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, unused_stream<stream> = {}) noexcept {
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::commit(state_, id, num_tokens);
+    return detail::commit(state_, id, num_tokens, copier(on));
   }
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
@@ -181,16 +215,13 @@ class basic_kv_cache {
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append_batch(state_, entries, out,
-                                [&](sequence& s, const token_run& run, std::int64_t num_ahead) {
-                                  return extend(s, run, num_ahead, on);
-                                });
+    return detail::append_batch(state_, entries, out, copier(on));
   }
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
-  [[nodiscard]] result<sequence_id> fork(sequence_id id, unused_stream<stream> = {}) noexcept {
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::fork(state_, id);
+    return detail::fork(state_, id, copier(on));
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
@@ -201,9 +232,29 @@ class basic_kv_cache {
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
+  /// Groups with a window do it by themselves.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
+    static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
     return detail::drop_before(state_, id, num_tokens);
+  }
+
+  /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were
+  /// computed elsewhere, and only what later ones read is here. Commit them afterwards. Errors: `invalid_argument`
+  /// beyond the length.
+  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
+    requires layers_differ
+  {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::skip_to_windows(state_, id, num_tokens);
+  }
+  /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
+  /// if there is none.
+  [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept
+    requires layers_differ
+  {
+    const auto guard = shared_guard{mutex_};
+    return detail::next_saved_length(state_, id);
   }
 
   /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. The
@@ -221,12 +272,12 @@ class basic_kv_cache {
 
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::unpin(state_, id);
+    return detail::unpin(state_, static_cast<std::uint64_t>(id));
   }
   /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile.
   std::int64_t unpin_all() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::unpin_all(state_);
+    return detail::unpin_all(state_, [&](std::uint64_t id) { return detail::unpin(state_, id); });
   }
 
   /// Invalidates the longest cached prefix of these tokens, or the first block of every chain with a salt, or chosen
@@ -280,7 +331,7 @@ class basic_kv_cache {
   /// every lock. Fills `hashes` as far as there is room; returns how many.
   [[nodiscard]] std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes,
                                         salt salt = salt::none) const noexcept {
-    return detail::hash_blocks(state_.index, prompt, salt, state_.block_size(), hashes);
+    return detail::hash_blocks(state_, prompt, salt, hashes);
   }
 
   /// Number of additional blocks for an allocation if these sequences were released, beside those that a sequence
@@ -336,21 +387,30 @@ class basic_kv_cache {
     return detail::describe(state_, id);
   }
 
-  /// Fills `slots` for the tokens from `first_token` on, reserved ones included. Errors: `invalid_argument` outside of
-  /// them.
-  [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token,
-                                          std::span<slot> slots) const noexcept {
+  /// Fills `slots` for the tokens from `first_token` on, reserved ones included; `skip_slot` where blocks were released
+  /// behind a window. Errors: `invalid_argument` outside of them, for a group that there is not, and for one of states.
+  [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots,
+                                          std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::slot_mapping(state_, id, first_token, slots);
+    return detail::slot_mapping(state_, id, first_token, slots, group);
   }
 
-  /// Copies the block table from the entry at `first_block` on, and returns the table's size. An append changes only
-  /// entries from that of its first token on. Errors: `invalid_argument` when `blocks` is too short, or `first_block`
-  /// is beyond the table.
-  [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks,
-                                                std::size_t first_block = 0) const noexcept {
+  /// Copies a group's block table from the entry at `first_block` on, or the blocks of the sequence's state, and returns
+  /// the table's size. An append changes only entries from that of its first token on. Errors: `invalid_argument` when
+  /// `blocks` is too short, `first_block` is beyond the table, or there is no such group.
+  [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks, std::size_t first_block = 0,
+                                                std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::copy_block_table(state_, id, blocks, first_block);
+    return detail::copy_block_table(state_, id, blocks, first_block, group);
+  }
+
+  /// Tokens that a group's table lacks between the sinks and its first kept block: a kernel that reads the table finds
+  /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`.
+  [[nodiscard]] result<std::int64_t> num_skipped_tokens(sequence_id id, std::size_t group = 0) const noexcept
+    requires layers_differ
+  {
+    const auto guard = shared_guard{mutex_};
+    return detail::num_skipped_tokens(state_, id, group);
   }
 
   /// Copies the tokens from `first_token` on. Errors: `invalid_argument` outside of them, and where blocks were
@@ -365,54 +425,82 @@ class basic_kv_cache {
     return detail::copy_keys(state_, id, out);
   }
 
-  /// Number of full blocks that all of these sequences share at the start of their tables, for cascade attention.
-  /// O(common blocks times sequences). Errors: `unknown_sequence`, `sequence_busy`.
-  [[nodiscard]] result<std::int64_t> common_prefix(std::span<const sequence_id> ids) const noexcept {
+  /// Number of full blocks that all of these sequences share at the start of their tables, for cascade attention; 0
+  /// behind a window that has released them. O(common blocks times sequences). Errors: `unknown_sequence`,
+  /// `sequence_busy`, and those of `slot_mapping` for the group.
+  [[nodiscard]] result<std::int64_t> common_prefix(std::span<const sequence_id> ids,
+                                                   std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::common_prefix(state_, ids);
+    return detail::common_prefix(state_, ids, group);
   }
 
-  /// Updates a `padded_batch` or `compressed_batch`, used with this cache only, with one row for each of these
-  /// sequences. Errors: see there.
+  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
+  /// sequences: their tables, and their lengths without skipped tokens. Errors: see there.
   template <class Batch>
-  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids) const noexcept {
+  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids,
+                                    std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::update(state_, batch, ids);
+    return detail::update(state_, batch, ids, group);
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
   /// `Rows` is the element of the rows: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled, are
-  /// copied bit for bit. Writing slots of blocks that are not in use is misuse, which debug builds assert if the
-  /// backend reads slots on the host.
+  /// copied bit for bit. A latent group takes its vectors as keys, and no values. Writing slots of blocks that are not
+  /// in use is misuse, which debug builds assert if the backend reads slots on the host.
   template <element Rows = float32>
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
-                                   const token_rows<const typename Rows::storage>& values, stream on = {}) noexcept {
+                                   const token_rows<const typename Rows::storage>& values = {}, stream on = {},
+                                   std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: write K/V to the engine's, at the slots");
     static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
-    assert(detail::slots_in_use<backend_type>(state_, mutex_, slots) && "slots of a block that nothing holds");
+    if (auto checked = detail::check_group(state_, group); !checked) {
+      return checked;
+    }
     if constexpr (has_memory) {
-      return backend_.template append<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+      assert(detail::slots_in_use<backend_type>(state_, mutex_, slots, view(group).block_size) &&
+             "slots of a block that nothing holds");
+      return backend_.template append<element_type, Rows>(view(group), layer, slots, keys, values, on);
     }
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
-  /// rows of negative slots stay unchanged.
+  /// rows of negative slots stay unchanged. The values of a latent group are the first numbers of its vectors.
   template <element Rows = float32>
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Rows::storage>& keys,
-                                  const token_rows<typename Rows::storage>& values, stream on = {}) noexcept {
+                                  const token_rows<typename Rows::storage>& values, stream on = {},
+                                  std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: read K/V from the engine's, at the slots");
     static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
+    if (auto checked = detail::check_group(state_, group); !checked) {
+      return checked;
+    }
     if constexpr (has_memory) {
-      return backend_.template gather<element_type, Rows>(storage_.view(), layer, slots, keys, values, on);
+      return backend_.template gather<element_type, Rows>(view(group), layer, slots, keys, values, on);
     }
   }
 
-  /// For kernels. Valid as long as the cache.
-  [[nodiscard]] const block_storage_view& view() const noexcept {
+  /// The blocks of a group that holds tokens, for kernels. Valid as long as the cache.
+  [[nodiscard]] const block_storage_view& view([[maybe_unused]] std::size_t group = 0) const noexcept {
     static_assert(has_memory, "this cache has no memory: give kernels the engine's, with block tables and slots");
-    return storage_.view();
+    if constexpr (layers_differ) {
+      return storage_.view(group);
+    } else {
+      return storage_.view();
+    }
+  }
+  /// Whole blocks, of all groups, for transfers. Valid as long as the cache.
+  [[nodiscard]] const block_storage_view& blocks() const noexcept {
+    static_assert(has_memory, "this cache has no memory: copy the engine's");
+    return storage_.blocks();
+  }
+  /// One part of a state in one of the blocks that `block_table` names.
+  [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept
+    requires layers_differ
+  {
+    static_assert(has_memory, "this cache has no memory: the engine keeps states");
+    return storage_.state_part(group, block, part);
   }
   [[nodiscard]] backend_type& backend() noexcept { return backend_; }
   [[nodiscard]] events_type& events() noexcept { return state_.events; }
@@ -426,16 +514,19 @@ class basic_kv_cache {
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
-    return detail::compact(state_, [&](std::span<const block_pair> moves) {
-      return backend_.move_blocks(storage_.view(), moves, on);
-    });
+    return detail::compact(
+        state_, [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
+        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
+          detail::apply_moves(state_, moves, names);
+        });
   }
 
   /// Evicts blocks ahead of need: writes at most `blocks.size()` ids, in the order in which they would be evicted, and
   /// returns their number. No look-up finds them any more, but they keep their contents until this step, which is open,
   /// and all before it have retired; then they are free. So K/V can be copied elsewhere before its memory has another
   /// use: begin a step, evict, copy, retire the step. The hashes of the blocks come with the events of kind `evicted`.
-  /// Errors: `unknown_step`.
+  /// Where layers differ, the blocks of other groups that become useless are evicted, too, and written behind the block
+  /// that they go with as far as there is room. Errors: `unknown_step`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::evict(state_, blocks, step);
@@ -458,7 +549,7 @@ class basic_kv_cache {
     const auto guard = whole_guard{mutex_};
     return detail::resize(
         state_, storage_, num_blocks,
-        [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.view(), moves, on); },
+        [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
         [&](std::span<const block_pair> moves, std::span<const block_id> names) {
           detail::apply_moves(state_, moves, names);
         },
@@ -481,7 +572,7 @@ class basic_kv_cache {
 
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
-    auto profile = detail::profile_metadata(state_, state_.index);
+    auto profile = detail::profile_metadata(state_);
     profile.payload = storage_.bytes_for(state_.pool.size());
     return profile;
   }
@@ -502,20 +593,52 @@ class basic_kv_cache {
   }
 
  private:
-  using storage_type = block_storage<element_type, layout_type, allocator_type>;
+  using storage_type = std::conditional_t<layers_differ, group_storage<element_type, layout_type, allocator_type>,
+                                          block_storage<element_type, layout_type, allocator_type>>;
+  using state_type =
+      std::conditional_t<layers_differ,
+                         group_state<locking_type, eviction_type, free_list_type, hash_type, events_type>,
+                         cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>>;
+  static_assert(index_model<state_type>);
 
   basic_kv_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
-      : storage_(std::move(storage)), backend_(std::move(backend)), state_(config, std::move(events)) {}
+      : storage_(std::move(storage)),
+        backend_(std::move(backend)),
+        state_(state_of(config, storage_, std::move(events))) {}
 
-  using state_type = cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>;
+  /// Storage for a configuration that the cache supports.
+  [[nodiscard]] static result<storage_type> storage_of(const cache_config& config, allocator_type memory) noexcept {
+    if constexpr (layers_differ) {
+      const auto plan = plan_memory(config.groups, size_of_element<element_type>, config.block_size);
+      if (const auto checked = plan ? state_type::check(config, *plan) : result<void>{}; !checked) {
+        return checked.error();
+      }
+    }
+    return storage_type::create(config, std::move(memory));
+  }
+  [[nodiscard]] static state_type state_of(const cache_config& config, [[maybe_unused]] const storage_type& storage,
+                                           events_type events) {
+    if constexpr (layers_differ) {
+      return state_type(config, storage.plan(), std::move(events));
+    } else {
+      return state_type(config, std::move(events));
+    }
+  }
 
   /// Out of line, because an append inside a block does not come here.
-  [[gnu::noinline]] result<void> extend(sequence& s, const token_run& run, std::int64_t num_ahead,
-                                        stream on) noexcept {
-    return detail::extend(state_, s, run, num_ahead, [&](block_id from, block_id to) {
-      const auto pair = block_pair{static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)};
-      return backend_.copy_blocks(storage_.view(), {&pair, 1}, on);
-    });
+  template <class Sequence>
+  [[gnu::noinline]] result<void> extend(Sequence& s, const token_run& run, std::int64_t num_ahead, stream on) noexcept {
+    return detail::extend(state_, s, run, num_ahead, copier(on));
+  }
+
+  /// Copies whole blocks on a stream.
+  [[nodiscard]] auto copier(const stream& on) noexcept {
+    return
+        [this, &on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
+  }
+  /// For operations that do not.
+  [[nodiscard]] static auto copier(const unused_stream<stream>&) noexcept {
+    return [](std::span<const block_pair>) { return result<void>{}; };
   }
 
   [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;

@@ -80,6 +80,9 @@ class block_storage {
   /// Valid as long as the storage. After the storage was moved from: an empty view with a null base.
   [[nodiscard]] const block_storage_view& view() const noexcept { return plan_.view; }
 
+  /// The view by which whole blocks are copied and moved.
+  [[nodiscard]] const block_storage_view& blocks() const noexcept { return plan_.view; }
+
   /// Bytes that the first blocks take, scales, padding and the rest of the last granules included.
   [[nodiscard]] std::int64_t bytes_for(std::int32_t num_blocks) const noexcept {
     return resizable ? region_bytes(num_blocks) * num_regions() : plan_.bytes;

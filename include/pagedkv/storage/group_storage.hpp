@@ -43,7 +43,7 @@ class group_storage {
   using allocator_type = Allocator;
 
   /// Errors: those of `validate`, `plan_memory` and `plan_view`; `size_overflow` when the pool has more bytes than 63
-  /// bits count; `out_of_memory` with the requested bytes.
+  /// bits count; `out_of_memory` with the requested bytes. Without memory (see `provides_memory`), only the plan.
   [[nodiscard]] static result<group_storage> create(const cache_config& config, Allocator memory = Allocator{}) {
     if (const auto valid = validate(config); !valid) {
       return valid.error();
@@ -75,10 +75,10 @@ class group_storage {
     auto* base = static_cast<std::byte*>(nullptr);
     if constexpr (resizable) {
       base = memory.reserve(static_cast<std::size_t>(bytes), block_alignment);
-    } else {
+    } else if constexpr (provides_memory<Allocator>) {
       base = memory.allocate(static_cast<std::size_t>(bytes), block_alignment);
     }
-    if (base == nullptr) {
+    if (provides_memory<Allocator> && base == nullptr) {
       return error{error_code::out_of_memory, "bytes of block storage", bytes};
     }
     auto made = group_storage{std::move(memory), config.capacity(), *plan, views, base, granule};
@@ -97,7 +97,7 @@ class group_storage {
         num_blocks_(other.num_blocks_) {}
   group_storage& operator=(group_storage&&) = delete;
   ~group_storage() {
-    if (blocks_.base != nullptr) {
+    if (provides_memory<Allocator> && blocks_.base != nullptr) {
       memory_.deallocate(blocks_.base, static_cast<std::size_t>(region_bytes(blocks_.num_blocks)));
     }
   }
@@ -109,7 +109,7 @@ class group_storage {
   [[nodiscard]] const block_storage_view& blocks() const noexcept { return blocks_; }
   /// Bytes that the first blocks take, the rest of the last granule included.
   [[nodiscard]] std::int64_t bytes_for(std::int32_t num_blocks) const noexcept {
-    return region_bytes(resizable ? num_blocks : blocks_.num_blocks);
+    return provides_memory<Allocator> ? region_bytes(resizable ? num_blocks : blocks_.num_blocks) : 0;
   }
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_for(num_blocks_); }
 

@@ -3,7 +3,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/detail/with_memory.hpp>
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/file_engine.hpp>
 #include <pagedkv/tier/file_set.hpp>
 #include <pagedkv/tier/file_transfers.hpp>

@@ -66,7 +66,7 @@ template <class Cache>
         pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>(blocks[i])});
       }
     }
-    return cache.backend().swap_blocks(from, session_storage(cache), pairs, swap_direction::from_peer, on);
+    return cache.backend().swap_blocks(from, cache.blocks(), pairs, swap_direction::from_peer, on);
   });
 }
 
@@ -125,7 +125,7 @@ template <class From, class To>
 [[nodiscard]] result<admission> hand_over(const From& from, sequence_id id, To& to, const offer_options& options = {},
                                           typename To::stream on = {}) noexcept {
   const auto offer = offer_sequence(from, id, options);
-  return offer ? accept_sequence(to, *offer, detail::session_storage(from), options.model, on) : offer.error();
+  return offer ? accept_sequence(to, *offer, from.blocks(), options.model, on) : offer.error();
 }
 
 }  // namespace pagedkv

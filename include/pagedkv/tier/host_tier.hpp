@@ -30,11 +30,6 @@ struct basic_host_tier {
 
 namespace detail {
 
-template <class T>
-inline constexpr bool is_host_tier = false;
-template <allocator Allocator, eviction_policy Eviction>
-inline constexpr bool is_host_tier<basic_host_tier<Allocator, Eviction>> = true;
-
 /// The memory of a host tier.
 template <allocator Allocator>
 class host_records {

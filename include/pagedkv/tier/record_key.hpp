@@ -3,22 +3,12 @@
 #include <xxhash.h>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 namespace pagedkv {
-
-/// Names the contents of a chain of blocks up to the end of one of them, in every process: 128 bits of XXH3 over salt,
-/// tokens and keys. A reader compares a record's salt, tokens and keys exactly; its ancestors are records that
-/// were compared in the same way, so only a collision of two ancestors' 128 bits could confuse chains.
-struct record_key {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-
-  friend bool operator==(const record_key&, const record_key&) = default;
-};
 
 namespace detail {
 
@@ -31,7 +21,9 @@ namespace detail {
   return detail::to_record_key(XXH3_128bits(&salt, sizeof(salt)));
 }
 
-/// The key of the block with these contents after `parent`.
+/// The key of the block with these contents after `parent`: 128 bits of XXH3 over salt, tokens and keys. A reader compares
+/// a record's salt, tokens and keys exactly; its ancestors are records that were compared in the same way, so only a
+/// collision of two ancestors' 128 bits could confuse chains.
 [[nodiscard]] inline record_key chained_key(const record_key& parent, const block_contents& contents) noexcept {
   const auto keys = XXH3_128bits(contents.keys.data(), contents.keys.size_bytes());
   const auto tokens = XXH3_128bits(contents.tokens.data(), contents.tokens.size_bytes());

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 
 #include <chrono>
 #include <concepts>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <xxhash.h>
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/record_key.hpp>
 #include <pagedkv/tier/remote_client.hpp>

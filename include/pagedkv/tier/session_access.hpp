@@ -24,7 +24,7 @@
 namespace pagedkv::detail {
 
 template <class Cache>
-inline constexpr bool has_groups = requires(const Cache& cache) { cache.plan(); };
+inline constexpr bool has_groups = Cache::layers_differ;
 
 /// Whether creation may begin loads.
 template <class Cache>
@@ -35,16 +35,6 @@ struct held_blocks {
   session_tables tables;
   std::vector<block_id> ids;
 };
-
-/// The storage whose blocks are copied, each of them whole.
-template <class Cache>
-[[nodiscard]] const block_storage_view& session_storage(const Cache& cache) noexcept {
-  if constexpr (has_groups<Cache>) {
-    return cache.blocks();
-  } else {
-    return cache.view();
-  }
-}
 
 template <class Cache>
 [[nodiscard]] record_format session_format(const Cache& cache, std::string_view model) {
@@ -96,7 +86,7 @@ template <class Cache>
     held.ids.assign(first, ids.end());
   } else {
     for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
-      const auto copied = cache.block_table(g, id, ids);
+      const auto copied = cache.block_table(id, ids, 0, g);
       if (!copied) {
         return copied.error();
       }
@@ -104,7 +94,7 @@ template <class Cache>
       table.num_entries = static_cast<std::int64_t>(*copied);
       if (const auto& group = cache.config().groups[g]; group.holds_tokens()) {
         const auto size = std::int64_t{cache.plan().groups[g].block_size};
-        const auto skipped = cache.num_skipped_tokens(g, id);
+        const auto skipped = cache.num_skipped_tokens(id, g);
         if (!skipped) {
           return skipped.error();
         }

@@ -62,7 +62,7 @@ template <class Cache, class Memory>
   const auto blocks = std::span{session->blocks};
   for (std::size_t done = 0; written && done < blocks.size(); done += records.most) {
     const auto some = blocks.subspan(done, std::min(blocks.size() - done, records.most));
-    written = records.exchange(cache.backend(), session_storage(cache), some, swap_direction::to_host, on);
+    written = records.exchange(cache.backend(), cache.blocks(), some, swap_direction::to_host, on);
     for (std::size_t i = 0; written && i < some.size(); ++i) {
       [[maybe_unused]] const auto sealed = records.seal(i, checksum, done + i);
       assert(sealed && "a header has room for a block's tokens");
@@ -151,8 +151,8 @@ template <class Cache, class Memory>
   }
   return start_from(cache, source->head(), on, [&](std::span<const block_id> blocks) {
     return source->for_each_batch([&](std::size_t first, std::size_t count) {
-      return records.exchange(cache.backend(), session_storage(cache), blocks.subspan(first, count),
-                              swap_direction::from_host, on);
+      return records.exchange(cache.backend(), cache.blocks(), blocks.subspan(first, count), swap_direction::from_host,
+                              on);
     });
   });
 }

@@ -2,7 +2,7 @@
 
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_directory.hpp>

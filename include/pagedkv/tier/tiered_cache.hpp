@@ -39,17 +39,14 @@ struct tuple_of<policy_list<Types...>> {
   using type = std::tuple<Types...>;
 };
 
-/// The first host tier in a list, or the default.
-template <class Defaults, class...>
-struct host_tier_among {
+/// The host tier in a list of one, or the default.
+template <class Defaults, class List>
+struct host_tier_in {
   using type = typename Defaults::host_tier_type;
 };
-template <class Defaults, class First, class... Rest>
-struct host_tier_among<Defaults, First, Rest...> : host_tier_among<Defaults, Rest...> {};
-template <class Defaults, class First, class... Rest>
-  requires is_host_tier<First>
-struct host_tier_among<Defaults, First, Rest...> {
-  using type = First;
+template <class Defaults, class Host>
+struct host_tier_in<Defaults, policy_list<Host>> {
+  using type = Host;
 };
 
 /// Whether a backend reaches the host tier's memory: one that reaches only some memory names its allocator.
@@ -60,22 +57,39 @@ template <class Backend, class Host>
 inline constexpr bool is_reached_by<Backend, Host> =
     std::is_base_of_v<typename Backend::host_memory, typename Host::allocator_type>;
 
+/// Fails to compile, with a sentence, where tiers cannot stand behind a cache with these policies.
+template <class Defaults, class Host, class Policies>
+struct tiers_check;
+template <class Defaults, class Host, class... Policies>
+struct tiers_check<Defaults, Host, policy_list<Policies...>> {
+  template <class Axis>
+  using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
+
+  static constexpr bool waits = !on<locking_axis>::family::concurrent || on<locking_axis>::waits_for_sequence;
+  static constexpr bool swaps = swaps_blocks<on<backend_axis>>;
+  static constexpr bool is_reached = is_reached_by<on<backend_axis>, Host>;
+  static constexpr bool has_memory = provides_memory<on<allocator_axis>>;
+  static constexpr bool has_one_group = !on<groups_axis>::layers_differ;
+  static constexpr bool holds = waits && swaps && is_reached && has_memory && has_one_group;
+
+  static_assert(waits,
+                "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`");
+  static_assert(swaps,
+                "this backend copies no blocks to host memory, which tiers need: use `host_backend` or `hip_backend`");
+  static_assert(is_reached,
+                "the device reaches only memory that it knows: add host_tier<hip::pinned_allocator>, with an eviction "
+                "policy if not `lru`");
+  static_assert(has_memory || !swaps, "a cache with tiers has memory: leave `no_memory` out");
+  static_assert(has_one_group,
+                "tiers keep the blocks of one group of full attention: leave the tiers, or `layer_groups`, out");
+};
+
 template <class Defaults, class Host, class Slower, class Policies>
 struct tiered_types;
 template <class Defaults, class Host, class... Slower, class... Policies>
 struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies...>> {
-  using set = checked_policy_set<cache_axes, Defaults, Policies...>;
   template <class Axis>
-  using on = typename set::template on<Axis>;
-
-  static_assert(!on<locking_axis>::family::concurrent || on<locking_axis>::waits_for_sequence,
-                "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`");
-  static_assert(swaps_blocks<on<backend_axis>>,
-                "this backend copies no blocks to host memory, which tiers need: use `host_backend` or `hip_backend`");
-  static_assert(is_reached_by<on<backend_axis>, Host>,
-                "the device reaches only memory that it knows: add host_tier<hip::pinned_allocator>, with an eviction "
-                "policy if not `lru`");
-  static_assert(provides_memory<on<allocator_axis>>, "a cache with tiers has memory: leave `no_memory` out");
+  using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
 
   using store = tier_store<on<backend_axis>, on<hash_axis>, Host, Slower...>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
@@ -85,16 +99,19 @@ struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies
 
 template <class Defaults, class... Policies>
 struct tiered_parts {
-  template <class Policy>
-  static constexpr bool is_slower = tier<Policy>;
-  template <bool Takes, class Policy>
-  using only = std::conditional_t<Takes, policy_list<Policy>, policy_list<>>;
+  using sorted = sorted_policies<Defaults, Policies...>;
 
-  using host = typename host_tier_among<Defaults, Policies...>::type;
-  using slower = decltype((policy_list<>{} + ... + only<is_slower<Policies>, Policies>{}));
-  using rest =
-      decltype((policy_list<>{} + ... + only<!is_slower<Policies> && !is_host_tier<Policies>, Policies>{}));
-  using types = tiered_types<Defaults, host, slower, rest>;
+  static_assert(std::is_same_v<typename sorted::changes_and_tiers, policy_list<Policies...>>,
+                "basic_tiered_cache takes the tiers, then the policies that differ from the defaults, in the order of "
+                "cache_axes: write kv_cache<Policies...> or tiered_cache<Policies...>, which take them in any order");
+
+  using host = typename host_tier_in<Defaults, typename sorted::host>::type;
+  using slower = typename sorted::slower;
+  using check = tiers_check<Defaults, host, typename sorted::changes>;
+  /// Where the check has failed, of the defaults, so that compilers report nothing else.
+  using types =
+      std::conditional_t<check::holds, tiered_types<Defaults, host, slower, typename sorted::changes>,
+                         tiered_types<Defaults, typename Defaults::host_tier_type, policy_list<>, policy_list<>>>;
 };
 
 }  // namespace detail
@@ -130,6 +147,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   static constexpr auto num_tiers = store_type::num_tiers;
   static constexpr bool uses_priority = device::uses_priority;
   static constexpr bool has_memory = true;
+  static constexpr bool layers_differ = false;
 
   /// `slower`: the fastest first. Throws what the constructor of `kv_cache` throws, and `exception` for invalid options
   /// or when the host tier's allocator is exhausted.
@@ -380,6 +398,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   [[nodiscard]] const cache_config& config() const noexcept { return device::config(); }
   [[nodiscard]] std::int32_t num_blocks() const noexcept { return device::num_blocks(); }
+  [[nodiscard]] const block_storage_view& blocks() const noexcept { return device::blocks(); }
   [[nodiscard]] backend_type& backend() noexcept { return device::backend(); }
   [[nodiscard]] events_type& events() noexcept { return device::events().user(); }
 

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/with_memory.hpp>
-#include <pagedkv/tier/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>
 

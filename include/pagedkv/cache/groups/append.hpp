@@ -10,12 +10,12 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
 /// slot, an open step reads the slots that are written, or it was invalidated, so that no hit could find the sequence's
 /// next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
-template <class State, class End, class Publishes>
+template <layered State, class End, class Publishes>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, End&& end_of,
                              Publishes&& publishes) noexcept {
   if (s.num_tokens % state.block_size(g) == 0) {
@@ -28,7 +28,7 @@ template <class State, class End, class Publishes>
 }
 
 /// For a thread with the guard of the nodes.
-template <class State>
+template <layered State>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
   return must_copy(
       state, s, g, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); },
@@ -36,7 +36,7 @@ template <class State>
 }
 
 /// For any thread inside the sequence: false is right, true may not be.
-template <class State>
+template <layered State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
   return must_copy(
       state, s, g, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
@@ -45,7 +45,7 @@ template <class State>
 
 /// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they
 /// begin in.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t num_slots(const State& state, const group_sequence& s, std::size_t g) noexcept {
   if (s.num_reserved <= s.num_tokens) {
     return s.num_tokens;
@@ -58,7 +58,7 @@ template <class State>
 }
 
 /// Whether the tables have the blocks for so many tokens, and the next one can surely be written without a copy.
-template <class State>
+template <layered State>
 [[nodiscard]] bool has_room(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) &&
@@ -70,7 +70,7 @@ template <class State>
 }
 
 /// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
   if (has_room(state, s, num_tokens)) [[likely]] {
     return {};
@@ -137,7 +137,7 @@ template <class State, class Copy>
 }
 
 /// Appends tokens, and reserves slots for `num_ahead` more: all or nothing.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> extend(State& state, group_sequence& s, const token_run& run, std::int64_t num_ahead,
                                   Copy&& copy) noexcept {
   const auto tokens = run.tokens;
@@ -177,4 +177,14 @@ template <class State, class Copy>
   return {};
 }
 
-}  // namespace pagedkv::detail::groups
+/// Appends a run, or a token, by `extend(s, run)`.
+template <layered State, class Extend>
+[[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) { return extend(s, run); });
+}
+template <layered State, class Extend>
+[[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
+  return append(state, id, token_run{std::span<const token>{&next, 1}}, extend);
+}
+
+}  // namespace pagedkv::detail

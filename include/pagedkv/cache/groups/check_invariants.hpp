@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/check_invariants.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Collects a sentence for each invariant that does not hold. Linear in the pool, the nodes and all block tables.
-template <class State>
-class invariant_check {
+template <layered State>
+class invariant_check<State> {
  public:
   explicit invariant_check(const State& state)
       : state_(state), references_(num_blocks()), attached_(num_blocks()), times_free_(num_blocks()) {}
@@ -136,4 +137,4 @@ class invariant_check {
   std::vector<std::string> broken_;
 };
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

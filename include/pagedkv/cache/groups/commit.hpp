@@ -9,17 +9,17 @@
 #include <numeric>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// The length at which a state is saved before the end of the prompt; 0 for none.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t end_of_prompt(const State& state, const group_sequence& s) noexcept {
   const auto last = std::max(s.num_prompt_tokens, std::int64_t{1}) - 1;
   return s.options.saving.at_prompt_end ? last / state.granularity() * state.granularity() : 0;
 }
 
 /// Whether a commit of so many tokens saves a state, if a node ends there and there is room.
-template <class State>
+template <layered State>
 [[nodiscard]] bool saves_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   return state.group_with_state() != state.num_groups() && s.options.publish && num_tokens > s.num_cached_tokens &&
          num_tokens % state.granularity() == 0 &&
@@ -28,7 +28,7 @@ template <class State>
 }
 
 /// Whether a commit of so many tokens keeps the state until the sequence ends.
-template <class State>
+template <layered State>
 [[nodiscard]] bool keeps_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   return state.group_with_state() != state.num_groups() && s.options.publish && s.options.saving.at_end &&
          num_tokens % state.granularity() == 0 && num_tokens >= std::max(s.num_prompt_tokens, std::int64_t{1}) &&
@@ -36,7 +36,7 @@ template <class State>
 }
 
 /// The next length after those that are computed at which a commit would save the state; none is the largest number.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t next_saved_length(const State& state, const group_sequence& s) noexcept {
   constexpr auto none = std::numeric_limits<std::int64_t>::max();
   auto next = none;
@@ -60,7 +60,7 @@ template <class State>
 
 /// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there. Not those that were
 /// invalidated.
-template <class State>
+template <layered State>
 void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
@@ -74,7 +74,7 @@ void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept
 }
 
 /// The same at all of its nodes: equal blocks that were found instead of them may have been evicted since.
-template <class State>
+template <layered State>
 void attach_blocks_again(State& state, const group_sequence& s) noexcept {
   if (s.options.publish) {
     auto last = s.tail.node;
@@ -90,7 +90,7 @@ void attach_blocks_again(State& state, const group_sequence& s) noexcept {
 
 /// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any. Nothing
 /// that continues what was invalidated.
-template <class State>
+template <layered State>
 void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   if (s.tail.node != no_node && state.nodes.is_withdrawn(s.tail.node)) {
     return;
@@ -124,7 +124,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
 
 /// Copies a group's state into these blocks, or, if there are none, into new ones if there is room for them. When the
 /// copy fails, gives them back. Errors: those of `copy`.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> copy_state(State& state, group_sequence& s, std::size_t g, std::vector<block_id>& to,
                                       Copy& copy) noexcept {
   const auto size = state.blocks_of_state(g);
@@ -148,7 +148,7 @@ template <class State, class Copy>
 }
 
 /// Makes a copied state findable at a node, or gives it back.
-template <class State>
+template <layered State>
 void attach_copied_state(State& state, const group_sequence& s, std::size_t g, std::vector<block_id>& copied,
                          node_id node) noexcept {
   if (node != no_node && !state.nodes.is_withdrawn(node) && state.nodes.attached(node, g) == no_block) {
@@ -162,7 +162,7 @@ void attach_copied_state(State& state, const group_sequence& s, std::size_t g, s
 }
 
 /// Makes the newest state of the answer findable, before the sequence ends.
-template <class State>
+template <layered State>
 void attach_newest_state(State& state, group_sequence& s) noexcept {
   if (s.newest.empty()) {
     return;
@@ -175,7 +175,7 @@ void attach_newest_state(State& state, group_sequence& s) noexcept {
 }
 
 /// Whether tokens from `num_tokens` on do not read blocks that a sequence has.
-template <class State>
+template <layered State>
 [[nodiscard]] bool leaves_windows(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) && !state.is_whole(g) &&
@@ -187,7 +187,7 @@ template <class State>
 }
 
 /// Releases blocks that tokens from `num_tokens` on do not read.
-template <class State>
+template <layered State>
 void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   const auto fence = state.pool.fence_of(s.steps);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
@@ -206,7 +206,7 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
 /// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states
 /// at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
 /// beyond the length, or before what was committed; those of `copy`.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
   if (num_tokens > s.num_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
@@ -250,4 +250,29 @@ template <class State, class Copy>
   return {};
 }
 
-}  // namespace pagedkv::detail::groups
+template <layered State, class Copy>
+[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&& copy) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) { return commit(state, s, num_tokens, copy); });
+}
+
+/// Releases blocks behind the windows of the token at `num_tokens`, before which nothing is computed here. Errors:
+/// `invalid_argument` beyond the length.
+template <layered State>
+[[nodiscard]] result<void> skip_to_windows(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) -> result<void> {
+    if (num_tokens < 0 || num_tokens > s.num_tokens) {
+      return error{error_code::invalid_argument, "start of what is read", num_tokens, s.num_tokens};
+    }
+    const auto guard = state.guard_nodes();
+    drop_behind_windows(state, s, num_tokens);
+    return {};
+  });
+}
+
+template <layered State>
+[[nodiscard]] result<std::int64_t> next_saved_length(const State& state, sequence_id id) noexcept {
+  return visit_sequence(state, id,
+                        [&](const group_sequence& s) -> result<std::int64_t> { return next_saved_length(state, s); });
+}
+
+}  // namespace pagedkv::detail

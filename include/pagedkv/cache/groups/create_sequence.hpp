@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Makes empty tables those of a prompt with a hit, and says which blocks a hit shares and which it copies.
-template <class State>
+template <layered State>
 class admission_plan {
  public:
   admission_plan(State& state, group_tables& tables, const hit& found, std::int64_t num_tokens)
@@ -141,7 +141,7 @@ class admission_plan {
 
 /// Blocks of a sequence whose tokens but the last are computed: in each group, those of the last token and of what it
 /// reads.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t blocks_at(const State& state, std::int64_t num_tokens) noexcept {
   auto count = std::size_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
@@ -158,7 +158,7 @@ template <class State>
 
 /// Blocks that a prompt takes at least, at some moment while it is computed token by token behind those that a hit has.
 /// More may be said of a prompt that fits into the pool whole. Constant for those, else linear in the prompt's blocks.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t least_blocks(const State& state, const hit& found, std::int64_t num_tokens) noexcept {
   auto whole = std::int64_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
@@ -178,7 +178,7 @@ template <class State>
 }
 
 /// Reserves what later operations on a sequence write without allocating.
-template <class State>
+template <layered State>
 [[nodiscard]] bool reserve_room(const State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   const auto reserve = [&] {
     auto largest = std::size_t{0};
@@ -195,7 +195,7 @@ template <class State>
 }
 
 /// Makes an empty sequence one of this prompt with a hit. Errors: those of `group_state::refuse`, and of `copy`.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
                                  const sequence_options& options, Copy& copy) noexcept {
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
@@ -244,7 +244,7 @@ template <class Sequence>
 
 /// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
 /// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
                                            const sequence_options& options, Copy&& copy) noexcept {
   s.num_tokens = 0;
@@ -300,7 +300,7 @@ template <class State, class Copy>
   return {};
 }
 
-template <class State>
+template <layered State>
 void report_admission(State& state, sequence_id id, const group_sequence& s, std::size_t num_prompt) noexcept {
   if (s.num_cached_tokens != 0) {
     report<event_kind::hit>(state.events, [&] {
@@ -320,7 +320,7 @@ void report_admission(State& state, sequence_id id, const group_sequence& s, std
 }
 
 /// The same for a new record.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
                                                 Copy&& copy) noexcept {
   auto* admitted = static_cast<const group_sequence*>(nullptr);
@@ -344,4 +344,4 @@ template <class State, class Copy>
   return result;
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

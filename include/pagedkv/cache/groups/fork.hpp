@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Gives back the references that a fork has taken so far.
-template <class State>
+template <layered State>
 void undo_fork(State& state, group_sequence& to) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     for (const auto block : to.tables[g].all()) {
@@ -23,7 +23,7 @@ void undo_fork(State& state, group_sequence& to) noexcept {
 /// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors:
 /// `invalid_argument` while the other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of
 /// `refuse` and `copy`.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
@@ -98,7 +98,7 @@ template <class State, class Copy>
 }
 
 /// The same for a new record.
-template <class State, class Copy>
+template <layered State, class Copy>
 [[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Copy&& copy) noexcept {
   return visit_sequence(state, id, [&](group_sequence& from) -> result<sequence_id> {
     const auto made = make_record(state.sequences, "number of sequences",
@@ -112,4 +112,4 @@ template <class State, class Copy>
   });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -6,8 +6,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/copy_run.hpp>
-#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
-#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
+#include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
@@ -19,22 +18,6 @@
 #include <vector>
 
 namespace pagedkv {
-
-namespace detail {
-
-/// The mutex of the nodes of groups; an empty one where the cache's mutex keeps threads apart.
-template <class Family>
-struct nodes_mutex {
-  using type = no_mutex;
-};
-template <class Family>
-concept has_nodes_mutex = requires { typename Family::template mutex<lock_rank::group_nodes>; };
-template <has_nodes_mutex Family>
-struct nodes_mutex<Family> {
-  using type = typename Family::template mutex<lock_rank::group_nodes>;
-};
-
-}  // namespace detail
 
 /// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
 /// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_nodes.hpp>
+#include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
 #include <pagedkv/cache/record_map.hpp>
@@ -109,6 +110,8 @@ class group_state {
   using locking_type = Locking;
   using events_type = Events;
   using nodes_type = group_nodes<Locking, Hash>;
+  using sequence_type = group_sequence;
+  static constexpr bool layers_differ = true;
 
   /// Throws `std::bad_alloc`. Requires what `check` confirms.
   group_state(const cache_config& valid, const memory_plan& planned, Events stream)
@@ -141,6 +144,11 @@ class group_state {
     }
     return {};
   }
+
+  /// Where nodes are found by their tokens; blocks are attached to them.
+  [[nodiscard]] const auto& node_index() const noexcept { return nodes.index(); }
+  [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
+  [[nodiscard]] std::size_t index_bytes() const noexcept { return nodes.metadata_bytes(); }
 
   [[nodiscard]] std::size_t num_groups() const noexcept { return config.groups.size(); }
   [[nodiscard]] const group_config& group(std::size_t g) const noexcept { return config.groups[g]; }

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Invalidates the first run of these tokens, if it is known, and so everything that continues it; returns how many
 /// blocks.
-template <class State>
+template <layered State>
 std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
   const auto guard = state.guard_nodes();
   auto first = no_node;
@@ -28,7 +28,7 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noe
 }
 
 /// Invalidates every chain with this salt; returns how many blocks. Linear in the nodes.
-template <class State>
+template <layered State>
 std::int64_t invalidate_salt(State& state, salt tag) noexcept {
   const auto guard = state.guard_nodes();
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
@@ -38,7 +38,7 @@ std::int64_t invalidate_salt(State& state, salt tag) noexcept {
 
 /// Invalidates the tokens in those of these blocks that are cached, and what continues them; returns how many blocks.
 /// Errors: `invalid_argument` outside the pool.
-template <class State>
+template <layered State>
 [[nodiscard]] result<std::int64_t> invalidate_blocks(State& state, std::span<const block_id> blocks) noexcept {
   const auto num_blocks = state.pool.size();
   const auto outside = [&](block_id block) { return to_index(block) >= static_cast<std::size_t>(num_blocks); };
@@ -55,4 +55,4 @@ template <class State>
   });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// The known nodes of a prompt, and of these the longest run from which every group can continue.
 struct hit {
@@ -19,7 +19,7 @@ struct hit {
 };
 
 /// The block that a hit of the first `num_nodes` shares at a place, or of which it copies the part before its end.
-template <class State>
+template <layered State>
 [[nodiscard]] block_id block_at(const State& state, const std::vector<node_id>& path, std::size_t num_nodes,
                                 std::size_t g, std::size_t place) noexcept {
   const auto last = std::min((place + 1) * state.nodes_in_block(g), num_nodes) - 1;
@@ -27,7 +27,7 @@ template <class State>
 }
 
 /// Looks for the longest run of nodes of which every group holds what its next token reads.
-template <class State>
+template <layered State>
 class hit_search {
  public:
   hit_search(const State& state, const std::vector<node_id>& path) noexcept : state_(state), path_(path) {}
@@ -88,9 +88,8 @@ class hit_search {
 };
 
 /// The longest hit of at most so many tokens. Errors: `out_of_memory`.
-template <class State>
-[[nodiscard]] result<hit> longest_hit(const State& state, const token_run& run, salt tag,
-                                      std::int64_t most) noexcept {
+template <layered State>
+[[nodiscard]] result<hit> longest_hit(const State& state, const token_run& run, salt tag, std::int64_t most) noexcept {
   const auto num_tokens = static_cast<std::int64_t>(run.tokens.size());
   const auto max_nodes = static_cast<std::size_t>(std::min(most, num_tokens) / state.granularity());
   const auto search = [&]() -> result<hit> {
@@ -107,11 +106,11 @@ template <class State>
 }
 
 /// Of a prompt, whose last token is left to compute.
-template <class State>
+template <layered State>
 [[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, const token_run& prompt, salt tag,
                                                 std::int64_t most) noexcept {
   const auto num_tokens = static_cast<std::int64_t>(prompt.tokens.size());
   return longest_hit(state, prompt, tag, std::min(most, std::max(num_tokens, std::int64_t{1}) - 1));
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -9,12 +9,11 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.
-template <class State>
-[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run,
-                                       salt tag) noexcept {
+template <layered State>
+[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run, salt tag) noexcept {
   const auto guard = state.guard_nodes();
   const auto found = longest_hit(state, run, tag, static_cast<std::int64_t>(run.tokens.size()));
   if (!found) {
@@ -59,7 +58,7 @@ template <class State>
   return length;
 }
 
-template <class State>
+template <layered State>
 [[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
   auto length = std::int64_t{0};
   const auto made = make_record(state.pins, "number of pins", [&](group_pin& p) -> result<void> {
@@ -76,7 +75,7 @@ template <class State>
   return pinning{static_cast<pin_id>(*made), length};
 }
 
-template <class State>
+template <layered State>
 [[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](group_pin& pinned) {
     const auto guard = state.guard_nodes();
@@ -86,4 +85,4 @@ template <class State>
   });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

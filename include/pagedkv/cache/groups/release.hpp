@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Ends a sequence. Its computed blocks stay findable until their eviction, as does the newest state of its answer.
-template <class State>
+template <layered State>
 [[nodiscard]] result<void> release(State& state, sequence_id id, const release_hint& hint) noexcept {
   return end_record(state.sequences, static_cast<std::uint64_t>(id), [&](group_sequence& s) {
     report<event_kind::released>(state.events,
@@ -22,4 +22,4 @@ template <class State>
   });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Renames moved blocks wherever they are named: linear in the pool and in all tables.
-template <class State>
-void rename_blocks(State& state, std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
+template <layered State>
+void apply_moves(State& state, std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
   const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
   state.nodes.rename_blocks(moves, new_id);
   state.pool.apply_moves(moves, new_id);
@@ -26,4 +26,4 @@ void rename_blocks(State& state, std::span<const block_pair> moves, std::span<co
   state.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
-template <class State>
+template <layered State>
 [[nodiscard]] cache_statistics take_statistics(const State& state) {
   auto taken = cache_statistics{};
   {
@@ -41,4 +41,4 @@ template <class State>
   return taken;
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

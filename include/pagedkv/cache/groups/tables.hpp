@@ -4,6 +4,7 @@
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/operations/block_table.hpp>
 #include <pagedkv/cache/operations/common_prefix.hpp>
+#include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
@@ -16,22 +17,21 @@
 // A group's arrays for kernels. Errors: `invalid_argument` for a group that there is not, and, but for `block_table`,
 // for a group of states.
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
-template <class State>
-[[nodiscard]] result<void> check_group(const State& state, std::size_t group, bool with_tokens) noexcept {
-  if (group >= state.num_groups() || (with_tokens && !state.holds_tokens(group))) {
-    return error{error_code::invalid_argument, "index of a group", static_cast<std::int64_t>(group),
-                 static_cast<std::int64_t>(state.num_groups())};
+template <layered State>
+[[nodiscard]] result<void> check_group(const State& state, std::size_t group) noexcept {
+  if (group >= state.num_groups() || !state.holds_tokens(group)) {
+    return no_such_group(group, state.num_groups());
   }
   return {};
 }
 
-template <class State>
-[[nodiscard]] result<void> slot_mapping(const State& state, std::size_t group, sequence_id id, std::int64_t first_token,
-                                        std::span<slot> slots) noexcept {
+template <layered State>
+[[nodiscard]] result<void> slot_mapping(const State& state, sequence_id id, std::int64_t first_token,
+                                        std::span<slot> slots, std::size_t group) noexcept {
   return visit_sequence(state, id, [&](const group_sequence& s) -> result<void> {
-    if (auto checked = check_group(state, group, true); !checked) {
+    if (auto checked = check_group(state, group); !checked) {
       return checked;
     }
     if (auto checked = check_slots(first_token, slots.size(), num_slots(state, s, group)); !checked) {
@@ -42,30 +42,26 @@ template <class State>
   });
 }
 
-template <class State>
-[[nodiscard]] result<std::size_t> block_table(const State& state, std::size_t group, sequence_id id,
-                                              std::span<block_id> blocks) noexcept {
+template <layered State>
+[[nodiscard]] result<std::size_t> copy_block_table(const State& state, sequence_id id, std::span<block_id> blocks,
+                                                   std::size_t first_block, std::size_t group) noexcept {
   return visit_sequence(state, id, [&](const group_sequence& s) -> result<std::size_t> {
-    if (const auto checked = check_group(state, group, false); !checked) {
-      return checked.error();
+    if (group >= state.num_groups()) {
+      return no_such_group(group, state.num_groups());
     }
-    const auto all = s.tables[group].all();
-    if (const auto copied = copy_ids(all, blocks); !copied) {
-      return copied.error();
-    }
-    return all.size();
+    return copy_table(s.tables[group].all(), blocks, first_block);
   });
 }
 
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t skipped_tokens(const State& state, std::size_t group, const group_sequence& s) noexcept {
   return static_cast<std::int64_t>(s.tables[group].num_skipped()) * state.block_size(group);
 }
 
-template <class State>
-[[nodiscard]] result<std::int64_t> num_skipped_tokens(const State& state, std::size_t group, sequence_id id) noexcept {
+template <layered State>
+[[nodiscard]] result<std::int64_t> num_skipped_tokens(const State& state, sequence_id id, std::size_t group) noexcept {
   return visit_sequence(state, id, [&](const group_sequence& s) -> result<std::int64_t> {
-    if (const auto checked = check_group(state, group, true); !checked) {
+    if (const auto checked = check_group(state, group); !checked) {
       return checked.error();
     }
     return skipped_tokens(state, group, s);
@@ -73,23 +69,23 @@ template <class State>
 }
 
 /// How many full blocks all sequences have in common at the start of their tables; 0 if one has released its first.
-template <class State>
-[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::size_t group,
-                                                 std::span<const sequence_id> ids) noexcept {
-  if (const auto checked = check_group(state, group, true); !checked) {
+template <layered State>
+[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::span<const sequence_id> ids,
+                                                 std::size_t group) noexcept {
+  if (const auto checked = check_group(state, group); !checked) {
     return checked.error();
   }
-  return detail::common_prefix(state, ids, [&](const group_sequence& s, std::size_t first) {
+  return common_prefix(state, ids, [&](const group_sequence& s, std::size_t first) {
     const auto& table = s.tables[group];
     const auto num_full = table.first() != 0 ? 0 : state.place_of(group, s.num_tokens);
     return table.all().first(num_full).subspan(std::min(first, num_full));
   });
 }
 
-template <class State, class Batch>
-[[nodiscard]] result<void> update(const State& state, std::size_t group, Batch& batch,
-                                  std::span<const sequence_id> ids) noexcept {
-  if (auto checked = check_group(state, group, true); !checked) {
+template <layered State, class Batch>
+[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids,
+                                  std::size_t group) noexcept {
+  if (auto checked = check_group(state, group); !checked) {
     return checked;
   }
   const auto visit_row = [&](std::size_t i, auto&& use) {
@@ -104,4 +100,4 @@ template <class State, class Batch>
   return batch.update(ids.size(), state.plan.groups[group].block_size, visit_row);
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

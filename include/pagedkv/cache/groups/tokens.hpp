@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Copies a sequence's tokens from `first_token` on: of published nodes, then those behind them.
-template <class State>
+template <layered State>
 [[nodiscard]] result<void> copy_tokens(const State& state, sequence_id id, std::int64_t first_token,
                                        std::span<token> out) noexcept {
   return visit_sequence(state, id, [&](const group_sequence& s) -> result<void> {
@@ -40,4 +40,4 @@ template <class State>
   });
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -1,16 +1,17 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// The shortest length to which a sequence can be cut: every group still holds what the next token reads, and a state
 /// is of exactly the computed tokens.
-template <class State>
+template <layered State>
 [[nodiscard]] std::int64_t shortest_cut(const State& state, const group_sequence& s) noexcept {
   auto least = std::int64_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
@@ -27,7 +28,7 @@ template <class State>
 }
 
 /// Moves the published end of a sequence up to so many nodes: its later tokens are pending again.
-template <class State>
+template <layered State>
 void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   const auto size = static_cast<std::size_t>(state.granularity());
   const auto num_nodes = static_cast<std::size_t>(num_tokens) / size;
@@ -52,7 +53,7 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
 
 /// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. Errors:
 /// `invalid_argument` beyond the length, or before `shortest_cut`.
-template <class State>
+template <layered State>
 [[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
   if (const auto least = shortest_cut(state, s); num_tokens < least) {
     return error{error_code::invalid_argument, "number of tokens to keep, before those held,", num_tokens, least};
@@ -93,4 +94,9 @@ template <class State>
   return {};
 }
 
-}  // namespace pagedkv::detail::groups
+template <layered State>
+[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) { return truncate(state, s, num_tokens); });
+}
+
+}  // namespace pagedkv::detail

@@ -9,11 +9,11 @@
 #include <iterator>
 #include <vector>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: `capacity_exhausted`, with the
 /// number of available blocks also where a prompt never fits. May throw `std::bad_alloc`.
-template <class State>
+template <layered State>
 [[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& used, std::int64_t num_tokens) {
   group_tables tables;
   const auto plan = admission_plan<const State>(state, tables, used, num_tokens);
@@ -24,7 +24,7 @@ template <class State>
 }
 
 /// The answer of `create_sequence`, without its effects: nothing is taken, counted or reported.
-template <class State>
+template <layered State>
 [[nodiscard]] result<prompt_fit> would_fit(const State& state, const token_run& prompt,
                                            const sequence_options& options) noexcept {
   const auto num_tokens = std::ssize(prompt.tokens);
@@ -61,8 +61,17 @@ template <class State>
   return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
 }
 
+/// Length of the prefix, in tokens, that a sequence of this prompt would share; 0 where memory for the search is
+/// exhausted.
+template <layered State>
+[[nodiscard]] std::int64_t find_prefix(const State& state, const token_run& run, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
+  const auto found = longest_hit_of_prompt(state, run, tag, std::ssize(run.tokens));
+  return found ? static_cast<std::int64_t>(found->num_nodes) * state.granularity() : 0;
+}
+
 /// A function: blocks that a sequence of this prompt would share or copy. May throw `std::bad_alloc`.
-template <class State>
+template <layered State>
 [[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
   return [&, tag] {
     const auto guard = state.guard_nodes();
@@ -76,4 +85,4 @@ template <class State>
   };
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

@@ -36,19 +36,20 @@ struct new_block {
   std::uint32_t entry = 0;  // of the batch
   std::uint32_t index = 0;  // in the block table
   block_id block{};
+  std::uint32_t group = 0;
 };
 
 /// Memory of the caller's that `append_batch` fills, each from the start; it may be pinned.
 struct batch_buffers {
   std::span<slot> slots = {};              // for each token and each slot ahead, entry after entry; `skip_slot` where
-                                           // the entry failed
+                                           // the entry failed; one group that holds tokens after the other
   std::span<batch_failure> failures = {};  // as many as there are entries
   std::span<new_block> new_blocks = {};    // in the order of entries; those that do not fit are only counted
 };
 
 /// How much of the buffers was filled.
 struct batch_outcome {
-  std::size_t num_slots = 0;
+  std::size_t num_slots = 0;  // of one group
   std::size_t num_failures = 0;
   std::size_t num_new_blocks = 0;  // counts also those that did not fit into the buffer
 };
@@ -138,9 +139,13 @@ template <class State, class Extend, class Added>
   return appended;
 }
 
-template <class State, class Extend>
+/// `copy`: see `make_room`.
+template <class State, class Copy>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
-                                                 const batch_buffers& out, Extend&& extend) noexcept {
+                                                 const batch_buffers& out, Copy&& copy) noexcept {
+  const auto extend_by = [&](sequence& s, const token_run& run, std::int64_t num_ahead) {
+    return extend(state, s, run, num_ahead, copy);
+  };
   const auto num_slots = check_room(entries, out.slots, out.failures, 1);
   if (!num_slots) {
     return num_slots.error();
@@ -152,7 +157,7 @@ template <class State, class Extend>
     const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
     const auto appended = visit_sequence(state, entry.id, [&](sequence& s) -> result<void> {
       if (!only_stores(state, s, entry)) [[unlikely]] {
-        return append_at_length(state, s, entry, slots, extend, [&](std::size_t index, block_id block) {
+        return append_at_length(state, s, entry, slots, extend_by, [&](std::size_t index, block_id block) {
           note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
         });
       }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -20,15 +21,15 @@ namespace pagedkv::detail {
   return {};
 }
 
-/// Copies a sequence's block table from the entry at `first_block` on; returns the table's size.
-[[nodiscard]] inline result<std::size_t> copy_table(const sequence& s, std::span<block_id> blocks,
+/// Copies a block table from the entry at `first_block` on; returns the table's size.
+[[nodiscard]] inline result<std::size_t> copy_table(std::span<const block_id> table, std::span<block_id> blocks,
                                                     std::size_t first_block) noexcept {
-  const auto size = s.blocks.size();
+  const auto size = table.size();
   if (first_block > size) {
     return error{error_code::invalid_argument, "first block to copy", static_cast<std::int64_t>(first_block),
                  static_cast<std::int64_t>(size)};
   }
-  if (const auto copied = copy_ids(s.blocks.all().subspan(first_block), blocks); !copied) {
+  if (const auto copied = copy_ids(table.subspan(first_block), blocks); !copied) {
     return copied.error();
   }
   return size;
@@ -36,8 +37,11 @@ namespace pagedkv::detail {
 
 template <class State>
 [[nodiscard]] result<std::size_t> copy_block_table(const State& state, sequence_id id, std::span<block_id> blocks,
-                                                   std::size_t first_block) noexcept {
-  return visit_sequence(state, id, [&](const sequence& s) { return copy_table(s, blocks, first_block); });
+                                                   std::size_t first_block, std::size_t group) noexcept {
+  if (const auto checked = check_group(state, group); !checked) {
+    return checked.error();
+  }
+  return visit_sequence(state, id, [&](const sequence& s) { return copy_table(s.blocks.all(), blocks, first_block); });
 }
 
 }  // namespace pagedkv::detail

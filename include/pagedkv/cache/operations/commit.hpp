@@ -118,8 +118,9 @@ template <class State>
   return {};
 }
 
-template <class State>
-[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+/// The same, by its id; copies nothing.
+template <class State, class Copy>
+[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&&) noexcept {
   return visit_sequence(state, id, [&](sequence& s) { return commit(state, s, num_tokens); });
 }
 

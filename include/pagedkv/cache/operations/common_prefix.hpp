@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -54,7 +55,11 @@ template <class State, class FullFrom>
 }
 
 template <class State>
-[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::span<const sequence_id> ids) noexcept {
+[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::span<const sequence_id> ids,
+                                                 std::size_t group) noexcept {
+  if (const auto checked = check_group(state, group); !checked) {
+    return checked.error();
+  }
   return common_prefix(state, ids, [&](const sequence& s, std::size_t first) {
     return full_blocks(s, first, state.block_size());
   });

@@ -156,11 +156,4 @@ template <class State, class Move, class Rename>
   return moves;
 }
 
-template <class State, class Move>
-[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move) noexcept {
-  return compact(state, move, [&](std::span<const block_pair> moves, std::span<const block_id> names) {
-    apply_moves(state, moves, names);
-  });
-}
-
 }  // namespace pagedkv::detail

@@ -14,6 +14,7 @@ namespace pagedkv::detail {
 /// Evicts ahead of need, with what becomes useless; an open step may read the victims. Errors: `unknown_step`.
 template <class State>
 [[nodiscard]] result<std::int64_t> evict(State& state, std::span<block_id> blocks, step_id step) noexcept {
+  const auto guard = state.guard_nodes();
   const auto fence = state.pool.fence_of(step);
   if (fence == 0) {
     return error{error_code::unknown_step, "step", static_cast<std::int64_t>(step)};

@@ -54,9 +54,9 @@ template <class State>
   return {};
 }
 
-/// Makes a second sequence on the blocks of the first.
-template <class State>
-[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id) noexcept {
+/// Makes a second sequence on the blocks of the first; copies none.
+template <class State, class Copy>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Copy&&) noexcept {
   return visit_sequence(state, id, [&](sequence& from) -> result<sequence_id> {
     const auto made = make_record(state.sequences, "number of sequences",
                                   [&](sequence& to) { return share_blocks(state, from, to); });

@@ -38,16 +38,11 @@ template <class State>
 }
 
 template <class State>
-[[nodiscard]] result<void> end_pin(State& state, std::uint64_t id) noexcept {
+[[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](pinned_prefix& p) {
     release_blocks(state, p.blocks, 0, p.blocks.size(), block_release{}, step_set{});
     p.blocks.clear();
   });
-}
-
-template <class State>
-[[nodiscard]] result<void> unpin(State& state, pin_id id) noexcept {
-  return end_pin(state, static_cast<std::uint64_t>(id));
 }
 
 /// Ends every pin that is open when the call comes to it, by `end(id)`; returns how many.
@@ -59,10 +54,6 @@ std::int64_t unpin_all(State& state, End&& end) noexcept {
     count += ended.has_value() ? 1 : 0;
   });
   return count;
-}
-template <class State>
-std::int64_t unpin_all(State& state) noexcept {
-  return unpin_all(state, [&](std::uint64_t id) { return end_pin(state, id); });
 }
 
 }  // namespace pagedkv::detail

@@ -12,6 +12,7 @@ namespace pagedkv::detail {
 /// Frees every evictable block, which is reported as one event; returns how many.
 template <class State>
 [[nodiscard]] result<std::int64_t> reset_prefix_cache(State& state) noexcept {
+  const auto guard = state.guard_nodes();
   if (const auto num_occupied = state.pool.count_occupied(); num_occupied != 0) {
     return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
   }

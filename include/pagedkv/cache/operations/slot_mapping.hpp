@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
+#include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/operations/parts/check_range.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/slot_mapping.hpp>
@@ -40,7 +41,10 @@ template <class State>
 
 template <class State>
 [[nodiscard]] result<void> slot_mapping(const State& state, sequence_id id, std::int64_t first_token,
-                                        std::span<slot> slots) noexcept {
+                                        std::span<slot> slots, std::size_t group) noexcept {
+  if (auto checked = check_group(state, group); !checked) {
+    return checked;
+  }
   return visit_sequence(state, id, [&](const sequence& s) { return slot_mapping(state, s, first_token, slots); });
 }
 

@@ -26,12 +26,12 @@ template <class State>
   return taken;
 }
 
-/// Without payload. `index`: where the state finds prefixes.
-template <class State, class Index>
-[[nodiscard]] memory_profile profile_metadata(const State& state, const Index& index) {
+/// Without payload.
+template <class State>
+[[nodiscard]] memory_profile profile_metadata(const State& state) {
   auto profile = memory_profile{};
   profile.pool = static_cast<std::int64_t>(state.pool.metadata_bytes());
-  profile.index = static_cast<std::int64_t>(index.metadata_bytes());
+  profile.index = static_cast<std::int64_t>(state.index_bytes());
   profile.sequences = static_cast<std::int64_t>(state.sequences.metadata_bytes() + state.pins.metadata_bytes());
   const auto add_table = [&](const table_usage& used) { profile.sequences += used.bytes; };
   state.sequences.for_each_usage(add_table);

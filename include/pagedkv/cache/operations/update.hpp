@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/sequence/sequence.hpp>
@@ -12,7 +13,11 @@ namespace pagedkv::detail {
 /// Updates a batch with a row for each of these sequences, once more for as long as the locking policy waits for
 /// sequences that another thread changes.
 template <class State, class Batch>
-[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids) noexcept {
+[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids,
+                                  std::size_t group) noexcept {
+  if (auto checked = check_group(state, group); !checked) {
+    return checked;
+  }
   const auto visit_row = [&](std::size_t i, auto&& use) {
     return visit_sequence(state, ids[i], [&](const sequence& s) -> result<void> {
       const auto blocks = s.blocks.all();  // without those that only have slots ahead

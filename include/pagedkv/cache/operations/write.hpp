@@ -15,12 +15,14 @@ namespace pagedkv::detail {
 /// commit may come before the kernels.) Slots outside the storage are for the backend to refuse, and those that the
 /// host cannot read pass.
 template <class Backend, class State, class Mutex>
-[[nodiscard]] bool slots_in_use(const State& state, Mutex& mutex, std::span<const slot> slots) noexcept {
+[[nodiscard]] bool slots_in_use(const State& state, Mutex& mutex, std::span<const slot> slots,
+                                std::int32_t block_size) noexcept {
   if constexpr (reads_on_host<Backend>) {
     const auto guard = shared_guard{mutex};
+    const auto nodes = state.guard_nodes();
     return std::ranges::all_of(slots, [&](slot s) {
       const auto position = static_cast<std::int64_t>(s);
-      const auto block = position / state.config.block_size;
+      const auto block = position / block_size;
       if (position < 0 || block >= state.pool.size()) {
         return true;
       }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pagedkv::detail::groups {
+namespace pagedkv::detail {
 
 /// Room for hashes that a caller tells, so that keeping them does not allocate. False when memory is exhausted.
 [[nodiscard]] inline bool reserve_hashes(group_sequence& s, std::span<const std::uint64_t> hashes) noexcept {
@@ -22,7 +23,7 @@ namespace pagedkv::detail::groups {
 }
 
 /// Keeps the hashes that a caller told of runs which are full now, until they are published.
-template <class State>
+template <layered State>
 void note_hashes(const State& state, group_sequence& s, std::span<const std::uint64_t> hashes) noexcept {
   const auto num_full = static_cast<std::size_t>(s.num_tokens / state.granularity());
   for (auto i = s.num_nodes + s.hashes.size(); i < std::min(num_full, hashes.size()); ++i) {
@@ -30,4 +31,4 @@ void note_hashes(const State& state, group_sequence& s, std::span<const std::uin
   }
 }
 
-}  // namespace pagedkv::detail::groups
+}  // namespace pagedkv::detail

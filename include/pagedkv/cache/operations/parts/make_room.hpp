@@ -9,7 +9,7 @@
 namespace pagedkv::detail {
 
 /// Brings a table to the blocks for so many tokens, those behind the last token writable: all or nothing. If others can
-/// see the last block, `copy(from, to)` copies it first. (When that copy fails in the backend, blocks that were evicted
+/// see the last block, `copy(pairs)` copies it first. (When that copy fails in the backend, blocks that were evicted
 /// to make room stay evicted; nothing else has changed.)
 template <class State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {

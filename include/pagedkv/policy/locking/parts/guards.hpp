@@ -2,6 +2,18 @@
 
 namespace pagedkv {
 
+namespace detail {
+
+/// Stands where other kinds of cache hold a mutex.
+struct [[nodiscard]] no_guard {
+  no_guard() noexcept = default;
+  no_guard(const no_guard&) = delete;
+  no_guard& operator=(const no_guard&) = delete;
+  ~no_guard() {}  // NOLINT(modernize-use-equals-default): a guard is not an unused variable
+};
+
+}  // namespace detail
+
 /// Holds a mutex during its own lifetime; costs nothing if the mutex is empty.
 template <class Mutex>
 class [[nodiscard]] exclusive_guard {

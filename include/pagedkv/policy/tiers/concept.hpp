@@ -1,7 +1,5 @@
 #pragma once
 
-#include <pagedkv/tier/record_key.hpp>
-
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +8,19 @@
 
 namespace pagedkv {
 
+/// Names the contents of a chain of blocks up to the end of one of them, in every process: see `chained_key`.
+struct record_key {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+
+  friend bool operator==(const record_key&, const record_key&) = default;
+};
+
 /// One record on its way to a tier or back.
 struct record_transfer {
-  record_key key;               // of its contents: see `record_identity`
-  std::int64_t place = 0;       // in a tier with places: the caller's choice, from 0; others ignore it
-  std::span<std::byte> bytes;   // the whole record, header first; at `record_alignment`; none to erase
+  record_key key;              // of its contents: see `record_identity`
+  std::int64_t place = 0;      // in a tier with places: the caller's choice, from 0; others ignore it
+  std::span<std::byte> bytes;  // the whole record, header first; at `record_alignment`; none to erase
 };
 
 enum class transfer_outcome : std::uint8_t {
@@ -48,17 +54,36 @@ enum class transfer_outcome : std::uint8_t {
 ///       void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
 ///     };
 template <class T>
-concept tier = std::movable<T> &&
-               requires(T t, std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) {
-                 { T::name } -> std::convertible_to<std::string_view>;
-                 { t.write(batch, outcomes) } noexcept -> std::same_as<void>;
-                 { t.read(batch, outcomes) } noexcept -> std::same_as<void>;
-                 { t.erase(batch, outcomes) } noexcept -> std::same_as<void>;
-               };
+concept tier =
+    std::movable<T> && requires(T t, std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) {
+      { T::name } -> std::convertible_to<std::string_view>;
+      { t.write(batch, outcomes) } noexcept -> std::same_as<void>;
+      { t.read(batch, outcomes) } noexcept -> std::same_as<void>;
+      { t.erase(batch, outcomes) } noexcept -> std::same_as<void>;
+    };
 
 template <class T>
 concept tier_with_places = tier<T> && requires(const T& t) {
   { t.num_places() } noexcept -> std::same_as<std::int64_t>;
+};
+
+/// Host memory as a tier, the first behind the device: so many records, in memory from its allocator, evicted by its
+/// policy.
+template <class T>
+concept memory_tier = requires(const T& t) {
+  typename T::allocator_type;
+  typename T::eviction_type;
+  { t.num_records } -> std::convertible_to<std::int32_t>;
+};
+
+template <class T>
+concept tier_policy = memory_tier<T> || (requires { sizeof(T); } && tier<T>);
+
+/// The tiers of a cache: none, or host memory and slower ones in their order. With slower ones alone, host memory is that
+/// of the defaults.
+struct tiers_axis {
+  template <class Policy>
+  static constexpr bool takes = tier_policy<Policy>;
 };
 
 }  // namespace pagedkv

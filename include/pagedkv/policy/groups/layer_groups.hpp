@@ -1,0 +1,26 @@
+#pragma once
+
+#include <pagedkv/policy/groups/concept.hpp>
+
+#include <string_view>
+
+namespace pagedkv {
+
+/// The groups of `cache_config::groups`, of full attention, windows, chunks, latent vectors or states, with a block
+/// table each, in one pool of equal blocks.
+///
+/// A prompt shares the longest cached prefix, a multiple of `cache_config::block_size` tokens, from which every group
+/// can continue: all blocks of full and latent groups, the last `window` tokens and the sinks of windows, a state saved
+/// at exactly that length. Where it ends inside a group's block, the block is copied.
+///
+/// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
+/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that
+/// `sequence_options::saving` chooses.
+struct layer_groups {
+  static constexpr bool layers_differ = true;
+  static constexpr std::string_view name = "layer_groups";
+};
+
+static_assert(groups_policy<layer_groups>);
+
+}  // namespace pagedkv
