@@ -78,7 +78,9 @@ class tier_directory {
   /// The node with these contents, made if it is new; `no_node` when there are no more, or no memory for its keys.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
                                     salt tag) noexcept {
-    if (const auto known = find(before, hash, contents); known != no_node || vacant_.empty()) {
+    const auto may_be_known = before.node == no_node || index_.has_children(before.node);
+    const auto known = may_be_known ? find(before, hash, contents) : no_node;
+    if (known != no_node || vacant_.empty()) {
       return known;
     }
     const auto added = vacant_.back();

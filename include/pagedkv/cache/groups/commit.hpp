@@ -3,6 +3,7 @@
 #include <pagedkv/cache/groups/group_state.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -88,6 +89,23 @@ void attach_blocks_again(State& state, const group_sequence& s) noexcept {
   }
 }
 
+/// Publishes the node behind the published ones; false where there is no room for it.
+template <layered State>
+[[nodiscard]] bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
+                                const block_contents& contents) noexcept {
+  const auto node = state.nodes.find_or_add(s.tail, hash, contents);
+  if (node == no_node) {
+    return false;
+  }
+  state.nodes.hold(node);
+  attach_blocks(state, s, node);
+  state.announce_up_to(node, s.options.salt);
+  state.let_go(s.tail);
+  s.tail = state.nodes.link(node);
+  ++s.num_nodes;
+  return true;
+}
+
 /// Publishes the nodes among the first `num_tokens`, and attaches the sequence's blocks to those without any. Nothing
 /// that continues what was invalidated.
 template <layered State>
@@ -97,27 +115,32 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   }
   const auto size = static_cast<std::size_t>(state.granularity());
   const auto wanted = static_cast<std::size_t>(num_tokens) / size;
-  auto num_done = std::size_t{0};
   if (s.num_nodes < wanted && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node)) {
     attach_blocks_again(state, s);
   }
-  for (; s.num_nodes < wanted; ++s.num_nodes, ++num_done) {
-    const auto tokens = std::span<const token>{s.pending}.subspan(num_done * size, size);
-    const auto first = static_cast<std::int64_t>(s.num_nodes * size);
-    const auto keys = keys_between(s.keys, first, first + state.granularity());
-    const auto contents = block_contents{tokens, keys};
-    const auto hash =
-        num_done < s.hashes.size() ? s.hashes[num_done] : state.nodes.index().hash(s.tail.hash, contents);
-    const auto node = state.nodes.find_or_add(s.tail, hash, contents);
-    if (node == no_node) {
-      break;
+  const auto first_node = s.num_nodes;
+  const auto contents_of = [&](std::size_t node) {
+    const auto first = static_cast<std::int64_t>(node * size);
+    return block_contents{std::span<const token>{s.pending}.subspan((node - first_node) * size, size),
+                          keys_between(s.keys, first, first + state.granularity())};
+  };
+  std::array<std::uint64_t, 16> hashes;  // zeroing it would cost more than a node's hash
+  auto known = true;
+  while (s.num_nodes < wanted && known) {
+    const auto run = s.num_nodes;
+    const auto count = std::min(hashes.size(), wanted - run);
+    auto last_hash = s.tail.hash;
+    for (std::size_t i = 0; i < count; ++i) {  // ahead, so that the cache lines that publishing touches come meanwhile
+      const auto told = run + i - first_node;
+      last_hash = hashes[i] =
+          told < s.hashes.size() ? s.hashes[told] : state.nodes.index().hash(last_hash, contents_of(run + i));
+      state.nodes.prefetch_addition(last_hash, i);
     }
-    state.nodes.hold(node);
-    attach_blocks(state, s, node);
-    state.announce_up_to(node, s.options.salt);
-    state.let_go(s.tail);
-    s.tail = state.nodes.link(node);
+    for (std::size_t i = 0; i < count && known; ++i) {
+      known = publish_next(state, s, hashes[i], contents_of(run + i));
+    }
   }
+  const auto num_done = s.num_nodes - first_node;
   s.pending.erase(s.pending.begin(), s.pending.begin() + static_cast<std::ptrdiff_t>(num_done * size));
   s.hashes.erase(s.hashes.begin(), s.hashes.begin() + std::ptrdiff_t(std::min(num_done, s.hashes.size())));
 }

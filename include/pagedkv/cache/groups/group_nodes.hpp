@@ -71,7 +71,9 @@ class group_nodes {
   /// keys. `hash` is theirs, chained.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
                                     const block_contents& contents) noexcept {
-    if (const auto known = index_.find(before, hash, contents, no_leases{}); known != no_node || vacant_.empty()) {
+    const auto may_be_known = before.node == no_node || at(before.node).first_child != no_node;
+    const auto known = may_be_known ? index_.find(before, hash, contents, no_leases{}) : no_node;
+    if (known != no_node || vacant_.empty()) {
       return known;
     }
     const auto added = vacant_.back();
@@ -97,6 +99,16 @@ class group_nodes {
 
   [[nodiscard]] node_id find_or_add(const link_type& before, const block_contents& contents) noexcept {
     return find_or_add(before, index_.hash(before.hash, contents), contents);
+  }
+  /// Prefetches for `find_or_add` of new contents, so many of which are added before.
+  void prefetch_addition(std::uint64_t hash, std::size_t ahead) const noexcept {
+    if (ahead < vacant_.size()) {
+      const auto next = vacant_[vacant_.size() - 1 - ahead];
+      index_.prefetch_publication(next, hash);
+      __builtin_prefetch(index_.tokens(next).data(), 1);
+      __builtin_prefetch(&at(next), 1);
+      __builtin_prefetch(&attached_[to_index(next) * num_groups_], 1);
+    }
   }
 
   void hold(node_id node) noexcept { ++at(node).holders; }
