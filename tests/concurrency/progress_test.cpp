@@ -9,6 +9,8 @@
 #include <catch2/generators/catch_generators_random.hpp>
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -27,6 +29,17 @@ struct stopped_operation {
   std::function<void(cache_under_test&, sequence_id)> run;
 };
 
+/// Commits a sequence to its length, and appends so many tokens.
+void append_batch(cache_under_test& cache, sequence_id id, std::int64_t length, std::size_t num_tokens) {
+  const auto run = text(num_tokens, 60);
+  auto slots = std::array<slot, 4>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto entry = batch_entry{.id = id, .run = run, .num_computed_tokens = length, .num_ahead = 1};
+  ignore(cache.append_batch({&entry, 1}, {slots, failures, {}}));
+}
+
+constexpr auto lower_blocks = std::array{block_id{0}, block_id{1}, block_id{2}};
+
 std::vector<stopped_operation> operations_that_change() {
   return {
       {"create", false, [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(5))); }},
@@ -40,6 +53,13 @@ std::vector<stopped_operation> operations_that_change() {
          ignore(cache.truncate(id, 3));
          ignore(cache.append(id, token{7}));
        }},
+      {"append batch", true, [](cache_under_test& cache, sequence_id id) { append_batch(cache, id, 5, 3); }},
+      {"append batch that copies", true,
+       [](cache_under_test& cache, sequence_id id) {
+         ignore(cache.truncate(id, 3));
+         append_batch(cache, id, 3, 1);
+       }},
+      {"reserve slots", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.reserve_slots(id, 4)); }},
       {"commit", true,
        [](cache_under_test& cache, sequence_id id) {
          ignore(cache.append(id, token{9}));
@@ -54,6 +74,20 @@ std::vector<stopped_operation> operations_that_change() {
          if (const auto pinned = cache.pin(text(4))) {
            ignore(cache.unpin(pinned->id));
          }
+       }},
+      {"unpin all", false,
+       [](cache_under_test& cache, sequence_id) {
+         ignore(cache.pin(text(4)));
+         cache.unpin_all();
+       }},
+      {"invalidate a prefix", false, [](cache_under_test& cache, sequence_id) { cache.invalidate_prefix(text(5)); }},
+      {"invalidate a salt", false, [](cache_under_test& cache, sequence_id) { cache.invalidate_salt(salt::none); }},
+      {"invalidate blocks", false,
+       [](cache_under_test& cache, sequence_id) { ignore(cache.invalidate_blocks(lower_blocks)); }},
+      {"resize", false,
+       [](cache_under_test& cache, sequence_id) {
+         ignore(cache.resize(5));
+         ignore(cache.resize(6));
        }},
       {"step", true,
        [](cache_under_test& cache, sequence_id id) {
@@ -95,6 +129,13 @@ std::vector<stopped_operation> operations_that_change() {
 std::vector<stopped_operation> operations_that_read() {
   return {
       {"look-up", false, [](cache_under_test& cache, sequence_id) { ignore(cache.find_prefix(text(6))); }},
+      {"forecast", false, [](cache_under_test& cache, sequence_id) { ignore(cache.would_fit(text(6))); }},
+      {"numbers of blocks", false,
+       [](cache_under_test& cache, sequence_id) {
+         ignore(cache.num_blocks());
+         ignore(cache.num_free_blocks());
+         ignore(cache.num_available_blocks());
+       }},
       {"describe", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.describe(id)); }},
       {"slot mapping", true,
        [](cache_under_test& cache, sequence_id id) {
@@ -106,6 +147,15 @@ std::vector<stopped_operation> operations_that_read() {
          auto blocks = std::array<block_id, 3>{};
          ignore(cache.block_table(id, blocks));
        }},
+      {"tokens and keys", true,
+       [](cache_under_test& cache, sequence_id id) {
+         auto tokens = std::array<token, 5>{};
+         auto keys = std::array<prefix_key, 1>{};
+         ignore(cache.tokens(id, 0, tokens));
+         ignore(cache.keys(id, keys));
+       }},
+      {"common prefix", true,
+       [](cache_under_test& cache, sequence_id id) { ignore(cache.common_prefix(std::span{&id, 1})); }},
       {"update", true,
        [](cache_under_test& cache, sequence_id id) {
          auto batch = compressed_batch{1, 3};
@@ -115,6 +165,8 @@ std::vector<stopped_operation> operations_that_read() {
       {"memory", false, [](cache_under_test& cache, sequence_id) { ignore(cache.memory()); }},
       {"gain", true,
        [](cache_under_test& cache, sequence_id id) { ignore(cache.gain_of_releasing(std::span{&id, 1}, text(6))); }},
+      {"fewest", true,
+       [](cache_under_test& cache, sequence_id id) { ignore(cache.fewest_to_release(std::span{&id, 1}, 1, text(6))); }},
   };
 }
 
@@ -137,6 +189,12 @@ answers enter(cache_under_test& cache, sequence_id id) {
   count(cache.describe(id));
   count(cache.slot_mapping(id, 0, slots));
   count(cache.block_table(id, blocks));
+  auto tokens = std::array<token, 1>{};
+  auto keys = std::array<prefix_key, 1>{};
+  count(cache.tokens(id, 0, tokens));
+  count(cache.keys(id, keys));
+  count(cache.common_prefix(std::span{&id, 1}));
+  count(cache.reserve_slots(id, 1));
   count(cache.update(rows, std::span{&id, 1}));
   count(cache.update(batch, std::span{&id, 1}));
   count(cache.append(id, token{1}));
@@ -152,16 +210,26 @@ void one_of_everything(execution& e, cache_under_test& cache, token first) {
   if (const auto pinned = cache.pin(text(6))) {
     ignore(cache.unpin(pinned->id));
   }
+  cache.unpin_all();
+  ignore(cache.would_fit(text(6)));
+  ignore(cache.num_blocks());
+  ignore(cache.num_free_blocks());
+  ignore(cache.num_available_blocks());
+  ignore(cache.resize(5));
   cache.advance_time(timestamp{first});
   ignore(cache.time());
   if (const auto made = cache.create_sequence(text(3, first))) {
     e.expect(enter(cache, made->id).num_busy == 0, "a sequence is busy that only one thread knows");
-    ignore(cache.commit(made->id, 3));
+    append_batch(cache, made->id, 3, 1);
+    ignore(cache.reserve_slots(made->id, 2));
+    cache.invalidate_prefix(text(3, first));
+    ignore(cache.truncate(made->id, 3));
     if (const auto copy = cache.fork(made->id)) {
       ignore(cache.append(*copy, token{1}));
       ignore(cache.release(*copy));
     }
     ignore(cache.gain_of_releasing(std::span{&made->id, 1}, text(6)));
+    ignore(cache.fewest_to_release(std::span{&made->id, 1}, 1, text(6)));
     const auto step = cache.begin_step(std::span{&made->id, 1});
     ignore(cache.drop_before(made->id, 2));
     ignore(cache.truncate(made->id, 2));
@@ -170,6 +238,9 @@ void one_of_everything(execution& e, cache_under_test& cache, token first) {
       ignore(cache.retire_step(*step));
     }
   }
+  cache.invalidate_salt(salt::none);
+  ignore(cache.invalidate_blocks(lower_blocks));
+  ignore(cache.resize(6));
   ignore(cache.statistics());
   ignore(cache.memory());
   ignore(cache.reset_prefix_cache());

@@ -82,6 +82,13 @@ struct scheduled_sharded_mutex : basic_sharded_mutex<2, scheduled_mutex> {
   using atomic = scheduled<T>;
 };
 
+/// The same, but for a mutex that excludes nobody: that of the nodes of a cache with groups.
+class mutex_but_for_nodes : public scheduled_mutex {};
+struct without_nodes_mutex : basic_sharded_mutex<2, mutex_but_for_nodes> {
+  template <class T>
+  using atomic = scheduled<T>;
+};
+
 /// A locking policy as the scheduler runs it, and an eviction policy that works under it. Every policy of the list
 /// whose components several threads enter has one.
 template <class Locking>
@@ -111,6 +118,16 @@ template <pagedkv::lock_rank Rank, class Metrics>
 class pagedkv::ordered_mutex<Rank, pagedkv::testing::scheduled_mutex, Metrics>
     : public pagedkv::testing::scheduled_mutex {};
 
+template <pagedkv::lock_rank Rank, class Metrics>
+class pagedkv::ordered_mutex<Rank, pagedkv::testing::mutex_but_for_nodes, Metrics>
+    : public pagedkv::testing::scheduled_mutex {};
+template <class Metrics>
+class pagedkv::ordered_mutex<pagedkv::lock_rank::group_nodes, pagedkv::testing::mutex_but_for_nodes, Metrics> {
+ public:
+  void lock() noexcept {}
+  void unlock() noexcept {}
+};
+
 template <template <class> class Atomic>
 struct pagedkv::thread_index_of<pagedkv::testing::stepwise_lock_free<Atomic>> {
   using type = testing::scheduled_thread_index;
@@ -123,6 +140,11 @@ struct pagedkv::thread_index_of<pagedkv::testing::scheduled_lock_free<Atomic>> {
 
 template <>
 struct pagedkv::thread_index_of<pagedkv::testing::scheduled_sharded_mutex> {
+  using type = testing::scheduled_thread_index;
+};
+
+template <>
+struct pagedkv::thread_index_of<pagedkv::testing::without_nodes_mutex> {
   using type = testing::scheduled_thread_index;
 };
 
