@@ -5,6 +5,8 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/tagged_index_stack.hpp>
 
@@ -25,8 +27,10 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <span>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 /// Cases that systems of this kind have got wrong. Case 7, writers among readers, is in fair_shared_mutex_test.cpp.
@@ -435,6 +439,199 @@ TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block ge
   cache.append(first, token{7}).value();
   cache.append(second, token{8}).value();
   CHECK(cache.statistics().copies == copies_before + 1);
+}
+
+/// One thread's requests to a cache of which others change the size and the contents. Tokens of one text and salt have
+/// equal keys everywhere, and others have others.
+template <class Cache>
+class served_requests {
+ public:
+  /// Blocks move only under `kernels`, alone.
+  served_requests(Cache& cache, fair_shared_mutex& kernels, unsigned seed)
+      : cache_(cache), kernels_(kernels), random_(seed) {}
+
+  [[nodiscard]] int num_wrong() const { return num_wrong_; }
+  [[nodiscard]] int num_hits() const { return num_hits_; }
+
+  void serve_one() {
+    const auto text_number = below(4);
+    const auto tag = below(2);
+    first_ = 1'000 * text_number;
+    number_ = static_cast<float>(first_ + 100 * tag);
+    const auto prompt = text(static_cast<std::size_t>(1 + below(20)), first_);
+    const auto options = sequence_options{.salt = salt{static_cast<std::uint64_t>(tag)}};
+    if (const auto fits = cache_.would_fit(prompt, options)) {
+      num_wrong_ += fits->num_cached_tokens >= std::ssize(prompt);
+    } else {
+      num_wrong_ += !is_full(fits.error());
+    }
+    const auto made = cache_.create_sequence(prompt, options);
+    if (!made) {
+      num_wrong_ += !is_full(made.error());
+      return;
+    }
+    id_ = made->id;
+    num_hits_ += made->num_cached_tokens != 0;
+    compare(0, made->num_cached_tokens);
+    write(made->num_cached_tokens, made->num_tokens);
+    const auto length = extend(made->num_tokens);
+    write(made->num_tokens, length);
+    compare(0, length);
+    fork(length);
+    pin(prompt, options.salt);
+    num_wrong_ += !cache_.release(id_);
+  }
+
+ private:
+  int below(unsigned end) { return static_cast<int>(random_() % end); }
+  [[nodiscard]] static bool is_full(const error& refused) {
+    return refused.code == error_code::capacity_exhausted || refused.code == error_code::never_fits;
+  }
+
+  /// Commits and appends in one call, and takes slots ahead, which are there or given back. Returns the length.
+  [[nodiscard]] std::int64_t extend(std::int64_t length) {
+    const auto run = text(static_cast<std::size_t>(below(6)), first_ + static_cast<token>(length));
+    auto slots = std::array<slot, 8>{};
+    auto failures = std::array<batch_failure, 1>{};
+    const auto entry = batch_entry{.id = id_, .run = run, .num_computed_tokens = length, .num_ahead = below(3)};
+    const auto done = cache_.append_batch({&entry, 1}, {slots, failures, {}});
+    num_wrong_ += !done || (done->num_failures != 0 && !is_full(failures[0].reason));
+    length += done && done->num_failures == 0 ? std::ssize(run) : 0;
+    if (const auto ahead = std::int64_t{below(4)}; cache_.reserve_slots(id_, ahead)) {
+      num_wrong_ += !cache_.slot_mapping(id_, length, std::span{slots}.first(static_cast<std::size_t>(ahead)));
+    }
+    num_wrong_ += !cache_.truncate(id_, length);
+    return length;
+  }
+
+  /// The fork writes behind a block that both have.
+  void fork(std::int64_t length) {
+    num_wrong_ += !cache_.commit(id_, length);
+    if (const auto forked = below(3) == 0 ? cache_.fork(id_) : result<sequence_id>{error{}}) {
+      const auto first = std::exchange(id_, *forked);
+      const auto longer = extend(length);
+      write(length, longer);
+      num_wrong_ += !cache_.release(first);
+      compare(0, longer);
+    }
+  }
+
+  /// Another thread may end all pins.
+  void pin(std::span<const token> prompt, salt tag) {
+    if (const auto pinned = below(4) == 0 ? cache_.pin(prompt, tag) : result<pinning>{error{}}) {
+      const auto ended = cache_.unpin(pinned->id);
+      num_wrong_ += !ended && ended.error().code != error_code::unknown_pin;
+    }
+  }
+
+  void write(std::int64_t from, std::int64_t to) {
+    const auto guard = shared_guard{kernels_};
+    for (auto i = from; i < to; ++i) {
+      write_key(cache_, id_, i, number_ + static_cast<float>(i));
+    }
+  }
+  void compare(std::int64_t from, std::int64_t to) {
+    const auto guard = shared_guard{kernels_};
+    for (auto i = from; i < to; ++i) {
+      num_wrong_ += key_at(cache_, id_, i) != number_ + static_cast<float>(i);
+    }
+  }
+
+  Cache& cache_;
+  fair_shared_mutex& kernels_;
+  std::mt19937 random_;
+  sequence_id id_{};
+  token first_ = 0;
+  float number_ = 0.0F;
+  int num_wrong_ = 0;
+  int num_hits_ = 0;
+};
+
+/// Under `lock_free` nothing moves, and the size changes while others read and write.
+template <class Cache>
+[[nodiscard]] result<std::vector<block_pair>> change_size(Cache& cache, fair_shared_mutex& kernels,
+                                                          std::int32_t num_blocks, bool compacts) {
+  if constexpr (detail::runs_alone<typename Cache::locking_type>) {
+    const auto guard = exclusive_guard{kernels};
+    return compacts ? cache.compact() : cache.resize(num_blocks);
+  } else {
+    return cache.resize(num_blocks);
+  }
+}
+
+TEMPLATE_LIST_TEST_CASE("threads see the bytes of their tokens while others resize, invalidate and unpin", "[cases]",
+                        caches) {
+  constexpr auto num_workers = 3;
+  constexpr auto most_blocks = std::int32_t{60};
+  const auto rounds = testing::scaled(1'500, 50'000);
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  auto cache = TestType{config_of(most_blocks, 2)};
+  auto kernels = fair_shared_mutex{};
+  auto num_at_work = std::atomic{num_workers};
+  auto wrong = std::atomic{0};
+  auto num_hits = std::atomic{0};
+  auto num_changes = std::atomic{0};
+  auto num_invalidated = std::atomic<std::int64_t>{0};
+
+  const auto serve = [&](unsigned own_seed) {
+    auto requests = served_requests{cache, kernels, own_seed};
+    // On a machine with few processors, the others may not get their turns for long.
+    for (auto round = 0; round < rounds || num_changes == 0 || num_invalidated == 0; ++round) {
+      requests.serve_one();
+    }
+    wrong += requests.num_wrong();
+    num_hits += requests.num_hits();
+    --num_at_work;
+  };
+  const auto change_sizes = [&](std::mt19937 random) {
+    while (num_at_work > 0) {
+      const auto num_blocks = 20 + static_cast<std::int32_t>(random() % (most_blocks - 19));
+      const auto changed = change_size(cache, kernels, num_blocks, random() % 8 == 0);
+      num_changes += changed.has_value();
+      wrong += !changed && changed.error().code != error_code::in_use;
+      std::this_thread::yield();
+    }
+  };
+  const auto invalidate = [&](std::mt19937 random) {
+    while (num_at_work > 0) {
+      const auto tag = salt{random() % 2};
+      const auto blocks = std::array{block_id(random() % most_blocks), block_id(random() % most_blocks)};
+      switch (random() % 16) {
+        case 0: num_invalidated += cache.invalidate_salt(tag); break;
+        case 1:
+          num_invalidated += cache.invalidate_prefix(text(4, static_cast<token>(1'000 * (random() % 4))), tag);
+          break;
+        case 2:
+          if (const auto num = cache.invalidate_blocks(blocks)) {  // unless one is outside the pool
+            num_invalidated += *num;
+          }
+          break;
+        case 3: cache.unpin_all(); break;
+        default: std::this_thread::yield();
+      }
+    }
+  };
+  on_threads(num_workers + 2, [&](int thread) {
+    const auto own_seed = seed + static_cast<unsigned>(thread);
+    if (thread < num_workers) {
+      serve(own_seed);
+    } else if (thread == num_workers) {
+      change_sizes(std::mt19937{own_seed});
+    } else {
+      invalidate(std::mt19937{own_seed});
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(num_hits > 0);
+  CHECK(num_changes > 0);
+  CHECK(num_invalidated <= cache.statistics().invalidations);  // which counts commits that one has overtaken, too
+  CHECK(num_invalidated > 0);
+  check_idle(cache);
+  CHECK(cache.resize(1));
+  CHECK(cache.resize(most_blocks));
+  CHECK(cache.reset_prefix_cache());
+  CHECK(cache.statistics().blocks == block_counts{.free = most_blocks});
 }
 
 /// 256 different hashes, each of which names a bucket and a fingerprint of its own.

@@ -352,4 +352,36 @@ TEST_CASE("a prefix that stays cached is pinned, wherever its release is", "[pro
   }
 }
 
+/// A look-up has a lease on the block meanwhile, so that it stays, out of reach, until the look-up has ended.
+template <class Cache>
+void invalidation_races_look_up(execution& e) {
+  auto cache = Cache{six_blocks()};
+  const auto id = cache.create_sequence(text(2)).value().id;
+  cache.commit(id, 2).value();
+  cache.release(id).value();
+  e.spawn([&] { ignore(cache.find_prefix(text(3))); });
+  e.spawn([&] {
+    const auto num = cache.invalidate_prefix(text(2)) + cache.invalidate_salt(salt::none) +
+                     cache.invalidate_blocks(lower_blocks).value() + cache.invalidate_salt(salt::none);
+    e.expect(num == 1, "one block was not invalidated once");
+    e.expect(cache.find_prefix(text(3)) == 0, "an invalidated block is found");
+  });
+  e.run();
+  e.expect(cache.statistics().invalidations == 1, "one block was not counted once as invalidated");
+  for (const auto& sentence : cache.check_invariants()) {
+    e.fail(sentence);
+  }
+}
+
+TEST_CASE("a block is invalidated once, wherever a look-up is that has a lease on it", "[progress][scheduler]") {
+  using sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
+  for (const auto& body :
+       {scenario{invalidation_races_look_up<cache_under_test>}, scenario{invalidation_races_look_up<sharded_cache>}}) {
+    const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  }
+}
+
 }  // namespace

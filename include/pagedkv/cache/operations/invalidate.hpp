@@ -23,11 +23,12 @@ class [[nodiscard]] invalidation {
   Pool& pool_;
 };
 
-/// Withdraws a published block and gives back the caller's reference to it.
+/// Withdraws a published block and gives back the caller's reference to it. Returns how many blocks that hides: 0 or 1.
 template <class State>
-void withdraw_and_release(State& state, block_id block) noexcept {
-  withdraw(state, block);
+[[nodiscard]] std::int64_t withdraw_and_release(State& state, block_id block) noexcept {
+  const bool first = withdraw(state, block);
   release_block(state, block, 0, block_release{}, 0);
+  return first ? 1 : 0;
 }
 
 /// Withdraws every block that continues `before` with these contents. Returns what the last of them was, a link without
@@ -44,8 +45,7 @@ template <class State>
     }
     last = state.index.link(block);
     reference_found(state, block);
-    withdraw_and_release(state, block);
-    ++count;
+    count += withdraw_and_release(state, block);
   }
 }
 
@@ -77,8 +77,7 @@ std::int64_t invalidate_salt(State& state, salt salt) noexcept {
     }
     if (state.index.begins_chain(block, salt)) {
       reference_found(state, block);
-      withdraw_and_release(state, block);
-      ++count;
+      count += withdraw_and_release(state, block);
     } else {
       leases.end(block);
     }
@@ -99,8 +98,7 @@ template <class State>
   auto count = std::int64_t{0};
   for (const auto block : blocks) {
     if (state.pool.reference_published(block)) {
-      withdraw_and_release(state, block);
-      ++count;
+      count += withdraw_and_release(state, block);
     }
   }
   return count;
