@@ -384,4 +384,47 @@ TEST_CASE("a block is invalidated once, wherever a look-up is that has a lease o
   }
 }
 
+/// As docs/concurrency.md says: the step is open from the swap that numbers it.
+TEST_CASE("a thread stopped in begin_step keeps blocks of later steps from reuse, and the 64th step behind it",
+          "[progress][scheduler]") {
+  auto limits = explorer{{.max_steps = 50'000}};
+  auto num_delayed = 0;
+  auto finished = false;
+  for (auto steps = std::uint32_t{1}; !finished; ++steps) {
+    auto num_behind = 0;
+    auto num_retiring = std::int64_t{0};
+    auto num_made = std::uint32_t{0};
+    const auto body = [&](execution& e) {
+      auto cache = cache_under_test{six_blocks()};
+      e.spawn([&] { cache.retire_step(cache.begin_step().value()).value(); });
+      e.spawn([&] {
+        const auto id = cache.create_sequence(text(3)).value().id;
+        const auto used = cache.begin_step(std::span{&id, 1}).value();
+        cache.release(id).value();
+        cache.retire_step(used).value();
+        for (num_behind = 1; num_behind < 70; ++num_behind) {
+          const auto step = cache.begin_step({});
+          if (!step) {
+            e.expect(step.error().code == error_code::limit_reached, "a step is refused for another reason");
+            break;
+          }
+          cache.retire_step(*step).value();
+        }
+        num_retiring = cache.statistics().blocks.retiring;
+        e.expect(cache.create_sequence(text(2, 20)).has_value(), "an operation is delayed");
+      });
+      e.run();
+      num_made = e.steps(1);
+      e.expect(cache.statistics().blocks.retiring == 0, "blocks wait for steps that have retired");
+    };
+    const auto found = limits.stopped(body, {1, steps});
+    CAPTURE(steps, found.failure);
+    REQUIRE(found.failure.empty());
+    CHECK(((num_behind == 70 && num_retiring == 0) || (num_behind == 63 && num_retiring == 2)));
+    num_delayed += num_behind == 63;
+    finished = num_made <= steps;
+  }
+  CHECK(num_delayed > 1);
+}
+
 }  // namespace

@@ -210,6 +210,48 @@ TEST_CASE("a thread stopped anywhere in the index stops no other", "[router]") {
   }
 }
 
+/// Two workers' threads add a block each, and one entry is free: the first one's key was there before. `refused` counts
+/// additions; none of them is found, all others are, and a later one succeeds.
+template <std::int32_t NumWorkers>
+void additions_want_one_entry(execution& e, int& refused) {
+  constexpr auto num_entries = std::uint64_t{16};  // of both buckets
+  constexpr auto first_worker = worker_id{NumWorkers - 1};
+  auto index = basic_worker_index<scheduled>{{.num_blocks = 1, .num_workers = NumWorkers}};
+  for (auto key = std::uint64_t{1}; key <= num_entries; ++key) {
+    e.expect(index.add(worker_id{0}, key), "no room");
+  }
+  index.remove(worker_id{0}, 1);
+  auto added = std::array<bool, 2>{};
+  e.spawn([&] { added[0] = index.add(first_worker, 1); });
+  e.spawn([&] { added[1] = index.add(worker_id{1}, num_entries + 1); });
+  e.run();
+  e.expect(index.holds(first_worker, 1) == added[0] && index.holds(worker_id{1}, num_entries + 1) == added[1],
+           "a block is found that was refused, or one is not that was added");
+  e.expect(!added[0] || !added[1], "one entry took two keys");
+  refused = !added[0] + !added[1];
+  e.expect(refused == 1 || index.add(worker_id{1}, num_entries + 2), "no entry is free though all additions were refused");
+}
+
+TEST_CASE("of two additions that want one entry, both are refused only where workers fill several words", "[router]") {
+  auto most_refused = 0;
+  const auto explore = [&](auto additions) {
+    most_refused = 0;
+    const auto body = [&](execution& e) {
+      auto refused = 0;
+      additions(e, refused);
+      most_refused = std::max(most_refused, refused);
+    };
+    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
+    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+  };
+  explore(additions_want_one_entry<63>);
+  CHECK(most_refused == 1);
+  explore(additions_want_one_entry<64>);
+  CHECK((most_refused == 2 || slow_fibers));
+}
+
 constexpr auto former_key = std::uint64_t{1};
 constexpr auto new_key = std::uint64_t{3};  // which finds the same entry free first
 
