@@ -13,6 +13,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -57,6 +58,7 @@ struct batch_shape {
   std::int32_t queries_each = 1;   // the last tokens
   std::int32_t group_size = 1;
   std::int64_t enough_bytes = std::int64_t{768} << 20;  // of keys and values of all layers
+  std::int32_t num_layers = 0;  // 0: those of enough bytes
 
   /// Blocks of all sequences together.
   [[nodiscard]] std::int32_t num_blocks() const {
@@ -108,14 +110,18 @@ class workload {
   [[nodiscard]] std::int32_t num_layers() const { return plan_.view.num_layers; }
 
   void attend(bool shares_prefixes = false) {
-    constexpr auto stride = std::int64_t{num_heads} * head_dim;
     for (auto layer = 0; layer < plan_.view.num_layers; ++layer) {
-      auto batch = attention_batch{indptr_, indices_, last_block_len_, query_indptr_};
-      batch.shares_prefixes = shares_prefixes;
-      host::attend<Element, Query>(plan_.view, layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
-                                   {{output_.data(), stride, head_dim}, nullptr}, {}, all_cores())
-          .value();
+      attend_layer(layer, all_cores(), shares_prefixes);
     }
+  }
+
+  void attend_layer(std::int32_t layer, host::workers threads, bool shares_prefixes = false) {
+    constexpr auto stride = std::int64_t{num_heads} * head_dim;
+    auto batch = attention_batch{indptr_, indices_, last_block_len_, query_indptr_};
+    batch.shares_prefixes = shares_prefixes;
+    host::attend<Element, Query>(plan_.view, layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
+                                 {{output_.data(), stride, head_dim}, nullptr}, {}, threads)
+        .value();
   }
 
   void read() const {
@@ -137,7 +143,9 @@ class workload {
     config.num_kv_heads = num_heads / shape.group_size;
     config.head_dim = head_dim;
     const auto one_layer = plan_storage<Layout>(config, size_of_element<Element>).value().bytes;
-    config.num_layers = static_cast<std::int32_t>((shape.enough_bytes + one_layer - 1) / one_layer);
+    config.num_layers = shape.num_layers != 0
+                            ? shape.num_layers
+                            : static_cast<std::int32_t>((shape.enough_bytes + one_layer - 1) / one_layer);
     return plan_storage<Layout>(config, size_of_element<Element>).value();
   }
 
@@ -219,6 +227,39 @@ void decode_shared(benchmark::State& state) {
   state.counters["flat_over_shared"] = flat / shared;
 }
 
+/// Small layers in turn, as in a step of an engine. `over_one_thread`: how long they take on all cores, relative to the
+/// calling thread alone; `gap_us`: what the calling thread does between layers, so that the others may fall asleep.
+void small_layers(benchmark::State& state) {
+  auto shape = batch_shape{};
+  shape.group_size = 4;
+  shape.num_sequences = 1;
+  shape.num_layers = 24;
+  shape.num_tokens = static_cast<std::int32_t>(state.range(0));
+  const auto gap = std::chrono::microseconds(state.range(1));
+  auto work = workload<bfloat16, hnd_layer_major, bfloat16>(shape);
+  const auto best_layer = [&](host::workers threads, std::vector<double>& best) {
+    for (auto layer = 0; layer < work.num_layers(); ++layer) {
+      const auto start = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() - start < gap) {
+      }
+      auto& seconds = best[static_cast<std::size_t>(layer)];
+      seconds = std::min(seconds, bench::best_seconds(1, [&] { work.attend_layer(layer, threads); }));
+    }
+  };
+  auto together = std::vector<double>(24, 1e9);
+  auto alone = together;
+  for (auto _ : state) {
+    best_layer({}, alone);
+    best_layer(all_cores(), together);
+  }
+  const auto microseconds = [](const std::vector<double>& best) {
+    return std::accumulate(best.begin(), best.end(), 0.0) / static_cast<double>(best.size()) * 1e6;
+  };
+  state.counters["one_thread_us"] = microseconds(alone);
+  state.counters["us"] = microseconds(together);
+  state.counters["over_one_thread"] = microseconds(together) / microseconds(alone);
+}
+
 /// Causal attention of the last tokens of a prompt. `GFLOP/s` counts the pairs that the mask leaves.
 template <class Element>
 void prefill(benchmark::State& state) {
@@ -270,6 +311,11 @@ PAGEDKV_BENCHMARK_DECODE(int8);
 PAGEDKV_BENCHMARK_SHARED(float16);
 PAGEDKV_BENCHMARK_SHARED(bfloat16);
 PAGEDKV_BENCHMARK_SHARED(int8);
+BENCHMARK(small_layers)
+    ->ArgNames({"tokens", "gap_us"})
+    ->ArgsProduct({{32, 64, 128, 256, 512}, {0, 20, 300}})
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(200);
 #define PAGEDKV_BENCHMARK_PREFILL(element)            \
   BENCHMARK(prefill<element>)                         \
       ->ArgNames({"group_size", "queries", "tokens"}) \

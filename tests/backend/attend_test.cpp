@@ -210,6 +210,38 @@ TEST_CASE("a pool may make all calls on one thread, in any order", "[attention]"
   CHECK(std::vector{attention.output_of_row(0), attention.output_of_row(1)} == expected);
 }
 
+/// A pool that keeps the largest number of calls of a run.
+struct counting_pool {
+  [[nodiscard]] static int size() { return 8; }
+
+  template <class Call>
+  void run(int n, Call&& call) {
+    most_calls = std::max(most_calls, n);
+    while (n > 0) {
+      call(--n);
+    }
+  }
+
+  int most_calls = 0;
+};
+
+TEST_CASE("small work takes fewer threads than large work", "[attention]") {
+  auto most_calls = std::vector<int>{};
+  for (const auto length : {16, 2000, 30000}) {
+    auto random = std::mt19937{18};
+    auto shape = batch_shape{{length}};
+    shape.group_size = 4;
+    auto attention = attention_under_test<hnd<bfloat16>>{shape, random};
+    auto pool = counting_pool{};
+    REQUIRE(attention.attend({}, pool));
+    most_calls.push_back(pool.most_calls);
+  }
+  CHECK(most_calls[0] == 0);  // not even woken
+  CHECK(most_calls[1] > 0);
+  CHECK(most_calls[1] < counting_pool::size());
+  CHECK(most_calls[2] == counting_pool::size());
+}
+
 TEST_CASE("several threads share one pool", "[attention][random]") {
   auto pool = host::thread_pool(3);
   auto callers = std::vector<std::jthread>{};

@@ -65,15 +65,14 @@ struct release_numbers {
 /// Runs a checked operation.
 [[nodiscard]] inline result<void> run(const attention_call& call, kernels code, workers threads) noexcept {
   const auto attend = [&]() -> result<void> {
-    const auto num_threads = std::max(1, threads.size());
-    const auto plan = make_plan(call, num_threads);
-    const auto scratch = allocate(plan.scratch * num_threads);
+    const auto plan = make_plan(call, threads.size());
+    const auto scratch = allocate(plan.scratch * plan.num_threads);
     const auto partials = allocate(plan.num_partials);
-    share_out(threads, num_threads, plan.pieces.size(), scratch.get(), plan.scratch,
+    share_out(threads, plan.num_threads, plan.pieces.size(), scratch.get(), plan.scratch,
               [&](std::size_t i, float* own) { code.run_piece(call, plan, plan.pieces[i], own, partials.get()); });
     if (plan.num_partials != 0) {
       const auto num_heads = static_cast<std::size_t>(call.view.num_kv_heads);
-      share_out(threads, num_threads, plan.units.size() * num_heads, nullptr, 0, [&](std::size_t i, float*) {
+      share_out(threads, plan.num_threads, plan.units.size() * num_heads, nullptr, 0, [&](std::size_t i, float*) {
         const auto& u = plan.units[i / num_heads];
         if (u.first_partial >= 0 && !u.is_prefix) {
           code.merge_chunks(call, plan, u, static_cast<std::int32_t>(i % num_heads), partials.get());

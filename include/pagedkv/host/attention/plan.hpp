@@ -49,6 +49,7 @@ struct attention_plan {
   std::vector<unit> units;
   std::vector<piece> pieces;
   std::vector<query_place> prefix_queries;
+  int num_threads = 1;
   std::int64_t num_partials = 0;
   std::int64_t scratch = 0;  // per thread
 
@@ -253,10 +254,12 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   plan.scratch = std::max(plan.scratch, heads * scratch_of_head(call, u));
 }
 
-/// Divides the work among `num_threads`, evenly whatever the lengths are. Throws `std::bad_alloc`.
-[[nodiscard]] inline attention_plan make_plan(const attention_call& call, int num_threads) {
+/// Divides the work among up to `most_threads`, evenly whatever the lengths are. Small work takes fewer threads, because
+/// it takes time to wake one. Throws `std::bad_alloc`.
+[[nodiscard]] inline attention_plan make_plan(const attention_call& call, int most_threads) {
   constexpr auto pieces_per_thread = 16;
-  constexpr auto smallest_cost = std::int64_t{1} << 18;
+  constexpr auto smallest_cost = std::int64_t{1} << 18;       // of a piece
+  constexpr auto smallest_share = std::int64_t{1} << 20;  // of a thread: 20 us
   auto plan = attention_plan{};
   auto total = std::int64_t{0};
   for (auto row = std::size_t{0}; row < call.batch.num_rows(); ++row) {
@@ -266,9 +269,10 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   for (const auto& u : plan.units) {
     total += cost_of(call, u);
   }
-  const auto share = std::max(total / (std::int64_t{num_threads} * pieces_per_thread), smallest_cost);
+  plan.num_threads = static_cast<int>(std::clamp<std::int64_t>(total / smallest_share, 1, std::max(1, most_threads)));
+  const auto share = std::max(total / (std::int64_t{plan.num_threads} * pieces_per_thread), smallest_cost);
   for (auto i = std::size_t{0}; i < plan.units.size(); ++i) {
-    add_pieces(call, plan, i, num_threads == 1 ? 0 : share);
+    add_pieces(call, plan, i, plan.num_threads == 1 ? 0 : share);
   }
   plan.scratch += scratch_of_tile(call);
   return plan;
