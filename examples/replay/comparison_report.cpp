@@ -86,6 +86,7 @@ void write_json(std::ostream& stream, const comparison& made, const options& cho
   }
   const auto report = nlohmann::ordered_json{
       {"trace", chosen.trace},
+      {"hash_seed", chosen.hash_seed},
       {"requests", made.num_requests},
       {"block_references", made.num_references},
       {"distinct_blocks", made.num_distinct_blocks},

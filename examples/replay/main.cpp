@@ -9,6 +9,7 @@
 #include "plot.hpp"
 #include "progress.hpp"
 #include "replay.hpp"
+#include "replayed_trace.hpp"
 #include "report.hpp"
 #include "workload.hpp"
 
@@ -49,7 +50,7 @@ constexpr auto status_without_plot = 3;
   config.num_blocks = chosen.blocks.front();
   config.head_dim = static_cast<std::int32_t>(row_dim);
   config.max_sequences = chosen.concurrency;
-  config.hash_seed = 1;  // so that a run can be repeated: tiny_lfu's hits depend on the hashes
+  config.hash_seed = chosen.hash_seed;
   return config;
 }
 
@@ -104,7 +105,8 @@ void report(const outcome& found, const workload& work, const options& chosen, s
 }
 
 [[nodiscard]] int run_comparison(const options& chosen, std::ofstream& json) {
-  const auto made = compare(support::prefix_trace{make_workload(chosen).requests}, chosen);
+  const auto work = make_workload(chosen);
+  const auto made = compare(replayed_trace(work.requests, work.block_size, chosen.hash_seed), chosen);
   if (chosen.json == "-") {
     write_json(std::cout, made, chosen);
     check_written(std::cout, chosen);

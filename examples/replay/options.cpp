@@ -82,6 +82,9 @@ parsed_options parse_options(int argc, const char* const* argv) {
       app.add_option("--free-list", chosen.free_list, "which free blocks are taken; runs with one thread and float16")
           ->check(CLI::IsMember(names_of(all_free_lists{})))
           ->capture_default_str();
+  app.add_option("--hash-seed", chosen.hash_seed, "of the blocks' hashes, from which some policies draw samples")
+      ->check(CLI::Range(std::uint64_t{1}, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
   app.add_option("--threads", num_threads, "threads that serve requests, 1; or that compare, one for each core")
       ->check(CLI::Range(1, 1024));
   auto* const concurrency = app.add_option("--concurrency", chosen.concurrency,

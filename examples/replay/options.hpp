@@ -18,6 +18,7 @@ struct options {
   std::string locking = "single_thread";
   std::string element = "float16";
   std::string free_list = "any_free_block";
+  std::uint64_t hash_seed = 1;
   std::int32_t num_threads = 1;
   std::int32_t concurrency = 1;  // requests alive at once
   bool decode = false;

@@ -4,6 +4,7 @@
 #include "live_requests.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "replayed_trace.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -108,7 +109,7 @@ class worker {
   explicit worker(shared_state& shared)
       : shared_(shared),
         block_size_(static_cast<std::size_t>(shared.work.block_size)),
-        tokens_(shared.work.longest_prompt * block_size_ + 1),
+        tokens_(num_tokens_of_prompt(shared.work.longest_prompt, shared.work.block_size)),
         slots_(shared.work.longest_prompt),
         keys_(shared.work.longest_prompt),
         values_(shared.work.longest_prompt) {}
@@ -184,7 +185,7 @@ class worker {
     for (std::size_t i = 0; i < request.blocks.size(); ++i) {
       fill_tokens(request.blocks[i], all.subspan(i * block_size_, block_size_));
     }
-    const auto num_tokens = request.blocks.size() * block_size_ + 1;
+    const auto num_tokens = num_tokens_of_prompt(request.blocks.size(), shared_.work.block_size);
     tokens_[num_tokens - 1] = static_cast<token>(index);
     return all.first(num_tokens);
   }

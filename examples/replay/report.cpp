@@ -149,6 +149,7 @@ void write_json(std::ostream& stream, const outcome& found, const workload& work
         {"locking", chosen.locking},
         {"element", chosen.element},
         {"free_list", chosen.free_list},
+        {"hash_seed", chosen.hash_seed},
         {"threads", chosen.num_threads},
         {"concurrency", chosen.concurrency},
         {"decode", chosen.decode}}},

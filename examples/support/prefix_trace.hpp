@@ -11,7 +11,8 @@
 
 namespace pagedkv::support {
 
-/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number.
+/// A trace made ready for simulation: every distinct block (its id and its prefix) has a number, and a hash as in a
+/// cache.
 class prefix_trace {
  public:
   using node = std::uint32_t;
@@ -23,14 +24,24 @@ class prefix_trace {
     std::span<const node> nodes;
   };
 
-  explicit prefix_trace(const std::vector<trace_request>& trace) {
+  /// Hashes are made of the numbers.
+  explicit prefix_trace(const std::vector<trace_request>& trace)
+      : prefix_trace(trace, [this](auto&&...) { return mixed(hashes_.size() + 1); }) {}
+
+  /// `hash(before, id)` is the hash of a block that continues the one with the hash `*before`, or none if that is null.
+  template <class Hash>
+  prefix_trace(const std::vector<trace_request>& trace, Hash&& hash) {
     auto starts = std::vector<std::size_t>{};
     for (const auto& from : trace) {
       requests_.push_back({from.arrival_ms, from.num_prompt_tokens, from.num_output_tokens, {}});
       starts.push_back(nodes_.size());
       auto parent = no_parent;
       for (const auto id : from.blocks) {
-        parent = children_.try_emplace({parent, id}, static_cast<node>(children_.size())).first->second;
+        const auto [child, is_new] = children_.try_emplace({parent, id}, static_cast<node>(children_.size()));
+        if (is_new) {
+          hashes_.push_back(hash(parent == no_parent ? nullptr : &hashes_[parent], id));
+        }
+        parent = child->second;
         nodes_.push_back(parent);
       }
     }
@@ -44,7 +55,8 @@ class prefix_trace {
   prefix_trace& operator=(const prefix_trace&) = delete;
 
   [[nodiscard]] std::span<const request> requests() const noexcept { return requests_; }
-  [[nodiscard]] std::size_t num_nodes() const noexcept { return children_.size(); }
+  [[nodiscard]] std::uint64_t hash(node of) const noexcept { return hashes_[of]; }
+  [[nodiscard]] std::size_t num_nodes() const noexcept { return hashes_.size(); }
   [[nodiscard]] std::size_t num_references() const noexcept { return nodes_.size(); }
 
  private:
@@ -64,8 +76,15 @@ class prefix_trace {
     }
   };
 
+  [[nodiscard]] static std::uint64_t mixed(std::uint64_t number) noexcept {
+    number *= 0x9e3779b97f4a7c15U;
+    number = (number ^ number >> 32) * 0xd6e8feb86659fd93U;
+    return number ^ number >> 32;
+  }
+
   std::vector<request> requests_;
   std::vector<node> nodes_;
+  std::vector<std::uint64_t> hashes_;  // by node
   std::unordered_map<edge, node, edge_hash> children_;
 };
 

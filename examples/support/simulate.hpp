@@ -42,6 +42,7 @@ class chain_simulator {
  public:
   chain_simulator(const prefix_trace& trace, std::int32_t num_blocks, simulation_options options = {})
       : policy_(num_blocks),
+        trace_(trace),
         options_(options),
         blocks_(static_cast<std::size_t>(num_blocks)),
         resident_(trace.num_nodes(), no_block) {
@@ -170,20 +171,15 @@ class chain_simulator {
     release.last_cached = num_cached == 0 ? no_block : chain_[num_cached - 1];
     release.released_at = now_;
     for (auto i = chain_.size(); i-- > 0;) {
-      release.hash = hash_of(request.nodes[i]);
+      release.hash = trace_.hash(request.nodes[i]);
       release.parent = i == 0 ? no_block : chain_[i - 1];
       release.depth = static_cast<std::uint32_t>(i);
       policy_.insert(chain_[i], release);
     }
   }
 
-  [[nodiscard]] static std::uint64_t hash_of(prefix_trace::node node) noexcept {
-    auto h = (node + std::uint64_t{1}) * 0x9e3779b97f4a7c15U;
-    h = (h ^ h >> 32) * 0xd6e8feb86659fd93U;
-    return h ^ h >> 32;
-  }
-
   Policy policy_;
+  const prefix_trace& trace_;
   simulation_options options_;
   std::vector<block_state> blocks_;
   std::vector<block_id> resident_;

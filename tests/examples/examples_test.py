@@ -346,7 +346,7 @@ class Report(TemporaryFolder):
         done = run("--help")
         self.assertEqual(done.returncode, 0)
         for option in ("trace", "block-size", "blocks", "eviction", "locking", "element", "threads", "concurrency",
-                       "decode", "limit", "json", "log"):
+                       "decode", "limit", "hash-seed", "json", "log"):
             self.assertIn(f"--{option} ", done.stdout)
 
 
