@@ -2,13 +2,9 @@
 
 import concurrent.futures
 import os
-import pathlib
-import shlex
-import subprocess
 import unittest
 
-SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
-COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+from compiling import compile_program
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
@@ -27,10 +23,13 @@ using namespace pagedkv;
 
 struct no_policy {};
 
-/// Lacks `metadata_bytes`.
+/// Lacks `rename`.
 struct almost_eviction : lru {
   using lru::lru;
-  void metadata_bytes() = delete;
+  void rename() = delete;
+};
+struct almost_element : float16 {
+  static float decode(storage stored, float scale) { return float16::decode(stored, scale); }
 };
 
 struct hash_and_layout : xxh3_hash, nhd_layer_major {};
@@ -91,6 +90,10 @@ REFUSED = (
         "kv_cache<own_runs, contiguous_runs>": "two free list policies " + TWO,
         "kv_cache<sharded_mutex, contiguous_runs>": RUNS,
         "kv_cache<int8, no_policy>": NO_AXIS,
+        "kv_cache<double>": "a type of numbers is no policy: write the element that stores them",
+        "kv_cache<std::int8_t>": "`std::int8_t` is a type of numbers and no policy: write the element `int8`",
+        "kv_cache<almost_eviction>": "this type is nearly an eviction policy: `rename` is missing, may throw or has another form",
+        "kv_cache<almost_element>": "this type is nearly an element: `decode` is missing, may throw or has another form",
         "kv_cache<declared_eviction>": "include its header, below pagedkv/policy/<axis>/",
         "kv_cache<hash_and_layout>": "this type models the concepts of two axes, so its role is not clear: write one type for",
         "kv_cache<int8, unscaled_backend>": "this backend cannot append and gather rows of this element: choose another of",
@@ -105,11 +108,11 @@ REFUSED = (
         "kv_cache<lock_free, fifo>": STRICT_ORDER,
         "kv_cache<lock_free, clock_sweep, own_runs>": RUNS,
         "kv_cache<int8, int8>": "two elements are given, and a cache stores one: leave the other out",
-        "kv_cache<float>": NO_AXIS,
+        "kv_cache<float>": "`float` is a type of numbers and no policy: write the element `float32`",
         "basic_kv_cache<default_policies, fifo, int8>": CANONICAL,
         "kv_cache<hnd_block_major, own_copies>": NO_ELEMENTS,
     },
-    {"kv_cache<almost_eviction>": NO_AXIS, "kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
+    {"kv_cache<fifo&>": "a policy is a type of its own: leave out const"},
     {
         "group_cache<lock_free, clock_sweep>": GROUPS,
         "kv_cache<one_group, layer_groups>": "two policies for groups " + TWO,
@@ -145,20 +148,15 @@ ACCEPTED = (
 
 def compile_caches(caches):
     """What the compiler says about a program that uses these caches; its exit status comes first."""
-    return compile_program("".join(f"bool use_{i}() {{ return run({cache}{{{{}}}}); }}\n" for i, cache in enumerate(caches)))
+    uses = "".join(f"bool use_{i}() {{ return run({cache}{{{{}}}}); }}\n" for i, cache in enumerate(caches))
+    return compile_program(PROGRAM + uses)
 
 
 def compile_uses(uses):
     """The same for a program with these uses of a cache without memory."""
     body = "".join(f"  static_cast<void>({use});\n" for use in uses)
-    return compile_program(f"void use(kv_cache<copy_list>& cache, std::vector<block_pair>& list) {{\n{body}}}\n")
-
-
-def compile_program(uses):
-    command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++"]
-    command += [f"-I{SOURCE_ROOT / 'include'}", f"-I{SOURCE_ROOT / 'kernels'}", "-"]
-    done = subprocess.run(command, input=PROGRAM + uses, capture_output=True, text=True)
-    return done.returncode, done.stderr
+    function = f"void use(kv_cache<copy_list>& cache, std::vector<block_pair>& list) {{\n{body}}}\n"
+    return compile_program(PROGRAM + function)
 
 
 class Policies(unittest.TestCase):

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <concepts>
+#include <initializer_list>
+#include <string_view>
 #include <type_traits>
 
 namespace pagedkv {
@@ -15,6 +18,9 @@ namespace pagedkv {
 /// | `A::template default_policy<Defaults, Given...>` | the policy where none is given, a member type of `Defaults`   |
 /// | `A::template at_most_one<is>`                    | a type whose definition asserts `is`, with a sentence that    |
 /// |                                                  | names the axis: instantiated with whether two were given      |
+/// | `A::template resembles<P>`                       | whether `P` has a member that only this axis asks for         |
+/// | `A::template lacks<P>`                           | a type whose definition fails, with a sentence that names     |
+/// |                                                  | what `P` lacks: instantiated for one that models no axis      |
 ///
 /// `axes` lists them in the order in which they appear in the name of the class.
 template <class... Axes>
@@ -29,6 +35,24 @@ consteval policy_list<Policies..., More...> operator+(policy_list<Policies...>, 
 }
 
 namespace detail {
+
+/// A requirement of several axes: a name for tables and options.
+template <class Policy>
+concept has_name = requires {
+  { Policy::name } -> std::convertible_to<std::string_view>;
+};
+
+/// The place of the first requirement that is not met; -1 if all are.
+[[nodiscard]] constexpr int first_unmet(std::initializer_list<bool> requirements) noexcept {
+  auto place = 0;
+  for (const auto met : requirements) {
+    if (!met) {
+      return place;
+    }
+    ++place;
+  }
+  return -1;
+}
 
 template <class Policy>
 concept plain = std::is_same_v<Policy, std::remove_cvref_t<Policy>>;
@@ -84,6 +108,19 @@ struct policy_set<axes<Axes...>, Defaults, Given...> {
 
 namespace detail {
 
+/// Fails to compile for a policy of no axis, with the sentence of the first axis that it resembles.
+template <class Policy, class... Axes>
+struct role_of_none {
+  static_assert(sizeof(Policy) == 0,
+                "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>), or the "
+                "concept of the axis that is meant, below its definition, and the compiler names what it lacks");
+};
+template <class Policy, class Axis, class... Rest>
+struct role_of_none<Policy, Axis, Rest...> : role_of_none<Policy, Rest...> {};
+template <class Policy, class Axis, class... Rest>
+  requires Axis::template resembles<Policy>
+struct role_of_none<Policy, Axis, Rest...> : Axis::template lacks<Policy> {};
+
 template <class Policy, class... Axes>
 struct role_check {
   static_assert(plain<Policy>, "a policy is a type of its own: leave out const, volatile and &");
@@ -91,12 +128,11 @@ struct role_check {
                 "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, pagedkv/events/ or pagedkv/device/");
 };
 template <defined Policy, class... Axes>
+struct role_check<Policy, Axes...> : role_of_none<Policy, Axes...> {};
+template <defined Policy, class... Axes>
+  requires(policy_of<Policy, Axes> || ...)
 struct role_check<Policy, Axes...> {
-  static constexpr auto num_axes = (0 + ... + policy_of<Policy, Axes>);
-  static_assert(num_axes > 0,
-                "this type models the concept of no axis: write static_assert(pagedkv::eviction_policy<P>), or the "
-                "concept of the axis that is meant, below its definition, and the compiler names what it lacks");
-  static_assert(num_axes < 2,
+  static_assert((0 + ... + policy_of<Policy, Axes>) == 1,
                 "this type models the concepts of two axes, so its role is not clear: write one type for each axis");
 };
 

@@ -1,10 +1,25 @@
 #pragma once
 
+#include <pagedkv/policy/axis.hpp>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 
 namespace pagedkv {
+
+namespace detail {
+
+template <class A>
+concept has_allocate = requires(A a, std::size_t bytes) {
+  { a.allocate(bytes, bytes) } noexcept -> std::same_as<std::byte*>;
+};
+template <class A>
+concept has_deallocate = requires(A a, std::size_t bytes, std::byte* pointer) {
+  { a.deallocate(pointer, bytes) } noexcept;
+};
+
+}  // namespace detail
 
 /// Where block storage comes from. Exhaustion is a value: a null pointer.
 ///
@@ -22,10 +37,7 @@ namespace pagedkv {
 ///       void deallocate(std::byte* pointer, std::size_t) noexcept { std::free(pointer); }
 ///     };
 template <class A>
-concept allocator = std::move_constructible<A> && requires(A a, std::size_t bytes, std::byte* pointer) {
-  { a.allocate(bytes, bytes) } noexcept -> std::same_as<std::byte*>;
-  { a.deallocate(pointer, bytes) } noexcept;
-};
+concept allocator = std::move_constructible<A> && detail::has_allocate<A> && detail::has_deallocate<A>;
 
 /// An allocator of memory that comes and goes behind addresses that stay. Blocks keep their addresses while a cache
 /// grows and shrinks. Ranges below start and end at multiples of the granule from the start of their reservation.
@@ -98,6 +110,26 @@ struct allocator_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two allocators are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles =
+      requires(Policy policy, std::size_t bytes) { policy.allocate(bytes, bytes); } ||
+      requires(Policy policy, std::size_t bytes, std::byte* pointer) { policy.deallocate(pointer, bytes); };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {std::move_constructible<Policy>, detail::has_allocate<Policy>, detail::has_deallocate<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly an allocator: it cannot be moved, and a cache keeps the one that it is given; "
+                  "write a move constructor");
+    static_assert(unmet != 1,
+                  "this type is nearly an allocator: `allocate` is missing, may throw or has another form; write "
+                  "`std::byte* allocate(std::size_t bytes, std::size_t alignment) noexcept`");
+    static_assert(unmet != 2,
+                  "this type is nearly an allocator: `deallocate` is missing, may throw or has another form; write "
+                  "`void deallocate(std::byte* pointer, std::size_t bytes) noexcept`");
   };
 };
 

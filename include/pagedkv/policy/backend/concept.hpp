@@ -4,6 +4,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/axis.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -15,6 +16,27 @@
 #include <string_view>
 
 namespace pagedkv {
+
+namespace detail {
+
+template <class B>
+concept has_stream = requires { typename B::stream; };
+template <class B>
+concept has_synchronize = requires(B b, typename B::stream stream) {
+  { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
+};
+template <class B>
+concept has_copy_blocks =
+    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
+      { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+    };
+template <class B>
+concept has_move_blocks =
+    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
+      { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
+    };
+
+}  // namespace detail
 
 /// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
 /// caller unless stated; rows and slots must outlive them, pairs may go when the call returns.
@@ -46,13 +68,8 @@ namespace pagedkv {
 ///       }
 ///     };
 template <class B>
-concept backend =
-    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
-      { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
-      { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
-      { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
-      { B::name } -> std::convertible_to<std::string_view>;
-    };
+concept backend = detail::has_stream<B> && detail::has_synchronize<B> && detail::has_copy_blocks<B> &&
+                  detail::has_move_blocks<B> && detail::has_name<B>;
 
 template <backend B>
 inline constexpr bool reads_on_host = false;
@@ -141,6 +158,34 @@ struct backend_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two backends are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = detail::has_stream<Policy> || requires { &Policy::copy_blocks; } ||
+                                    requires { &Policy::move_blocks; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {detail::has_stream<Policy>, detail::has_synchronize<Policy>, detail::has_copy_blocks<Policy>,
+         detail::has_move_blocks<Policy>, detail::has_name<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a backend: `stream` is missing; write `struct stream {}`, or the type of an "
+                  "ordered queue of work");
+    static_assert(unmet != 1,
+                  "this type is nearly a backend: `synchronize` is missing, may throw or has another form; write "
+                  "`result<void> synchronize(stream on) noexcept`");
+    static_assert(unmet != 2,
+                  "this type is nearly a backend: `copy_blocks` is missing, may throw or has another form; write "
+                  "`result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs, "
+                  "stream on) noexcept`");
+    static_assert(unmet != 3,
+                  "this type is nearly a backend: `move_blocks` is missing, may throw or has another form; write "
+                  "`result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs, "
+                  "stream on) noexcept`");
+    static_assert(unmet != 4,
+                  "this type is nearly a backend: `name` is missing or has another type; write `static constexpr "
+                  "std::string_view name`");
   };
 };
 

@@ -1,10 +1,40 @@
 #pragma once
 
+#include <pagedkv/policy/axis.hpp>
+
 #include <concepts>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
 namespace pagedkv {
+
+namespace detail {
+
+template <class E>
+concept has_storage = requires { requires std::is_trivially_copyable_v<typename E::storage>; };
+template <class E>
+concept has_scaled = requires {
+  { E::scaled } -> std::convertible_to<bool>;
+};
+template <class E>
+concept has_scale_for = requires(float number) {
+  { E::scale_for(number) } noexcept -> std::same_as<float>;
+};
+template <class E>
+concept has_encode = requires(float number, float scale) {
+  { E::encode(number, scale) } noexcept -> std::same_as<typename E::storage>;
+};
+template <class E>
+concept has_decode = requires(typename E::storage stored, float scale) {
+  { E::decode(stored, scale) } noexcept -> std::same_as<float>;
+};
+
+/// A built-in type, such as float, in the place of the element that stores it.
+template <class P>
+concept number_itself = !std::is_class_v<P> && std::is_convertible_v<P, float>;
+
+}  // namespace detail
 
 /// How one K or V number is stored. Arithmetic is float32; host and device share every function. A NaN decodes to NaN,
 /// and an infinity to no finite number: through `absmax`, which is not finite for a row that holds one, a scaled
@@ -33,14 +63,8 @@ namespace pagedkv {
 ///       static float decode(storage stored, float) noexcept { return stored; }
 ///     };
 template <class E>
-concept element = requires(float number, float scale, typename E::storage stored) {
-  requires std::is_trivially_copyable_v<typename E::storage>;
-  { E::scaled } -> std::convertible_to<bool>;
-  { E::name } -> std::convertible_to<std::string_view>;
-  { E::scale_for(number) } noexcept -> std::same_as<float>;
-  { E::encode(number, scale) } noexcept -> std::same_as<typename E::storage>;
-  { E::decode(stored, scale) } noexcept -> std::same_as<float>;
-};
+concept element = detail::has_storage<E> && detail::has_scaled<E> && detail::has_name<E> && detail::has_scale_for<E> &&
+                  detail::has_encode<E> && detail::has_decode<E>;
 
 struct element_axis {
   template <class Policy>
@@ -52,6 +76,40 @@ struct element_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two elements are given, and a cache stores one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = detail::number_itself<Policy> || requires { typename Policy::storage; } ||
+                                    requires { &Policy::encode; } || requires { &Policy::decode; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {!std::is_same_v<Policy, float>, !std::is_same_v<Policy, std::int8_t>, !detail::number_itself<Policy>,
+         detail::has_storage<Policy>, detail::has_scaled<Policy>, detail::has_name<Policy>,
+         detail::has_scale_for<Policy>, detail::has_encode<Policy>, detail::has_decode<Policy>});
+    static_assert(unmet != 0, "`float` is a type of numbers and no policy: write the element `float32`");
+    static_assert(unmet != 1, "`std::int8_t` is a type of numbers and no policy: write the element `int8`");
+    static_assert(unmet != 2,
+                  "a type of numbers is no policy: write the element that stores them, such as `float16` or `int8`");
+    static_assert(unmet != 3,
+                  "this type is nearly an element: `storage` is missing, or is not trivially copyable; write `using "
+                  "storage = std::uint16_t`, or the type of a stored number");
+    static_assert(unmet != 4,
+                  "this type is nearly an element: `scaled` is missing or has another type; write `static constexpr "
+                  "bool scaled`");
+    static_assert(unmet != 5,
+                  "this type is nearly an element: `name` is missing or has another type; write `static constexpr "
+                  "std::string_view name`");
+    static_assert(unmet != 6,
+                  "this type is nearly an element: `scale_for` is missing, may throw or has another form; write "
+                  "`static float scale_for(float absmax) noexcept`");
+    static_assert(unmet != 7,
+                  "this type is nearly an element: `encode` is missing, may throw or has another form; write `static "
+                  "storage encode(float number, float scale) noexcept`");
+    static_assert(unmet != 8,
+                  "this type is nearly an element: `decode` is missing, may throw or has another form; write `static "
+                  "float decode(storage stored, float scale) noexcept`");
   };
 };
 

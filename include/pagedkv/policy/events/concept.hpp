@@ -3,6 +3,7 @@
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -87,6 +88,20 @@ struct cache_event {
   group_kind layers = group_kind::full;
 };
 
+namespace detail {
+
+template <class E>
+concept has_kinds = requires {
+  requires std::same_as<decltype(E::kinds), const event_kinds>;
+  typename std::integral_constant<std::uint32_t, E::kinds.bits>;
+};
+template <class E>
+concept has_emit = requires(E stream, const cache_event& event) {
+  { stream.emit(event) } noexcept;
+};
+
+}  // namespace detail
+
 /// Where a cache and its request tracker report what they do. The caller constructs the stream and passes it to the
 /// cache, which keeps a copy; a stream with a consumer is therefore a handle, whose copies share what they refer to.
 ///
@@ -104,11 +119,7 @@ struct cache_event {
 ///       std::atomic<int>* num_evicted;
 ///     };
 template <class E>
-concept events = std::move_constructible<E> && requires(E stream, const cache_event& event) {
-  { stream.emit(event) } noexcept;
-  requires std::same_as<decltype(E::kinds), const event_kinds>;
-  typename std::integral_constant<std::uint32_t, E::kinds.bits>;
-};
+concept events = std::move_constructible<E> && detail::has_kinds<E> && detail::has_emit<E>;
 
 /// Whether a stream takes events of this kind.
 template <events Events, event_kind Kind>
@@ -139,6 +150,24 @@ struct events_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two events policies are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = requires { Policy::kinds; } || requires { &Policy::emit; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {std::move_constructible<Policy>, detail::has_kinds<Policy>, detail::has_emit<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly an events policy: it cannot be moved, and a cache keeps a copy; write a "
+                  "handle of the object that takes the events");
+    static_assert(unmet != 1,
+                  "this type is nearly an events policy: `kinds` is missing, is not constant or has another type; "
+                  "write `static constexpr auto kinds = pagedkv::prefix_event_kinds`, or other `event_kinds`");
+    static_assert(unmet != 2,
+                  "this type is nearly an events policy: `emit` is missing, may throw or has another form; write "
+                  "`void emit(const cache_event& event) noexcept`");
   };
 };
 

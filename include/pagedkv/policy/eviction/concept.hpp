@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -43,6 +44,39 @@ struct eviction_offer {
   eviction_answer operator()(block_id) const noexcept;
   eviction_answer operator()(block_id, evict_anyway_t) const noexcept;
 };
+
+namespace detail {
+
+template <class P>
+concept has_insert = requires(P policy, block_id block, const block_release& release) {
+  { policy.insert(block, release) } noexcept;
+};
+template <class P>
+concept has_remove = requires(P policy, block_id block) {
+  { policy.remove(block) } noexcept;
+};
+template <class P>
+concept has_erase = requires(P policy, block_id block) {
+  { policy.erase(block) } noexcept;
+};
+template <class P>
+concept has_rename = requires(P policy, block_id block) {
+  { policy.rename(block, block) } noexcept;
+};
+template <class P>
+concept has_victim = requires(P policy, const eviction_offer& offer, timestamp now) {
+  { policy.victim(offer, now) } noexcept -> std::same_as<block_id>;
+};
+template <class P>
+concept has_metadata_bytes = requires(const P& policy) {
+  { policy.metadata_bytes() } noexcept -> std::same_as<std::size_t>;
+};
+template <class P>
+concept has_concurrent = requires {
+  { P::concurrent } -> std::convertible_to<bool>;
+};
+
+}  // namespace detail
 
 /// Orders evictable blocks. All memory is taken by the constructor; nothing else throws or allocates.
 ///
@@ -90,18 +124,9 @@ struct eviction_offer {
 ///       std::vector<char> evictable;
 ///     };
 template <class P>
-concept eviction_policy = requires(P policy, const P& constant, block_id block, const block_release& release,
-                            const eviction_offer& offer, timestamp now, std::int32_t num_blocks) {
-  requires std::constructible_from<P, std::int32_t>;
-  { policy.insert(block, release) } noexcept;
-  { policy.remove(block) } noexcept;
-  { policy.erase(block) } noexcept;
-  { policy.rename(block, block) } noexcept;
-  { policy.victim(offer, now) } noexcept -> std::same_as<block_id>;
-  { constant.metadata_bytes() } noexcept -> std::same_as<std::size_t>;
-  { P::name } -> std::convertible_to<std::string_view>;
-  { P::concurrent } -> std::convertible_to<bool>;
-};
+concept eviction_policy = std::constructible_from<P, std::int32_t> && detail::has_insert<P> && detail::has_remove<P> &&
+                          detail::has_erase<P> && detail::has_rename<P> && detail::has_victim<P> &&
+                          detail::has_metadata_bytes<P> && detail::has_name<P> && detail::has_concurrent<P>;
 
 /// Whether a policy ever gives a block up. One that never does says so by a member `evicts` that is false: blocks that
 /// it holds are then not counted as available.
@@ -158,6 +183,46 @@ struct eviction_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two eviction policies are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles =
+      requires(Policy policy, block_id block, const block_release& release) { policy.insert(block, release); } ||
+      requires(Policy policy, const eviction_offer& offer, timestamp now) { policy.victim(offer, now); };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {std::constructible_from<Policy, std::int32_t>, detail::has_insert<Policy>, detail::has_remove<Policy>,
+         detail::has_erase<Policy>, detail::has_rename<Policy>, detail::has_victim<Policy>,
+         detail::has_metadata_bytes<Policy>, detail::has_name<Policy>, detail::has_concurrent<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly an eviction policy: it has no constructor for a number of blocks; write one "
+                  "with the parameter `std::int32_t num_blocks`");
+    static_assert(unmet != 1,
+                  "this type is nearly an eviction policy: `insert` is missing, may throw or has another form; write "
+                  "`void insert(block_id block, const block_release& release) noexcept`");
+    static_assert(unmet != 2,
+                  "this type is nearly an eviction policy: `remove` is missing, may throw or has another form; write "
+                  "`void remove(block_id block) noexcept`");
+    static_assert(unmet != 3,
+                  "this type is nearly an eviction policy: `erase` is missing, may throw or has another form; write "
+                  "`void erase(block_id block) noexcept`");
+    static_assert(unmet != 4,
+                  "this type is nearly an eviction policy: `rename` is missing, may throw or has another form; write "
+                  "`void rename(block_id from, block_id to) noexcept`");
+    static_assert(unmet != 5,
+                  "this type is nearly an eviction policy: `victim` is missing, may throw or has another form; write "
+                  "`block_id victim(auto&& offer, timestamp now) noexcept`");
+    static_assert(unmet != 6,
+                  "this type is nearly an eviction policy: `metadata_bytes` is missing, may throw or has another "
+                  "form; write `std::size_t metadata_bytes() const noexcept`");
+    static_assert(unmet != 7,
+                  "this type is nearly an eviction policy: `name` is missing or has another type; write `static "
+                  "constexpr std::string_view name`");
+    static_assert(unmet != 8,
+                  "this type is nearly an eviction policy: `concurrent` is missing or has another type; write "
+                  "`static constexpr bool concurrent`");
   };
 };
 

@@ -1,9 +1,30 @@
 #pragma once
 
+#include <pagedkv/policy/axis.hpp>
+
 #include <concepts>
 #include <string_view>
 
 namespace pagedkv {
+
+namespace detail {
+
+template <class P>
+concept has_prefers_runs = requires {
+  { P::prefers_runs } -> std::convertible_to<bool>;
+};
+template <class P>
+concept prefers_no_runs = has_prefers_runs<P> && requires { requires !P::prefers_runs; };
+template <class P>
+concept has_most_ahead = prefers_no_runs<P> || requires {
+  { P::most_ahead } -> std::convertible_to<int>;
+};
+template <class P>
+concept has_least_age = prefers_no_runs<P> || requires {
+  { P::least_age } -> std::convertible_to<int>;
+};
+
+}  // namespace detail
 
 /// Which of the free blocks an allocation takes.
 ///
@@ -25,13 +46,8 @@ namespace pagedkv {
 ///       static constexpr std::string_view name = "own_free_list";
 ///     };
 template <class P>
-concept free_list_policy = requires {
-  { P::prefers_runs } -> std::convertible_to<bool>;
-  { P::name } -> std::convertible_to<std::string_view>;
-} && (!P::prefers_runs || requires {
-  { P::most_ahead } -> std::convertible_to<int>;
-  { P::least_age } -> std::convertible_to<int>;
-});
+concept free_list_policy =
+    detail::has_prefers_runs<P> && detail::has_most_ahead<P> && detail::has_least_age<P> && detail::has_name<P>;
 
 struct free_list_axis {
   template <class Policy>
@@ -43,6 +59,29 @@ struct free_list_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two free list policies are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles =
+      requires { Policy::prefers_runs; } || requires { Policy::most_ahead; } || requires { Policy::least_age; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {detail::has_prefers_runs<Policy>, detail::has_most_ahead<Policy>, detail::has_least_age<Policy>,
+         detail::has_name<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a free list policy: `prefers_runs` is missing or has another type; write "
+                  "`static constexpr bool prefers_runs`");
+    static_assert(unmet != 1,
+                  "this type is nearly a free list policy: `most_ahead` is missing or has another type; write "
+                  "`static constexpr int most_ahead`, which goes with `prefers_runs`");
+    static_assert(unmet != 2,
+                  "this type is nearly a free list policy: `least_age` is missing or has another type; write `static "
+                  "constexpr int least_age`, which goes with `prefers_runs`");
+    static_assert(unmet != 3,
+                  "this type is nearly a free list policy: `name` is missing or has another type; write `static "
+                  "constexpr std::string_view name`");
   };
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -36,6 +37,17 @@ struct hash_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two hashes are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = requires { &Policy::hash; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet({block_hash<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a hash: `hash` is not static, may throw or has another form; write `static "
+                  "std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept`");
   };
 };
 

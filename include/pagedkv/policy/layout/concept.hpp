@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/piece_order.hpp>
+#include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -27,6 +28,23 @@ struct block_shape {
   std::int32_t numbers_in_16_bytes = 0;
 };
 
+namespace detail {
+
+template <class L>
+concept has_dimensions = requires {
+  { L::dimensions } -> std::convertible_to<dimension_order>;
+};
+template <class L>
+concept has_keys = requires(const block_shape& shape) {
+  { L::keys(shape) } noexcept -> std::same_as<piece_order>;
+};
+template <class L>
+concept has_values = requires(const block_shape& shape) {
+  { L::values(shape) } noexcept -> std::same_as<piece_order>;
+};
+
+}  // namespace detail
+
 template <class L>
 concept stored_in_order = requires {
   { L::storage } -> std::convertible_to<storage_order>;
@@ -35,16 +53,11 @@ concept stored_in_order = requires {
 /// A layout in which the numbers of one token and head are neighbours, and K and V have the same strides. Attention
 /// reads only these.
 template <class L>
-concept strided_layout = stored_in_order<L> && requires {
-  { L::dimensions } -> std::convertible_to<dimension_order>;
-};
+concept strided_layout = stored_in_order<L> && detail::has_dimensions<L>;
 
 /// A layout in which they are not. Its scales lie in the order head, token.
 template <class L>
-concept piecewise_layout = stored_in_order<L> && requires(const block_shape& shape) {
-  { L::keys(shape) } noexcept -> std::same_as<piece_order>;
-  { L::values(shape) } noexcept -> std::same_as<piece_order>;
-};
+concept piecewise_layout = stored_in_order<L> && detail::has_keys<L> && detail::has_values<L>;
 
 /// Where a number lies in block storage.
 ///
@@ -79,6 +92,35 @@ struct layout_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two layouts are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = stored_in_order<Policy> || requires { Policy::dimensions; } ||
+                                    requires { &Policy::keys; } || requires { &Policy::values; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {stored_in_order<Policy>,
+         detail::has_dimensions<Policy> || detail::has_keys<Policy> || detail::has_values<Policy>,
+         detail::has_dimensions<Policy> || detail::has_keys<Policy>,
+         detail::has_dimensions<Policy> || detail::has_values<Policy>,
+         !strided_layout<Policy> || !piecewise_layout<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a layout: `storage` is missing or has another type; write `static constexpr "
+                  "auto storage = storage_order::layer_major`");
+    static_assert(unmet != 1,
+                  "this type is nearly a layout: it does not say where numbers lie in a block; write `static "
+                  "constexpr auto dimensions = dimension_order::nhd`, or `keys` and `values`");
+    static_assert(unmet != 2,
+                  "this type is nearly a layout: `keys` is missing, may throw or has another form; write `static "
+                  "piece_order keys(const block_shape& shape) noexcept`");
+    static_assert(unmet != 3,
+                  "this type is nearly a layout: `values` is missing, may throw or has another form; write `static "
+                  "piece_order values(const block_shape& shape) noexcept`");
+    static_assert(unmet != 4,
+                  "this type is nearly a layout: it has `dimensions` beside `keys` and `values`; leave `dimensions` "
+                  "out, or the other two");
   };
 };
 

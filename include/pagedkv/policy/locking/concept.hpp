@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/policy/axis.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 
 #include <atomic>
@@ -50,6 +51,32 @@ concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
   mutex.unlock();
 };
 
+namespace detail {
+
+template <class L>
+concept has_atomic = requires {
+  requires atomic_of<typename L::template atomic<std::uint64_t>, std::uint64_t>;
+  requires atomic_of<typename L::template atomic<std::uint32_t>, std::uint32_t>;
+  requires atomic_of<typename L::template atomic<bool>, bool>;
+};
+template <class L>
+concept has_cache_mutex = requires { requires shared_mutex<typename L::cache_mutex>; };
+template <class L>
+concept has_sequence_mutex = requires { requires exclusive_mutex<typename L::sequence_mutex>; };
+template <class L>
+concept has_family = requires {
+  requires std::default_initializable<typename L::family>;
+  { L::family::concurrent } -> std::convertible_to<bool>;
+};
+template <class L>
+concept has_contention = requires { requires contention_metrics<typename L::contention>; };
+template <class L>
+concept has_waits_for_sequence = requires {
+  { L::waits_for_sequence } -> std::convertible_to<bool>;
+};
+
+}  // namespace detail
+
 /// How threads are kept apart. The cache's logic is written once over these names; a policy that has no use for one of
 /// them makes it an empty type whose members do nothing.
 ///
@@ -78,18 +105,9 @@ concept exclusive_mutex = std::default_initializable<M> && requires(M mutex) {
 ///       static constexpr std::string_view name = "own_locking";
 ///     };
 template <class L>
-concept locking = requires {
-  requires atomic_of<typename L::template atomic<std::uint64_t>, std::uint64_t>;
-  requires atomic_of<typename L::template atomic<std::uint32_t>, std::uint32_t>;
-  requires atomic_of<typename L::template atomic<bool>, bool>;
-  requires shared_mutex<typename L::cache_mutex>;
-  requires exclusive_mutex<typename L::sequence_mutex>;
-  requires std::default_initializable<typename L::family>;
-  requires contention_metrics<typename L::contention>;
-  { L::family::concurrent } -> std::convertible_to<bool>;
-  { L::waits_for_sequence } -> std::convertible_to<bool>;
-  { L::name } -> std::convertible_to<std::string_view>;
-};
+concept locking = detail::has_atomic<L> && detail::has_cache_mutex<L> && detail::has_sequence_mutex<L> &&
+                  detail::has_family<L> && detail::has_contention<L> && detail::has_waits_for_sequence<L> &&
+                  detail::has_name<L>;
 
 struct locking_axis {
   template <class Policy>
@@ -101,6 +119,41 @@ struct locking_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two locking policies are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = requires { typename Policy::cache_mutex; } ||
+                                    requires { typename Policy::sequence_mutex; } ||
+                                    requires { typename Policy::family; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet = detail::first_unmet(
+        {detail::has_atomic<Policy>, detail::has_cache_mutex<Policy>, detail::has_sequence_mutex<Policy>,
+         detail::has_family<Policy>, detail::has_contention<Policy>, detail::has_waits_for_sequence<Policy>,
+         detail::has_name<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a locking policy: `atomic` is missing or has too few operations; write "
+                  "`template <class T> using atomic = std::atomic<T>`, or another model of `pagedkv::atomic_of`");
+    static_assert(unmet != 1,
+                  "this type is nearly a locking policy: `cache_mutex` is missing or has too few operations; write "
+                  "`using cache_mutex = pagedkv::no_mutex`, or another model of `pagedkv::shared_mutex`");
+    static_assert(unmet != 2,
+                  "this type is nearly a locking policy: `sequence_mutex` is missing or has too few operations; "
+                  "write `using sequence_mutex = pagedkv::no_mutex`, or another model of `pagedkv::exclusive_mutex`");
+    static_assert(unmet != 3,
+                  "this type is nearly a locking policy: `family` is missing or names no components; write `using "
+                  "family = pagedkv::unsynchronized_family`, or the family of another locking policy");
+    static_assert(unmet != 4,
+                  "this type is nearly a locking policy: `contention` is missing or has too few operations; write "
+                  "`using contention = pagedkv::no_contention_metrics`, or another model of "
+                  "`pagedkv::contention_metrics`");
+    static_assert(unmet != 5,
+                  "this type is nearly a locking policy: `waits_for_sequence` is missing or has another type; write "
+                  "`static constexpr bool waits_for_sequence`");
+    static_assert(unmet != 6,
+                  "this type is nearly a locking policy: `name` is missing or has another type; write `static "
+                  "constexpr std::string_view name`");
   };
 };
 
