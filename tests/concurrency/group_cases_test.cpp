@@ -93,7 +93,7 @@ float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t posit
   auto key = 0.0F;
   auto value = 0.0F;
   cache.slot_mapping(id, position, at, group).value();
-  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group).value();
+  cache.read(at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group, 0).value();
   return key;
 }
 
@@ -101,7 +101,7 @@ template <class Cache>
 void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(id, position, at, group).value();
-  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group).value();
+  cache.write(at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group, 0).value();
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens
     const auto key_of = [&](std::int64_t position) { return static_cast<float>(first + position); };
     for (auto i = std::int64_t{0}; i < cached; ++i) {
       wrong += key_at(cache, 0, made->id, i) != key_of(i);
-      wrong += i >= cached - window.window && key_at(cache, 1, made->id, i) != key_of(i);
+      wrong += i >= window.first_needed(cached) && key_at(cache, 1, made->id, i) != key_of(i);
     }
     for (auto i = cached; i < length; ++i) {
       write_key(cache, 0, made->id, i, key_of(i));
@@ -580,7 +580,7 @@ class sized_requests {
 
   void compare_hit(std::int64_t cached) {
     compare(0, 0, cached);
-    compare(1, std::max(cached - window.window, std::int64_t{0}), cached);
+    compare(1, window.first_needed(cached), cached);
     if (cached != 0) {
       compare_state(cached);
     }

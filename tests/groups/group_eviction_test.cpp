@@ -103,6 +103,23 @@ TEST_CASE("a hit needs the sinks of a window", "[group_cache]") {
   CHECK(e.cache.check_invariants() == sound);
 }
 
+TEST_CASE("a hit needs the tokens of a window that the next one reads, and no other", "[group_cache]") {
+  auto narrow = full;
+  narrow.kind = group_kind::window;
+  narrow.window = 17;  // the next token reads itself and 16 before it: one block
+  auto e = engine<group_cache<float32>>{config_of({full, narrow}, 40)};
+  REQUIRE(e.cache.plan().groups[1].block_size == 16);
+  const auto first = e.create(counted(48)).value();
+  e.compute(first);
+  CHECK(e.table(1, first).size() == 1);
+  evict_some(e, e.cache.statistics().blocks.evictable);  // what the sequence has released
+  CHECK(e.cache.find_prefix(counted(60)).value() == 48);
+  const auto again = e.create(counted(60)).value();
+  CHECK(e.sequences.at(again).computed == 48);
+  e.check(again);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
 TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte is wrong", "[group_cache][random]",
                    group_cache<float32>, (group_cache<float32, newest_first>), (group_cache<float32, any_order>),
                    (group_cache<float32, rw_lock, clock_sweep>), (group_cache<float32, sharded_mutex, clock_sweep>)) {

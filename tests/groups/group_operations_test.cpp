@@ -36,12 +36,12 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   for (auto g = std::size_t{0}; g < 2; ++g) {
     REQUIRE(e.cache.slot_mapping(id, 23, ahead, g));
     REQUIRE(e.append(id, counted(3, 40)));
+    CHECK(e.cache.statistics().blocks.in_use == in_use);
     e.write(id, 26);
     REQUIRE(e.cache.commit(id, 26));
     e.sequences.at(id).computed = 26;
     REQUIRE(e.cache.slot_mapping(id, 23, slots, g));
     CHECK(slots == ahead);  // the tokens are where the slots were
-    CHECK(e.cache.statistics().blocks.in_use == in_use);
     REQUIRE(e.cache.release(id));
     e.sequences.clear();
     if (g == 0) {

@@ -15,7 +15,7 @@ namespace pagedkv {
 /// Kinds of layers, by what the next token reads of those before it.
 enum class group_kind : std::uint8_t {
   full,     // all
-  window,   // the last `window` tokens, and the first `num_sinks`
+  window,   // the last `window - 1`, and the first `num_sinks`
   chunked,  // those since the last multiple of `window`
   latent,   // all, from one vector a token: V is its first `value_dim` numbers
   state,    // a state of fixed size; no tokens
@@ -28,7 +28,7 @@ struct group_config {
   std::int32_t num_kv_heads = 1;  // state: parts of a layer's state, each of them contiguous
   std::int32_t key_dim = 64;      // numbers in one key of one head; latent: in a token's vector
   std::int32_t value_dim = 64;    // numbers in one value of one head
-  std::int64_t window = 0;        // window, chunked: tokens
+  std::int64_t window = 0;        // window: tokens that a query sees, its own included; chunked: those of a chunk
   std::int32_t num_sinks = 0;     // window: leading tokens that stay
   std::int64_t state_bytes = 0;   // state: bytes of one part, opaque
 
@@ -37,7 +37,7 @@ struct group_config {
   /// The first token, sinks aside, that a token at this position or a later one may read.
   [[nodiscard]] constexpr std::int64_t first_needed(std::int64_t position) const noexcept {
     switch (kind) {
-      case group_kind::window: return std::max(position - window, std::int64_t{0});
+      case group_kind::window: return std::max(position - window + 1, std::int64_t{0});
       case group_kind::chunked: return position - position % window;
       case group_kind::state: return position;
       case group_kind::full:

@@ -21,7 +21,7 @@ template <layered State>
       const auto start = static_cast<std::int64_t>(first) * state.block_size(g);
       const auto window = state.group(g).window;
       const bool slides = state.group(g).kind == group_kind::window;
-      least = std::max(least, slides ? start + window : (start + window - 1) / window * window);
+      least = std::max(least, slides ? start + window - 1 : (start + window - 1) / window * window);
     }
   }
   return std::min(least, s.num_computed_tokens);

@@ -10,12 +10,12 @@ namespace pagedkv {
 /// table each, in one pool of equal blocks.
 ///
 /// A prompt shares the longest cached prefix, a multiple of `cache_config::block_size` tokens, from which every group
-/// can continue: all blocks of full and latent groups, the last `window` tokens and the sinks of windows, a state saved
-/// at exactly that length. Where it ends inside a group's block, the block is copied.
+/// can continue: all blocks of full and latent groups, the last `window - 1` tokens and the sinks of windows, a state
+/// saved at exactly that length. Where it ends inside a group's block, the block is copied.
 ///
-/// Blocks behind a window are released when tokens are committed, never for tokens that are only appended; steps in
-/// flight keep them. A state belongs to its sequence; commits save copies at the lengths that
-/// `sequence_options::saving` chooses.
+/// Blocks behind the window of the next token are released when tokens are committed, never for tokens that are only
+/// appended; steps in flight keep them. The queries of a step need them, so take its tables before the commit. A state
+/// belongs to its sequence; commits save copies at the lengths that `sequence_options::saving` chooses.
 struct layer_groups {
   static constexpr bool layers_differ = true;
   static constexpr std::string_view name = "layer_groups";
