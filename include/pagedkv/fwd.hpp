@@ -45,6 +45,10 @@ struct float32;
 struct float16;
 struct bfloat16;
 struct int8;
+struct float8_e4m3;
+struct float8_e4m3fnuz;
+struct float8_e5m2;
+struct float8_e5m2fnuz;
 
 struct single_thread;
 struct rw_lock;

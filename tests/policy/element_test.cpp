@@ -47,9 +47,20 @@ float relative(float number, float step, float smallest) { return std::max(std::
 
 }  // namespace
 
+/// The largest number of an element whose scale is 1.
+template <class Element>
+constexpr float largest_of = [] {
+  if constexpr (has_static_scales<Element>) {
+    return static_cast<float>(Element::format::largest);
+  }
+  return std::numeric_limits<float>::max();
+}();
+
 TEMPLATE_LIST_TEST_CASE("every element of the library keeps what elements promise", "[element]", all_elements) {
+  constexpr auto smallest = has_static_scales<TestType> ? 0x1p-10f : 0x1p-25f;
   check_element<TestType>(
-      [](float number, float scale) { return relative(number, 0x1p-4f, TestType::scaled ? scale : 0x1p-25f); });
+      [](float number, float scale) { return relative(number, 0x1p-4f, TestType::scaled ? scale : smallest); },
+      largest_of<TestType>);
 }
 
 // With the bound of each format.
@@ -89,6 +100,10 @@ TEST_CASE("the size of an element is its storage and its scale", "[element]") {
   CHECK(size_of_element<float16>.scale_bytes == 0);
   CHECK(size_of_element<int8>.scale_bytes == 4);
   CHECK(size_of_element<fp8_e4m3>.scale_bytes == 4);
+  CHECK(size_of_element<basic_float8_e4m3<token_scale>>.scale_bytes == 4);
+  CHECK(size_of_element<basic_float8_e4m3<head_scale>>.scale_bytes == 0);
+  CHECK(size_of_element<float8_e4m3>.scale_bytes == 0);
+  CHECK(size_of_element<float8_e4m3>.bytes == 1);
 }
 
 TEST_CASE("the largest magnitude of a row tells NaN and infinity", "[element]") {

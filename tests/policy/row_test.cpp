@@ -55,7 +55,8 @@ TEMPLATE_LIST_TEST_CASE("rows of every length are converted like their numbers",
   }
 }
 
-TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row][random]", float32, float16, bfloat16) {
+TEMPLATE_TEST_CASE("rows of any bits are converted like their numbers", "[row][random]", float32, float16, bfloat16,
+                   float8_e4m3, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz) {
   const auto seed = Catch::getSeed();
   INFO("seed " << seed);
   auto random = std::mt19937(seed);

@@ -32,7 +32,7 @@ MAY_SEE_DEVICE = {"kernels", "executor", "device"}
 DEVICE_HEADER = re.compile(r"^(hip|cuda|rocm|nv)(/|[a-z_]*\.h)")
 # The only headers that name a device's runtime and its compilers' extensions; all others use pagedkv's own names for them.
 PLATFORM_HEADER = re.compile(
-    r"(kernels/(runtime|platform|attributes)[a-z_]*|core/host_device|policy/element/parts/[a-z_]+)\.hpp"
+    r"(kernels/(runtime|platform|attributes)[a-z_]*|core/host_device|policy/element/parts/[a-z_0-9]+)\.hpp"
 )
 RUNTIME_NAME = re.compile(
     r"\b(?:(?:hip|cuda)[A-Z]\w*|__(?:global|device|host|shared|launch_bounds|forceinline)__|__shfl\w*|__syncthreads|__ballot|"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/scale.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
@@ -49,8 +50,11 @@ concept number_itself = !std::is_class_v<P> && std::is_convertible_v<P, float>;
 /// | `E::encode(number, scale)` | nearest stored number; the scale is that of a row that holds the number         |
 /// | `E::decode(stored, scale)` | its value                                                                      |
 ///
-/// An unscaled element may also have `encode_eight(numbers, stored)` and `decode_eight(stored, numbers)`, with the same
-/// bits, for processors with `PAGEDKV_WIDE` vectors.
+/// An element whose scales the engine gives, because a tensor's or a head's numbers share one, has `scaled` false and
+/// names `E::scale_type`, `tensor_scale` or `head_scale` (`core/scale.hpp`). Its `scale_for` returns 1.
+///
+/// An element may also have `encode_eight(numbers, scale, stored)` and `decode_eight(stored, scale, numbers)`, with the
+/// same bits, for processors with `PAGEDKV_WIDE` vectors.
 ///
 /// A minimal model:
 ///

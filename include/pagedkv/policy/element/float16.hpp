@@ -3,6 +3,7 @@
 #include <pagedkv/core/host_device.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/parts/device_half.hpp>
+#include <pagedkv/policy/element/parts/select_bits.hpp>
 #include <pagedkv/policy/element/parts/wide_vectors.hpp>
 
 #include <cstdint>
@@ -33,9 +34,9 @@ struct float16 {
     const auto aligned = __builtin_bit_cast(float, magnitude) + 0.5f;
     const auto subnormal = __builtin_bit_cast(std::uint32_t, aligned) - half_bits;
     const auto quiet_nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-    auto result = select(magnitude < smallest_normal, subnormal, normal);
-    result = select(magnitude >= first_infinite, 0x7c00u, result);
-    result = select(magnitude > 0x7f800000u, quiet_nan, result);
+    auto result = select_bits(magnitude < smallest_normal, subnormal, normal);
+    result = select_bits(magnitude >= first_infinite, 0x7c00u, result);
+    result = select_bits(magnitude > 0x7f800000u, quiet_nan, result);
     return static_cast<storage>(sign | result);
 #endif
   }
@@ -50,15 +51,15 @@ struct float16 {
     // Adding and removing an implicit leading one keeps operands normal: subnormal ones are slow or flushed to zero.
     const auto with_one = __builtin_bit_cast(float, (magnitude << 13) + smallest_normal);
     const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - 0x1p-14f);
-    auto result = select(magnitude < 0x400u, subnormal, normal);
-    result = select(magnitude >= 0x7c00u, normal + exponent_shift, result);
-    result |= select(magnitude > 0x7c00u, quiet_bit, 0u);
+    auto result = select_bits(magnitude < 0x400u, subnormal, normal);
+    result = select_bits(magnitude >= 0x7c00u, normal + exponent_shift, result);
+    result |= select_bits(magnitude > 0x7c00u, quiet_bit, 0u);
     return __builtin_bit_cast(float, sign | result);
 #endif
   }
 
 #if defined(PAGEDKV_WIDE_VECTORS)
-  PAGEDKV_WIDE static void encode_eight(const float* numbers, storage* stored) noexcept {
+  PAGEDKV_WIDE static void encode_eight(const float* numbers, float /*scale*/, storage* stored) noexcept {
     constexpr auto to_nearest_even = 0;
     auto wide = eight_numbers{};
     std::memcpy(&wide, numbers, sizeof(wide));
@@ -66,7 +67,7 @@ struct float16 {
     std::memcpy(stored, &halves, sizeof(halves));
   }
 
-  PAGEDKV_WIDE static void decode_eight(const storage* stored, float* numbers) noexcept {
+  PAGEDKV_WIDE static void decode_eight(const storage* stored, float /*scale*/, float* numbers) noexcept {
     auto halves = eight_halves{};
     std::memcpy(&halves, stored, sizeof(halves));
     const auto wide = __builtin_ia32_vcvtph2ps256(halves);
@@ -79,13 +80,6 @@ struct float16 {
   using eight_numbers [[gnu::vector_size(32)]] = float;
   using eight_halves [[gnu::vector_size(16)]] = short;
 #endif
-
-  /// Compilers turn a conditional expression into a jump around the float arithmetic, which prevents vectorisation.
-  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::uint32_t select(bool condition, std::uint32_t yes,
-                                                                          std::uint32_t no) noexcept {
-    const auto mask = 0u - static_cast<std::uint32_t>(condition);
-    return (yes & mask) | (no & ~mask);
-  }
 
   // Bit patterns of float32 magnitudes.
   static constexpr std::uint32_t exponent_shift = (127u - 15u) << 23;

@@ -53,9 +53,9 @@ struct row_loops {
   [[gnu::flatten]] PAGEDKV_WIDE static void encode_wide(const float* row, float scale, storage* stored,
                                                         std::size_t size) noexcept {
     auto i = std::size_t{0};
-    if constexpr (requires { E::encode_eight(row, stored); }) {
+    if constexpr (requires { E::encode_eight(row, scale, stored); }) {
       for (; i + 8 <= size; i += 8) {
-        E::encode_eight(row + i, stored + i);
+        E::encode_eight(row + i, scale, stored + i);
       }
     }
     encode(row + i, scale, stored + i, size - i);
@@ -65,9 +65,9 @@ struct row_loops {
   [[gnu::flatten]] PAGEDKV_WIDE static void decode_wide(const storage* stored, float scale, float* row,
                                                         std::size_t size) noexcept {
     auto i = std::size_t{0};
-    if constexpr (requires { E::decode_eight(stored, row); }) {
+    if constexpr (requires { E::decode_eight(stored, scale, row); }) {
       for (; i + 8 <= size; i += 8) {
-        E::decode_eight(stored + i, row + i);
+        E::decode_eight(stored + i, scale, row + i);
       }
     }
     decode(stored + i, scale, row + i, size - i);
@@ -128,10 +128,11 @@ void encode_numbers(std::span<const float> row, float scale, std::span<typename 
   row_loops<E>::encode(row.data(), scale, stored.data(), row.size());
 }
 
-/// Encodes the numbers of one token and head, and returns their scale (1 for unscaled elements). Sizes must be equal.
+/// Encodes the numbers of one token and head, and returns their scale. `given`: the scale of an element with static
+/// scales; 1 for one without any. Sizes must be equal.
 template <element E>
-float encode_row(std::span<const float> row, std::span<typename E::storage> stored) noexcept {
-  auto scale = 1.0f;
+float encode_row(std::span<const float> row, std::span<typename E::storage> stored, float given = 1) noexcept {
+  auto scale = given;
   if constexpr (E::scaled) {
     scale = E::scale_for(absmax(row));
   }
@@ -160,7 +161,7 @@ void decode_row(std::span<const typename E::storage> stored, float scale, std::s
 
 template <element To, element From>
 float recode_in_pieces(std::span<const typename From::storage> from, float from_scale,
-                       std::span<typename To::storage> to) noexcept {
+                       std::span<typename To::storage> to, float given) noexcept {
   constexpr auto most = std::size_t{256};
   float numbers[most];
   const auto decode = [&](std::size_t first) {
@@ -168,7 +169,7 @@ float recode_in_pieces(std::span<const typename From::storage> from, float from_
     decode_row<From>(from.subspan(first, piece.size()), from_scale, piece);
     return piece;
   };
-  auto scale = 1.0f;
+  auto scale = given;
   if constexpr (To::scaled) {
     auto largest = 0.0f;
     for (auto first = std::size_t{0}; first < from.size(); first += most) {
@@ -183,22 +184,22 @@ float recode_in_pieces(std::span<const typename From::storage> from, float from_
   return scale;
 }
 
-/// Converts the numbers of one token and head from `From`, with this scale, to `To`, and returns their new scale (1 for
-/// unscaled elements). Equal unscaled elements keep every bit, NaN payloads included. Sizes must be equal.
+/// Converts the numbers of one token and head from `From`, with this scale, to `To`, and returns their new scale.
+/// `given` as above. Equal unscaled elements keep every bit, NaN payloads included. Sizes must be equal.
 template <element To, element From>
-float recode_row(std::span<const typename From::storage> from, float from_scale,
-                 std::span<typename To::storage> to) noexcept {
+float recode_row(std::span<const typename From::storage> from, float from_scale, std::span<typename To::storage> to,
+                 float given = 1) noexcept {
   assert(from.size() == to.size());
-  if constexpr (std::is_same_v<To, From> && !To::scaled) {
+  if constexpr (std::is_same_v<To, From> && is_unscaled<To>) {
     copy_run(from, to);
     return 1;
   } else if constexpr (std::is_same_v<From, float32>) {
-    return encode_row<To>(from, to);
+    return encode_row<To>(from, to, given);
   } else if constexpr (std::is_same_v<To, float32>) {
     decode_row<From>(from, from_scale, to);
     return 1;
   } else {
-    return recode_in_pieces<To, From>(from, from_scale, to);
+    return recode_in_pieces<To, From>(from, from_scale, to, given);
   }
 }
 

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <pagedkv/core/host_device.hpp>
+#include <pagedkv/policy/element/parts/device_half.hpp>
+#include <pagedkv/policy/element/parts/float8_format.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+// Conversion between float32 and numbers of 8 bits by a device's own instructions: two numbers at a time, the first in
+// the low byte. `PAGEDKV_DEVICE_FLOAT8` is defined where the device that code is compiled for has any.
+
+#if defined(__HIP_DEVICE_COMPILE__) && (defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__))
+  #define PAGEDKV_DEVICE_FLOAT8
+#elif defined(__CUDA_ARCH__)
+  #if __CUDA_ARCH__ >= 890
+    #define PAGEDKV_DEVICE_FLOAT8
+  #endif
+#endif
+
+#if defined(PAGEDKV_DEVICE_FLOAT8)
+
+namespace pagedkv {
+
+struct two_numbers {
+  float low;
+  float high;
+};
+
+  #if defined(__HIP_DEVICE_COMPILE__)
+
+/// Whether the device's instructions convert this format.
+template <class Format>
+inline constexpr bool device_converts_float8 =
+    #if defined(__gfx942__)
+    std::is_same_v<Format, e4m3fnuz_format> || std::is_same_v<Format, e5m2fnuz_format>;
+    #else
+    std::is_same_v<Format, e4m3_format> || std::is_same_v<Format, e5m2_format>;
+    #endif
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float nan_for_infinity(float number) noexcept {
+  const auto magnitude = __builtin_bit_cast(std::uint32_t, number) & 0x7fffffffu;
+  return magnitude == 0x7f800000u ? __builtin_bit_cast(float, 0x7fc00000u) : number;
+}
+
+/// Finite numbers beyond the largest become the largest.
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_bits(float low, float high) noexcept {
+  constexpr auto largest = static_cast<float>(Format::largest);
+  // The instruction for the median gives a number also for NaN.
+  const auto within = [](float number) {
+    return number == number ? __builtin_amdgcn_fmed3f(number, -largest, largest) : number;
+  };
+  auto bits = 0;
+  if constexpr (Format::mantissa_bits == 3) {
+    bits = __builtin_amdgcn_cvt_pk_fp8_f32(within(low), within(high), 0, false);
+  } else {
+    bits = __builtin_amdgcn_cvt_pk_bf8_f32(within(low), within(high), 0, false);
+  }
+  return static_cast<std::uint32_t>(bits);
+}
+
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr two_numbers device_float8_values(std::uint32_t bits) noexcept {
+  if constexpr (Format::mantissa_bits == 3) {
+    const auto values = __builtin_amdgcn_cvt_pk_f32_fp8(static_cast<int>(bits), false);
+    return {values[0], values[1]};
+  } else {
+    const auto values = __builtin_amdgcn_cvt_pk_f32_bf8(static_cast<int>(bits), false);
+    return {values[0], values[1]};
+  }
+}
+
+/// The same as two numbers of binary16, which hold every number of 8 bits.
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_halves(std::uint32_t bits) noexcept {
+  const auto values = device_float8_values<Format>(bits);
+  return __builtin_bit_cast(std::uint32_t, __builtin_amdgcn_cvt_pkrtz(values.low, values.high));
+}
+
+  #else
+
+template <class Format>
+inline constexpr bool device_converts_float8 =
+    std::is_same_v<Format, e4m3_format> || std::is_same_v<Format, e5m2_format>;
+
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float nan_for_infinity(float number) noexcept {
+  float result;
+  asm("fma.rn.f32 %0, %1, 0f00000000, %1;" : "=f"(result) : "f"(number));  // infinity times zero is NaN
+  return result;
+}
+
+/// Finite numbers beyond the largest become the largest.
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_bits(float low, float high) noexcept {
+  std::uint16_t bits;
+  if constexpr (Format::mantissa_bits == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+  }
+  return bits;
+}
+
+/// As two numbers of binary16, which hold every number of 8 bits.
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_halves(std::uint32_t bits) noexcept {
+  std::uint32_t halves;
+  if constexpr (Format::mantissa_bits == 3) {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(bits)));
+  } else {
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(bits)));
+  }
+  return halves;
+}
+
+template <class Format>
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr two_numbers device_float8_values(std::uint32_t bits) noexcept {
+  const auto halves = device_float8_halves<Format>(bits);
+  return {device_half_value(static_cast<std::uint16_t>(halves)),
+          device_half_value(static_cast<std::uint16_t>(halves >> 16))};
+}
+
+  #endif
+
+}  // namespace pagedkv
+
+#endif
