@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
 
 #include <array>
 #include <cstddef>
@@ -33,12 +34,22 @@ inline void fill_tokens(std::uint64_t id, std::span<token> block) noexcept {
 inline constexpr auto row_dim = std::size_t{2};
 using row = std::array<float, row_dim>;
 
-/// Key and value of a block's first token. Every element stores them exactly: whole numbers up to 127, and as that is
-/// their largest, int8's scale is 1.
+/// Key and value of a block's first token: whole numbers up to 127, and as that is their largest, int8's scale is 1.
 struct key_value {
   row key;
   row value;
 };
+
+/// The same as a cache of this element gives them back.
+template <element Element>
+[[nodiscard]] key_value stored_and_read(key_value rows) noexcept {
+  for (auto* const numbers : {&rows.key, &rows.value}) {
+    auto stored = std::array<typename Element::storage, row_dim>{};
+    const auto scale = encode_row<Element>(*numbers, stored);
+    decode_row<Element>(stored, scale, *numbers);
+  }
+  return rows;
+}
 
 [[nodiscard]] inline key_value rows_of(std::uint64_t id) noexcept {
   const auto digest = mix(~id);

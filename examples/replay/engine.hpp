@@ -44,6 +44,9 @@ class engine {
                              token_rows<const float> values) = 0;
   virtual result<void> read(std::span<const slot> slots, token_rows<float> keys, token_rows<float> values) = 0;
 
+  /// Rows as they are read after they were written.
+  [[nodiscard]] virtual key_value stored_and_read(const key_value& rows) const = 0;
+
   [[nodiscard]] virtual cache_statistics statistics() = 0;
   [[nodiscard]] virtual memory_profile memory() = 0;
   [[nodiscard]] virtual std::vector<std::string> check_invariants() = 0;

@@ -45,6 +45,10 @@ class engine_of : public engine {
     return cache_.read(0, slots, keys, values);
   }
 
+  key_value stored_and_read(const key_value& rows) const override {
+    return replay::stored_and_read<typename Cache::element_type>(rows);
+  }
+
   cache_statistics statistics() override { return cache_.statistics(); }
   memory_profile memory() override { return cache_.memory(); }
   std::vector<std::string> check_invariants() override { return cache_.check_invariants(); }

@@ -200,7 +200,7 @@ class worker {
     const auto num_cached = static_cast<std::size_t>(submitted.num_cached_tokens) / block_size_;
     expect(shared_, shared_.served.read(std::span{slots_}.first(num_cached), view_of(keys_), view_of(values_)), "read");
     for (std::size_t i = 0; i < num_cached; ++i) {
-      const auto expected = rows_of(request.blocks[i]);
+      const auto expected = shared_.served.stored_and_read(rows_of(request.blocks[i]));
       if (keys_[i] != expected.key || values_[i] != expected.value) {
         shared_.collected.add_violation("a prefix hit served other contents than block " +
                                         std::to_string(request.blocks[i]));

@@ -74,7 +74,8 @@ void expect_appended(std::vector<std::byte>& bytes, const Storage& storage, std:
   auto stored = std::vector<typename element::storage>(static_cast<std::size_t>(storage.view().head_dim));
   for (auto i = std::size_t{0}; i < slots.size(); ++i) {
     for (auto head = 0; slots[i] >= slot{0} && head < storage.view().num_kv_heads; ++head) {
-      const auto scale = encode_row<element>(rows.row(static_cast<std::int64_t>(i), head), stored);
+      const auto scale = encode_row<element>(rows.row(static_cast<std::int64_t>(i), head), stored,
+                                             storage.scales().of(which == 1, layer, head));
       const auto at = locate(storage, layer, slots[i], head, which);
       std::memcpy(bytes.data() + at.row, stored.data(), stored.size() * sizeof(stored[0]));
       if (element::scaled) {
@@ -85,14 +86,22 @@ void expect_appended(std::vector<std::byte>& bytes, const Storage& storage, std:
 }
 
 template <class Element>
-bool close_enough(std::span<const float> written, std::span<const float> read) {
+bool close_enough(std::span<const float> written, std::span<const float> read, float given = 1) {
   if (std::is_same_v<Element, float32>) {
     return std::memcmp(written.data(), read.data(), written.size_bytes()) == 0;
   }
-  const auto scale = Element::scale_for(absmax(written));
+  const auto scale = Element::scaled ? Element::scale_for(absmax(written)) : given;
   for (auto i = std::size_t{0}; i < written.size(); ++i) {
-    const auto bound = Element::scaled ? scale / 2 * (1 + 0x1p-15f) : std::abs(written[i]) * 0x1p-8f;
-    const auto exact = Element::scaled || read[i] == Element::decode(Element::encode(written[i], 1.0f), 1.0f);
+    const auto bound = [&] {
+      if constexpr (is_float8<Element>) {
+        const auto half_step = std::ldexp(0x1.0001p-1f, -static_cast<int>(Element::format::mantissa_bits));
+        const auto beyond = std::abs(written[i]) - scale * static_cast<float>(Element::format::largest);
+        return std::max({std::abs(written[i]) * half_step, scale * 0x1p-10f, beyond});
+      }
+      return Element::scaled ? scale / 2 * (1 + 0x1p-15f) : std::abs(written[i]) * 0x1p-8f;
+    }();
+    const auto exact =
+        std::is_same_v<Element, int8> || read[i] == Element::decode(Element::encode(written[i], scale), scale);
     if (!exact || std::abs(read[i] - written[i]) > bound) {
       return false;
     }
@@ -100,18 +109,21 @@ bool close_enough(std::span<const float> written, std::span<const float> read) {
   return true;
 }
 
-/// Whether token i was read from its slot, or is unchanged if the slot is negative.
-template <class Element>
+struct no_scales {
+  float operator()(std::int64_t) const { return 1; }
+};
+
+/// Whether token i was read from its slot, or is unchanged if the slot is negative. `given(head)`: static scales.
+template <class Element, class Given = no_scales>
 bool read_back(const std::vector<slot>& slots, const strided_rows& written, const strided_rows& read,
-               std::int64_t heads) {
+               std::int64_t heads, Given given = {}) {
   for (auto i = std::size_t{0}; i < slots.size(); ++i) {
     for (auto head = std::int64_t{0}; head < heads; ++head) {
       const auto token = static_cast<std::int64_t>(i);
       const auto row = read.row(token, head);
       const bool right = slots[i] < slot{0}
-                             ? std::all_of(
-                                   row.begin(), row.end(), [](float x) { return x == strided_rows::canary; })
-                             : close_enough<Element>(written.row(token, head), row);
+                             ? std::all_of(row.begin(), row.end(), [](float x) { return x == strided_rows::canary; })
+                             : close_enough<Element>(written.row(token, head), row, given(head));
       if (!right) {
         return false;
       }
@@ -120,19 +132,17 @@ bool read_back(const std::vector<slot>& slots, const strided_rows& written, cons
   return true;
 }
 
-}  // namespace
-
-TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend][random]",
-                           (in_nhd_layer_major, in_nhd_block_major, in_hnd_layer_major, in_hnd_block_major),
-                           (float32, float16, bfloat16, int8)) {
-  using element = typename TestType::element_type;
+/// Appends rows to every layer of a storage and gathers them again.
+template <class Storage>
+void append_and_gather() {
+  using element = typename Storage::element_type;
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   auto backend = host_backend{};
   for (const auto block_size : {1, 5, 16, 256}) {
     CAPTURE(block_size);
-    const auto storage = TestType{small_config(block_size)};
+    const auto storage = Storage{small_config(block_size)};
     const auto& view = storage.view();
     auto expected = storage.bytes();
     for (const auto layer : {1, 2, 0}) {
@@ -150,13 +160,32 @@ TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else i
       auto read_keys = strided_rows{tokens, view.num_kv_heads, view.head_dim, true};
       auto read_values = strided_rows{tokens, view.num_kv_heads, view.head_dim};
       REQUIRE(backend.gather<element>(view, layer, slots, read_keys.output(), read_values.output(), stream));
-      CHECK(read_back<element>(slots, keys, read_keys, view.num_kv_heads));
-      CHECK(read_back<element>(slots, values, read_values, view.num_kv_heads));
+      const auto scale_of = [&](bool value) {
+        return [&, value](std::int64_t head) { return storage.scales().of(value, layer, head); };
+      };
+      CHECK(read_back<element>(slots, keys, read_keys, view.num_kv_heads, scale_of(false)));
+      CHECK(read_back<element>(slots, values, read_values, view.num_kv_heads, scale_of(true)));
       CHECK(read_keys.intact_around_rows());
       CHECK(read_values.intact_around_rows());
       CHECK(storage.bytes() == expected);
     }
   }
+}
+
+}  // namespace
+
+TEMPLATE_PRODUCT_TEST_CASE("appended rows are gathered again, and nothing else is touched", "[backend][random]",
+                           (in_nhd_layer_major, in_nhd_block_major, in_hnd_layer_major, in_hnd_block_major),
+                           (float32, float16, bfloat16, int8, float8_e4m3)) {
+  append_and_gather<TestType>();
+}
+
+TEMPLATE_TEST_CASE("scales of a tensor, a head or a row reach the rows that they belong to", "[backend][random]",
+                   in_hnd_block_major<basic_float8_e4m3<head_scale>>,
+                   in_nhd_layer_major<basic_float8_e4m3<token_scale>>,
+                   in_nhd_block_major<basic_float8_e5m2<head_scale>>, in_hnd_layer_major<float8_e4m3fnuz>,
+                   in_nhd_layer_major<basic_float8_e5m2fnuz<token_scale>>) {
+  append_and_gather<TestType>();
 }
 
 TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anything is written", "[backend]",

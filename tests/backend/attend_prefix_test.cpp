@@ -57,7 +57,7 @@ std::size_t num_prefixes(const Attention& attention, const attention_options& op
 }  // namespace
 
 TEMPLATE_TEST_CASE("sequences on the host share the read of a prefix", "[attention][prefix][random]", nhd<float32>,
-                   hnd<float16>, hnd<bfloat16>, nhd<int8>) {
+                   hnd<float16>, hnd<bfloat16>, nhd<int8>, hnd<float8_e4m3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -93,7 +93,7 @@ TEST_CASE("several prefixes on the host, beside sequences that share none", "[at
 }
 
 TEMPLATE_TEST_CASE("options apply to shared prefixes on the host", "[attention][prefix][random]", nhd<float32>,
-                   hnd<float16>, hnd<bfloat16>, nhd<int8>) {
+                   hnd<float16>, hnd<bfloat16>, nhd<int8>, hnd<float8_e4m3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};

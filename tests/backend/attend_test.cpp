@@ -50,7 +50,7 @@ static_assert(element<sixteenths>);
 }  // namespace
 
 TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "[attention][random]", (nhd, hnd),
-                           (float32, float16, bfloat16, int8, sixteenths)) {
+                           (float32, float16, bfloat16, int8, sixteenths, float8_e4m3)) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -106,7 +106,7 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
 }
 
 TEMPLATE_TEST_CASE("options of attention have their documented effect", "[attention][random]", nhd<float32>,
-                   hnd<float16>, nhd<bfloat16>, nhd<int8>) {
+                   hnd<float16>, nhd<bfloat16>, nhd<int8>, hnd<float8_e4m3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -260,7 +260,8 @@ TEST_CASE("several threads share one pool", "[attention][random]") {
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the first part of them",
-                           "[attention][random]", (nhd, hnd), (float32, float16, bfloat16, int8, sixteenths)) {
+                           "[attention][random]", (nhd, hnd),
+                           (float32, float16, bfloat16, int8, sixteenths, float8_e4m3)) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -285,7 +286,8 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
   }
 }
 
-TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention][random]", nhd<float32>, hnd<float16>, nhd<int8>) {
+TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention][random]", nhd<float32>, hnd<float16>, nhd<int8>,
+                   nhd<float8_e4m3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -320,7 +322,7 @@ TEMPLATE_TEST_CASE("one token's output is its value", "[attention]", nhd<float32
 }
 
 TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no others", "[attention]", nhd<float32>,
-                   hnd<float16>, nhd<bfloat16>, nhd<int8>) {
+                   hnd<float16>, nhd<bfloat16>, nhd<int8>, hnd<float8_e4m3>) {
   const auto in_key = GENERATE(true, false);
   const auto bad = GENERATE(not_a_number, infinity);
   for (const auto set : instruction_sets()) {
@@ -347,7 +349,7 @@ TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no othe
 }
 
 TEMPLATE_TEST_CASE("NaN and infinity reach all queries of a group, and one query its own head", "[attention]",
-                   nhd<float32>, hnd<float16>, nhd<bfloat16>, hnd<int8>) {
+                   nhd<float32>, hnd<float16>, nhd<bfloat16>, hnd<int8>, nhd<float8_e4m3>) {
   const auto bad = GENERATE(not_a_number, infinity);
   for (const auto set : instruction_sets()) {
     CAPTURE(bad, static_cast<int>(set));
@@ -375,7 +377,7 @@ TEMPLATE_TEST_CASE("NaN and infinity reach all queries of a group, and one query
 }
 
 TEMPLATE_TEST_CASE("a NaN that a tree mask hides does not reach the result", "[attention]", nhd<float32>, hnd<float16>,
-                   nhd<bfloat16>, hnd<int8>) {
+                   nhd<bfloat16>, hnd<int8>, hnd<float8_e4m3>) {
   for (const auto group_size : {1, 3, 16}) {
     auto random = std::mt19937{15};
     auto shape = batch_shape{{70}};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/host/attend.hpp>
+#include <pagedkv/policy/element/float8_e4m3.hpp>
 
 // Compiled once, in host_kernels.cpp: the vector code of all elements takes longer than a whole test file.
 
@@ -11,3 +12,4 @@ extern PAGEDKV_TEST_HOST_KERNELS(pagedkv::float32);
 extern PAGEDKV_TEST_HOST_KERNELS(pagedkv::float16);
 extern PAGEDKV_TEST_HOST_KERNELS(pagedkv::bfloat16);
 extern PAGEDKV_TEST_HOST_KERNELS(pagedkv::int8);
+extern PAGEDKV_TEST_HOST_KERNELS(pagedkv::float8_e4m3);

@@ -35,9 +35,9 @@ class EngineInC(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def build_and_run(self, *options):
+    def build_and_run(self, *options, of_engine=()):
         engine, cache, program = self.folder / "engine.o", self.folder / "cache.o", self.folder / "engine"
-        run(self.c, "-std=c11", *WARNINGS, INCLUDE, "-c", "-o", engine, pathlib.Path(__file__).with_name("engine.c"))
+        run(self.c, "-std=c11", *WARNINGS, *of_engine, INCLUDE, "-c", "-o", engine, pathlib.Path(__file__).with_name("engine.c"))
         run(*CXX, "-std=c++20", *WARNINGS, *options, INCLUDE, "-c", "-o", cache, IMPLEMENTATION)
         run(*CXX, "-o", program, engine, cache, "-lxxhash", "-pthread")
         run(program)
@@ -48,6 +48,10 @@ class EngineInC(unittest.TestCase):
     def test_a_cache_of_ones_own_without_exceptions(self):
         (self.folder / "lock_free_clock_sweep.hpp").write_text(HEADERS)
         self.build_and_run("-fno-exceptions", "-fno-rtti", f"-I{self.folder}", *BFLOAT16_LOCK_FREE)
+
+    def test_a_cache_whose_scales_the_engine_gives(self):
+        # The 16-bit numbers that the engine writes stay within a block of bytes, too.
+        self.build_and_run("-DPAGEDKV_C_CACHE=pagedkv::kv_cache<pagedkv::float8_e4m3>", of_engine=["-DHAS_SCALES"])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ int main(void) {
   int32_t many[8 * block_size] = {0};
   int32_t blocks[4];
   int64_t slots[num_tokens];
+  const float scales[] = {0.5f, 0.25f}; /* of K and of V */
   int64_t num_cached = -1;
   size_t num_blocks = 0;
   int i;
@@ -46,7 +47,12 @@ int main(void) {
   config.struct_size = 4;
   CHECK(pagedkv_create(&config, &cache) == PAGEDKV_INVALID_ARGUMENT);
   config.struct_size = sizeof config;
+#ifdef HAS_SCALES
+  CHECK(pagedkv_create_with_scales(&config, scales, &cache) == PAGEDKV_OK);
+#else
+  CHECK(pagedkv_create_with_scales(&config, scales, &cache) == PAGEDKV_INVALID_ARGUMENT);
   CHECK(pagedkv_create(&config, &cache) == PAGEDKV_OK);
+#endif
   pagedkv_get_storage(cache, &storage);
   CHECK(storage.base != NULL && storage.token_stride == 8);
 

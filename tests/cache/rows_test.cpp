@@ -24,6 +24,7 @@ struct element_and_rows {
 template <class Element>
 constexpr float error_of = std::is_same_v<Element, float32>   ? 1e-5f
                            : std::is_same_v<Element, float16> ? 2e-3f
+                           : has_static_scales<Element>       ? 6.5e-2f
                                                               : 1.6e-2f;
 
 }  // namespace
@@ -32,7 +33,8 @@ TEMPLATE_TEST_CASE("rows of an engine's type are written and read", "[cache]",
                    (element_and_rows<float32, float32>), (element_and_rows<float32, float16>),
                    (element_and_rows<float16, float16>), (element_and_rows<float16, bfloat16>),
                    (element_and_rows<bfloat16, bfloat16>), (element_and_rows<bfloat16, float16>),
-                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>)) {
+                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>),
+                   (element_and_rows<float8_e4m3, float16>), (element_and_rows<float8_e4m3, float32>)) {
   using element = typename TestType::element;
   using rows = typename TestType::rows;
   auto config = small_cache(8);
@@ -67,5 +69,37 @@ TEMPLATE_TEST_CASE("rows of an engine's type are written and read", "[cache]",
   CHECK(close(keys, read_keys, 1));
   CHECK(close(values, read_values, 40));
   CHECK_FALSE(cache.template write<rows>(0, slots, {keys.data(), 80, 40, 0, 2, 40}, in));
+  CHECK(cache.release(id));
+}
+
+TEST_CASE("a cache stores rows with the scales that the engine gives", "[cache]") {
+  const auto scales = std::vector{0.5f, 4.0f, 0.25f, 8.0f};  // of K and V, layer by layer
+  auto config = small_cache(8);
+  config.num_layers = 2;
+  config.num_kv_heads = 2;
+  config.head_dim = 3;
+  config.scales = scales.data();
+  auto cache = kv_cache<float8_e4m3>{config};
+  const auto id = cache.create_sequence(text(0, 1)).value().id;
+  auto slots = std::vector<slot>(1);
+  REQUIRE(cache.slot_mapping(id, 0, slots));
+  const auto keys = std::vector{1.0f, -300.0f, 0.4f, 7.0f, 1e5f, 0.0f};
+  const auto values = std::vector{1.0f, -3000.0f, 2.5f, 64.0f, 1e5f, 0.0f};
+  for (const auto layer : {0, 1}) {
+    REQUIRE(cache.write(layer, slots, contiguous_rows(keys, 2, 3), contiguous_rows(values, 2, 3)));
+    auto read_keys = keys;
+    auto read_values = values;
+    REQUIRE(cache.read(layer, slots, contiguous_rows(read_keys, 2, 3), contiguous_rows(read_values, 2, 3)));
+    for (auto i = std::size_t{0}; i < keys.size(); ++i) {
+      const auto as_stored = [&](float number, float scale) {
+        return float8_e4m3::decode(float8_e4m3::encode(number, scale), scale);
+      };
+      const auto first = static_cast<std::size_t>(2 * layer);
+      CHECK(read_keys[i] == as_stored(keys[i], scales[first]));
+      CHECK(read_values[i] == as_stored(values[i], scales[first + 1]));
+    }
+    CHECK(read_keys[4] == 448 * scales[static_cast<std::size_t>(2 * layer)]);
+  }
+  CHECK(kv_cache<float16>::create(config).error().code == error_code::invalid_argument);
   CHECK(cache.release(id));
 }

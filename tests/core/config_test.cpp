@@ -103,3 +103,25 @@ TEST_CASE("K and V of one layer of one block are at most what an int32 indexes",
   CHECK(valid.error().code == error_code::size_overflow);
   CHECK(valid.error().value == std::int64_t{largest} * largest);
 }
+
+TEST_CASE("scales are given beside sizes of layers, or with each group", "[config]") {
+  const auto scale = 0.5f;
+  auto config = usable();
+  config.scales = &scale;
+  CHECK(validate(config));
+  auto group = group_config{};
+  group.scales = &scale;
+  config.groups = group_list{group};
+  const auto refused = validate(config);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message() ==
+        "invalid argument: cache_config.scales beside groups, which have their own, is 1, limit 0");
+  config.scales = nullptr;
+  CHECK(validate(config));
+  auto state = group_config{};
+  state.kind = group_kind::state;
+  state.key_dim = state.value_dim = 0;
+  state.state_bytes = 64;
+  state.scales = &scale;
+  CHECK(validate(state).error().message() == "invalid argument: group_config.scales of a state is 1, limit 0");
+}

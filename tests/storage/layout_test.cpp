@@ -1,3 +1,4 @@
+#include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
@@ -289,4 +290,50 @@ TEST_CASE("a size beyond 63 bits is an error that names the blocks", "[layout]")
     CHECK(plan.error().code == error_code::size_overflow);
     CHECK(plan.error().value == config.num_blocks);
   }
+}
+
+TEST_CASE("static scales are those of a layer's K and V, or of each KV head, in the engine's memory", "[layout]") {
+  const auto scales = std::vector<float>(24, 0.5f);
+  auto config = config_of(16, 4, 3, 4, 8);
+  config.scales = scales.data();
+  const auto of_heads = plan_storage<nhd_layer_major>(config, size_of_element<basic_float8_e4m3<head_scale>>).value();
+  CHECK(of_heads.view.static_key_scale(2, 3) == scales.data() + (2 * 2 + 0) * 4 + 3);
+  CHECK(of_heads.view.static_value_scale(2, 3) == scales.data() + (2 * 2 + 1) * 4 + 3);
+  CHECK(of_heads.view.values_alone().static_key_scale(1, 2) == of_heads.view.static_value_scale(1, 2));
+  CHECK(of_heads.view.keys_alone().static_value_scale(1, 2) == of_heads.view.static_key_scale(1, 2));
+  const auto of_tensors = plan_storage<shuffled_block_major>(config, size_of_element<float8_e5m2>);
+  REQUIRE_FALSE(of_tensors);  // 8 numbers are half a piece
+  config.head_dim = 16;
+  const auto in_pieces = plan_storage<shuffled_block_major>(config, size_of_element<float8_e5m2>).value();
+  CHECK(in_pieces.view.static_key_scale(2, 3) == scales.data() + 4);
+  CHECK(in_pieces.view.static_value_scale(2, 1) == scales.data() + 5);
+  // They take nothing in the blocks.
+  config.scales = nullptr;
+  const auto without = plan_storage<shuffled_block_major>(config, size_of_element<float8_e5m2>).value();
+  CHECK(without.bytes == in_pieces.bytes);
+  CHECK(without.view.static_value_scale(2, 1) == nullptr);
+  CHECK(without.view.values_alone().static_key_scale(2, 1) == nullptr);
+
+  auto latent = group_config{};
+  latent.kind = group_kind::latent;
+  latent.num_layers = 3;
+  latent.scales = scales.data();
+  const auto one = plan_storage<nhd_layer_major>(latent, 16, 4, size_of_element<float8_e4m3>).value();
+  CHECK(one.view.static_key_scale(2, 0) == scales.data() + 2);
+  CHECK(one.view.static_value_scale(2, 0) == scales.data() + 2);
+}
+
+TEST_CASE("scales that the element does not read are refused", "[layout]") {
+  const auto scales = std::vector<float>(2, 0.5f);
+  auto config = config_of(16, 4, 1, 1, 8);
+  config.scales = scales.data();
+  for (const auto element :
+       {size_of_element<float16>, size_of_element<int8>, size_of_element<basic_float8_e4m3<token_scale>>}) {
+    const auto refused = plan_storage<nhd_layer_major>(config, element);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message() ==
+          "invalid argument: scales in the configuration, which this element does not read, is 1, limit 0");
+  }
+  config.num_layers = std::numeric_limits<std::int32_t>::max();
+  CHECK(plan_storage<nhd_block_major>(config, size_of_element<float8_e4m3>).error().code == error_code::size_overflow);
 }

@@ -58,8 +58,10 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
         problem.values.insert(problem.values.end(), static_cast<std::size_t>(problem.value_dim), std::nan(""));
         continue;
       }
-      const auto* const key_scale = Element::scaled ? view.key_scale(layer, block, offset, head) : nullptr;
-      const auto* const value_scale = Element::scaled ? view.value_scale(layer, block, offset, head) : nullptr;
+      const float* const key_scale =
+          Element::scaled ? view.key_scale(layer, block, offset, head) : view.static_key_scale(layer, head);
+      const float* const value_scale =
+          Element::scaled ? view.value_scale(layer, block, offset, head) : view.static_value_scale(layer, head);
       read_row(problem.keys, problem.key_dim, view.template key<storage>(layer, block, offset, head), key_scale);
       read_row(problem.values, problem.value_dim, view.template value<storage>(layer, block, offset, head),
                value_scale);
@@ -150,7 +152,10 @@ template <class Decode>
 
 /// The permitted error of attention over an element.
 template <element Element>
-inline constexpr double attention_tolerance =
-    Element::scaled ? 1e-2 : (Element::name == "float32" ? 1e-5 : (Element::name == "float16" ? 2e-3 : 1.6e-2));
+inline constexpr double attention_tolerance = Element::scaled || has_static_scales<Element>
+                                                  ? 1e-2
+                                                  : (Element::name == "float32"
+                                                         ? 1e-5
+                                                         : (Element::name == "float16" ? 2e-3 : 1.6e-2));
 
 }  // namespace pagedkv::test

@@ -9,11 +9,11 @@ namespace pagedkv::test {
 namespace {
 
 /// The K/V that the model's "computation" gives a token: it depends on everything before it, as a transformer's does.
-/// Eighths up to 16, which every element but int8 represents exactly.
+/// Eighths up to 16 with four significant bits, which every element but int8 represents exactly.
 [[nodiscard]] float computed_number(std::uint64_t prefix, std::int64_t layer, bool value, std::int64_t place) {
   const auto where = static_cast<std::uint64_t>(layer * 512 + place * 2 + value);
   const auto bits = (prefix ^ where * 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93;
-  return static_cast<float>(static_cast<int>(bits >> 56) - 128) / 8.0f;
+  return static_cast<float>((static_cast<int>(bits >> 59) - 16) * (1 << (bits >> 57 & 3))) / 8.0f;
 }
 
 /// Keys and values of a run of tokens, `[token][head][dim]` without gaps.

@@ -104,6 +104,10 @@ void pagedkv_config_init(pagedkv_config* config) {
 }
 
 int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache) {
+  return pagedkv_create_with_scales(config, nullptr, cache);
+}
+
+int pagedkv_create_with_scales(const pagedkv_config* config, const float* scales, pagedkv_cache** cache) {
   if (config->struct_size < sizeof(pagedkv_config)) {
     return fail({error_code::invalid_argument, "pagedkv_config.struct_size",
                  static_cast<std::int64_t>(config->struct_size), static_cast<std::int64_t>(sizeof(pagedkv_config))});
@@ -116,6 +120,7 @@ int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache) {
   wanted.head_dim = config->head_dim;
   wanted.max_sequences = config->max_sequences;
   wanted.hash_seed = config->hash_seed;
+  wanted.scales = scales;
   auto made = PAGEDKV_C_CACHE::create(wanted);
   if (!made) {
     return fail(made.error());

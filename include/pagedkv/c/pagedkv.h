@@ -53,9 +53,10 @@ typedef struct pagedkv_config {
 
 /* Block storage as kernels address it: layer L of block B is at base + L * layer_stride + B * block_stride. The key of one
  * token and head is head_dim neighbouring elements, (token in block) * token_stride + head * head_stride elements further;
- * its value lies value_offset bytes after it. Strides of layer and block are in bytes. int8 has float scales: that of a key
- * lies key_scale_offset bytes after the start of the block's layer and (token) * scale_token_stride + head *
- * scale_head_stride floats further, that of a value likewise; elsewhere the offsets are 0. */
+ * its value lies value_offset bytes after it. Strides of layer and block are in bytes. int8, and float8 with a scale per
+ * token, have float scales in the block: that of a key lies key_scale_offset bytes after the start of the block's layer
+ * and (token) * scale_token_stride + head * scale_head_stride floats further, that of a value likewise; elsewhere the
+ * offsets are 0. */
 typedef struct pagedkv_storage {
   size_t struct_size;
   void* base;
@@ -107,6 +108,9 @@ void pagedkv_last_error(pagedkv_error* error);
 void pagedkv_config_init(pagedkv_config* config);
 
 int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache);
+/* For an element whose scales the engine gives, as float8_e4m3: for each layer one of K and one of V, or one of each KV
+ * head's K and then of each one's V. Kernels read them from the engine's memory, where they stay. */
+int pagedkv_create_with_scales(const pagedkv_config* config, const float* scales, pagedkv_cache** cache);
 /* Accepts NULL. */
 void pagedkv_destroy(pagedkv_cache* cache);
 

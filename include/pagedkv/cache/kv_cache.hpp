@@ -453,7 +453,7 @@ class basic_kv_cache {
                                    const token_rows<const typename Rows::storage>& values = {}, stream on = {},
                                    std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: write K/V to the engine's, at the slots");
-    static_assert(!Rows::scaled, "rows carry no scales: write them as float32, float16 or bfloat16");
+    static_assert(is_unscaled<Rows>, "rows carry no scales: write them as float32, float16 or bfloat16");
     if (auto checked = detail::check_group(state_, group); !checked) {
       return checked;
     }
@@ -472,7 +472,7 @@ class basic_kv_cache {
                                   const token_rows<typename Rows::storage>& values, stream on = {},
                                   std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: read K/V from the engine's, at the slots");
-    static_assert(!Rows::scaled, "rows carry no scales: read them as float32, float16 or bfloat16");
+    static_assert(is_unscaled<Rows>, "rows carry no scales: read them as float32, float16 or bfloat16");
     if (auto checked = detail::check_group(state_, group); !checked) {
       return checked;
     }

@@ -14,6 +14,11 @@ namespace pagedkv {
 /// Without `groups`, all layers attend to all tokens and have K and V of one size. Groups replace the three sizes of
 /// layers. Hits are then multiples of `block_size`, and `plan_memory` decides how many tokens a block of each group
 /// holds.
+///
+/// `scales` are those of an element whose scales the engine gives: for each layer one of K and one of V, or with
+/// `head_scale` one of each KV head's K and then one of each KV head's V. Positive numbers in the engine's memory,
+/// which operations read where they run: on a device, device memory. They are not copied, and stay as they are as long
+/// as K/V that was written with them is read. Null: 1. With groups, each has its own (`group_config::scales`).
 struct cache_config {
   std::int32_t block_size = 16;       // tokens in a block
   std::int32_t num_blocks = 0;        // blocks in the pool, at first
@@ -24,13 +29,14 @@ struct cache_config {
   std::int32_t max_sequences = 4096;  // sequences alive at once
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
   group_list groups = {};             // kinds of layers; empty: one of full attention
+  const float* scales = nullptr;      // see below
 
   /// Blocks that there are addresses and metadata for.
   [[nodiscard]] constexpr std::int32_t capacity() const noexcept { return max_blocks == 0 ? num_blocks : max_blocks; }
 };
 
-/// Errors: those of the groups; `invalid_argument` names the first field that is not positive, or `max_blocks` below
-/// `num_blocks`; `size_overflow` when K and V of one layer of one block are more numbers than an int32 indexes. Slots
+/// Errors: those of the groups; `invalid_argument` names the first field that is not positive, `max_blocks` below
+/// `num_blocks`, or `scales` beside groups; `size_overflow` when K and V of one layer of one block are more numbers than an int32 indexes. Slots
 /// need no check: the product of two int32 fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
@@ -49,6 +55,9 @@ struct cache_config {
   }
   if (config.max_blocks != 0 && config.max_blocks < config.num_blocks) {
     return error{error_code::invalid_argument, "cache_config.max_blocks", config.max_blocks, config.num_blocks};
+  }
+  if (config.scales != nullptr && !config.groups.empty()) {
+    return error{error_code::invalid_argument, "cache_config.scales beside groups, which have their own,", 1, 0};
   }
   constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   const auto rows = std::int64_t{config.block_size} * config.num_kv_heads;

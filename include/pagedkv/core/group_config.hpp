@@ -31,6 +31,7 @@ struct group_config {
   std::int64_t window = 0;        // window: tokens that a query sees, its own included; chunked: those of a chunk
   std::int32_t num_sinks = 0;     // window: leading tokens that stay
   std::int64_t state_bytes = 0;   // state: bytes of one part, opaque
+  const float* scales = nullptr;  // as `cache_config::scales`; latent: for each layer one, of its vectors
 
   [[nodiscard]] constexpr bool holds_tokens() const noexcept { return kind != group_kind::state; }
 
@@ -101,6 +102,9 @@ class group_list {
     if (value < least || value > most) {
       return error{error_code::invalid_argument, subject, value, value < least ? least : most};
     }
+  }
+  if (group.scales != nullptr && !holds_tokens) {
+    return error{error_code::invalid_argument, "group_config.scales of a state", 1, 0};
   }
   if (const auto num_parts = std::int64_t{group.num_layers} * group.num_kv_heads; num_parts > any) {
     return error{error_code::size_overflow, "group_config.num_layers * num_kv_heads", num_parts, any};

@@ -204,7 +204,7 @@ template <element Element>
 /// cap, keys above 576 or values above 512 numbers, or a plan that does not fit; `backend_failure` when the launch
 /// fails.
 template <element Element, element Input = float32, element Output = Input>
-  requires(!Input::scaled && !Output::scaled)
+  requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                   const attention_queries<typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,

@@ -7,8 +7,8 @@
 
 namespace pagedkv::host {
 
-/// Appends rows: `write_key(block, offset, head, row)` and `write_value` encode one and return its scale. The slots
-/// were checked.
+/// Appends rows: `write_key(block, offset, head, row)` and `write_value` encode one and return its scale, which lies in
+/// the block unless the engine gives it. The slots were checked.
 template <element Element, class Number, class WriteKey, class WriteValue>
 void append_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                  const token_rows<Number>& keys, const token_rows<Number>& values, WriteKey write_key,
@@ -39,32 +39,38 @@ template <element Element, element Input = float32>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values) noexcept {
-  static_assert(!Input::scaled, "rows carry no scales");
+  static_assert(is_unscaled<Input>, "rows carry no scales");
   using storage = typename Element::storage;
   if (const auto checked = check_slots(view, layer, slots, keys, view.is_latent() ? nullptr : &values); !checked) {
     return checked;
   }
   using row = std::span<const typename Input::storage>;
-  const auto write_to = [](storage* to, row from) noexcept {
-    return recode_row<Element, Input>(from, 1, {to, from.size()});
+  const auto write_to = [](storage* to, row from, float given) noexcept {
+    return recode_row<Element, Input>(from, 1, {to, from.size()}, given);
+  };
+  const auto key_scale = [&](std::int32_t head) { return static_scale<Element>(view.static_key_scale(layer, head)); };
+  const auto value_scale = [&](std::int32_t head) {
+    return static_scale<Element>(view.static_value_scale(layer, head));
   };
   if (view.strided()) {
     append_rows<Element>(
         view, layer, slots, keys, values,
         [&](auto block, auto offset, auto head, row key) {
-          return write_to(view.template key<storage>(layer, block, offset, head), key);
+          return write_to(view.template key<storage>(layer, block, offset, head), key, key_scale(head));
         },
         [&](auto block, auto offset, auto head, row value) {
-          return write_to(view.template value<storage>(layer, block, offset, head), value);
+          return write_to(view.template value<storage>(layer, block, offset, head), value, value_scale(head));
         });
   } else {
     append_rows<Element>(
         view, layer, slots, keys, values,
         [&](auto block, auto offset, auto head, row key) {
-          return write_row<Element, Input>(key_in_pieces<storage>(view, layer, block, offset, head), key);
+          return write_row<Element, Input>(key_in_pieces<storage>(view, layer, block, offset, head), key,
+                                           key_scale(head));
         },
         [&](auto block, auto offset, auto head, row value) {
-          return write_row<Element, Input>(value_in_pieces<storage>(view, layer, block, offset, head), value);
+          return write_row<Element, Input>(value_in_pieces<storage>(view, layer, block, offset, head), value,
+                                           value_scale(head));
         });
   }
   return {};

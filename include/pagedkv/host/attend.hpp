@@ -104,7 +104,7 @@ struct release_numbers {
 /// row pointer or a block outside the storage; `out_of_memory` for the working memory: some 100 KiB of each thread, and
 /// 64 MiB at most for results of parts of rows.
 template <element Element, element Input = float32, element Output = Input>
-  requires(!Input::scaled && !Output::scaled)
+  requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                   const attention_queries<typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,

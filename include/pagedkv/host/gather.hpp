@@ -16,8 +16,8 @@ void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<c
   const auto value_dim = static_cast<std::size_t>(view.dim_of_values());
   for_each_slot(view, slots, [&](std::int64_t i, std::int64_t block, std::int32_t offset) {
     for (auto head = std::int32_t{0}; head < view.num_kv_heads; ++head) {
-      auto key_scale = 1.0f;
-      auto value_scale = 1.0f;
+      auto key_scale = static_scale<Element>(view.static_key_scale(layer, head));
+      auto value_scale = static_scale<Element>(view.static_value_scale(layer, head));
       if constexpr (Element::scaled) {
         key_scale = *view.key_scale(layer, block, offset, head);
         value_scale = *view.value_scale(layer, block, offset, head);
@@ -35,7 +35,7 @@ template <element Element, element Output = float32>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,
                                   const token_rows<typename Output::storage>& values) noexcept {
-  static_assert(!Output::scaled, "rows carry no scales");
+  static_assert(is_unscaled<Output>, "rows carry no scales");
   using storage = typename Element::storage;
   if (const auto checked = check_slots(view, layer, slots, keys, &values); !checked) {
     return checked;

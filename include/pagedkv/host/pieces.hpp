@@ -59,9 +59,9 @@ void in_parts(std::size_t size, Visit visit) noexcept {
   }
 }
 
-/// The scale of a row whose numbers are stored as `Input`; 1 for unscaled elements.
+/// The scale of a row whose numbers are stored as `Input`. `given`: as for `encode_row`.
 template <element Element, element Input>
-[[nodiscard]] float scale_of_row(std::span<const typename Input::storage> row) noexcept {
+[[nodiscard]] float scale_of_row(std::span<const typename Input::storage> row, float given) noexcept {
   if constexpr (Element::scaled) {
     auto largest = 0.0f;
     in_parts(row.size(), [&](std::size_t first, std::size_t count) {
@@ -71,15 +71,15 @@ template <element Element, element Input>
     });
     return Element::scale_for(largest);
   } else {
-    return 1;
+    return given;
   }
 }
 
-/// Encodes a row, and returns its scale.
+/// Encodes a row, and returns its scale. `given` as above.
 template <element Element, element Input>
-float write_row(const row_in_pieces<typename Element::storage>& to,
-                std::span<const typename Input::storage> row) noexcept {
-  const auto scale = scale_of_row<Element, Input>(row);
+float write_row(const row_in_pieces<typename Element::storage>& to, std::span<const typename Input::storage> row,
+                float given) noexcept {
+  const auto scale = scale_of_row<Element, Input>(row, given);
   in_parts(row.size(), [&](std::size_t first, std::size_t count) {
     typename Element::storage stored[256];
     const auto part = row.subspan(first, count);
@@ -88,7 +88,7 @@ float write_row(const row_in_pieces<typename Element::storage>& to,
       decode_row<Input>(part, 1, std::span{numbers}.first(count));
       encode_numbers<Element>(std::span{numbers}.first(count), scale, std::span{stored}.first(count));
     } else {
-      recode_row<Element, Input>(part, 1, std::span{stored}.first(count));
+      recode_row<Element, Input>(part, 1, std::span{stored}.first(count), given);
     }
     to.write(static_cast<std::int32_t>(first), std::span{stored}.first(count));
   });

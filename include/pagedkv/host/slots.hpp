@@ -2,6 +2,8 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/core/scale.hpp>
+#include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/storage/row_shapes.hpp>
 #include <pagedkv/storage/view.hpp>
 
@@ -45,6 +47,12 @@ template <class Number>
 [[nodiscard]] std::span<Number> row_of(const token_rows<Number>& rows, std::int64_t token, std::int32_t head,
                                        std::size_t dim) noexcept {
   return {rows.data + token * rows.token_stride + head * rows.head_stride, dim};
+}
+
+/// The scale that the engine gives, for which null is 1; 1 for elements without static scales.
+template <element Element>
+[[nodiscard]] float static_scale(const float* given) noexcept {
+  return !has_static_scales<Element> || given == nullptr ? 1.0f : *given;
 }
 
 }  // namespace pagedkv::host

@@ -7,6 +7,7 @@
 #include <pagedkv/storage/view.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace pagedkv {
 
@@ -14,11 +15,19 @@ namespace pagedkv {
 struct element_size {
   std::int64_t bytes = 0;        // of one stored number
   std::int64_t scale_bytes = 0;  // of one scale per token and head; 0 for elements without
+  bool static_scales = false;    // the engine gives scales,
+  bool scale_per_head = false;   // one for each KV head
 };
 
 template <element E>
-inline constexpr auto size_of_element =
-    element_size{sizeof(typename E::storage), E::scaled ? std::int64_t{sizeof(float)} : 0};
+inline constexpr auto size_of_element = [] {
+  auto size = element_size{sizeof(typename E::storage), E::scaled ? std::int64_t{sizeof(float)} : 0};
+  if constexpr (has_static_scales<E>) {
+    size.static_scales = true;
+    size.scale_per_head = E::scale_type::per_head;
+  }
+  return size;
+}();
 
 /// One layer of one block starts at a multiple of this many bytes.
 inline constexpr std::int64_t block_alignment = 256;
@@ -88,6 +97,28 @@ template <piecewise_layout Layout>
   return keys_fit ? check_pieces(shape, view.value_pieces) : keys_fit;
 }
 
+/// Fills in where the scales lie that the engine gives.
+[[nodiscard]] inline result<void> place_static_scales(const group_config& group, element_size element,
+                                                      block_storage_view& view) noexcept {
+  if (!element.static_scales) {
+    return group.scales == nullptr ? result<void>{}
+                                   : error{error_code::invalid_argument,
+                                           "scales in the configuration, which this element does not read,", 1, 0};
+  }
+  const auto each = element.scale_per_head ? group.num_kv_heads : 1;
+  const auto vectors = group.kind == group_kind::latent ? 1 : 2;
+  auto size = checked_size{};
+  const auto count = size.multiply(size.multiply(group.num_layers, each), vectors);
+  if (count > std::numeric_limits<std::int32_t>::max()) {
+    return error{error_code::size_overflow, "static scales of all layers", count};
+  }
+  view.static_scales = group.scales;
+  view.static_head_stride = element.scale_per_head ? 1 : 0;
+  view.static_layer_stride = vectors * each;
+  view.static_value_offset = (vectors - 1) * each;
+  return {};
+}
+
 /// Lays out the layers of one group that holds tokens.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_layers(const group_config& group, std::int32_t block_size,
@@ -125,6 +156,9 @@ template <memory_layout Layout>
   if (const auto ordered = order_numbers<Layout>(group, element, view); !ordered) {
     return ordered.error();
   }
+  if (const auto placed = place_static_scales(group, element, view); !placed) {
+    return placed.error();
+  }
   view.block_stride = block_bytes;
   view.layer_stride = layer_first ? region_bytes : layer_bytes;
   return plan;
@@ -134,8 +168,8 @@ template <memory_layout Layout>
 
 /// Lays out block storage of one kind of layers for the capacity of a configuration. Regions whose ends move when the
 /// number of blocks changes, one per layer or one for all, start at multiples of a granule of memory. Errors:
-/// `invalid_argument` for a configuration with groups, and for sizes that the pieces of a piecewise layout do not fill;
-/// `size_overflow` when a product exceeds 63 bits.
+/// `invalid_argument` for a configuration with groups, for sizes that the pieces of a piecewise layout do not fill, and
+/// for scales that the element does not read; `size_overflow` when a product exceeds 63 bits.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element,
                                                 std::int64_t granule = 1) noexcept {
@@ -147,6 +181,7 @@ template <memory_layout Layout>
   group.num_layers = config.num_layers;
   group.num_kv_heads = config.num_kv_heads;
   group.key_dim = group.value_dim = config.head_dim;
+  group.scales = config.scales;
   return detail::plan_layers<Layout>(group, config.block_size, config.capacity(), element, granule);
 }
 

@@ -17,6 +17,8 @@ namespace pagedkv {
 /// values have their own length and strides. In latent storage a value is the first `value_dim` elements of its key,
 /// whose scale it shares. In a piecewise layout neither is a row: strides of elements are 0, and `key_pieces` and
 /// `value_pieces` say where each number lies. All offsets are 64-bit.
+///
+/// Static scales, which the engine gives, lie outside the blocks, in memory of the engine.
 struct block_storage_view {
   std::byte* base = nullptr;
   std::int64_t block_stride = 0;        // bytes from a block to the next, within one layer
@@ -40,6 +42,11 @@ struct block_storage_view {
   piece_order key_pieces;                // of a piecewise layout; empty in a strided one
   piece_order value_pieces;
 
+  const float* static_scales = nullptr;  // of keys, layer 0 and KV head 0; null: all are 1, or there are none
+  std::int32_t static_layer_stride = 0;  // scales from a layer to the next
+  std::int32_t static_head_stride = 0;   // scales from a KV head to the next; 0: heads share one
+  std::int32_t static_value_offset = 0;  // scales from that of keys to that of values; 0 in latent storage
+
   /// Whether keys and values are rows.
   [[nodiscard]] PAGEDKV_HOST_DEVICE bool strided() const noexcept { return key_pieces.piece == 0; }
   [[nodiscard]] PAGEDKV_HOST_DEVICE bool has_own_values() const noexcept { return value_dim != 0; }
@@ -56,6 +63,7 @@ struct block_storage_view {
     alone.value_offset = 0;
     alone.value_scale_offset = key_scale_offset;
     alone.value_dim = 0;
+    alone.static_value_offset = 0;
     return alone;
   }
 
@@ -67,6 +75,9 @@ struct block_storage_view {
     alone.head_dim = dim_of_values();
     alone.token_stride = has_own_values() ? value_token_stride : token_stride;
     alone.head_stride = has_own_values() ? value_head_stride : head_stride;
+    if (static_scales != nullptr) {
+      alone.static_scales += static_value_offset;
+    }
     return alone;
   }
 
@@ -102,6 +113,18 @@ struct block_storage_view {
   [[nodiscard]] PAGEDKV_HOST_DEVICE float* value_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                        std::int32_t head) const noexcept {
     return row<float>(layer, block, value_scale_offset, offset * scale_token_stride + head * scale_head_stride);
+  }
+
+  /// The static scale of a KV head's keys in a layer; null if it is 1.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE const float* static_key_scale(std::int32_t layer,
+                                                                  std::int32_t head) const noexcept {
+    return static_scales == nullptr ? nullptr : static_scales + layer * static_layer_stride + head * static_head_stride;
+  }
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE const float* static_value_scale(std::int32_t layer,
+                                                                    std::int32_t head) const noexcept {
+    const auto* const of_key = static_key_scale(layer, head);
+    return of_key == nullptr ? nullptr : of_key + static_value_offset;
   }
 
  private:

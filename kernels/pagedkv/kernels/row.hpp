@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/scale.hpp>
 #include <pagedkv/kernels/divider.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/platform.hpp>

@@ -4,6 +4,7 @@
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/parts/float8.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
 #include <algorithm>
@@ -28,8 +29,8 @@ inline constexpr auto panel_rows = 16;
 
 /// Elements whose numbers are sums of two numbers of bfloat16 at most, which panels need.
 template <element Element>
-inline constexpr bool has_panels_for =
-    std::same_as<Element, bfloat16> || std::same_as<Element, float16> || std::same_as<Element, int8>;
+inline constexpr bool has_panels_for = std::same_as<Element, bfloat16> || std::same_as<Element, float16> ||
+                                       std::same_as<Element, int8> || is_float8<Element>;
 
 /// The arguments that all parts of one operation share. Queries and outputs are accessed through function pointers, so
 /// that the code is not instantiated for each of their types.
@@ -60,6 +61,16 @@ struct attention_call {
 
   /// Length of a key in panels: whole rows of matrices.
   [[nodiscard]] std::int32_t panel_dim() const noexcept { return (view.head_dim + 31) / 32 * 32; }
+
+  /// Static scales of a KV head; 1 for elements without.
+  [[nodiscard]] float key_scale(std::int32_t head) const noexcept {
+    const auto* const given = view.static_key_scale(layer, head);
+    return given == nullptr ? 1.0f : *given;
+  }
+  [[nodiscard]] float value_scale(std::int32_t head) const noexcept {
+    const auto* const given = view.static_value_scale(layer, head);
+    return given == nullptr ? 1.0f : *given;
+  }
 
   [[nodiscard]] std::int64_t first_query(std::size_t row) const noexcept {
     return batch.query_indptr.empty() ? static_cast<std::int64_t>(row) : batch.query_indptr[row];

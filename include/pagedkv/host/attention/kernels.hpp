@@ -6,6 +6,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/parts/float8.hpp>
 
 #include <bit>
 #include <cmath>

@@ -114,7 +114,7 @@ class panel_worker : private worker {
     lay_out_panel_keys<Element>(t, call_.panel_dim(), tile_);
     lay_out_panel_values<Element>(t, value_dim_, apart, tile_ + tile_tokens * call_.panel_dim());
     auto factors = score_factors{};
-    set_factors(t, score_factor(), factors);
+    set_factors(t, score_factor(head), factors);
     auto panel = std::int64_t{0};
     for (; panel + 1 < num_panels(); panel += 2) {
       attend_pair<2>(t, head, panel, factors, apart);

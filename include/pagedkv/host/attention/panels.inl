@@ -217,11 +217,12 @@ PAGEDKV_NOINLINE void lay_out_panel_values(const tile& t, std::int32_t padded_di
   }
 }
 
-/// The tokens of a tile that have a value that is not finite, one bit each. Scaled values are finite.
+/// The tokens of a tile that have a value that is not finite, one bit each. Integers are finite; of a row whose scale is
+/// NaN, all numbers are.
 template <class Element>
 PAGEDKV_NOINLINE std::uint64_t find_non_finite(const tile& t) {
   auto found = std::uint64_t{0};
-  for (auto token = 0; token < t.num_tokens && !Element::scaled; ++token) {
+  for (auto token = 0; token < t.num_tokens && !std::same_as<Element, int8>; ++token) {
     auto zeros = floats{};
     for (auto d = 0; d < t.value_dim; d += lanes) {
       const auto numbers =
@@ -493,7 +494,10 @@ template <class Element>
 PAGEDKV_NOINLINE void add_panel_token(const tile& t, std::int32_t token, floats score, const panel_state& state,
                                       float* sums) {
   const auto seen = score != -std::numeric_limits<float>::infinity();
-  const auto weight = fast_exp2(score - read_floats(state.origins));
+  auto weight = fast_exp2(score - read_floats(state.origins));
+  if constexpr (Element::scaled) {
+    weight *= t.value_scales[token];
+  }
   for (auto d = 0; d < t.value_dim; ++d) {
     float numbers[lanes];
     write_floats(numbers, decode_some<Element>(t.values + t.value_offsets[token] + d * size_of<Element>, 1));

@@ -41,6 +41,7 @@ PAGEDKV_INLINE void merge(partial into, partial from, std::int64_t num_rows, std
 PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
   constexpr auto log2_e = 1.442695041f;
   const auto dim = call.padded_value_dim();
+  const auto value_scale = call.value_scale(kv_head);
   for (auto row = std::int64_t{0}; row < rows_of(call, u); ++row) {
     const auto head = kv_head * call.group_size + static_cast<std::int32_t>(row % call.group_size);
     const auto query = call.first_query(u.row) + u.first_query + row / call.group_size;
@@ -57,7 +58,7 @@ PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_
       highest = base;
     }
     if (total != 0) {
-      scale_row(sums, dim, 1 / total);
+      scale_row(sums, dim, value_scale / total);
     }
     call.store_output(call, query, head, sums);
     if (call.log_sum_exp != nullptr) {

@@ -47,7 +47,7 @@ class row_worker : private worker {
   }
 
   PAGEDKV_INLINE void load_queries(std::int32_t head) {
-    const auto factor = score_factor();
+    const auto factor = score_factor(head);
     for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
       auto* const numbers = queries(head) + row * dim_;
       load_query(head, std::min(row, num_rows_ - 1), dim_, numbers);

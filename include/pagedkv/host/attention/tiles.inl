@@ -184,7 +184,7 @@ PAGEDKV_INLINE void list_ahead(const attention_call& call, const piece& p, const
 /// Elements that score and sum functions read directly; tiles of other elements are decoded first.
 template <class Element>
 inline constexpr bool is_native = std::same_as<Element, float32> || std::same_as<Element, float16> ||
-                                  std::same_as<Element, bfloat16> || std::same_as<Element, int8>;
+                                  std::same_as<Element, bfloat16> || std::same_as<Element, int8> || is_float8<Element>;
 
 /// Decodes rows of a tile into rows of float32, padded with zeros.
 template <class Element>

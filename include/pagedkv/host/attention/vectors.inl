@@ -53,6 +53,9 @@ PAGEDKV_INLINE floats to_floats(bytes v) {
   const auto wide = _mm512_maskz_cvtepi8_epi32(0xffff, reinterpret_cast<__m128i>(v));
   return reinterpret_cast<floats>(_mm512_maskz_cvtepi32_ps(0xffff, wide));
 }
+PAGEDKV_INLINE shorts widen(bytes v) {
+  return reinterpret_cast<shorts>(_mm256_maskz_cvtepu8_epi16(0xffff, reinterpret_cast<__m128i>(v)));
+}
 PAGEDKV_INLINE floats decode_half(shorts bits) {
   return reinterpret_cast<floats>(_mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(bits)));
 }
@@ -64,12 +67,16 @@ PAGEDKV_INLINE floats to_floats(bytes v) {
   const auto wide = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(__builtin_bit_cast(long long, v)));
   return reinterpret_cast<floats>(_mm256_cvtepi32_ps(wide));
 }
+PAGEDKV_INLINE shorts widen(bytes v) {
+  return reinterpret_cast<shorts>(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(__builtin_bit_cast(long long, v))));
+}
 PAGEDKV_INLINE floats decode_half(shorts bits) {
   return reinterpret_cast<floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(bits)));
 }
 #else
 PAGEDKV_INLINE ints widen(shorts v) { return __builtin_convertvector(v, ints); }
 PAGEDKV_INLINE floats to_floats(bytes v) { return __builtin_convertvector(v, floats); }
+PAGEDKV_INLINE shorts widen(bytes v) { return __builtin_convertvector(v, shorts) & 0xff; }
 PAGEDKV_INLINE floats decode_half(shorts bits) {
   #if defined(__aarch64__)
   using halves = __fp16 __attribute__((vector_size(2 * PAGEDKV_LANES)));
@@ -85,6 +92,28 @@ PAGEDKV_INLINE floats decode_half(shorts bits) {
 }
 #endif
 
+/// Numbers of an 8-bit floating-point format, by way of binary16.
+template <class Format>
+PAGEDKV_INLINE floats decode_float8(bytes bits) {
+  const auto upper = widen(bits) << 8;
+  const auto magnitude = upper & 0x7f00;
+  const auto sign = upper & 0x8000;
+  auto halves = upper;
+  auto adjustment = 1.0f;  // of the exponent
+  if constexpr (Format::mantissa_bits == 3) {
+    halves = magnitude >> 1 | sign;
+    adjustment = __builtin_bit_cast(float, (142U - Format::bias) << 23);
+  } else if constexpr (!Format::has_infinity) {
+    // The largest exponent would be an infinity, so it is adjusted here. Two of them are subnormal numbers then.
+    halves = (magnitude < 0x0800 ? magnitude >> 1 : magnitude - 0x0400) | sign;
+  }
+  if constexpr (!Format::has_infinity) {
+    const auto is_nan = Format::signed_zero ? magnitude == 0x7f00 : upper == 0x8000;
+    halves = is_nan ? shorts{} + std::uint16_t{0x7e00} : halves;
+  }
+  return decode_half(halves) * adjustment;
+}
+
 template <class Element>
 inline constexpr auto size_of = static_cast<std::int64_t>(sizeof(typename Element::storage));
 
@@ -97,6 +126,8 @@ PAGEDKV_INLINE floats decode(const std::byte* from) {
     return decode_half(read<shorts>(from));
   } else if constexpr (std::same_as<Element, bfloat16>) {
     return reinterpret_cast<floats>(widen(read<shorts>(from)) << 16);
+  } else if constexpr (is_float8<Element>) {
+    return decode_float8<typename Element::format>(read<bytes>(from));
   } else {
     return to_floats(read<bytes>(from));
   }

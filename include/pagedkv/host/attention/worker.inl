@@ -37,12 +37,13 @@ class worker {
     return plan_.query_of(unit_, static_cast<std::int32_t>(row / call_.group_size));
   }
 
-  /// The factor of a query and a key's product.
-  [[nodiscard]] PAGEDKV_INLINE float score_factor() const {
+  /// The factor of a query and a key's product in a KV head.
+  [[nodiscard]] PAGEDKV_INLINE float score_factor(std::int32_t head) const {
     constexpr auto log2_e = 1.442695041f;
     const auto& options = call_.options;
     const auto scale = options.scale == 0 ? 1 / std::sqrt(static_cast<float>(call_.view.head_dim)) : options.scale;
-    return options.soft_cap == 0 ? scale * log2_e : scale / options.soft_cap;
+    const auto factor = options.soft_cap == 0 ? scale * log2_e : scale / options.soft_cap;
+    return factor * call_.key_scale(piece_.first_head + head);
   }
 
   /// Loads the queries of a row, and pads them with zeros.

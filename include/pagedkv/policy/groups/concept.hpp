@@ -1,9 +1,20 @@
 #pragma once
 
+#include <pagedkv/policy/axis.hpp>
+
 #include <concepts>
 #include <string_view>
 
 namespace pagedkv {
+
+namespace detail {
+
+template <class P>
+concept has_layers_differ = requires {
+  { P::layers_differ } -> std::convertible_to<bool>;
+};
+
+}  // namespace detail
 
 /// Whether a cache's layers differ in kind, so that several groups of layers share its blocks.
 ///
@@ -20,10 +31,7 @@ namespace pagedkv {
 ///       static constexpr std::string_view name = "own_groups";
 ///     };
 template <class P>
-concept groups_policy = requires {
-  { P::layers_differ } -> std::convertible_to<bool>;
-  { P::name } -> std::convertible_to<std::string_view>;
-};
+concept groups_policy = detail::has_layers_differ<P> && detail::has_name<P>;
 
 struct groups_axis {
   template <class Policy>
@@ -35,6 +43,21 @@ struct groups_axis {
   template <bool Is>
   struct at_most_one {
     static_assert(Is, "two policies for groups are given, and a cache has one: leave the other out");
+  };
+
+  template <class Policy>
+  static constexpr bool resembles = requires { Policy::layers_differ; };
+
+  template <class Policy>
+  struct lacks {
+    static constexpr auto unmet =
+        detail::first_unmet({detail::has_layers_differ<Policy>, detail::has_name<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a policy for groups: `layers_differ` has another type; write `static constexpr "
+                  "bool layers_differ`");
+    static_assert(unmet != 1,
+                  "this type is nearly a policy for groups: `name` is missing or has another type; write `static "
+                  "constexpr std::string_view name`");
   };
 };
 

@@ -26,7 +26,7 @@ template <class Element, class Input>
 [[nodiscard]] runtime::status append(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                      std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
                                      const token_rows<const typename Input::storage>& values, runtime::stream stream) {
-  static_assert(!Input::scaled, "rows carry no scales");
+  static_assert(is_unscaled<Input>, "rows carry no scales");
   if (!view.strided()) {
     return append_tiles<Element, Input>(view, layer, slots, num_tokens, keys, values, stream);
   }

@@ -26,7 +26,7 @@ template <class Element, class Output>
 [[nodiscard]] runtime::status gather(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                      std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
                                      const token_rows<typename Output::storage>& values, runtime::stream stream) {
-  static_assert(!Output::scaled, "rows carry no scales");
+  static_assert(is_unscaled<Output>, "rows carry no scales");
   if (!view.strided()) {
     return gather_tiles<Element, Output>(view, layer, slots, num_tokens, keys, values, stream);
   }

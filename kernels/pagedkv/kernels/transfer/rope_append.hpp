@@ -163,7 +163,7 @@ template <class Element, class Input, rope_pairing Pairing>
                                           const std::int64_t* positions, const rope_table& table,
                                           const rope_queries<typename Input::storage>& queries,
                                           runtime::stream stream) {
-  static_assert(!Input::scaled, "rows carry no scales");
+  static_assert(is_unscaled<Input>, "rows carry no scales");
   using input = typename Input::storage;
   constexpr auto widest =
       sizeof(typename Element::storage) > sizeof(input) ? sizeof(typename Element::storage) : sizeof(input);
