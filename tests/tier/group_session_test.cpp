@@ -153,7 +153,7 @@ TEST_CASE("a session with groups of another shape, or torn, is refused", "[tier]
 
 TEST_CASE("keys of a sequence with groups go with it", "[tier][session]") {
   const auto folder = temporary_folder{};
-  const auto prompt = counted(30);
+  const auto prompt = counted(29);  // a hit before its end finds the whole window in the session
   const auto image = std::array{prefix_key{5, {1, 2}}};
   auto one = groups_engine{config_of({full, window})};
   const auto id = one.cache.create_sequence({prompt, image})->id;
