@@ -1,5 +1,6 @@
 #pragma once
 
+#include "contents.hpp"
 #include "replay_events.hpp"
 
 #include <pagedkv/cache/operations/statistics.hpp>

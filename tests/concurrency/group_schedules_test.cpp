@@ -73,7 +73,7 @@ void append_beside_a_hit(execution& e) {
   expect_sound(e, cache);
 }
 
-/// Two sequences that share their last block write its next slot: whoever comes first copies, the other has it alone.
+/// Two sequences that share their last block write its next slot: the first one copies, the other has it alone.
 template <class Locking>
 void appends_to_a_shared_block(execution& e) {
   auto cache = cache_of<Locking>{small()};

@@ -112,7 +112,7 @@ TEST_CASE("a hit needs the tokens of a window that the next one reads, and no ot
   const auto first = e.create(counted(48)).value();
   e.compute(first);
   CHECK(e.table(1, first).size() == 1);
-  evict_some(e, e.cache.statistics().blocks.evictable);  // what the sequence has released
+  evict_some(e, e.cache.statistics().blocks.evictable);  // blocks that the sequence has released
   CHECK(e.cache.find_prefix(counted(60)) == 48);
   const auto again = e.create(counted(60)).value();
   CHECK(e.sequences.at(again).computed == 48);
