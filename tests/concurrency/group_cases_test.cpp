@@ -93,7 +93,7 @@ float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t posit
   auto key = 0.0F;
   auto value = 0.0F;
   cache.slot_mapping(id, position, at, group).value();
-  cache.read(at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group, 0).value();
+  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group).value();
   return key;
 }
 
@@ -101,7 +101,7 @@ template <class Cache>
 void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(id, position, at, group).value();
-  cache.write(at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group, 0).value();
+  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group).value();
 }
 
 }  // namespace
