@@ -71,10 +71,6 @@ void serve(Cache& cache, std::uint32_t seed, bool invalidates) {
   }
 }
 
-/// How many tokens of a prompt are cached, by caches that tell so at once or as a result.
-std::int64_t value_of(std::int64_t number) { return number; }
-std::int64_t value_of(const result<std::int64_t>& number) { return number.value(); }
-
 template <class Cache>
 void follow_threads(const group_list& groups, std::uint32_t seed, bool invalidates) {
   auto config = cache_config{};
@@ -117,7 +113,7 @@ void follow_threads(const group_list& groups, std::uint32_t seed, bool invalidat
     const auto count = prompt_keys(feed.keys(), tokens, block_size, keys);
     auto held = std::array<std::int64_t, 1>{};
     index.num_held(std::span(keys).first(count), held);
-    const auto found = value_of(cache.find_prefix(tokens)) / config.block_size;
+    const auto found = cache.find_prefix(tokens) / config.block_size;
     CHECK(held[0] >= found);  // more, where a block was published behind a twin of the one before it
     num_found += found;
   }
