@@ -181,7 +181,7 @@ struct float8 {
   // Makes up for the exponent, and rounds up from half of the last bit that stays if that is 1, else from more.
   static constexpr std::uint32_t rounding = (1u << (dropped_bits - 1)) - 1 - exponent_shift;
   // Near this number, float32 numbers are as far apart as the format's subnormals, so an addition rounds to those.
-  static constexpr auto spaced = __builtin_bit_cast(float, (151u - Format::bias - Format::mantissa_bits) << 23);
+  static constexpr auto spaced = static_cast<float>(1U << (24U - Format::bias - Format::mantissa_bits));
 };
 
 template <class Format, class Scale>
