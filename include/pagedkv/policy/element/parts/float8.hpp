@@ -100,7 +100,7 @@ struct float8 {
   }
 #endif
 
-#if defined(PAGEDKV_WIDE_VECTORS)
+#if defined(PAGEDKV_WIDE_VECTORS) && !defined(__CUDACC__)
   PAGEDKV_WIDE static void encode_eight(const float* numbers, float scale, storage* stored) noexcept {
     auto given = eight_numbers{};
     std::memcpy(&given, numbers, sizeof(given));
@@ -160,7 +160,7 @@ struct float8 {
   }
 #endif
 
-#if defined(PAGEDKV_WIDE_VECTORS)
+#if defined(PAGEDKV_WIDE_VECTORS) && !defined(__CUDACC__)
   using eight_numbers [[gnu::vector_size(32)]] = float;
   using eight_words [[gnu::vector_size(32)]] = std::int32_t;
   using eight_shorts [[gnu::vector_size(16)]] = short;
