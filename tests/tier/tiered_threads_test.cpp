@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <random>
 #include <span>
@@ -113,6 +114,31 @@ class requests_of_thread {
 };
 
 }  // namespace
+
+/// The first key of a record takes memory in the directory. Nothing but the cache orders the two threads, so that
+/// ThreadSanitizer tells whether it does.
+TEST_CASE("one thread asks for the memory while another one's record takes some", "[tier][tiered_threads]") {
+  using cache_type = tiered_cache<float32, rw_lock, placed_tier, keyed_tier>;
+  const auto places = std::make_shared<fake_store>(fault::none, 1);
+  const auto keys = std::make_shared<fake_store>(fault::none, 2);
+  auto cache = cache_type{small_device(24), tier_config{}, {20},
+                          {placed_tier{places, 40, cache_type::format_of(small_device(24), "")}, keyed_tier{keys}}};
+  const auto before = cache.memory().index;
+  auto asked = std::int64_t{0};
+  {
+    const auto asking = std::jthread{[&] { asked = cache.memory().index; }};
+    const auto storing = std::jthread{[&] {
+      const auto image = std::array{prefix_key{0, {2, 3}}};
+      const auto made = cache.create_sequence({numbered(9), image});
+      if (made && cache.commit(made->id, 9)) {
+        static_cast<void>(cache.release(made->id));
+      }
+    }};
+  }
+  cache.wait_idle();
+  CHECK(cache.memory().index > before);
+  CHECK(asked >= before);
+}
 
 TEMPLATE_TEST_CASE("threads share a cache with tiers, and each reads its own K/V", "[tier][tiered_threads][random]",
                    rw_lock, sharded_mutex) {
