@@ -107,7 +107,7 @@ class audited_pool {
     if (pool_.lease(block)) {
       execution_.expect(contents_[to_index(block)].read() == published_contents, "a lease on other contents");
       if (becomes_reference) {
-        pool_.reference_leased(block);
+        pool_.reference_leased({&block, 1});
         release(block);
       } else {
         pool_.end_lease(block);

@@ -176,17 +176,19 @@ class block_pool {
     const auto before = states_.words.change(
         block, [](block_state seen) { return only_if(seen.leasable(), seen.referenced()); });
     if (before) {
-      leave_order(block, *before);
+      leave_order({&block, 1}, [&](block_id) { return *before; });
     }
     return before.has_value();
   }
 
-  /// The same for a block for which `can_lease` is true and stays so until now: no other thread uses the pool.
-  void reference_leasable(block_id block) noexcept {
-    const auto before = state(block);
-    assert(before.leasable());
-    states_.words.set(block, before.referenced());
-    leave_order(block, before);
+  /// The same for blocks for which `can_lease` is true and stays so until now: no other thread uses the pool.
+  void reference_leasable(std::span<const block_id> blocks) noexcept {
+    leave_order(blocks, [&](block_id block) {
+      const auto before = state(block);
+      assert(before.leasable());
+      states_.words.set(block, before.referenced());
+      return before;
+    });
   }
 
   /// Takes a lease on a published block: it cannot be evicted until `end_lease`, which has no other effect, or
@@ -194,9 +196,9 @@ class block_pool {
   /// it.
   [[nodiscard]] bool lease(block_id block) const noexcept { return states_.words.lease(block); }
   void end_lease(block_id block) const noexcept { states_.words.end_lease(block); }
-  void reference_leased(block_id block) noexcept {
+  void reference_leased(std::span<const block_id> blocks) noexcept {
     const auto referenced = [](block_state seen) { return std::optional{seen.unleased().referenced()}; };
-    leave_order(block, *states_.words.change(block, referenced));
+    leave_order(blocks, [&](block_id block) { return *states_.words.change(block, referenced); });
   }
 
   /// Adds a reference to a block on which the caller has one. False if the count is full.
@@ -474,11 +476,23 @@ class block_pool {
     }
   }
 
-  /// Call it after a reference was added to a block that was in this state.
-  void leave_order(block_id block, block_state before) noexcept {
-    if (before.count() == 0) {
-      before.step() == 0 ? states_.tally.remove_evictable() : states_.tally.add_retiring(-1);
-      victims_.remove(block);
+  /// Calls `reference(id)` on each block, which adds a reference and returns the state before. Those that were evictable
+  /// are counted at the end, as one.
+  template <class Reference>
+  void leave_order(std::span<const block_id> blocks, Reference&& reference) noexcept {
+    auto num_evictable = std::int64_t{0};
+    auto num_retiring = std::int64_t{0};
+    for (const auto block : blocks) {
+      if (const block_state before = reference(block); before.count() == 0) {
+        ++(before.step() == 0 ? num_evictable : num_retiring);
+        victims_.remove(block);
+      }
+    }
+    if (num_evictable != 0) {
+      states_.tally.remove_evictable(num_evictable);
+    }
+    if (num_retiring != 0) {
+      states_.tally.add_retiring(-num_retiring);
     }
   }
 

@@ -46,7 +46,10 @@ class block_state {
 
   /// Whether a lease or a reference can be taken without one: published, no thread takes it away, and the count is not
   /// full.
-  [[nodiscard]] constexpr bool leasable() const noexcept { return published() && !claimed() && referable(); }
+  [[nodiscard]] constexpr bool leasable() const noexcept {
+    const bool far_from_full = (word_ & (published_bit | claimed_bit | upper_half_full)) == published_bit;
+    return far_from_full || (published() && !claimed() && referable());
+  }
 
   /// Whether one more reference fits, even if every lease becomes one.
   [[nodiscard]] constexpr bool referable() const noexcept { return count() + leases() < max_count; }
@@ -67,6 +70,7 @@ class block_state {
   static constexpr std::uint64_t published_bit = std::uint64_t{1} << 30;
   static constexpr std::uint64_t claimed_bit = std::uint64_t{1} << 31;
   static constexpr std::uint64_t low_bits = 0xffff'ffff;
+  static constexpr std::uint64_t upper_half_full = (max_count + 1) / 2 | (max_leases + 1) / 2 * one_lease;
 
   [[nodiscard]] constexpr block_state with(std::uint64_t flag, bool on) const noexcept {
     return block_state{on ? word_ | flag : word_ & ~flag};

@@ -24,7 +24,7 @@ class block_tally {
     }
   }
   void add_evictable() noexcept { sums_.add(evictable_gained, 1); }
-  void remove_evictable() noexcept { sums_.add(evictable_lost, 1); }
+  void remove_evictable(std::int64_t amount = 1) noexcept { sums_.add(evictable_lost, amount); }
   void add_retiring(std::int64_t amount) noexcept { sums_.add(retiring, amount); }
 
   /// Calls `meanwhile()` between the two readings. Repeats both, a few times, if a transition from evictable came

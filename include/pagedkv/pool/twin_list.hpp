@@ -38,9 +38,9 @@ class twin_list {
     }
   }
 
-  /// A block is referenced again.
+  /// A block is referenced again. A search drops one that another thread lists meanwhile.
   void reference(block_id block) noexcept {
-    if (had_twin_.contains(block)) {
+    if (num_listed_.load(std::memory_order_relaxed) != 0 && had_twin_.contains(block)) {
       unlist(block);
     }
   }

@@ -51,14 +51,18 @@ void end_leases(State& state, const block_table& blocks, std::size_t count) noex
   }
 }
 
-/// Makes a reference of the lease on a block that a look-up found.
+/// Makes references of the leases on blocks that look-ups found.
+template <class State>
+void reference_found(State& state, std::span<const block_id> blocks) noexcept {
+  if constexpr (State::locking_type::family::concurrent) {
+    state.pool.reference_leased(blocks);
+  } else {
+    state.pool.reference_leasable(blocks);
+  }
+}
 template <class State>
 void reference_found(State& state, block_id block) noexcept {
-  if constexpr (State::locking_type::family::concurrent) {
-    state.pool.reference_leased(block);
-  } else {
-    state.pool.reference_leasable(block);
-  }
+  reference_found(state, std::span{&block, 1});
 }
 
 /// Makes references of the leases on the first `count` blocks of a table that `lease_prefix` filled.
@@ -66,9 +70,7 @@ template <class State>
 void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const block_table& blocks,
                       [[maybe_unused]] std::size_t count) noexcept {
   if constexpr (State::locking_type::family::concurrent) {
-    for (const auto block : blocks.all().first(count)) {
-      state.pool.reference_leased(block);
-    }
+    reference_found(state, blocks.all().first(count));
   }
 }
 
@@ -80,11 +82,10 @@ template <class State, class Total>
 [[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,
                                         std::size_t max_blocks, Total&& total) noexcept {
   if (max_blocks != 0) {
-    const auto room = blocks.extend(max_blocks);
-    auto next = room.begin();
-    match_chain(state.index, root, run, state.block_size(), max_blocks, leases_of(state),
-                [&](block_id block) { *next++ = block; });
-    blocks.withdraw(static_cast<std::size_t>(room.end() - next));
+    const auto num_found =
+        match_chain(state.index, root, run, state.block_size(), max_blocks, leases_of(state),
+                    [next = blocks.extend(max_blocks).data()](block_id block) mutable { *next++ = block; });
+    blocks.withdraw(max_blocks - num_found);
   }
   const auto num_more = total(blocks.size()) - blocks.size();
   // Enough even if every hit is evictable? Then no pass over the hits has to tell how many are.
@@ -101,9 +102,7 @@ template <class State, class Total>
     return refused;
   }
   if constexpr (!State::locking_type::family::concurrent) {
-    for (const auto block : blocks.all()) {
-      reference_found(state, block);
-    }
+    reference_found(state, blocks.all());
   }
   return {};
 }
