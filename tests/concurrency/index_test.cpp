@@ -6,6 +6,7 @@
 #include <pagedkv/policy/free_list/any_free_block.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
+#include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -191,19 +192,11 @@ class audited_index {
         contents_(static_cast<std::size_t>(num_blocks)) {}
 
   /// A block with these tokens as the first of a chain, in use once and published; `no_block` when there was none.
-  [[nodiscard]] block_id publish(std::span<const token> tokens) {
-    auto block = std::array{no_block};
-    auto num_evicted = std::int64_t{0};
-    if (pool_.allocate(block, index_, timestamp{0}, num_evicted)) {
-      contents_[to_index(block[0])].write(tokens[0]);
-      std::ranges::copy(tokens, index_.tokens(block[0]).begin());
-      const auto twin = index_.publish(block[0], root(), hash(tokens), leases{*this});
-      pool_.publish(block[0]);
-      if (twin != no_block) {
-        leases{*this}.end(twin);
-      }
-    }
-    return block[0];
+  [[nodiscard]] block_id publish(std::span<const token> tokens) { return publish(tokens, root(), tokens[0]); }
+  /// The same after one whose link this was, and which had these tokens.
+  [[nodiscard]] block_id publish_after(const chain_link& before, std::span<const token> first,
+                                       std::span<const token> tokens) {
+    return publish(tokens, before, behind(first[0], tokens[0]));
   }
 
   void release(block_id block) {
@@ -222,7 +215,19 @@ class audited_index {
     return found;
   }
 
-  [[nodiscard]] std::uint64_t identity(block_id block) const { return index_.link(block).identity; }
+  /// Looks up two blocks of a chain; returns how many were found.
+  std::size_t find_chain(std::span<const token> first, std::span<const token> second) {
+    auto tokens = std::vector<token>(first.begin(), first.end());
+    tokens.insert(tokens.end(), second.begin(), second.end());
+    auto expected = std::array{first[0], behind(first[0], second[0])};
+    auto num_found = std::size_t{0};
+    return match_chain(index_, root(), tokens, block_size, 2, leases{*this}, [&](block_id block) {
+      execution_.expect(contents_[to_index(block)].read() == expected[num_found++], "a hit on other contents");
+      release(block);
+    });
+  }
+
+  [[nodiscard]] chain_link link(block_id block) const { return index_.link(block); }
 
   /// Runs the threads. Afterwards nobody holds anything, and what is published can be found.
   void run() {
@@ -250,6 +255,24 @@ class audited_index {
     }
     void end(block_id block) const noexcept { owner.pool_.release(block, block_release{}); }
   };
+
+  /// Contents that stand after others, as a number.
+  [[nodiscard]] static token behind(token parent, token own) { return 100 * parent + own; }
+
+  [[nodiscard]] block_id publish(std::span<const token> tokens, const chain_link& before, token contents) {
+    auto block = std::array{no_block};
+    auto num_evicted = std::int64_t{0};
+    if (pool_.allocate(block, index_, timestamp{0}, num_evicted)) {
+      contents_[to_index(block[0])].write(contents);
+      std::ranges::copy(tokens, index_.tokens(block[0]).begin());
+      const auto twin = index_.publish(block[0], before, index_.hash(before.hash, tokens), leases{*this});
+      pool_.publish(block[0]);
+      if (twin != no_block) {
+        leases{*this}.end(twin);
+      }
+    }
+    return block[0];
+  }
 
   [[nodiscard]] chain_link root() const { return index_.root(salt::none); }
   [[nodiscard]] std::uint64_t hash(std::span<const token> tokens) const { return index_.hash(root().hash, tokens); }
@@ -303,7 +326,7 @@ void publications_race(execution& e) {
   for (auto thread = 0; thread < 2; ++thread) {
     e.spawn([&] {
       const auto block = index.publish(tokens_a);
-      e.expect(index.identity(block) == index.identity(first), "equal contents have two identities");
+      e.expect(index.link(block).identity == index.link(first).identity, "equal contents have two identities");
       index.release(block);
     });
   }
@@ -312,9 +335,51 @@ void publications_race(execution& e) {
   index.run();
 }
 
+/// A look-up follows a link to a block that is evicted, reused for the same tokens elsewhere or for others in the same
+/// place, and then for what it held before.
+template <template <class> class Atomic, bool Elsewhere>
+void link_races_reuse(execution& e) {
+  auto index = audited_index<Atomic>{e, 2};
+  const auto parent = index.publish(tokens_a);
+  const auto before = index.link(parent);
+  index.release(index.publish_after(before, tokens_a, tokens_b));
+  auto last = no_block;  // none while the look-up holds the only block
+  e.spawn([&] {
+    index.release(Elsewhere ? index.publish(tokens_b) : index.publish_after(before, tokens_a, tokens_a));
+    last = index.publish_after(before, tokens_a, tokens_b);
+    index.release(last);
+  });
+  e.spawn([&] {
+    e.expect(index.find_chain(tokens_a, tokens_b) >= 1, "a block that is in use and published is not found");
+  });
+  e.run();
+  e.expect(last == no_block || index.find_chain(tokens_a, tokens_b) == 2, "what was published again is not found");
+  index.release(parent);
+  index.run();
+}
+
+/// A block is evicted and reused while a sequence publishes what continues its old contents: the block may then link to
+/// what does not continue the new ones.
+template <template <class> class Atomic>
+void parent_races_reuse(execution& e) {
+  auto index = audited_index<Atomic>{e, 2};
+  const auto parent = index.publish(tokens_a);
+  const auto before = index.link(parent);
+  index.release(parent);
+  e.spawn([&] { index.release(index.publish_after(before, tokens_a, tokens_b)); });
+  e.spawn([&] {
+    index.release(index.publish(tokens_b));
+    index.release(index.publish(tokens_b));
+    index.find_chain(tokens_b, tokens_b);
+    index.find_chain(tokens_a, tokens_b);
+  });
+  index.run();
+}
+
 template <template <class> class Atomic>
 std::vector<scenario> index_scenarios() {
-  return {find_races_replacement<Atomic>, find_follows_publication<Atomic>, publications_race<Atomic>};
+  return {find_races_replacement<Atomic>, find_follows_publication<Atomic>, publications_race<Atomic>,
+          link_races_reuse<Atomic, true>, link_races_reuse<Atomic, false>,  parent_races_reuse<Atomic>};
 }
 
 TEST_CASE("a prefix index finds exactly the published blocks under every schedule", "[prefix_index][scheduler]") {

@@ -9,8 +9,10 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -74,6 +76,15 @@ struct index_under_test {
   prefix_index<single_thread, Hash> index;
   open_leases leases;
 };
+
+/// The node that a look-up tries first after `before`, if it has these tokens.
+template <class Test>
+[[nodiscard]] block_id follow(Test& test, const chain_link& before, std::array<token, 2> tokens) {
+  const auto found = test.index.follow(before.node, before, tokens, test.leases);
+  CHECK(test.leases.num_open == (found == no_block ? 0 : 1));
+  test.leases.num_open = 0;
+  return found;
+}
 
 }  // namespace
 
@@ -239,11 +250,12 @@ TEST_CASE("a renamed block keeps its chain", "[prefix_index]") {
   test.publish(block_id{5}, test.index.link(block_id{4}), {3, 4});
   test.index.rename(block_id{5}, block_id{0}, true);
   test.index.rename(block_id{4}, block_id{1}, true);
-  test.index.rename_parents([](block_id block) {
+  test.index.rename_links([](block_id block) {
     return block == block_id{4} ? block_id{1} : block == block_id{5} ? block_id{0} : block;
   });
   CHECK(test.find(root, {1, 2}) == block_id{1});
   CHECK(test.find(test.index.link(block_id{1}), {3, 4}) == block_id{0});
+  CHECK(follow(test, test.index.link(block_id{1}), {3, 4}) == block_id{0});
   CHECK(test.index.parent_in_index(block_id{0}) == block_id{1});
   CHECK(test.index.has_children(block_id{1}));
   for (const auto block : {block_id{0}, block_id{1}}) {
@@ -261,6 +273,76 @@ TEST_CASE("changed tokens and lost entries are noticed", "[prefix_index]") {
   CHECK_FALSE(test.index.contents_agree(block_id{1}));
   test.erase(block_id{1});
   CHECK_FALSE(test.index.reaches(block_id{1}));
+}
+
+TEMPLATE_TEST_CASE("a node links to its newest child until that one goes", "[prefix_index]", xxh3_hash, constant_hash) {
+  auto test = index_under_test<TestType>{6};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  const auto before = test.index.link(block_id{0});
+  CHECK(follow(test, root, {1, 2}) == no_block);
+  CHECK(follow(test, before, {3, 4}) == no_block);
+  test.publish(block_id{1}, before, {3, 4});
+  CHECK(follow(test, before, {3, 4}) == block_id{1});
+  CHECK(follow(test, before, {3, 5}) == no_block);
+  test.publish(block_id{2}, before, {5, 6});
+  CHECK(follow(test, before, {3, 4}) == no_block);
+  CHECK(follow(test, before, {5, 6}) == block_id{2});
+  test.leases.refused = {block_id{2}};
+  CHECK(follow(test, before, {5, 6}) == no_block);
+  test.leases.refused = {};
+
+  test.erase(block_id{1});
+  CHECK(follow(test, before, {5, 6}) == block_id{2});
+  test.erase(block_id{2});
+  CHECK(follow(test, before, {5, 6}) == no_block);
+  test.publish(block_id{3}, before, {7, 8});
+  test.index.withdraw(block_id{3});
+  CHECK(follow(test, before, {7, 8}) == no_block);
+  for (const auto block : {block_id{0}, block_id{1}, block_id{2}, block_id{3}}) {
+    CHECK(test.index.link_agrees(block));
+  }
+}
+
+TEST_CASE("a link does not outlive what its node held", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{4};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  const auto before = test.index.link(block_id{0});
+  test.publish(block_id{1}, before, {3, 4});
+  test.erase(block_id{0});
+  test.publish(block_id{0}, root, {9, 9});
+  CHECK(follow(test, test.index.link(block_id{0}), {3, 4}) == no_block);
+  test.publish(block_id{2}, before, {5, 6});  // by a sequence that went on from there
+  CHECK(follow(test, test.index.link(block_id{0}), {5, 6}) == no_block);
+  CHECK(test.index.link_agrees(block_id{0}));
+
+  test.publish(block_id{3}, test.index.link(block_id{0}), {3, 4});
+  test.erase(block_id{1});  // it was a child of what the block held before
+  CHECK(follow(test, test.index.link(block_id{0}), {3, 4}) == block_id{3});
+}
+
+TEST_CASE("twins each link to what was published after them", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{4};
+  const auto root = test.index.root(salt::none);
+  test.publish(block_id{0}, root, {1, 2});
+  test.publish(block_id{1}, root, {1, 2});
+  test.publish(block_id{2}, test.index.link(block_id{0}), {3, 4});
+  CHECK(follow(test, test.index.link(block_id{0}), {3, 4}) == block_id{2});
+  CHECK(follow(test, test.index.link(block_id{1}), {3, 4}) == no_block);
+  CHECK(test.find(test.index.link(block_id{1}), {3, 4}) == block_id{2});
+  test.publish(block_id{3}, test.index.link(block_id{1}), {3, 4});
+  CHECK(follow(test, test.index.link(block_id{0}), {3, 4}) == block_id{2});
+  CHECK(follow(test, test.index.link(block_id{1}), {3, 4}) == block_id{3});
+}
+
+TEST_CASE("a wrong link is noticed", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{3};
+  test.publish(block_id{0}, test.index.root(salt::none), {1, 2});
+  test.publish(block_id{1}, test.index.link(block_id{0}), {3, 4});
+  CHECK(test.index.link_agrees(block_id{0}));
+  test.index.rename(block_id{1}, block_id{2}, true);  // without `rename_links`
+  CHECK_FALSE(test.index.link_agrees(block_id{0}));
 }
 
 namespace {
@@ -341,4 +423,83 @@ TEST_CASE("a chain is followed as far as it agrees, however long", "[chain_match
   }
   test.erase(block_id{40});
   CHECK(match(tokens, num_blocks) == 40);
+}
+
+TEST_CASE("a chain is followed past newer branches, wherever they leave it", "[chain_match][random]") {
+  constexpr auto length = std::size_t{60};
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937_64{seed};
+  for (auto round = 0; round < testing::scaled(200, 5'000); ++round) {
+    auto test = index_under_test<xxh3_hash>{2 * length};
+    auto tokens = std::vector<token>{};
+    auto before = test.index.root(salt::none);
+    for (auto i = std::size_t{0}; i < length; ++i) {
+      const auto number = static_cast<token>(i);
+      test.publish(to_block(i), before, {number, -number});
+      before = test.index.link(to_block(i));
+      tokens.insert(tokens.end(), {number, -number});
+    }
+    const auto one_in = random() % 5 + 1;
+    for (auto i = std::size_t{0}; i + 1 < length; ++i) {
+      if (random() % one_in == 0) {
+        test.publish(to_block(length + i), test.index.link(to_block(i)), {-1, -1});
+      }
+    }
+    const auto max_blocks = random() % (length + 1);
+    const auto parted = random() % length;
+    tokens[2 * parted] ^= 1;
+    auto found = std::vector<block_id>{};
+    const auto count = match_chain(test.index, test.index.root(salt::none), tokens, block_size, max_blocks, test.leases,
+                                   [&](block_id block) { found.push_back(block); });
+    auto expected = std::vector<block_id>{};
+    for (auto i = std::size_t{0}; i < std::min<std::size_t>(max_blocks, parted); ++i) {
+      expected.push_back(to_block(i));
+    }
+    CHECK(count == found.size());
+    CHECK(found == expected);
+    CHECK(test.leases.num_open == static_cast<int>(count));
+  }
+}
+
+TEST_CASE("keys and known hashes are those of the block, also behind links", "[chain_match]") {
+  constexpr auto num_blocks = std::size_t{20};
+  auto test = index_under_test<xxh3_hash>{num_blocks};
+  auto tokens = std::vector<token>(block_size * num_blocks);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  auto keys = std::vector<prefix_key>{{0, {1, 1}}, {7, {2, 2}}, {7, {3, 3}}, {22, {4, 4}}, {39, {5, 5}}};
+  auto hashes = std::vector<std::uint64_t>{};
+  auto before = test.index.root(salt::none);
+  for (auto i = std::size_t{0}; i < num_blocks; ++i) {
+    const auto contents = token_run{tokens, keys}.block(i, block_size);
+    std::ranges::copy(contents.tokens, test.index.tokens(to_block(i)).begin());
+    REQUIRE((contents.keys.empty() || test.index.assign_keys(to_block(i), contents.keys)));
+    hashes.push_back(test.index.hash(before.hash, contents));
+    test.index.publish_first(to_block(i), before, hashes.back());
+    before = test.index.link(to_block(i));
+  }
+  const auto match = [&](const token_run& asked) {
+    return match_chain(test.index, test.index.root(salt::none), asked, block_size, num_blocks, test.leases,
+                       [](block_id) {});
+  };
+  CHECK(match({tokens, keys}) == num_blocks);
+  CHECK(match({tokens, keys, hashes}) == num_blocks);
+  CHECK(match({tokens, keys, std::span{hashes}.first(7)}) == num_blocks);
+  CHECK(match(tokens) == 0);
+  const auto with_other_value = [&](std::size_t key) {
+    auto others = keys;
+    others[key].value[1] ^= 1;
+    return match({tokens, others, hashes});
+  };
+  CHECK(with_other_value(0) == 0);
+  CHECK(with_other_value(1) == 3);
+  CHECK(with_other_value(2) == 3);
+  CHECK(with_other_value(3) == 11);
+  CHECK(with_other_value(4) == 19);
+  CHECK(match({tokens, std::span{keys}.first(4)}) == 19);
+  keys.push_back({39, {6, 6}});
+  CHECK(match({tokens, keys}) == 19);
+  keys.pop_back();
+  keys.insert(keys.begin() + 3, {10, {9, 9}});
+  CHECK(match({tokens, keys}) == 5);
 }

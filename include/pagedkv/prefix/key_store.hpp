@@ -36,7 +36,9 @@ class key_store {
 
   /// Whether a node has these keys.
   [[nodiscard]] [[gnu::always_inline]] bool has(Node node, std::span<const prefix_key> wanted) const noexcept {
-    return lists_.load(std::memory_order_acquire) == nullptr ? wanted.empty() : compare(node, wanted);
+    const auto* const lists = lists_.load(std::memory_order_acquire);
+    const bool has_none = lists == nullptr || lists[to_index(node)] == nullptr;
+    return has_none || wanted.empty() ? has_none && wanted.empty() : compare(node, wanted);
   }
 
   /// False when memory is exhausted; then nothing is changed.

@@ -3,18 +3,18 @@
 #include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/token_runs.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/key_store.hpp>
+#include <pagedkv/prefix/newest_children.hpp>
 #include <pagedkv/prefix/token_store.hpp>
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 
@@ -40,6 +40,8 @@ class prefix_index {
   using node_type = Node;
   using link_type = node_link<Node>;
   static constexpr auto none = Node{-1};
+  /// Whether a link from a node to its newest child always names a published node that continues its contents.
+  static constexpr bool links_are_exact = !Locking::family::concurrent;
 
   prefix_index(std::int32_t num_nodes, std::int32_t block_size, std::uint64_t seed)
       : tokens_(num_nodes, block_size),
@@ -47,6 +49,7 @@ class prefix_index {
         table_(num_nodes),
         num_nodes_(static_cast<std::size_t>(num_nodes)),
         records_(std::make_unique<record[]>(num_nodes_)),
+        newest_(num_nodes),
         seed_(seed) {}
 
   [[nodiscard]] link_type root(salt salt) const noexcept {
@@ -71,6 +74,30 @@ class prefix_index {
   [[nodiscard]] Node find(const link_type& before, std::uint64_t hash, const block_contents& contents,
                               Leases&& leases) const noexcept {
     return table_.find(hash, [&](Node node) { return is_match(node, before, hash, contents, leases); });
+  }
+
+  /// The newest child of a published node, whose link `before` is, if it has these contents, under a lease. Where it
+  /// returns `none`, `find` may know another.
+  template <class Leases>
+  [[nodiscard]] [[gnu::always_inline]] Node follow(Node from, const link_type& before, const block_contents& contents,
+                                                   Leases&& leases) const noexcept {
+    const auto child = from != none ? newest_.of(from) : none;
+    if (child == none || !leases.take(child)) {
+      return none;
+    }
+    const auto& there = at(child);
+    if ((links_are_exact || (there.before == before.identity && there.parent != none)) && has(child, contents)) {
+      return child;
+    }
+    leases.end(child);
+    return none;
+  }
+
+  /// `find`, out of line.
+  template <class Leases>
+  [[nodiscard]] [[gnu::noinline]] Node find_another(const link_type& before, std::uint64_t hash,
+                                                    const block_contents& contents, Leases& leases) const noexcept {
+    return find(before, hash, contents, leases);
   }
 
   /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
@@ -150,7 +177,7 @@ class prefix_index {
     auto& here = at(node);
     const bool first = (here.identity.fetch_or(withdrawn_bit, std::memory_order_acq_rel) & withdrawn_bit) == 0;
     if (first) {
-      table_.erase(here.hash, node);
+      hide(node);
     }
     return first;
   }
@@ -170,12 +197,12 @@ class prefix_index {
 
   /// Erases a detached published node. Nodes that continue it stay but cannot be found until equal contents return.
   void erase(Node node) noexcept {
-    auto& here = at(node);
     if (!withdrawn(node)) {
-      table_.erase(here.hash, node);
+      hide(node);
     }
+    newest_.clear(node);
     keys_.clear(node);
-    here.identity.store(0, std::memory_order_relaxed);
+    at(node).identity.store(0, std::memory_order_relaxed);
   }
 
   /// Removes a published node from its parent's number of children, or adds it again. A detached node is about to be
@@ -192,11 +219,12 @@ class prefix_index {
     }
   }
 
-  /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_parents` applies `new_id(old id)` to
-  /// the links between nodes.
+  /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_links` applies `new_id(old id)` to the
+  /// links between nodes.
   void rename(Node from, Node to, bool published) noexcept {
     copy_run(tokens_.of(from), tokens_.of(to));
     keys_.rename(from, to);
+    newest_.rename(from, to);
     auto& source = at(from);
     auto& target = at(to);
     target.hash = source.hash;
@@ -210,12 +238,13 @@ class prefix_index {
     }
   }
   template <class NewId>
-  void rename_parents(NewId&& new_id) noexcept {
+  void rename_links(NewId&& new_id) noexcept {
     for (std::size_t i = 0; i < num_nodes_; ++i) {
       if (records_[i].parent != none) {
         records_[i].parent = new_id(records_[i].parent);
       }
     }
+    newest_.rename_children(new_id);
   }
 
   /// The node that this one was published after, even if that one has been erased or reused.
@@ -238,6 +267,12 @@ class prefix_index {
   /// Whether the table maps a published node's hash to it.
   [[nodiscard]] bool reaches(Node node) const noexcept {
     return table_.find(at(node).hash, [&](Node found) { return found == node; }) == node;
+  }
+
+  /// Whether the link from a node to its newest child names none, or one that it should. Where links are exact.
+  [[nodiscard]] bool link_agrees(Node node) const noexcept {
+    const auto child = newest_.of(node);
+    return child == none || (parent(child) == node && reaches(child) && continues(child, link(node)));
   }
 
   /// Whether the contents of a published node still give the hash that they were published with. Also true where that
@@ -263,7 +298,8 @@ class prefix_index {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return tokens_.metadata_bytes() + keys_.metadata_bytes() + table_.metadata_bytes() + num_nodes_ * sizeof(record);
+    return tokens_.metadata_bytes() + keys_.metadata_bytes() + table_.metadata_bytes() + newest_.metadata_bytes() +
+           num_nodes_ * sizeof(record);
   }
 
  private:
@@ -309,22 +345,25 @@ class prefix_index {
     here.parent = before.node;
     here.identity.store(identity, std::memory_order_relaxed);
     attach(node);
+    if (before.node != none && identity_of(at(before.node)) == before.identity) {  // or else it has other contents now
+      newest_.note(before.node, node);
+    }
     table_.insert(hash, node);
   }
 
-  /// Out of line, since a candidate nearly always matches.
-  template <class Leases>
-  [[nodiscard]] [[gnu::noinline]] Node find_another(const link_type& before, std::uint64_t hash,
-                                                    const block_contents& contents, Leases& leases) const noexcept {
-    return find(before, hash, contents, leases);
+  /// Takes a published node out of the reach of look-ups.
+  void hide(Node node) noexcept {
+    table_.erase(at(node).hash, node);
+    if (const auto before = parent(node); before != none) {
+      newest_.forget(before, node);
+    }
   }
 
   [[nodiscard]] [[gnu::always_inline]] bool matches(Node node, const link_type& before, std::uint64_t hash,
                                                     const block_contents& wanted) const noexcept {
     const auto& here = at(node);
     return here.hash == hash && here.before == before.identity &&
-           (here.parent == none) == (before.node == none) && equal(tokens_.of(node), wanted.tokens) &&
-           keys_.has(node, wanted.keys);
+           (here.parent == none) == (before.node == none) && has(node, wanted);
   }
 
   /// If the node matches, the lease on it stays.
@@ -341,8 +380,8 @@ class prefix_index {
     return false;
   }
 
-  [[nodiscard]] static bool equal(std::span<const token> a, std::span<const token> b) noexcept {
-    return std::memcmp(a.data(), b.data(), b.size_bytes()) == 0;
+  [[nodiscard]] [[gnu::always_inline]] bool has(Node node, const block_contents& wanted) const noexcept {
+    return detail::equal_tokens(wanted.tokens, tokens_.of(node)) && keys_.has(node, wanted.keys);
   }
 
   token_store<Node> tokens_;
@@ -350,6 +389,7 @@ class prefix_index {
   bucket_table<Locking::template atomic, Node> table_;
   std::size_t num_nodes_;
   std::unique_ptr<record[]> records_;
+  newest_children<Locking::template atomic, Node> newest_;
   std::uint64_t seed_;
   atomic<std::uint64_t> next_identity_{1};
 };

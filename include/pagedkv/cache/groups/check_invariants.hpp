@@ -105,6 +105,7 @@ class invariant_check<State> {
       reachable = reachable && (!state_.is_whole(g) || state_.nodes.holds_place(node, g));
     }
     expect(state_.nodes.is_announced(node) == reachable, "a node is announced wrongly", name);
+    expect(state_.nodes.index().link_agrees(node), "a node's newest child is not its child", name);
   }
 
   void check_block(block_id block, block_counts& counted) {

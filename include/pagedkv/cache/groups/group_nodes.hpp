@@ -5,8 +5,8 @@
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
+#include <pagedkv/detail/token_runs.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
@@ -81,7 +81,7 @@ class group_nodes {
       return no_node;
     }
     vacant_.pop_back();
-    copy_run(contents.tokens, index_.tokens(added));
+    detail::copy_tokens(contents.tokens, index_.tokens(added));
     index_.publish_first(added, before, hash);
     auto& here = at(added);
     here = {};

@@ -3,7 +3,7 @@
 #include <pagedkv/cache/operations/parts/make_room.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/cache/record_access.hpp>
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/token_runs.hpp>
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
     const auto position = static_cast<std::size_t>(s.num_tokens);
     const auto offset = position % state.block_size();
     const auto run = tokens.first(std::min(tokens.size(), state.block_size() - offset));
-    copy_run(run, state.index.tokens(s.blocks[position / state.block_size()]).subspan(offset));
+    copy_tokens(run, state.index.tokens(s.blocks[position / state.block_size()]).subspan(offset));
     s.num_tokens += static_cast<std::int64_t>(run.size());
     tokens = tokens.subspan(run.size());
   }

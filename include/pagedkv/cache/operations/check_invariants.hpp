@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace pagedkv::detail {
@@ -123,6 +124,9 @@ class invariant_check {
     }
     expect(state_.index.num_children(block) == children_[to_index(block)], "a block's count of children is wrong",
            name);
+    if constexpr (std::remove_cvref_t<decltype(state_.index)>::links_are_exact) {
+      expect(state_.index.link_agrees(block), "a block's newest child is not its child", name);
+    }
   }
 
   void check_outside(block_id block) {

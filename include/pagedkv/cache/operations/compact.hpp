@@ -64,7 +64,7 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
   }
   const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
   state.pool.apply_moves(moves, new_id);
-  state.index.rename_parents(new_id);
+  state.index.rename_links(new_id);
   const auto rename_table = [&](block_table& blocks) {
     for (auto i = blocks.num_dropped(); i < blocks.size(); ++i) {
       if (new_id(blocks[i]) != blocks[i]) {

@@ -6,7 +6,7 @@
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/token_runs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -51,7 +51,7 @@ template <class State>
 void fill_blocks(State& state, const block_table& blocks, std::size_t first, std::span<const token> tokens) noexcept {
   for (auto i = first; i < blocks.size(); ++i) {
     const auto part = tokens.subspan(i * state.block_size());
-    copy_run(part.first(std::min(part.size(), state.block_size())), state.index.tokens(blocks[i]));
+    copy_tokens(part.first(std::min(part.size(), state.block_size())), state.index.tokens(blocks[i]));
   }
 }
 
