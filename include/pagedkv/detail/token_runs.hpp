@@ -22,8 +22,8 @@ namespace pagedkv::detail {
   return (different[0] | different[1]) == 0;
 }
 
-/// Whether two runs of equal length hold the same tokens. Inlined: calling `memcmp` costs more than comparing the tokens
-/// of a small block.
+/// Whether two runs of equal length hold the same tokens. Inlined: a call of `memcmp` costs more than to compare the
+/// tokens of a small block.
 [[nodiscard]] [[gnu::always_inline]] inline bool equal_tokens(std::span<const token> a,
                                                               std::span<const token> b) noexcept {
   if (a.size() == 16) [[likely]] {

@@ -476,8 +476,8 @@ class block_pool {
     }
   }
 
-  /// Calls `reference(id)` on each block, which adds a reference and returns the state before. Those that were evictable
-  /// are counted at the end, as one.
+  /// Calls `reference(id)` on each block, which adds a reference and returns the state before. Counts those that were
+  /// evictable at the end, as one.
   template <class Reference>
   void leave_order(std::span<const block_id> blocks, Reference&& reference) noexcept {
     auto num_evictable = std::int64_t{0};

@@ -12,11 +12,12 @@ namespace pagedkv {
 
 /// Maps hashes to the ids of nodes. Several ids may have the same hash; each id is in the table at most once. Open
 /// addressing over buckets of one cache line. A full bucket passes entries on, by a stride that depends on the hash,
-/// and counts them, so that erasing leaves no tombstones (the idea of Facebook's F14). 7.5 bytes for each of `num_nodes`
-/// ids; nothing allocates after construction.
+/// and counts them, so that erasing leaves no tombstones (the idea of Facebook's F14). 7.5 bytes for each of
+/// `num_nodes` ids; nothing allocates after construction.
 ///
-/// Buckets have 15 entries, 8.5 of them used on average. An entry that was passed on stays there when its home has space
-/// again, so full buckets accumulate; at this load, a look-up then reads 1.02 buckets, and one that finds nothing 1.09.
+/// Buckets have 15 entries, 8.5 of them used on average. An entry that was passed on stays there when its home has
+/// space again, so full buckets accumulate; at this load, a look-up then reads 1.02 buckets, and one that finds nothing
+/// 1.09.
 ///
 /// With an atomic `Atomic`, every member may be called from any thread and none waits. An id may be erased, or have
 /// another hash, after it is found: the caller takes a lease on the node and then compares.
