@@ -5,8 +5,9 @@
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
+#include <pagedkv/detail/copy_run.hpp>
 #include <pagedkv/detail/token_runs.hpp>
+#include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 
