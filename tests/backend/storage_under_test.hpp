@@ -24,7 +24,7 @@ class storage_under_test {
   using layout_type = Layout;
 
   explicit storage_under_test(const cache_config& config)
-      : storage_under_test(static_scales<Element>(layers_of(config)), [&](const float* scales) {
+      : storage_under_test(static_scales<Element>(config), [&](const float* scales) {
           auto scaled = config;
           scaled.scales = scales;
           return plan_storage<Layout>(scaled, size_of_element<Element>).value();
@@ -44,13 +44,6 @@ class storage_under_test {
   [[nodiscard]] const static_scales<Element>& scales() const { return scales_; }
 
  private:
-  static group_config layers_of(const cache_config& config) {
-    auto group = group_config{};
-    group.num_layers = config.num_layers;
-    group.num_kv_heads = config.num_kv_heads;
-    return group;
-  }
-
   template <class MakePlan>
   storage_under_test(static_scales<Element> scales, MakePlan make_plan)
       : scales_(std::move(scales)),

@@ -54,7 +54,8 @@ struct arrays {
         mapping(target, slots),
         keys(target, key_rows.numbers),
         values(target, value_rows.numbers),
-        view(at(plan<Element, Layout>(config).view, storage.data())) {}
+        scales(target, config),
+        view(scales.in(at(plan<Element, Layout>(config).view, storage.data()))) {}
 
   [[nodiscard]] std::span<const slot> slots() const { return {mapping.data(), mapping.size()}; }
 
@@ -62,6 +63,7 @@ struct arrays {
   target_array<slot, Target> mapping;
   target_array<typename Rows::storage, Target> keys;
   target_array<typename Rows::storage, Target> values;
+  target_scales<Element, Target> scales;
   block_storage_view view;
 };
 
@@ -73,7 +75,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing else is touched", "[append][random]",
                            (on_host, on_waves_of_64, on_waves_of_32),
                            ((float32, nhd_by_layer), (float16, nhd_by_block), (bfloat16, hnd_by_layer),
-                            (int8, hnd_by_block), (int8, nhd_by_layer), (float32, hnd_by_block))) {
+                            (int8, hnd_by_block), (int8, nhd_by_layer), (float32, hnd_by_block),
+                            (float8_e4m3, hnd_by_layer))) {
   using target_type = typename TestType::target;
   using element = typename TestType::element;
   using layout_type = typename TestType::layout_type;
@@ -117,7 +120,8 @@ TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing
 
 TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, are appended and gathered", "[append]",
                            (on_host, on_waves_of_64, on_waves_of_32),
-                           ((float32, nhd_by_layer), (bfloat16, hnd_by_block), (int8, hnd_by_layer))) {
+                           ((float32, nhd_by_layer), (bfloat16, hnd_by_block), (int8, hnd_by_layer),
+                            (float8_e4m3, nhd_by_layer))) {
   using target_type = typename TestType::target;
   using element = typename TestType::element;
   using storage = typename element::storage;
@@ -134,7 +138,9 @@ TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, a
         plan_storage<typename TestType::layout_type>(group, 8, 5, size_of_element<element>).value();
     const auto memory = target_array<std::byte, target_type>(
         target, random_bytes(static_cast<std::size_t>(plan.bytes), random));
-    const auto view = at(plan.view, memory.data());
+    const auto scales = target_scales<element, target_type>(target, group);
+    const auto given = static_scales<element>(group);
+    const auto view = scales.in(at(plan.view, memory.data()));
     const auto slots = std::vector{slot{3}, slot{39}, skip_slot, slot{16}};
     const auto mapping = target_array<slot, target_type>(target, slots);
     auto keys = rows_of<float32>(4, group.num_kv_heads, group.key_dim, 3);
@@ -155,12 +161,14 @@ TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, a
     REQUIRE(target.backend.synchronize(target.stream()));
     auto stored = memory.values();
     const auto host_view = at(plan.view, stored.data());
-    const auto check_row = [&](const storage* row, const float* scale, const float* given, const float* gathered,
+    const auto check_row = [&](const storage* row, float scale, const float* written, const float* gathered,
                                std::int32_t dim) {
       for (auto i = 0; i < dim; ++i) {
-        const auto number = element::decode(row[i], scale == nullptr ? 1.0F : *scale);
+        const auto number = element::decode(row[i], scale);
         CHECK(gathered[i] == number);
-        CHECK(std::abs(number - given[i]) <= (scale == nullptr ? std::abs(given[i]) / 128 : *scale * 0.501F));
+        const auto relative = std::abs(written[i]) / (has_static_scales<element> ? 15.9F : 128);
+        const auto smallest = has_static_scales<element> ? scale * 0x1p-10F : 0.0F;
+        CHECK(std::abs(number - written[i]) <= (element::scaled ? scale * 0.501F : std::max(relative, smallest)));
       }
     };
     auto got_keys = keys;
@@ -173,11 +181,11 @@ TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, a
         const auto block = at_slot / 8;
         const auto offset = at_slot % 8;
         check_row(host_view.template key<storage>(1, block, offset, head),
-                  element::scaled ? host_view.key_scale(1, block, offset, head) : nullptr, keys.row(token, head),
-                  got_keys.row(token, head), group.key_dim);
+                  element::scaled ? *host_view.key_scale(1, block, offset, head) : given.of(false, 1, head),
+                  keys.row(token, head), got_keys.row(token, head), group.key_dim);
         // A latent value is the first part of its key.
         check_row(host_view.template value<storage>(1, block, offset, head),
-                  element::scaled ? host_view.value_scale(1, block, offset, head) : nullptr,
+                  element::scaled ? *host_view.value_scale(1, block, offset, head) : given.of(true, 1, head),
                   latent ? keys.row(token, head) : values.row(token, head), got_values.row(token, head),
                   group.value_dim);
       }
@@ -357,7 +365,8 @@ TEMPLATE_TEST_CASE("Rows of every element are appended to every element and gath
                    (element_and_rows<float32, float16>), (element_and_rows<float32, bfloat16>),
                    (element_and_rows<float16, float16>), (element_and_rows<float16, bfloat16>),
                    (element_and_rows<bfloat16, float16>), (element_and_rows<bfloat16, bfloat16>),
-                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>)) {
+                   (element_and_rows<int8, float16>), (element_and_rows<int8, bfloat16>),
+                   (element_and_rows<float8_e4m3, float16>), (element_and_rows<float8_e4m3, bfloat16>)) {
   using element = typename TestType::element;
   using rows = typename TestType::rows;
   append_and_gather_rows<host_target, element, rows>();

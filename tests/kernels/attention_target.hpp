@@ -184,11 +184,12 @@ class attention_batch_under_test {
     const auto workspace = target_array<std::byte, Target>(
         target, std::vector(attention_workspace_bytes(shape, value_dim()), std::byte{0xff}));
     const auto storage = target_array<std::byte, Target>(target, storage_);
-    auto stored = at(plan_.view, storage.data());
+    const auto scales = target_scales<Element, Target>(target, group_);
+    auto stored = scales.in(at(plan_.view, storage.data()));
     auto ids = indices_;
     auto far = std::optional<far_blocks<Target>>{};
     if (asked_.far) {
-      stored = far.emplace(target, view()).view();
+      stored = scales.in(far.emplace(target, view()).view());
       std::ranges::transform(ids, ids.begin(), [&](block_id id) { return far->id_of(id); });
     }
     const auto indices = target_array<block_id, Target>(target, ids);
@@ -274,13 +275,14 @@ class attention_batch_under_test {
 
   void make_blocks() {
     const auto num_blocks = indptr_.back() + 3;
-    auto group = group_config{};
-    group.kind = asked_.latent ? group_kind::latent : group_kind::full;
-    group.num_layers = num_layers;
-    group.num_kv_heads = asked_.num_kv_heads;
-    group.key_dim = asked_.head_dim;
-    group.value_dim = asked_.value_dim == 0 ? asked_.head_dim : asked_.value_dim;
-    plan_ = plan_storage<Layout>(group, asked_.block_size, num_blocks, size_of_element<Element>).value();
+    group_.kind = asked_.latent ? group_kind::latent : group_kind::full;
+    group_.num_layers = num_layers;
+    group_.num_kv_heads = asked_.num_kv_heads;
+    group_.key_dim = asked_.head_dim;
+    group_.value_dim = asked_.value_dim == 0 ? asked_.head_dim : asked_.value_dim;
+    scales_ = static_scales<Element>(group_);
+    group_.scales = scales_.data();
+    plan_ = plan_storage<Layout>(group_, asked_.block_size, num_blocks, size_of_element<Element>).value();
     storage_.assign(static_cast<std::size_t>(plan_.bytes), std::byte{0xff});
     auto blocks = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
     std::iota(blocks.begin(), blocks.end(), 0);
@@ -347,6 +349,8 @@ class attention_batch_under_test {
   std::vector<std::int32_t> query_indptr_ = {0};
   std::vector<std::int32_t> last_block_len_;
   std::vector<block_id> indices_;
+  group_config group_ = {};
+  static_scales<Element> scales_;
   storage_plan plan_;
   std::vector<std::byte> storage_;
   std::vector<number> queries_;

@@ -45,11 +45,13 @@ TEST_CASE("attention over ragged sequences, for every element, head dimension an
     check_elements_case<bfloat16, bfloat16>(head_dim, head_dim == 128 ? 4 : 1);
     check_elements_case<float16, float32>(head_dim, 3);
     check_elements_case<int8, float16>(head_dim, 2);
+    check_elements_case<float8_e4m3, bfloat16>(head_dim, 2);
     check_elements_case<float32, float32>(head_dim, 1);
   }
   for (const auto group_size : {2, 5, 6, 7, 8, 12, 16, 64}) {
     check_elements_case<bfloat16, float32>(64, group_size);
     check_elements_case<int8, bfloat16>(64, group_size);
+    check_elements_case<float8_e4m3, float16>(64, group_size);
   }
   check_elements_case<float32, bfloat16>(64, 8);
   check_elements_case<float16, float16>(128, 8);
@@ -63,6 +65,7 @@ TEST_CASE("attention over blocks of any size", "[attention]") {
     asked.group_size = 4;
     check_everywhere<bfloat16, bfloat16>(asked);
     check_everywhere<int8, float32>(asked);
+    check_everywhere<float8_e4m3, float32>(asked);
     check_everywhere<float32, float32>(asked);
   }
 }
@@ -73,6 +76,7 @@ TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
     asked.group_size = 4;
     asked.magnitude = 2;
     check_everywhere<float16, float16>(asked);
+    check_everywhere<float8_e4m3, float16>(asked);
     check_everywhere<float32, float32>(asked);
   };
   auto asked = attention_case{};
@@ -136,6 +140,7 @@ TEST_CASE("values shorter or longer than keys, or the first part of them", "[att
     check_everywhere<bfloat16, bfloat16>(asked);
     check_everywhere<float16, float32>(asked);
     check_everywhere<int8, float32>(asked);
+    check_everywhere<float8_e4m3, float32>(asked);
     check_everywhere<float32, float32>(asked);
   };
   asked.head_dim = 192;
@@ -160,6 +165,7 @@ TEST_CASE("a tree mask hides branches from queries", "[attention]") {
   asked.group_size = 2;
   check_everywhere<bfloat16, bfloat16>(asked);
   check_everywhere<int8, float32>(asked);
+  check_everywhere<float8_e4m3, float32>(asked);
   asked.window = 20;
   asked.soft_cap = 5;
   asked.num_shares = 7;
@@ -203,6 +209,7 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   asked.sinks = true;
   check_everywhere<float16, float32>(asked);
   check_where_present<int8, bfloat16, 1>(asked);
+  check_where_present<float8_e4m3, bfloat16, 2>(asked);
   asked = {};
   asked.prefill = true;
   asked.num_kv_heads = 1;
@@ -246,6 +253,7 @@ TEST_CASE("attention in any number of pieces", "[attention]") {
   for (const auto num_shares : {1, 2, 7, 61, 400}) {
     asked.num_shares = num_shares;
     check_everywhere<bfloat16, float32>(asked);
+    check_everywhere<float8_e4m3, float32>(asked);
     check_everywhere<float32, float32>(asked);
   }
   asked.num_shares = 0;

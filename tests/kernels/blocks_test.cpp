@@ -266,7 +266,9 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
                    (conversion<float32, bfloat16>), (conversion<float32, int8>), (conversion<float16, float32>),
                    (conversion<float16, bfloat16>), (conversion<float16, int8>), (conversion<bfloat16, float32>),
                    (conversion<bfloat16, float16>), (conversion<bfloat16, int8>), (conversion<int8, float32>),
-                   (conversion<int8, float16>), (conversion<int8, bfloat16>)) {
+                   (conversion<int8, float16>), (conversion<int8, bfloat16>), (conversion<float8_e4m3, bfloat16>),
+                   (conversion<float16, float8_e4m3>), (conversion<float8_e4m3, int8>),
+                   (conversion<basic_float8_e4m3<token_scale>, float8_e4m3>)) {
   using to = typename TestType::to;
   using from = typename TestType::from;
   auto target = require_target<hip_target<0>>();
@@ -300,8 +302,10 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
     }
     const auto from_array = target_array<std::byte, hip_target<0>>(target, source);
     const auto to_array = target_array<std::byte, hip_target<0>>(target, to_bytes);
-    REQUIRE(hip::convert_blocks<to, from>(at(from_layout.view, from_array.data()), at(to_layout.view, to_array.data()),
-                                          pairs, target.stream()));
+    const auto from_scales = target_scales<from, hip_target<0>>(target, from_config);
+    const auto to_scales = target_scales<to, hip_target<0>>(target, to_config);
+    REQUIRE(hip::convert_blocks<to, from>(from_scales.in(at(from_layout.view, from_array.data())),
+                                          to_scales.in(at(to_layout.view, to_array.data())), pairs, target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));
     CHECK(to_array.values() == expected);
     CHECK(from_array.values() == source);

@@ -127,7 +127,8 @@ void append_and_gather(Target& target, const laid_out<Element, Layout>& layers, 
   auto expected = random_bytes(static_cast<std::size_t>(planned.bytes), random);
 
   const auto storage = target_array<std::byte, Target>(target, expected);
-  const auto view = at(planned.view, storage.data());
+  const auto scales = target_scales<Element, Target>(target, config);
+  const auto view = scales.in(at(planned.view, storage.data()));
   const auto mapping = target_array<slot, Target>(target, slots);
   const auto all = std::span<const slot>{mapping.data(), mapping.size()};
   using number = typename Rows::storage;
@@ -167,7 +168,8 @@ TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothi
                            ((float32, transposed_layer_major), (float16, transposed_layer_major),
                             (bfloat16, transposed_block_major), (int8, transposed_layer_major),
                             (float32, shuffled_layer_major), (float16, shuffled_block_major),
-                            (bfloat16, shuffled_layer_major), (int8, shuffled_layer_major))) {
+                            (bfloat16, shuffled_layer_major), (int8, shuffled_layer_major),
+                            (float8_e4m3, transposed_layer_major))) {
   using element = typename TestType::element;
   using layout = typename TestType::layout_type;
   auto target = require_target<typename TestType::target>();
@@ -248,8 +250,10 @@ void convert(Target& target, const laid_out<From, FromLayout>& from, const laid_
     return target_array<std::byte, Target>(target, source);
   }();
   const auto to_array = target_array<std::byte, Target>(target, expected);
-  REQUIRE(hip::convert_blocks<To, From>(at(from.plan.view, from_array.data()), at(to.plan.view, to_array.data()), pairs,
-                                        target.stream()));
+  const auto from_scales = target_scales<From, Target>(target, from.config);
+  const auto to_scales = target_scales<To, Target>(target, to.config);
+  REQUIRE(hip::convert_blocks<To, From>(from_scales.in(at(from.plan.view, from_array.data())),
+                                        to_scales.in(at(to.plan.view, to_array.data())), pairs, target.stream()));
   REQUIRE(target.backend.synchronize(target.stream()));
   reference_convert(to.reference(expected), from.reference(source), pairs);
   REQUIRE(same_bits(to_array.values(), expected));
@@ -289,7 +293,10 @@ TEMPLATE_TEST_CASE("Blocks are converted between layouts and elements", "[piecew
                    (conversion<int8, transposed_layer_major, bfloat16, nhd_layer_major>),
                    (conversion<int8, shuffled_block_major, float32, transposed_layer_major>),
                    (conversion<float16, nhd_layer_major, int8, shuffled_layer_major>),
-                   (conversion<float32, shuffled_layer_major, float16, hnd_layer_major>)) {
+                   (conversion<float32, shuffled_layer_major, float16, hnd_layer_major>),
+                   (conversion<float8_e4m3, shuffled_layer_major, float8_e4m3, hnd_block_major>),
+                   (conversion<float8_e4m3, transposed_block_major, float16, nhd_layer_major>),
+                   (conversion<bfloat16, nhd_layer_major, float8_e4m3, shuffled_layer_major>)) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937(seed);

@@ -47,6 +47,7 @@ TEST_CASE("sequences share the read of a prefix", "[prefix_attention]") {
   asked.group_size = 4;
   asked.num_shares = 20;
   check_everywhere<int8, float32>(asked, 1);
+  check_everywhere<float8_e4m3, float32>(asked, 1);
   asked.group_size = 3;
   asked.block_size = 5;
   asked.head_dim = 128;

@@ -1,13 +1,12 @@
 #pragma once
 
+#include "../support/static_scales.hpp"
+
 // The expected results of kernels, as plain loops over host memory.
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
@@ -203,15 +202,20 @@ struct reference_storage {
     return reinterpret_cast<float*>(block_layer(layer, block) + scales_start()) + row_index(value, offset, head);
   }
 
+  /// The scale that the tests give.
+  [[nodiscard]] float given_scale(bool value, std::int64_t layer, std::int64_t head) const {
+    return has_static_scales<Element> ? static_scales<Element>(config).of(value, layer, head) : 1.0F;
+  }
+
   [[nodiscard]] float read_scale(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset,
                                  std::int64_t head) const {
-    return Element::scaled ? *scale(value, layer, block, offset, head) : 1.0F;
+    return Element::scaled ? *scale(value, layer, block, offset, head) : given_scale(value, layer, head);
   }
 
   void write_row(bool value, std::int64_t layer, std::int64_t block, std::int64_t offset, std::int64_t head,
                  const std::vector<float>& numbers) const {
     auto stored = std::vector<storage>(numbers.size());
-    const auto row_scale = encode_row<Element>(numbers, stored);
+    const auto row_scale = encode_row<Element>(numbers, stored, given_scale(value, layer, head));
     for (auto dim = std::size_t{0}; dim < stored.size(); ++dim) {
       *number(value, layer, block, offset, head, static_cast<std::int64_t>(dim)) = stored[dim];
     }

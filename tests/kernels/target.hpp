@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../support/static_scales.hpp"
+
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/host/backend.hpp>
@@ -102,6 +104,24 @@ class target_array {
   const Target* target_;
   std::size_t size_;
   T* data_;
+};
+
+/// The static scales of an element in memory that a target's operations can access; of others, nothing.
+template <class Element, class Target>
+class target_scales {
+ public:
+  template <class Config>
+  target_scales(const Target& target, const Config& config) : scales_(config), array_(target, scales_.numbers) {}
+
+  /// The view with these scales.
+  [[nodiscard]] block_storage_view in(block_storage_view view) const {
+    view.static_scales = array_.size() == 0 ? nullptr : array_.data();
+    return view;
+  }
+
+ private:
+  static_scales<Element> scales_;
+  target_array<float, Target> array_;
 };
 
 /// The target, or a visible skip where it is absent.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/scale.hpp>
 
@@ -18,6 +19,7 @@ struct static_scales {
   std::vector<float> numbers = {};
 
   static_scales() = default;
+  explicit static_scales(const cache_config& config) : static_scales(layers_of(config)) {}
   explicit static_scales(const group_config& group)
       : num_kv_heads(group.num_kv_heads), vectors(group.kind == group_kind::latent ? 1 : 2) {
     const auto count = has_static_scales<Element> ? group.num_layers * vectors * per_vector() : 0;
@@ -39,6 +41,13 @@ struct static_scales {
   }
 
  private:
+  [[nodiscard]] static group_config layers_of(const cache_config& config) {
+    auto group = group_config{};
+    group.num_layers = config.num_layers;
+    group.num_kv_heads = config.num_kv_heads;
+    return group;
+  }
+
   [[nodiscard]] std::int32_t per_vector() const {
     if constexpr (has_static_scales<Element>) {
       return Element::scale_type::per_head ? num_kv_heads : 1;

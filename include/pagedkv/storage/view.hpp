@@ -116,15 +116,21 @@ struct block_storage_view {
   }
 
   /// The static scale of a KV head's keys in a layer; null if it is 1.
-  [[nodiscard]] PAGEDKV_HOST_DEVICE const float* static_key_scale(std::int32_t layer,
-                                                                  std::int32_t head) const noexcept {
-    return static_scales == nullptr ? nullptr : static_scales + layer * static_layer_stride + head * static_head_stride;
+  [[nodiscard]] const float* static_key_scale(std::int32_t layer, std::int32_t head) const noexcept {
+    return static_scales == nullptr ? nullptr : static_scales + static_key_index(layer, head);
+  }
+  [[nodiscard]] const float* static_value_scale(std::int32_t layer, std::int32_t head) const noexcept {
+    return static_scales == nullptr ? nullptr : static_scales + static_value_index(layer, head);
   }
 
-  [[nodiscard]] PAGEDKV_HOST_DEVICE const float* static_value_scale(std::int32_t layer,
+  /// Where they are, if there are any.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t static_key_index(std::int32_t layer,
+                                                                  std::int32_t head) const noexcept {
+    return layer * static_layer_stride + head * static_head_stride;
+  }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t static_value_index(std::int32_t layer,
                                                                     std::int32_t head) const noexcept {
-    const auto* const of_key = static_key_scale(layer, head);
-    return of_key == nullptr ? nullptr : of_key + static_value_offset;
+    return static_key_index(layer, head) + static_value_offset;
   }
 
  private:

@@ -100,20 +100,34 @@ struct grid_row {
 template <class To>
 inline constexpr auto numbers_per_lane = numbers_in_vector<typename To::storage>;
 
-/// Addresses of the numbers of one token and head. The scales of an unscaled element are not accessed.
-template <class Storage>
+/// The address of a scale that lies in block storage, or a static scale itself. The scales of an unscaled element are
+/// not accessed.
+template <class Element>
+using scale_place = std::conditional_t<has_static_scales<Element>, float, float*>;
+
+/// Addresses of the numbers of one token and head, and their scales.
+template <class Storage, class Scale = float*>
 struct row_pair {
   Storage* key = nullptr;
   Storage* value = nullptr;
-  float* key_scale = nullptr;
-  float* value_scale = nullptr;
+  Scale key_scale = {};
+  Scale value_scale = {};
 };
+
+/// The rows of an element in block storage.
+template <class Element>
+using stored_row_pair = row_pair<typename Element::storage, scale_place<Element>>;
+
+/// The scale at an index among those that the engine gives; 1 where there are none.
+[[nodiscard]] PAGEDKV_DEVICE inline float load_static_scale(const float* scales, std::int32_t index) {
+  return scales == nullptr ? 1.0F : load(scales + index);
+}
 
 /// The rows of one token and head in block storage.
 template <class Element>
-[[nodiscard]] PAGEDKV_DEVICE row_pair<typename Element::storage> rows_in_block(const block_storage_view& view,
-                                                                               std::int32_t layer, std::int64_t block,
-                                                                               std::int32_t offset, std::int32_t head) {
+[[nodiscard]] PAGEDKV_DEVICE stored_row_pair<Element> rows_in_block(const block_storage_view& view, std::int32_t layer,
+                                                                    std::int64_t block, std::int32_t offset,
+                                                                    std::int32_t head) {
   using storage = typename Element::storage;
   check(block >= 0 && block < view.num_blocks, "block within the storage");
   // The numbers of one layer of one block are indexed with 31 bits: strides inside it take half the registers.
@@ -122,22 +136,43 @@ template <class Element>
   };
   auto* const start = view.block(layer, 0) + stride_over(static_cast<std::int32_t>(block), view.block_stride);
   const auto number = within(view.token_stride, view.head_stride);
-  auto rows = row_pair<storage>{reinterpret_cast<storage*>(start) + number,
-                                reinterpret_cast<storage*>(start + view.value_offset) + number};
+  auto rows = stored_row_pair<Element>{reinterpret_cast<storage*>(start) + number,
+                                       reinterpret_cast<storage*>(start + view.value_offset) + number};
   if constexpr (Element::scaled) {
     const auto scale = within(view.scale_token_stride, view.scale_head_stride);
     rows.key_scale = reinterpret_cast<float*>(start + view.key_scale_offset) + scale;
     rows.value_scale = reinterpret_cast<float*>(start + view.value_scale_offset) + scale;
+  } else if constexpr (has_static_scales<Element>) {
+    rows.key_scale = load_static_scale(view.static_scales, view.static_key_index(layer, head));
+    rows.value_scale = load_static_scale(view.static_scales, view.static_value_index(layer, head));
   }
   return rows;
+}
+
+/// The scale of a row that was stored; 1 for unscaled elements.
+template <class Element>
+[[nodiscard]] PAGEDKV_DEVICE float load_scale(const scale_place<Element>& place) {
+  if constexpr (Element::scaled) {
+    return load(place);
+  } else if constexpr (has_static_scales<Element>) {
+    return place;
+  } else {
+    return 1.0F;
+  }
 }
 
 /// `N` numbers of `Element` as float32.
 template <class Element, int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<float, N> decode(const vector<typename Element::storage, N>& stored, float scale) {
   auto numbers = vector<float, N>{};
-  for (auto i = 0; i < N; ++i) {
-    numbers.values[i] = Element::decode(stored.values[i], scale);
+  if constexpr (N % 2 == 0 && requires { Element::decode_two(stored.values, scale, numbers.values); }) {
+    for (auto i = 0; i < N; i += 2) {
+      Element::decode_two(stored.values + i, scale, numbers.values + i);
+    }
+  } else {
+    for (auto i = 0; i < N; ++i) {
+      numbers.values[i] = Element::decode(stored.values[i], scale);
+    }
   }
   return numbers;
 }
@@ -145,8 +180,14 @@ template <class Element, int N>
 template <class Element, int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<typename Element::storage, N> encode(const vector<float, N>& numbers, float scale) {
   auto stored = vector<typename Element::storage, N>{};
-  for (auto i = 0; i < N; ++i) {
-    stored.values[i] = Element::encode(numbers.values[i], scale);
+  if constexpr (N % 2 == 0 && requires { Element::encode_two(numbers.values, scale, stored.values); }) {
+    for (auto i = 0; i < N; i += 2) {
+      Element::encode_two(numbers.values + i, scale, stored.values + i);
+    }
+  } else {
+    for (auto i = 0; i < N; ++i) {
+      stored.values[i] = Element::encode(numbers.values[i], scale);
+    }
   }
   return stored;
 }

@@ -21,7 +21,7 @@ struct plain_source {
   using value_element = Element;
   using storage = typename Element::storage;
 
-  row_pair<const storage> rows;
+  row_pair<const storage, scale_place<Element>> rows;
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const {
     return load_vector<N>(rows.key + first);
@@ -29,21 +29,12 @@ struct plain_source {
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
     return load_vector<N>(rows.value + first);
   }
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return scale(rows.key_scale); }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return scale(rows.value_scale); }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return load_scale<Element>(rows.key_scale); }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return load_scale<Element>(rows.value_scale); }
 
   template <class Row, class Storage>
   PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
     store_vector<N>(row + first, numbers);
-  }
-
- private:
-  [[nodiscard]] static PAGEDKV_DEVICE float scale(const float* where) {
-    if constexpr (Element::scaled) {
-      return load(where);
-    } else {
-      return 1.0F;
-    }
   }
 };
 
@@ -51,7 +42,7 @@ struct plain_source {
 template <class To, class From, int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<typename To::storage, N> recode(const vector<typename From::storage, N>& stored,
                                                                     float from_scale, float to_scale) {
-  if constexpr (std::is_same_v<To, From> && !To::scaled) {
+  if constexpr (std::is_same_v<To, From> && is_unscaled<To>) {
     return stored;
   } else {
     return encode<To, N>(decode<From, N>(stored, from_scale), to_scale);
@@ -76,9 +67,9 @@ template <int N>
   return __builtin_bit_cast(float, bits);
 }
 
-// Values are read first: a key may also wait for its position.
+// With scales that the rows have already, if any. Values are read first: a key may also wait for its position.
 template <class To, int N, class Source, class Locate>
-PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
+PAGEDKV_DEVICE void transfer_as_scaled(const row_spread& spread, const Source& source, bool writable, Locate locate) {
   const auto key_scale = source.key_scale();
   const auto value_scale = source.value_scale();
   PAGEDKV_KEEP_LOOP
@@ -87,8 +78,10 @@ PAGEDKV_DEVICE void transfer_unscaled(const row_spread& spread, const Source& so
     const auto key = source.key(first);
     if (writable) {
       const auto to = locate();
-      source.put(to.key, first, recode<To, typename Source::key_element, N>(key, key_scale, 1.0F));
-      source.put(to.value, first, recode<To, typename Source::value_element, N>(value, value_scale, 1.0F));
+      const auto to_key_scale = load_scale<To>(to.key_scale);
+      const auto to_value_scale = load_scale<To>(to.value_scale);
+      source.put(to.key, first, recode<To, typename Source::key_element, N>(key, key_scale, to_key_scale));
+      source.put(to.value, first, recode<To, typename Source::value_element, N>(value, value_scale, to_value_scale));
     }
   }
 }
@@ -142,7 +135,7 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   }
 }
 
-/// Writes one row of keys and one of values as `To`, with new scales if `To` is scaled. Every lane of the wave calls
+/// Writes one row of keys and one of values as `To`, with new scales if these lie in the block. Every lane of the wave calls
 /// it; if the source is not readable, the lanes only take part in shuffles. `locate` returns the destination, if it is
 /// writable; it is called after the reads are issued, so that the address computation does not delay them.
 template <class To, int N, class Source, class Locate>
@@ -151,7 +144,7 @@ PAGEDKV_DEVICE void transfer(const row_spread& spread, const Source& source, boo
   if constexpr (To::scaled) {
     transfer_scaled<To, N>(spread, source, readable, writable, locate);
   } else if (readable) {
-    transfer_unscaled<To, N>(spread, source, writable, locate);
+    transfer_as_scaled<To, N>(spread, source, writable, locate);
   }
 }
 

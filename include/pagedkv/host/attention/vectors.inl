@@ -102,7 +102,7 @@ PAGEDKV_INLINE floats decode_float8(bytes bits) {
   auto adjustment = 1.0f;  // of the exponent
   if constexpr (Format::mantissa_bits == 3) {
     halves = magnitude >> 1 | sign;
-    adjustment = __builtin_bit_cast(float, (142U - Format::bias) << 23);
+    adjustment = static_cast<float>(1 << (15 - Format::bias));
   } else if constexpr (!Format::has_infinity) {
     // The largest exponent would be an infinity, so it is adjusted here. Two of them are subnormal numbers then.
     halves = (magnitude < 0x0800 ? magnitude >> 1 : magnitude - 0x0400) | sign;

@@ -54,7 +54,8 @@ concept number_itself = !std::is_class_v<P> && std::is_convertible_v<P, float>;
 /// names `E::scale_type`, `tensor_scale` or `head_scale` (`core/scale.hpp`). Its `scale_for` returns 1.
 ///
 /// An element may also have `encode_eight(numbers, scale, stored)` and `decode_eight(stored, scale, numbers)`, with the
-/// same bits, for processors with `PAGEDKV_WIDE` vectors.
+/// same bits, for processors with `PAGEDKV_WIDE` vectors. One of 8 bits has `halves_of<Pair>(four)`, as `float8` has, for
+/// attention on devices; without it, its numbers are read as integers times the scale.
 ///
 /// A minimal model:
 ///

@@ -22,7 +22,8 @@ class piece_state {
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
     const auto& call = read_again(call_);
-    const auto factor = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
+    auto factor = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
+    factor *= static_key_scale<Element>(call, walk);
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
       load_query(call, walk, t, factor);
@@ -133,6 +134,9 @@ class piece_state {
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
     const auto& call = read_again(call_);
+    if constexpr (has_static_scales<Element>) {
+      scale_output(static_value_scale<Element>(call, walk));
+    }
     auto add = [](float a, float b) { return a + b; };
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
@@ -292,7 +296,7 @@ class piece_state {
         PAGEDKV_UNROLL
         for (auto k = 0; k < 4; ++k) {
           registers<lane_word, words_of_stored<storage>> expanded;
-          expand<storage, Number>(stored[k], expanded);
+          expand<Element, Number>(stored[k], expanded);
           PAGEDKV_UNROLL
           for (auto n = 0; n < words_of_stored<storage>; ++n) {
             keys[i][k * words_of_stored<storage> + n] = expanded[n];
@@ -329,6 +333,19 @@ class piece_state {
     }
   }
 
+  PAGEDKV_DEVICE void scale_output(float scale) {
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < Matrix::sums; ++j) {
+          output_[t][i][j] *= scale;
+        }
+      }
+    }
+  }
+
   /// The sums of one column of matrices.
   using column_sums = registers<float, value_shape::value_chunks * value_shape::products, Matrix::sums>;
 
@@ -348,7 +365,7 @@ class piece_state {
         PAGEDKV_UNROLL
         for (auto k = 0; k < value_shape::value_bytes / 4; ++k) {
           registers<lane_word, numbers_per_word<storage>> of_word;
-          pair_rows<storage, Number>(rows[2 * i][k], rows[2 * i + 1][k], of_word);
+          pair_rows<Element, Number>(rows[2 * i][k], rows[2 * i + 1][k], of_word);
           PAGEDKV_UNROLL
           for (auto n = 0; n < numbers_per_word<storage>; ++n) {
             pairs[k * numbers_per_word<storage> + n][i] = of_word[n];

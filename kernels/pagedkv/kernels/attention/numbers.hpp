@@ -4,7 +4,9 @@
 
 namespace pagedkv::kernels {
 
-/// Converts stored words to words of 16-bit numbers for the matrix unit.
+// Conversion of stored words to words of 16-bit numbers for the matrix unit.
+
+/// Words of 16-bit numbers that a stored word becomes.
 template <class Storage>
 inline constexpr int words_of_stored = sizeof(Storage) == 1 ? 2 : 1;
 
@@ -13,10 +15,17 @@ inline constexpr lane_word byte_bias = 0x80808080U;
 inline constexpr lane_word byte_high = 0x64646464U;
 inline constexpr lane_word half_bias = 0x64806480U;
 
+/// Whether an element of 8 bits tells its numbers as binary16; else they are integers.
+template <class Element>
+inline constexpr bool has_halves = requires(lane_word four) { Element::template halves_of<0>(four); };
+
 /// The numbers of one stored word, in order.
-template <class Storage, class Number>
-PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_stored<Storage>>& numbers) {
-  if constexpr (sizeof(Storage) == 1) {
+template <class Element, class Number>
+PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_stored<typename Element::storage>>& numbers) {
+  if constexpr (has_halves<Element>) {
+    numbers[0] = Element::template halves_of<0>(stored);
+    numbers[1] = Element::template halves_of<1>(stored);
+  } else if constexpr (sizeof(typename Element::storage) == 1) {
     const auto biased = stored ^ byte_bias;
     numbers[0] = subtract_halves<Number>(permute_bytes<0x4140>(biased, byte_high), half_bias);
     numbers[1] = subtract_halves<Number>(permute_bytes<0x4342>(biased, byte_high), half_bias);
@@ -30,10 +39,17 @@ template <class Storage>
 inline constexpr int numbers_per_word = 4 / static_cast<int>(sizeof(Storage));
 
 /// For each dimension of a stored word, packs its numbers in two rows as a pair.
-template <class Storage, class Number>
+template <class Element, class Number>
 PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
-                              registers<lane_word, numbers_per_word<Storage>>& pairs) {
-  if constexpr (sizeof(Storage) == 1) {
+                              registers<lane_word, numbers_per_word<typename Element::storage>>& pairs) {
+  if constexpr (has_halves<Element>) {
+    const auto low = permute_bytes<0x5140>(first, second);
+    const auto high = permute_bytes<0x7362>(first, second);
+    pairs[0] = Element::template halves_of<0>(low);
+    pairs[1] = Element::template halves_of<1>(low);
+    pairs[2] = Element::template halves_of<0>(high);
+    pairs[3] = Element::template halves_of<1>(high);
+  } else if constexpr (sizeof(typename Element::storage) == 1) {
     const auto low = permute_bytes<0x5140>(first, second) ^ byte_bias;
     const auto high = permute_bytes<0x7362>(first, second) ^ byte_bias;
     pairs[0] = subtract_halves<Number>(permute_bytes<0x4140>(low, byte_high), half_bias);

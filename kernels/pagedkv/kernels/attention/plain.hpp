@@ -43,6 +43,7 @@ class plain_piece {
       branches_ = hidden_branches::of(call, walk.row, column_);
     }
     head_ = walk.task / walk.row.num_column_tiles;
+    key_scale_ = static_key_scale<Element>(call, walk);
     reference_ = -INFINITY;
     sum_ = 0.0F;
     PAGEDKV_UNROLL
@@ -159,6 +160,9 @@ class plain_piece {
       return;
     }
     auto value_scale = 1.0F;
+    if constexpr (has_static_scales<Element>) {
+      product *= key_scale_;
+    }
     if constexpr (Element::scaled) {
       product *= load(reinterpret_cast<const float*>(address.scale + call_.view.key_scale_offset));
       value_scale = load(reinterpret_cast<const float*>(address.scale + call_.view.value_scale_offset));
@@ -211,15 +215,17 @@ class plain_piece {
           }
         }
       }
+      const auto decoded = decode<Element, chunk>(stored, 1.0F);
       PAGEDKV_UNROLL
       for (auto i = 0; i < chunk; ++i) {
-        numbers[j][i] = Element::decode(stored.values[i], 1.0F);
+        numbers[j][i] = decoded.values[i];
       }
     }
   }
 
   PAGEDKV_DEVICE void write(const attention_walk& walk) const {
     const auto& call = read_again(call_);
+    const auto scale = static_value_scale<Element>(call, walk);
     const auto ended = end_softmax(call, column_, reference_, sum_);
     if (lane_ == 0 && walk.whole) {
       write_log_sum_exp(call, column_, ended);
@@ -231,7 +237,7 @@ class plain_piece {
       auto numbers = vector<float, chunk>{};
       PAGEDKV_UNROLL
       for (auto i = 0; i < chunk; ++i) {
-        numbers.values[i] = output_[j][i];
+        numbers.values[i] = has_static_scales<Element> ? output_[j][i] * scale : output_[j][i];
       }
       if (walk.whole) {
         write_output<Numbers>(call, column_, first_dim(j), numbers, ended.factor);
@@ -251,6 +257,7 @@ class plain_piece {
   score_rule rule_{};
   hidden_branches branches_{};
   std::int32_t head_ = 0;
+  float key_scale_ = 1.0F;  // a static one
   float reference_ = 0.0F;
   float sum_ = 0.0F;
   registers<float, chunks, chunk> query_;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <pagedkv/core/scale.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
+#include <pagedkv/kernels/attention/walk.hpp>
 #include <pagedkv/kernels/platform.hpp>
+#include <pagedkv/kernels/row.hpp>
 
 #include <cmath>
 
@@ -46,6 +49,26 @@ struct query_column {
     found.position = query.values[1];
   }
   return found;
+}
+
+/// The static scales of a task's keys and values; 1 for elements without.
+template <class Element>
+[[nodiscard]] PAGEDKV_DEVICE float static_key_scale(const attention_call& call, const attention_walk& walk) {
+  if constexpr (has_static_scales<Element>) {
+    const auto head = walk.task / walk.row.num_column_tiles;
+    return load_static_scale(call.view.static_scales, call.view.static_key_index(call.layer, head));
+  } else {
+    return 1.0F;
+  }
+}
+template <class Element>
+[[nodiscard]] PAGEDKV_DEVICE float static_value_scale(const attention_call& call, const attention_walk& walk) {
+  if constexpr (has_static_scales<Element>) {
+    const auto head = walk.task / walk.row.num_column_tiles;
+    return load_static_scale(call.view.static_scales, call.view.static_value_index(call.layer, head));
+  } else {
+    return 1.0F;
+  }
 }
 
 /// The rule for the scores of one column, in base 2.

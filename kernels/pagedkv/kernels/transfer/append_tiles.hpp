@@ -48,11 +48,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
           source.rows = rows_of_token(again.keys, again.values, token, head);
         }
         transfer<Element, N>(again.spread, source, active, block >= 0, [&] {
-          auto to = staged_row_pair<stored>{row_at(key_rows(), i), row_at(value_rows(), i)};
-          if constexpr (Element::scaled) {
+          auto to = staged_row_pair<Element>{row_at(key_rows(), i), row_at(value_rows(), i)};
+          if constexpr (!is_unscaled<Element>) {
             const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
-            to.key_scale = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
-            to.value_scale = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+            to.key_scale = again.storage.template scale<Element>(false, block, offset, head);
+            to.value_scale = again.storage.template scale<Element>(true, block, offset, head);
           }
           return to;
         });

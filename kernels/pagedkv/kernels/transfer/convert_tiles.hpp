@@ -24,11 +24,11 @@ struct half_of_tile {
   [[nodiscard]] PAGEDKV_DEVICE const tile_half& order(const tile_storage& storage) const {
     return values ? storage.values : storage.keys;
   }
-  [[nodiscard]] PAGEDKV_DEVICE float* scale(const tile_storage& storage, const tile_places& places, std::int32_t i,
-                                            std::int32_t head) const {
+  template <class Element>
+  [[nodiscard]] PAGEDKV_DEVICE scale_place<Element> scale(const tile_storage& storage, const tile_places& places,
+                                                          std::int32_t i, std::int32_t head) const {
     const auto at = static_cast<std::size_t>(i);
-    return storage.scale(places.blocks[at], values ? storage.value_scale_offset : storage.key_scale_offset,
-                         places.offsets[at], head);
+    return storage.template scale<Element>(values, places.blocks[at], places.offsets[at], head);
   }
 };
 
@@ -70,7 +70,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size) convert_tiles_kern
     if constexpr (To::scaled) {
       const auto& again = read_again(call);
       if (const auto i = lane_of_workgroup(); i < num_tokens) {
-        store(half.scale(again.to, to_places, i, head), load(half.scale(again.from, from_places, i, head)));
+        store(half.template scale<To>(again.to, to_places, i, head),
+              load(half.template scale<From>(again.from, from_places, i, head)));
       }
     }
   } else {
@@ -79,20 +80,26 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size) convert_tiles_kern
     const auto groups = lanes_of_workgroup() >> again.spread.lanes_log2;
     // A lane takes two tokens, as elsewhere a key and a value; of an odd number, one token twice.
     const auto rows_of_lanes = (num_tokens + 1) / 2;
+    auto given = scale_place<To>{};
+    if constexpr (has_static_scales<To>) {
+      given = half.template scale<To>(again.to, to_places, 0, head);
+    }
     PAGEDKV_KEEP_LOOP
     for (auto start = 0; start < rows_of_lanes; start += groups) {
       const auto active = start + again.spread.group() < rows_of_lanes;
       const auto i = active ? start + again.spread.group() : 0;
       const auto j = i + rows_of_lanes < num_tokens ? i + rows_of_lanes : i;
       auto source = staged_source<From, N>{row_at(from_rows, i), row_at(from_rows, j)};
-      if constexpr (From::scaled) {
-        source.key_scale_at = half.scale(again.from, from_places, i, head);
-        source.value_scale_at = half.scale(again.from, from_places, j, head);
+      if constexpr (!is_unscaled<From>) {
+        source.key_scale_at = half.template scale<From>(again.from, from_places, i, head);
+        source.value_scale_at = half.template scale<From>(again.from, from_places, j, head);
       }
-      auto to = staged_row_pair<to_storage>{row_at(to_rows, i), row_at(to_rows, j)};
+      auto to = staged_row_pair<To>{row_at(to_rows, i), row_at(to_rows, j)};
       if constexpr (To::scaled) {
-        to.key_scale = half.scale(again.to, to_places, i, head);
-        to.value_scale = half.scale(again.to, to_places, j, head);
+        to.key_scale = half.template scale<To>(again.to, to_places, i, head);
+        to.value_scale = half.template scale<To>(again.to, to_places, j, head);
+      } else {
+        to.key_scale = to.value_scale = given;
       }
       transfer<To, N>(again.spread, source, active, active, [&] { return to; });
     }

@@ -17,8 +17,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
   if (slot_index >= 0) {
     const auto from = mapping.rows_in_slot<Element>(view, layer, slot_index, row.head);
     const auto source = plain_source<Element, N>{{from.key, from.value, from.key_scale, from.value_scale}};
-    transfer_unscaled<Output, N>(spread, source, true,
-                                 [&] { return rows_of_token(keys, values, row.token, row.head); });
+    transfer_as_scaled<Output, N>(spread, source, true,
+                                  [&] { return rows_of_token(keys, values, row.token, row.head); });
   }
 }
 

@@ -34,13 +34,13 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
         const std::int32_t block = active ? static_cast<std::int32_t>(places.blocks[static_cast<std::size_t>(i)]) : -1;
         if (block >= 0) {
           auto source = staged_source<Element, N>{row_at(key_rows(), i), row_at(value_rows(), i)};
-          if constexpr (Element::scaled) {
+          if constexpr (!is_unscaled<Element>) {
             const std::int32_t offset = places.offsets[static_cast<std::size_t>(i)];
-            source.key_scale_at = again.storage.scale(block, again.storage.key_scale_offset, offset, head);
-            source.value_scale_at = again.storage.scale(block, again.storage.value_scale_offset, offset, head);
+            source.key_scale_at = again.storage.template scale<Element>(false, block, offset, head);
+            source.value_scale_at = again.storage.template scale<Element>(true, block, offset, head);
           }
-          transfer_unscaled<Output, N>(again.spread, source, true,
-                                       [&] { return rows_of_token(again.keys, again.values, first + i, head); });
+          transfer_as_scaled<Output, N>(again.spread, source, true,
+                                        [&] { return rows_of_token(again.keys, again.values, first + i, head); });
         }
       });
       barrier();

@@ -26,10 +26,8 @@ struct mapped_tokens {
   }
 
   template <class Element>
-  [[nodiscard]] PAGEDKV_DEVICE row_pair<typename Element::storage> rows_in_slot(const block_storage_view& view,
-                                                                                std::int32_t layer,
-                                                                                std::int64_t slot_index,
-                                                                                std::int32_t head) const {
+  [[nodiscard]] PAGEDKV_DEVICE stored_row_pair<Element> rows_in_slot(const block_storage_view& view, std::int32_t layer,
+                                                                     std::int64_t slot_index, std::int32_t head) const {
     if (slot_index >> 31 == 0) {
       const auto [block, offset] = block_size_of_most.split(static_cast<std::int32_t>(slot_index));
       return rows_in_block<Element>(view, layer, block, offset, head);
@@ -43,7 +41,7 @@ struct mapped_tokens {
   return {slots, divider<std::int64_t>(view.block_size), divider<std::int32_t>(view.block_size)};
 }
 
-/// One token and head in the caller's rows.
+/// One token and head in the caller's rows, which have no scales.
 template <class Storage>
 [[nodiscard]] PAGEDKV_DEVICE Storage* row_of_token(const token_rows<Storage>& rows, std::int32_t token,
                                                    std::int32_t head) {

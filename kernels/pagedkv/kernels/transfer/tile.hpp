@@ -42,6 +42,9 @@ struct tile_storage {
   std::int32_t num_blocks = 0;
   tile_half keys;
   tile_half values;
+  const float* static_scales = nullptr;
+  std::int32_t static_layer_stride = 0;
+  std::int32_t static_value_offset = 0;
 
   [[nodiscard]] PAGEDKV_DEVICE std::byte* block(std::int32_t index) const {
     check(index < num_blocks, "block within the storage");
@@ -49,9 +52,18 @@ struct tile_storage {
            stride_over(static_cast<std::int32_t>(workgroup_index().y), layer_stride);
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE float* scale(std::int32_t index, std::int64_t first, std::int32_t offset,
-                                            std::int32_t head) const {
-    return reinterpret_cast<float*>(block(index) + first) + offset * scale_token_stride + head * scale_head_stride;
+  /// The scale of one token and head's key or value. Not for unscaled elements.
+  template <class Element>
+  [[nodiscard]] PAGEDKV_DEVICE scale_place<Element> scale(bool of_value, std::int32_t index, std::int32_t offset,
+                                                          std::int32_t head) const {
+    if constexpr (has_static_scales<Element>) {
+      const auto layer = static_cast<std::int32_t>(workgroup_index().y);
+      const auto of_layer = layer * static_layer_stride + (of_value ? static_value_offset : 0);
+      return load_static_scale(static_scales, of_layer + (Element::scale_type::per_head ? head : 0));
+    } else {
+      auto* const first = block(index) + (of_value ? value_scale_offset : key_scale_offset);
+      return reinterpret_cast<float*>(first) + offset * scale_token_stride + head * scale_head_stride;
+    }
   }
 };
 
@@ -87,6 +99,9 @@ template <class Storage>
   storage.scale_token_stride = static_cast<std::int32_t>(view.scale_token_stride);
   storage.scale_head_stride = static_cast<std::int32_t>(view.scale_head_stride);
   storage.num_blocks = view.num_blocks;
+  storage.static_scales = view.static_key_scale(layer, 0);
+  storage.static_layer_stride = view.static_layer_stride;
+  storage.static_value_offset = view.static_value_offset;
   storage.keys = describe_half<Storage>(view, view.key_pieces, 0);
   storage.values = describe_half<Storage>(view, view.value_pieces, view.value_offset);
   return storage;
@@ -163,16 +178,16 @@ PAGEDKV_DEVICE void store_vector(const staged_row<Storage>& to, const vector<Sto
   store_shared_vector<N>(to.numbers, static_cast<std::size_t>(to.first), numbers);
 }
 
-/// The destination of two rows in shared memory, and of their scales in block storage.
-template <class Storage>
+/// The destination of two rows in shared memory, and of their scales in block storage, or their static scales.
+template <class Element>
 struct staged_row_pair {
-  staged_row<Storage> key;
-  staged_row<Storage> value;
-  float* key_scale = nullptr;
-  float* value_scale = nullptr;
+  staged_row<typename Element::storage> key;
+  staged_row<typename Element::storage> value;
+  scale_place<Element> key_scale = {};
+  scale_place<Element> value_scale = {};
 };
 
-/// Reads rows from shared memory, and their scales from block storage.
+/// Reads rows from shared memory, and their scales from where they lie.
 template <class Element, int N>
 struct staged_source {
   using key_element = Element;
@@ -181,8 +196,8 @@ struct staged_source {
 
   staged_row<storage> key_row;
   staged_row<storage> value_row;
-  const float* key_scale_at = nullptr;
-  const float* value_scale_at = nullptr;
+  scale_place<Element> key_scale_at = {};
+  scale_place<Element> value_scale_at = {};
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const {
     return load_vector<N>(key_row + first);
@@ -190,21 +205,12 @@ struct staged_source {
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
     return load_vector<N>(value_row + first);
   }
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return scale(key_scale_at); }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return scale(value_scale_at); }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return load_scale<Element>(key_scale_at); }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return load_scale<Element>(value_scale_at); }
 
   template <class Row, class Storage>
   PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
     store_vector<N>(row + first, numbers);
-  }
-
- private:
-  [[nodiscard]] static PAGEDKV_DEVICE float scale(const float* where) {
-    if constexpr (Element::scaled) {
-      return load(where);
-    } else {
-      return 1.0F;
-    }
   }
 };
 

@@ -8,7 +8,8 @@
 #include <type_traits>
 
 // Conversion between float32 and numbers of 8 bits by a device's own instructions: two numbers at a time, the first in
-// the low byte. `PAGEDKV_DEVICE_FLOAT8` is defined where the device that code is compiled for has any.
+// the low byte. `PAGEDKV_DEVICE_FLOAT8` is defined where the device that code is compiled for has any. Other devices
+// have tools for such a conversion.
 
 #if defined(__HIP_DEVICE_COMPILE__) && (defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__))
   #define PAGEDKV_DEVICE_FLOAT8
@@ -16,6 +17,51 @@
   #if __CUDA_ARCH__ >= 890
     #define PAGEDKV_DEVICE_FLOAT8
   #endif
+#endif
+
+#if defined(PAGEDKV_DEVICE_HALF)
+
+namespace pagedkv {
+
+/// Bytes 2 * Pair and 2 * Pair + 1 of four, each the upper half of 16 bits.
+template <int Pair>
+[[nodiscard]] PAGEDKV_HOST_DEVICE inline std::uint32_t upper_bytes(std::uint32_t four) noexcept {
+  #if defined(__HIP_DEVICE_COMPILE__)
+  return __builtin_amdgcn_perm(four, 0u, Pair == 0 ? 0x050c040cu : 0x070c060cu);
+  #else
+  std::uint32_t spread;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(four), "n"(Pair == 0 ? 0x1404 : 0x3424));
+  return spread;
+  #endif
+}
+
+/// Products of pairs of binary16 numbers.
+[[nodiscard]] PAGEDKV_HOST_DEVICE inline std::uint32_t device_half_products(std::uint32_t a, std::uint32_t b) noexcept {
+  #if defined(__HIP_DEVICE_COMPILE__)
+  using halves = _Float16 __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(halves, a) * __builtin_bit_cast(halves, b));
+  #else
+  std::uint32_t products;
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
+  return products;
+  #endif
+}
+
+/// Halves of pairs of binary16 numbers that are not negative, with the largest exponent taken for a number's, too.
+[[nodiscard]] PAGEDKV_HOST_DEVICE inline std::uint32_t device_half_halves(std::uint32_t magnitudes) noexcept {
+  // An exponent of one less; without one, all bits are the mantissa's, and half of them is the larger number.
+  #if defined(__HIP_DEVICE_COMPILE__)
+  using shorts = short __attribute__((ext_vector_type(2)));
+  const auto all = __builtin_bit_cast(shorts, magnitudes);
+  return __builtin_bit_cast(std::uint32_t, __builtin_elementwise_max(all - shorts{0x400, 0x400}, all >> shorts{1, 1}));
+  #else
+  const auto halve = [](std::uint32_t magnitude) { return magnitude < 0x800u ? magnitude >> 1 : magnitude - 0x400u; };
+  return halve(magnitudes & 0xffffu) | halve(magnitudes >> 16) << 16;
+  #endif
+}
+
+}  // namespace pagedkv
+
 #endif
 
 #if defined(PAGEDKV_DEVICE_FLOAT8)

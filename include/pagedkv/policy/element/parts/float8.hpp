@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/host_device.hpp>
+#include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/parts/device_float8.hpp>
 #include <pagedkv/policy/element/parts/float8_format.hpp>
 #include <pagedkv/policy/element/parts/rounded_product.hpp>
@@ -39,17 +40,20 @@ struct float8 {
       return static_cast<storage>(device_float8_bits<Format>(quotient_of(number, scale), 0.0f) & 0xffu);
     }
 #endif
-    const auto bits = __builtin_bit_cast(std::uint32_t, rounded_product(number, 1 / scale));
-    const auto quotient = bits & 0x7fffffffu;
-    const auto magnitude = select_bits(quotient > largest_magnitude, largest_magnitude, quotient);
-    const auto normal = (magnitude + rounding + (magnitude >> dropped_bits & 1u)) >> dropped_bits;
-    const auto aligned = __builtin_bit_cast(float, magnitude) + spaced;
-    const auto subnormal = __builtin_bit_cast(std::uint32_t, aligned) - __builtin_bit_cast(std::uint32_t, spaced);
-    auto result = select_bits(magnitude < smallest_normal, subnormal, normal);
+    // Minima and maxima instead of choices: on some devices, a choice takes a register that all lanes share.
+    const auto bits = __builtin_bit_cast(std::int32_t, rounded_product(number, 1 / scale));
+    const auto quotient = bits & 0x7fffffff;
+    const auto magnitude = smaller(quotient, largest_magnitude);
+    const auto normal = (magnitude + rounding + (magnitude >> dropped_bits & 1)) >> dropped_bits;
+    const float aligned = __builtin_bit_cast(float, magnitude) + spaced;
+    const auto subnormal = smaller(__builtin_bit_cast(std::int32_t, aligned) - spaced_bits, num_subnormals);
+    // Below the smallest normal number, the first is the smaller one; from there on, the second.
+    const auto result = normal > subnormal ? normal : subnormal;
     // A zero has no sign where the sign alone is NaN.
-    result |= bits >> 24 & select_bits(Format::signed_zero || result != 0, 0x80u, 0u);
-    const auto finite = (__builtin_bit_cast(std::uint32_t, number) & 0x7fffffffu) < infinity;
-    return static_cast<storage>(select_bits(finite && quotient <= infinity, result, Format::nan_bits));
+    const auto sign = bits >> 24 & (Format::signed_zero ? 0x80 : (result + 0x7f) & 0x80);
+    const auto given = __builtin_bit_cast(std::int32_t, number) & 0x7fffffff;
+    const auto is_nan = ((infinity - 1 - given) | (infinity - quotient)) >> 31;  // all bits, or none
+    return static_cast<storage>(((result | sign) & ~is_nan) | (Format::nan_bits & is_nan));
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
@@ -58,18 +62,17 @@ struct float8 {
       return device_float8_values<Format>(stored).low * scale;
     }
 #endif
-    const auto sign = (stored & 0x80u) << 24;
-    const auto magnitude = stored & 0x7fu;
+    const auto sign = std::uint32_t{stored & 0x80u} << 24;
+    const auto magnitude = stored & 0x7f;
     const auto normal = (magnitude << dropped_bits) + exponent_shift;
     // Adding and removing an implicit leading one keeps operands normal: subnormal ones are slow or flushed to zero.
     const auto with_one = __builtin_bit_cast(float, (magnitude << dropped_bits) + smallest_normal);
-    const auto smallest = __builtin_bit_cast(float, smallest_normal);
-    const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - smallest);
-    auto result = select_bits(magnitude >> Format::mantissa_bits == 0, subnormal, normal) | sign;
+    const auto subnormal = __builtin_bit_cast(std::uint32_t, with_one - smallest_normal_number);
+    auto result = select_bits(magnitude < num_subnormals, subnormal, static_cast<std::uint32_t>(normal)) | sign;
     if constexpr (Format::has_infinity) {
-      result = select_bits(magnitude == Format::largest_bits + 1, infinity | sign, result);
+      result = select_bits(magnitude == Format::largest_bits + 1, 0x7f800000u | sign, result);
     }
-    const auto is_nan = Format::signed_zero ? magnitude > Format::largest_bits + (Format::has_infinity ? 1u : 0u)
+    const auto is_nan = Format::signed_zero ? magnitude > Format::largest_bits + (Format::has_infinity ? 1 : 0)
                                             : stored == Format::nan_bits;
     result = select_bits(is_nan, 0x7fc00000u, result);
     return __builtin_bit_cast(float, result) * scale;
@@ -100,23 +103,47 @@ struct float8 {
   }
 #endif
 
+  /// Numbers 2 * Pair and 2 * Pair + 1 of four, divided by their scale, as binary16, which holds all of them.
+  template <int Pair>
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static std::uint32_t halves_of(std::uint32_t four) noexcept {
+#if defined(PAGEDKV_DEVICE_HALF)
+    if constexpr (Format::has_infinity) {
+      return upper_bytes<Pair>(four);
+    }
+  #if defined(PAGEDKV_DEVICE_FLOAT8)
+    if constexpr (device_converts_float8<Format>) {
+      return device_float8_halves<Format>(four >> (16 * Pair) & 0xffffu);
+    }
+  #endif
+    return adjusted_halves(upper_bytes<Pair>(four));
+#else
+    const auto bits_of = [](std::uint32_t stored) {
+      return std::uint32_t{float16::encode(decode(static_cast<storage>(stored & 0xffu), 1.0f), 1.0f)};
+    };
+    return bits_of(four >> (16 * Pair)) | bits_of(four >> (16 * Pair + 8)) << 16;
+#endif
+  }
+
 #if defined(PAGEDKV_WIDE_VECTORS) && !defined(__CUDACC__)
   PAGEDKV_WIDE static void encode_eight(const float* numbers, float scale, storage* stored) noexcept {
     auto given = eight_numbers{};
     std::memcpy(&given, numbers, sizeof(given));
     const auto bits = reinterpret_cast<eight_words>(given * (1 / scale));
     const auto quotient = bits & 0x7fffffff;
-    const auto most = signed_word(largest_magnitude);
-    const auto magnitude = quotient > most ? eight_words{} + most : quotient;
-    const auto normal = (magnitude + signed_word(rounding) + (magnitude >> dropped_bits & 1)) >> dropped_bits;
+    const auto magnitude = quotient > largest_magnitude ? eight_words{} + largest_magnitude : quotient;
+    const auto normal = (magnitude + rounding + (magnitude >> dropped_bits & 1)) >> dropped_bits;
     const auto aligned = reinterpret_cast<eight_words>(reinterpret_cast<eight_numbers>(magnitude) + spaced);
-    const auto subnormal = aligned - __builtin_bit_cast(std::int32_t, spaced);
-    auto result = magnitude < signed_word(smallest_normal) ? subnormal : normal;
+    const auto subnormal = aligned - spaced_bits;
+    auto result = magnitude < smallest_normal ? subnormal : normal;
     const auto sign = bits >> 24 & 0x80;
-    result |= Format::signed_zero ? sign : (result != 0 ? sign : eight_words{});
+    if constexpr (Format::signed_zero) {
+      result |= sign;
+    } else {
+      result |= result != 0 ? sign : eight_words{};
+    }
     const auto given_magnitude = reinterpret_cast<eight_words>(given) & 0x7fffffff;
-    const auto not_finite = (given_magnitude >= signed_word(infinity)) | (quotient > signed_word(infinity));
-    result = not_finite ? eight_words{} + signed_word(Format::nan_bits) : result;
+    const auto is_nan = (given_magnitude >= infinity) | (quotient > infinity);
+    result = is_nan ? eight_words{} + std::int32_t{Format::nan_bits} : result;
     // The low bytes: no word is negative or exceeds 255.
     const auto low = __builtin_shufflevector(result, result, 0, 1, 2, 3);
     const auto high = __builtin_shufflevector(result, result, 4, 5, 6, 7);
@@ -130,7 +157,7 @@ struct float8 {
     auto eight = 0LL;
     std::memcpy(&eight, stored, sizeof(eight));
     const auto bytes = reinterpret_cast<sixteen_bytes>(two_longs{eight, 0});
-    constexpr auto zeros = sixteen_bytes{};
+    const auto zeros = sixteen_bytes{};
     const auto upper = reinterpret_cast<eight_shorts>(
         __builtin_shufflevector(zeros, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
     const auto magnitude = upper & 0x7f00;
@@ -139,7 +166,7 @@ struct float8 {
     auto adjustment = 1.0f;  // of the exponent
     if constexpr (Format::mantissa_bits == 3) {
       halves = magnitude >> 1 | sign;
-      adjustment = __builtin_bit_cast(float, (127u + 15u - Format::bias) << 23);
+      adjustment = static_cast<float>(1 << (15 - Format::bias));
     } else if constexpr (!Format::has_infinity) {
       // The largest exponent would be an infinity, so it is adjusted here. Two of them are subnormal numbers then.
       halves = (magnitude < 0x0800 ? magnitude >> 1 : magnitude - 0x0400) | sign;
@@ -160,28 +187,49 @@ struct float8 {
   }
 #endif
 
+#if defined(PAGEDKV_DEVICE_HALF)
+  /// Numbers without infinities, each in the upper half of 16 bits, as binary16, whose exponent has another bias.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static std::uint32_t adjusted_halves(std::uint32_t upper) noexcept {
+    const std::uint32_t magnitude = upper & 0x7f007f00u;
+    const std::uint32_t sign = upper & 0x80008000u;
+    auto adjusted = std::uint32_t{0};
+    if constexpr (Format::mantissa_bits == 3) {
+      constexpr auto factor = static_cast<std::uint32_t>(30 - Format::bias) << 10;  // 2^(15 - bias)
+      adjusted = device_half_products(magnitude >> 1 | sign, factor | factor << 16);
+    } else {
+      adjusted = device_half_halves(magnitude) | sign;
+    }
+    // The sign bits of the numbers that are NaN, of which the next six bits of binary16 are made.
+    const auto nan = Format::signed_zero ? (magnitude + 0x01000100u) & 0x80008000u : sign & ~(magnitude + 0x7f007f00u);
+    return adjusted | (nan - (nan >> 6));
+  }
+#endif
+
 #if defined(PAGEDKV_WIDE_VECTORS) && !defined(__CUDACC__)
   using eight_numbers [[gnu::vector_size(32)]] = float;
   using eight_words [[gnu::vector_size(32)]] = std::int32_t;
   using eight_shorts [[gnu::vector_size(16)]] = short;
   using two_longs [[gnu::vector_size(16)]] = long long;
   using sixteen_bytes [[gnu::vector_size(16)]] = char;
-
-  [[nodiscard]] static constexpr std::int32_t signed_word(std::uint32_t bits) noexcept {
-    return static_cast<std::int32_t>(bits);
-  }
 #endif
 
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::int32_t smaller(std::int32_t a, std::int32_t b) noexcept {
+    return a < b ? a : b;
+  }
+
+  static constexpr std::int32_t num_subnormals = 1 << Format::mantissa_bits;  // zero among them
   // Bit patterns of float32 magnitudes.
-  static constexpr std::uint32_t dropped_bits = 23 - Format::mantissa_bits;
-  static constexpr std::uint32_t exponent_shift = (127u - Format::bias) << 23;
-  static constexpr std::uint32_t smallest_normal = (128u - Format::bias) << 23;
-  static constexpr std::uint32_t largest_magnitude = (Format::largest_bits << dropped_bits) + exponent_shift;
-  static constexpr std::uint32_t infinity = 0x7f800000u;
+  static constexpr std::int32_t dropped_bits = 23 - Format::mantissa_bits;
+  static constexpr std::int32_t exponent_shift = (127 - Format::bias) << 23;
+  static constexpr std::int32_t smallest_normal = (128 - Format::bias) << 23;
+  static constexpr std::int32_t largest_magnitude = (Format::largest_bits << dropped_bits) + exponent_shift;
+  static constexpr std::int32_t infinity = 0x7f800000;
   // Makes up for the exponent, and rounds up from half of the last bit that stays if that is 1, else from more.
-  static constexpr std::uint32_t rounding = (1u << (dropped_bits - 1)) - 1 - exponent_shift;
+  static constexpr std::int32_t rounding = (1 << (dropped_bits - 1)) - 1 - exponent_shift;
   // Near this number, float32 numbers are as far apart as the format's subnormals, so an addition rounds to those.
-  static constexpr auto spaced = static_cast<float>(1U << (24U - Format::bias - Format::mantissa_bits));
+  static constexpr float spaced = Format::smallest * 0x1p23f;
+  static constexpr std::int32_t spaced_bits = (151 - Format::bias - Format::mantissa_bits) << 23;
+  static constexpr float smallest_normal_number = Format::smallest * num_subnormals;
 };
 
 template <class Format, class Scale>

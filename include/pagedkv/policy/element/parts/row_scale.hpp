@@ -14,8 +14,8 @@ template <std::int32_t Largest>
   constexpr auto smallest_scale = 0x1p-126f;
   constexpr auto largest_scale = [] {
     constexpr auto largest_number = 0x1.fffffep+127;
-    const auto nearest = static_cast<float>(largest_number / Largest);
-    const auto below = __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, nearest) - 1);
+    constexpr auto nearest = static_cast<float>(largest_number / Largest);
+    constexpr auto below = static_cast<float>(largest_number / Largest * (1 - 0x1p-24));
     return double{nearest} * Largest > largest_number ? below : nearest;
   }();
   const auto bits = __builtin_bit_cast(std::uint32_t, absmax) & 0x7fffffffu;
