@@ -7,6 +7,7 @@
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/element/float8_e4m3.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
@@ -301,6 +302,7 @@ void prefill(benchmark::State& state) {
 PAGEDKV_BENCHMARK_DECODE(float16);
 PAGEDKV_BENCHMARK_DECODE(bfloat16);
 PAGEDKV_BENCHMARK_DECODE(int8);
+PAGEDKV_BENCHMARK_DECODE(float8_e4m3);
 #define PAGEDKV_BENCHMARK_SHARED(element)                      \
   BENCHMARK(decode_shared<element>)                            \
       ->ArgNames({"group_size", "sequences", "shared", "own"}) \
@@ -316,6 +318,7 @@ BENCHMARK(small_layers)
     ->ArgsProduct({{32, 64, 128, 256, 512}, {0, 20, 300}})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(200);
+PAGEDKV_BENCHMARK_SHARED(float8_e4m3);
 #define PAGEDKV_BENCHMARK_PREFILL(element)            \
   BENCHMARK(prefill<element>)                         \
       ->ArgNames({"group_size", "queries", "tokens"}) \
@@ -327,6 +330,7 @@ BENCHMARK(small_layers)
 PAGEDKV_BENCHMARK_PREFILL(float16);
 PAGEDKV_BENCHMARK_PREFILL(bfloat16);
 PAGEDKV_BENCHMARK_PREFILL(int8);
+PAGEDKV_BENCHMARK_PREFILL(float8_e4m3);
 // NOLINTEND(cert-err58-cpp)
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "../support/best_of.hpp"
 #include "../support/turn_over.hpp"
 
-#include <pagedkv/cache/group_cache.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/all.hpp>

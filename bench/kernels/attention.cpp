@@ -11,6 +11,7 @@
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float8_e4m3.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/hnd_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
@@ -234,7 +235,7 @@ void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream st
     const auto row = view.head_dim + (view.is_latent() ? 0 : view.dim_of_values());
     const auto numbers = static_cast<std::size_t>(view.block_size * view.num_kv_heads * row);
     for (auto i = std::size_t{0}; i < numbers; ++i) {
-      const auto stored = Element::encode(number(random), 1.0F / 127);
+      const auto stored = Element::encode(number(random), Element::scaled ? 1.0F / 127 : 1.0F);
       std::memcpy(start + i * sizeof(stored), &stored, sizeof(stored));
     }
     if constexpr (Element::scaled) {
@@ -501,7 +502,7 @@ class bench {
     json_ += ", " + json_list("lengths", batch.lengths) + "}";
     ++num_reports_;
     if (on_device) {
-      std::printf("| %-11s | %2d/%-2d | %-8s | %8.1f | %5.0f | %5.3f | %5.1f |\n", batch.name.c_str(),
+      std::printf("| %-11s | %2d/%-2d | %-11s | %8.1f | %5.0f | %5.3f | %5.1f |\n", batch.name.c_str(),
                   heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate / 1e9,
                   rate / ceiling_, plan_seconds * 1e6);
     } else {
@@ -545,13 +546,14 @@ void report_all(bench& b, bool only_prefixes) {
   }
   if (on_device) {
     std::printf(
-        "| batch       | heads | element  |       us |  GB/s | share |  plan |\n"
+        "| batch       | heads | element     |       us |  GB/s | share |  plan |\n"
         "|---|---|---|---|---|---|---|\n");
   }
   for (const auto& shape : make_shapes()) {
     for (const auto& each : heads) {
       b.report<bfloat16>(shape, each);
       b.report<int8>(shape, each);
+      b.report<float8_e4m3>(shape, each);
     }
   }
   if (on_device) {

@@ -9,6 +9,7 @@
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float8_e4m3.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/policy/layout/shuffled_layer_major.hpp>
@@ -398,6 +399,7 @@ void report_all(std::int64_t bytes) {
   report_rows<bfloat16, bfloat16>(b, copy_rate);
   report_rows<int8, float16>(b, copy_rate);
   report_rows<int8, float32>(b, copy_rate);
+  report_rows<float8_e4m3, bfloat16>(b, copy_rate);
   report_rows<float16, float32>(b, copy_rate);
   report_rows<float16, float16, transposed_layer_major>(b, copy_rate);
   report_rows<float16, float16, shuffled_layer_major>(b, copy_rate);
@@ -408,6 +410,8 @@ void report_all(std::int64_t bytes) {
   report_blocks(b, copy_rate);
   report_conversion<int8, float16>(b, copy_rate);
   report_conversion<float16, int8>(b, copy_rate);
+  report_conversion<float8_e4m3, bfloat16>(b, copy_rate);
+  report_conversion<bfloat16, float8_e4m3>(b, copy_rate);
   report_swaps(b);
   report_runs(b);
   if (!on_device) {

@@ -4,8 +4,9 @@
     kernel_attention ours.json
     flashinfer_attention.py ours.json [both.json]
 
-Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND, bf16;
-times are medians of 15 samples of 4 calls each, as in the benchmark. The fastest of FlashInfer's variants counts.
+Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND,
+bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of V); times are medians of 15 samples of 4 calls
+each, as in the benchmark. The fastest of FlashInfer's variants counts.
 """
 
 import json
@@ -15,6 +16,8 @@ import sys
 HEAD_DIM = 128
 BLOCK_SIZE = 16
 WORKSPACE_BYTES = 512 << 20
+# Ours, and the type of tensors that holds the same.
+ELEMENTS = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn"}
 
 
 def measure(torch, operation):
@@ -48,15 +51,17 @@ class Table:
 def run(torch, flashinfer, shape, workspace, use_tensor_cores):
     """Seconds of one call of decoding."""
     table = Table(torch, shape["lengths"])
+    stored = getattr(torch, ELEMENTS[shape["element"]])
     cache = torch.randn(
-        table.num_blocks, 2, shape["kv_heads"], BLOCK_SIZE, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+        table.num_blocks, 2, shape["kv_heads"], BLOCK_SIZE, HEAD_DIM, device="cuda", dtype=torch.bfloat16).to(stored)
     queries = torch.randn(len(table.lengths), shape["query_heads"], HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "HND", use_tensor_cores=use_tensor_cores)
     wrapper.plan(
         table.indptr.cuda(), table.indices.cuda(), table.last.cuda(), shape["query_heads"], shape["kv_heads"],
-        HEAD_DIM, BLOCK_SIZE, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16,
+        HEAD_DIM, BLOCK_SIZE, q_data_type=torch.bfloat16, kv_data_type=stored,
     )
-    return measure(torch, lambda: wrapper.run(queries, cache))
+    scales = {} if stored == torch.bfloat16 else {"k_scale": 1.0, "v_scale": 1.0}
+    return measure(torch, lambda: wrapper.run(queries, cache, **scales))
 
 
 def run_latent(torch, flashinfer, shape, workspace, backend):
@@ -141,10 +146,10 @@ def main():
         ours = json.load(file)
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
     results = list(ours["results"])
-    print("| batch | heads | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling | times as fast |")
-    print("|---|---|---|---|---|---|---|")
+    print("| batch | heads | element | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling | times as fast |")
+    print("|---|---|---|---|---|---|---|---|")
     for shape in ours["results"]:
-        if shape["element"] != "bfloat16":
+        if shape["element"] not in ELEMENTS:
             continue
         # Without matrix units it has its own kernels for some group sizes: the better of both counts.
         seconds = min(run(torch, flashinfer, shape, workspace, cores) for cores in (False, True))
@@ -154,8 +159,9 @@ def main():
             "share_of_ceiling": rate / ours["read_ceiling"], "plan_microseconds": None,
         })
         print(
-            f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['microseconds']:.1f} | {seconds * 1e6:.1f} "
-            f"| {rate / 1e9:.0f} | {rate / ours['read_ceiling']:.3f} | {seconds * 1e6 / shape['microseconds']:.2f} |",
+            f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['element']} "
+            f"| {shape['microseconds']:.1f} | {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ours['read_ceiling']:.3f} "
+            f"| {seconds * 1e6 / shape['microseconds']:.2f} |",
             flush=True,
         )
         torch.cuda.empty_cache()
