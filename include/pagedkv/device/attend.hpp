@@ -194,9 +194,9 @@ template <element Element>
 /// read.
 ///
 /// float32 is exact to its rounding. Other elements use matrix instructions where the library supports those of the
-/// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and int8, and
-/// accumulated in float32. There, numbers of V with a scale below 2^-64 count as zeros, and a NaN in a token that only
-/// some of a row's queries see reaches all of the row's results.
+/// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and elements of 8
+/// bits, and accumulated in float32. There, numbers of V with a token's scale below 2^-64 count as zeros, and a NaN in a
+/// token that only some of a row's queries see reaches all of the row's results.
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
 ///

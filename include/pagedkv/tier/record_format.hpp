@@ -52,7 +52,7 @@ struct record_format {
 };
 
 /// Of the records of one storage, whose element has this name. Throws `std::bad_alloc`. `model`: the engine's name for
-/// the weights that computed the K/V; caches of different weights must differ in it.
+/// the weights that computed the K/V; caches of different weights, or static scales, must differ in it.
 [[nodiscard]] inline record_format make_record_format(const block_storage_view& of, std::string_view element,
                                                       std::string_view model) {
   auto text = std::string{"pagedkv record 2"};

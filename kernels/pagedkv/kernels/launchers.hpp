@@ -72,8 +72,8 @@ template <class Element, class Input, rope_pairing Pairing>
 
 /// Enqueues the conversion of blocks of `from`, stored as `From`, into blocks of `to`, stored as `To`. The two share no
 /// memory and agree in layers, block size, heads and head dimension; their layouts may differ. Equal elements keep
-/// every bit, scales included. Slots that were never written are converted, too, to unspecified numbers. The pairs are
-/// not used after the call returns.
+/// every bit, scales included; their static scales are equal. Slots that were never written are converted, too, to
+/// unspecified numbers. The pairs are not used after the call returns.
 template <class To, class From>
 [[nodiscard]] runtime::status convert_blocks(const block_storage_view& from, const block_storage_view& to,
                                              std::span<const block_pair> pairs, runtime::stream stream);
