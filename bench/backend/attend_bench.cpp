@@ -313,12 +313,12 @@ PAGEDKV_BENCHMARK_DECODE(float8_e4m3);
 PAGEDKV_BENCHMARK_SHARED(float16);
 PAGEDKV_BENCHMARK_SHARED(bfloat16);
 PAGEDKV_BENCHMARK_SHARED(int8);
+PAGEDKV_BENCHMARK_SHARED(float8_e4m3);
 BENCHMARK(small_layers)
     ->ArgNames({"tokens", "gap_us"})
     ->ArgsProduct({{32, 64, 128, 256, 512}, {0, 20, 300}})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(200);
-PAGEDKV_BENCHMARK_SHARED(float8_e4m3);
 #define PAGEDKV_BENCHMARK_PREFILL(element)            \
   BENCHMARK(prefill<element>)                         \
       ->ArgNames({"group_size", "queries", "tokens"}) \

@@ -42,9 +42,6 @@ constexpr auto repetitions = 50;
   });
 }
 
-[[nodiscard]] std::int64_t tokens_of(std::int64_t found) { return found; }
-[[nodiscard]] std::int64_t tokens_of(const result<std::int64_t>& found) { return found.value(); }
-
 /// Looks up a cached prompt, with and without taking it.
 template <class Cache>
 void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
@@ -53,7 +50,7 @@ void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
   auto hash = 0.0;
   for (auto _ : state) {
     find = bench::best_seconds(repetitions, [&] {
-      if (tokens_of(cache.find_prefix(prompt)) != num_tokens) {
+      if (cache.find_prefix(prompt) != num_tokens) {
         state.SkipWithError("the prompt is not cached");
       }
     });
