@@ -31,7 +31,7 @@ namespace pagedkv {
 /// | `s.retire_step(step)`                | ends a step                                                               |
 /// | `s.index_bytes()`                    | bytes of the nodes                                                        |
 template <class S>
-concept index_model = requires(S state, const S& constant, step_id step) {
+concept index_model = requires(S state, const S& constant, step_id step, void (*freed)(block_id)) {
   typename S::sequence_type;
   typename S::locking_type;
   typename S::events_type;
@@ -44,7 +44,7 @@ concept index_model = requires(S state, const S& constant, step_id step) {
   constant.guard_nodes();
   state.chains();
   state.silent_chains();
-  state.free_useless(0U, [](block_id) {});
+  state.free_useless(0U, freed);
   { state.retire_step(step) } noexcept -> std::same_as<result<void>>;
   state.pool;
   state.sequences;

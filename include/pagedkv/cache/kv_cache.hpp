@@ -599,6 +599,7 @@ class basic_kv_cache {
       std::conditional_t<layers_differ,
                          group_state<locking_type, eviction_type, free_list_type, hash_type, events_type>,
                          cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>>;
+  static_assert(index_model<state_type>);
 
   basic_kv_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
       : storage_(std::move(storage)),
