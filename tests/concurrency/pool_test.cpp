@@ -583,6 +583,58 @@ TEST_CASE("an order in shards lists no block that an evictor has taken", "[block
   CHECK(found.complete);
 }
 
+/// An operation takes victims and, refused, gives them back, while they are invalidated: no hit finds them any more.
+template <locking Locking, eviction_policy Eviction, bool Shrinks>
+void refusal_races_invalidation(execution& e) {
+  auto pool = block_pool<Locking, Eviction, any_free_block>{2};
+  auto chains = no_chains{};
+  auto num_evicted = std::int64_t{0};
+  auto blocks = std::array{no_block, no_block};
+  e.expect(pool.allocate(blocks, chains, timestamp{0}, num_evicted), "a block is lost");
+  for (const auto block : blocks) {
+    pool.publish(block);
+    pool.release(block, block_release{});
+  }
+  e.spawn([&] {
+    auto both = std::array{no_block, no_block};
+    static_cast<void>(Shrinks ? pool.shrink_to(0, chains, num_evicted)
+                              : pool.allocate(both, chains, timestamp{0}, num_evicted));
+  });
+  e.spawn([&] {
+    pool.begin_invalidation();
+    for (const auto block : blocks) {
+      if (pool.reference_published(block)) {
+        e.expect(pool.withdraw(block), "another thread has withdrawn the block");
+        if (pool.release(block, block_release{}, 0)) {
+          pool.free_withdrawn(block, chains);
+        }
+      }
+    }
+    pool.end_invalidation();
+  });
+  e.run();
+  for (const auto block : blocks) {
+    e.expect(!pool.reference_published(block), "what was invalidated is hit");
+  }
+}
+
+TEST_CASE("a refused operation gives back nothing that was invalidated, under every schedule",
+          "[block_pool][scheduler]") {
+  const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 2, .surprises = 1});
+  using sweep = basic_clock_sweep<1, scheduled>;
+  for (auto which = 0;
+       const auto& body : {scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, false>},
+                           scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true>},
+                           scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, false>},
+                           scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, true>}}) {
+    const auto found = explorer{limits}.exhaustive(body);
+    CAPTURE(which, limits.preemptions, limits.surprises, found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+    ++which;
+  }
+}
+
 /// Three threads that hit, fill up, release into steps and retire them, and sometimes ask for too much.
 template <template <class> class Atomic>
 void everything_at_once(execution& e) {

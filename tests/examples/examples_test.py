@@ -45,6 +45,7 @@ class Tiers(TemporaryFolder):
     def check_tier(self, counts):
         came = counts["written"] + counts["adopted"] + counts["loaded_into"]
         self.assertEqual(came, counts["records"] + counts["evictions"] + counts["dropped"])
+        self.assertEqual(counts["handed_over"], counts["written"] + counts["lost_writes"] + counts["owed"])
 
     def check_trace(self, name, blocks):
         trace = TRACE.with_name(name)

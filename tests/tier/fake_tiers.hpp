@@ -5,6 +5,7 @@
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -96,11 +98,18 @@ struct fake_store {
 
   transfer_outcome erase(std::pair<std::uint64_t, std::uint64_t> at) {
     const auto lock = std::lock_guard{mutex};
-    if (!erases || wrong == fault::full || strikes(fault::fails)) {
+    ++num_erasures;
+    changed.notify_all();
+    if (!erases || unerasable.contains(at) || wrong == fault::full || strikes(fault::fails)) {
       return transfer_outcome::failed;
     }
     records.erase(at);
     return transfer_outcome::done;
+  }
+  /// Waits until somebody has tried to erase so often; false if nobody does.
+  bool await_erasures(int count) {
+    auto lock = std::unique_lock{mutex};
+    return changed.wait_for(lock, std::chrono::minutes{1}, [&] { return num_erasures >= count; });
   }
 
   fault wrong;
@@ -109,9 +118,11 @@ struct fake_store {
   std::condition_variable changed;
   bool closed = false;
   bool erases = true;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> unerasable;
   std::map<std::pair<std::uint64_t, std::uint64_t>, aligned_record> records;
   int num_writes = 0;
   int num_reads = 0;
+  int num_erasures = 0;  // tries
 };
 
 /// Finds records by their keys, as a remote store does.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 
 using namespace pagedkv;
@@ -270,7 +271,7 @@ TEST_CASE("a queue that is full loses writes and refuses reads", "[tier][slower_
   auto driver = tiered_driver{cache};
   driver.serve(numbered(13));
   driver.serve(numbered(13, 100));
-  CHECK(cache.tier(1).lost_writes == 1);
+  CHECK(cache.tier(1).failed_writes == 1);
   cache.wait_idle();
   driver.serve(numbered(13, 200));
   cache.wait_idle();
@@ -288,7 +289,9 @@ TEST_CASE("a full tier costs records, not requests", "[tier][slower_tiers]") {
   auto [store, cache, driver] =
       filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(fault::full), 32)};
   CHECK(cache.tier(1).written == 0);
-  CHECK(cache.tier(1).lost_writes == 12);
+  CHECK(cache.tier(1).failed_writes == 12);
+  CHECK(cache.tier(1).lost_writes == 4);  // which host memory has given up
+  CHECK(cache.tier(1).num_owed == 8);
   CHECK(driver.serve(numbered(13), salt{1}) == 0);
   driver.check_invariants();
 }
@@ -316,7 +319,7 @@ TEST_CASE("a cache that is made anew finds the records of the one before", "[tie
   driver.check_invariants();
 }
 
-TEST_CASE("records without their ancestors are not adopted", "[tier][slower_tiers]") {
+TEST_CASE("records without their ancestors are adopted when these come", "[tier][slower_tiers]") {
   auto store = std::make_shared<fake_store>();
   {
     auto before = filled<placed_cache, placed_tier>{places_in(store, 32)};
@@ -329,7 +332,11 @@ TEST_CASE("records without their ancestors are not adopted", "[tier][slower_tier
   auto driver = tiered_driver{cache};
   CHECK(cache.tier(1).adopted == 4);
   driver.check_invariants();
+  CHECK(cache.tier(1).num_orphans == 4);
   CHECK(driver.serve(numbered(13), salt{1}) == 4);
+  CHECK(cache.tier(1).adopted == 5);  // the third block, behind the second, which was computed
+  CHECK(cache.tier(1).num_orphans == 3);
+  driver.check_invariants();
   auto other = tier_config{by_hand()};
   other.model = "other weights";
   auto with_other_model = placed_cache{
@@ -530,6 +537,57 @@ TEST_CASE("an erasure that is tried again leaves what was written anew under its
   driver.check_invariants();
 }
 
+TEST_CASE("a tier's thread tries an erasure again until it succeeds", "[tier][slower_tiers]") {
+  const auto tier = places_in(std::make_shared<fake_store>(), 4);
+  auto& store = *tier.store;
+  auto config = tier_config{};
+  config.write = write_policy::through;
+  auto cache = placed_cache{small_device(4), config, {4}, {tier}};
+  tiered_driver{cache}.serve(numbered(5));
+  cache.wait_idle();
+  const auto set_erases = [&](bool erases) {
+    const auto lock = std::lock_guard{store.mutex};
+    store.erases = erases;
+    return store.num_erasures;
+  };
+  set_erases(false);
+  cache.invalidate_prefix(numbered(4));
+  REQUIRE(store.await_erasures(2));
+  CHECK(cache.tier(1).num_erasing == 1);
+  REQUIRE(store.await_erasures(set_erases(true) + 1));
+  while (cache.tier(1).num_erasing != 0) {
+    std::this_thread::yield();
+  }
+  CHECK(store.records.empty());
+}
+
+TEST_CASE("erasures that fail do not keep others from being tried", "[tier][slower_tiers]") {
+  const auto tier = places_in(std::make_shared<fake_store>(), 100);
+  auto config = by_hand();
+  config.write = write_policy::through;
+  auto cache = placed_cache{small_device(101), config, {202}, {tier}};
+  tiered_driver{cache}.serve(numbered(401));
+  cache.wait_idle();
+  REQUIRE(tier.store->records.size() == 100);
+  for (auto place = std::uint64_t{0}; place < 100; ++place) {
+    if (place % 4 != 0) {
+      tier.store->unerasable.emplace(place, 0);
+    }
+  }
+  cache.invalidate_salt(salt{});
+  for (auto i = 0; i < 4; ++i) {
+    cache.run_transfers();
+  }
+  CHECK(cache.tier(1).num_erasing == 75);
+  CHECK(tier.store->records.size() == 75);
+  tier.store->unerasable.clear();
+  cache.run_transfers();
+  cache.run_transfers();
+  CHECK(cache.tier(1).num_erasing == 0);
+  CHECK(tier.store->records.empty());
+  tiered_driver{cache}.check_invariants();
+}
+
 TEST_CASE("a cache that is made anew finds nothing that was invalidated", "[tier][slower_tiers]") {
   const auto threads = GENERATE(true, false);
   auto config = by_hand();
@@ -586,7 +644,8 @@ TEST_CASE("records whose writes failed are written when the tier works again", "
     cache.wait_idle();
   }
   CHECK(cache.tier(0).num_records == 6);
-  CHECK(cache.tier(1).lost_writes == 6);
+  CHECK(cache.tier(1).failed_writes == 6);
+  CHECK(cache.tier(1).num_owed == 6);
   CHECK(cache.tier(0).late_writes == 0);
   driver.check_invariants();
   store->wrong = fault::none;
@@ -595,6 +654,42 @@ TEST_CASE("records whose writes failed are written when the tier works again", "
   driver.check_invariants();
   CHECK(cache.tier(1).num_records == cache.tier(0).num_records);
   CHECK(cache.tier(0).late_writes == 6);
+  CHECK(cache.tier(1).num_owed == 0);
+  CHECK(cache.tier(1).lost_writes == 0);
+}
+
+TEST_CASE("each record that a slower tier does not get is counted once", "[tier][slower_tiers][random]") {
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto config = by_hand();
+  config.queue_records = 3;
+  const auto store = std::make_shared<fake_store>();
+  auto cache = placed_cache{small_device(8), config, {6}, {places_in(store, 200)}};
+  auto driver = tiered_driver{cache};
+  for (auto first = 0; first < 10'000; first += 100) {  // a block each, and no two alike
+    store->wrong = random() % 4 == 0 ? fault::full : fault::none;
+    driver.serve(numbered(5, first));
+    if (random() % 8 == 0) {
+      driver.release(driver.create(numbered(29, 50))->id);  // all of them go at once
+    }
+    if (random() % 2 == 0) {
+      cache.run_transfers();
+    }
+    driver.check_invariants();
+    const auto host = cache.tier(0);
+    const auto slower = cache.tier(1);
+    CHECK(host.handed_over == cache.statistics().evictions);
+    CHECK(host.written + host.lost_writes == host.handed_over);
+    CHECK(slower.handed_over == host.written);
+    CHECK(slower.written == std::ssize(store->records));
+    CHECK(slower.written + slower.num_owed + slower.lost_writes == host.written);
+    CHECK(slower.num_owed <= host.num_records);
+    CHECK(slower.lost_writes <= host.evictions);
+  }
+  CHECK(cache.tier(0).lost_writes > 0);
+  CHECK(cache.tier(1).lost_writes > 0);
+  CHECK(cache.tier(1).written > 0);
 }
 
 TEST_CASE("a small host tier loads while it is written to slower tiers", "[tier][slower_tiers]") {
@@ -658,7 +753,7 @@ TEST_CASE("a later cache does not find what was invalidated while its place was 
   CHECK(cache.tier(1).adopted == 0);
 }
 
-TEST_CASE("records without their ancestors are erased, so that no later cache finds them", "[slower_tiers]") {
+TEST_CASE("records without their ancestors are erased with what may be before them", "[slower_tiers]") {
   const auto tier = places_in(std::make_shared<fake_store>(), 4);
   {
     auto cache = writing_through(tier);
@@ -676,6 +771,33 @@ TEST_CASE("records without their ancestors are erased, so that no later cache fi
   }
   auto cache = writing_through(tier);
   CHECK(cache.tier(1).adopted == 1);
+}
+
+TEST_CASE("records without their ancestors make room first", "[slower_tiers]") {
+  const auto tier = places_in(std::make_shared<fake_store>(), 4);
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto open = [&] { return placed_cache{small_device(8), config, {8}, {tier}}; };
+  {
+    auto cache = open();
+    tiered_driver{cache}.serve(numbered(17));
+    cache.wait_idle();
+  }
+  REQUIRE(tier.store->records.size() == 4);
+  tier.store->records.begin()->second.bytes.get()[0] ^= std::byte{1};  // of the first block
+  auto cache = open();
+  auto driver = tiered_driver{cache};
+  REQUIRE(cache.tier(1).num_orphans == 3);
+  driver.serve(numbered(9, 100));
+  cache.wait_idle();
+  CHECK(cache.tier(1).num_orphans == 2);  // one place was free
+  driver.check_invariants();
+  driver.serve(numbered(9, 200));
+  cache.wait_idle();
+  CHECK(cache.tier(1).num_orphans == 0);
+  CHECK(cache.tier(1).num_records == 4);
+  CHECK(cache.tier(1).evictions == 0);
+  driver.check_invariants();
 }
 
 TEST_CASE("a later cache does not find what was invalidated while it was written", "[slower_tiers]") {
@@ -709,7 +831,7 @@ TEST_CASE("a later cache does not find what was invalidated and a failed write l
       cache.invalidate_salt(salt{});
     }
     cache.wait_idle();
-    REQUIRE(cache.tier(1).lost_writes == 1);
+    REQUIRE(cache.tier(1).failed_writes == 1);
     tier.store->wrong = fault::none;
     if (!invalidated_first) {
       cache.invalidate_salt(salt{});

@@ -179,7 +179,7 @@ TEST_CASE("requests go on whatever happens to a store, and it is used again", "[
     run_randomly(cache, seed + round, num_operations, [&] {
       if (kind == 0 || kind == 3) {  // which fail what they are asked
         cache.wait_idle();
-        CHECK(cache.tier(1).lost_writes > 0);
+        CHECK(cache.tier(1).failed_writes > 0);
       }
       mishap.end(kind);
     });
@@ -253,7 +253,7 @@ TEST_CASE("a store that answers garbage costs hits, and nothing else", "[tiered_
   auto cache = remote_cache{
       small_device(num_blocks), asking(), {10}, {connect(store.url(), std::chrono::milliseconds{20})}};
   run_randomly(cache, seed, 4 * num_operations);
-  CHECK(cache.tier(1).lost_writes + cache.tier(1).failed_loads > 0);
+  CHECK(cache.tier(1).failed_writes + cache.tier(1).failed_loads > 0);
 }
 
 TEST_CASE("requests go on when a disk is full or damaged, and it is used again", "[tiered_faults][random]") {
@@ -272,10 +272,10 @@ TEST_CASE("requests go on when a disk is full or damaged, and it is used again",
   for (auto round = std::uint32_t{1}; round <= 3; ++round) {
     if (is_full) {
       const auto limit = file_size_limit{100'000};
-      const auto lost = cache.tier(1).lost_writes;
+      const auto failed = cache.tier(1).failed_writes;
       serve_at_once(cache, driver, 1'000 * static_cast<token>(round));
       run_randomly(cache, seed + round, num_operations);
-      CHECK(cache.tier(1).lost_writes > lost);
+      CHECK(cache.tier(1).failed_writes > failed);
     } else {
       damage(folder.file("a"), random);
       run_randomly(cache, seed + round, num_operations);

@@ -2,7 +2,9 @@
 
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
+#include <pagedkv/tier/orphan_records.hpp>
 #include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record_key.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>
 #include <pagedkv/tier/tier_config.hpp>
@@ -34,6 +36,7 @@ class record_catalog {
   using link_type = typename directory_type::link_type;
   static constexpr auto host = std::size_t{0};
   static constexpr auto num_tiers = 1 + sizeof...(Slower);
+  static_assert(sizeof...(Slower) <= 8, "a tiered_cache has at most eight tiers behind host memory");
 
   /// Throws `exception`, `std::bad_alloc`, `std::system_error`.
   record_catalog(const tier_sizes& sizes, const tier_config& config, std::int32_t num_records,
@@ -82,7 +85,12 @@ class record_catalog {
     for (auto tries = 0; directory_.is_full() && tries < max_forgotten; ++tries) {
       forget_oldest();
     }
-    return directory_.find_or_add(before, hash, contents, tag);
+    const auto node = directory_.find_or_add(before, hash, contents, tag);
+    if (node != no_node && has_orphans()) {
+      adopt_behind(directory_.link(node), at(node).key, tag,
+                   [this](node_id adopted, std::size_t number) { rank_in(adopted, number); });
+    }
+    return node;
   }
 
   template <class Visit>
@@ -105,7 +113,7 @@ class record_catalog {
     if (here.holders == 0) {
       if (here.withdrawn) {
         drop_records(node);
-      } else if (exclusive_ && here.num_blocks != 0 && in_host_memory(node)) {
+      } else if (exclusive_ && here.on_device() && here.due == 0 && in_host_memory(node)) {
         drop_host_record(node);
       }
     }
@@ -114,6 +122,7 @@ class record_catalog {
 
   void withdraw(node_id node) noexcept {
     if (!at(node).withdrawn) {
+      forget_orphans(at(node).salt);
       directory_.withdraw(node);
       withdrew_ = true;
     }
@@ -124,7 +133,16 @@ class record_catalog {
   }
   void forget_all() noexcept {
     for_each_alive([&](node_id node) { forget(node); });
+    slower_.for_each([&](std::size_t, auto& tier) {
+      while (!tier.orphans.empty()) {
+        tier.orphans.take_any(erasure_from(tier));
+      }
+    });
     end_invalidation();
+  }
+  /// Has those of a salt erased: nothing tells which of them continue the chains that an invalidation means.
+  void forget_orphans(salt tag) noexcept {
+    slower_.for_each([&](std::size_t, auto& tier) { tier.orphans.take_with(tag, erasure_from(tier)); });
   }
   /// Forgets all that continues the nodes withdrawn since the last call, and erases records that places still hold
   /// although they left the catalog. Linear in the nodes and places.
@@ -149,9 +167,14 @@ class record_catalog {
     at(node).sealed = false;
     at(node).source = 0;
     ++counts_.num_records;
-    if (at(node).num_blocks == 0) {
+    if (!at(node).on_device()) {
       rank(node);
     }
+  }
+  /// Counts a record for which there is no room.
+  void lose_unwritten() noexcept {
+    ++counts_.handed_over;
+    ++counts_.lost_writes;
   }
   /// Takes a record back whose copy failed.
   void lose_host_record(node_id node) noexcept {
@@ -171,34 +194,47 @@ class record_catalog {
     }
   }
 
-  /// Notes that slower tiers should have a record, and have not; while it is in host memory, it can be written again.
+  /// Notes that slower tiers should get a record that they lack; while it is in host memory, it can be written.
   void owe(node_id node) noexcept {
-    if (auto& here = at(node); in_host_memory(node) && !here.owed && !here.withdrawn) {
-      here.owed = true;
-      ++num_owed_;
+    auto& here = at(node);
+    if (!in_host_memory(node) || here.withdrawn) {
+      return;
     }
+    num_waiting_ -= waits(here);
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      if (directory_.place(node, number) < 0 && !is_due(node, number)) {
+        here.due = static_cast<std::uint8_t>(here.due | bit_of(number));
+        ++tier.counts.handed_over;
+        ++tier.counts.num_owed;
+      }
+    });
+    num_waiting_ += waits(here);
+  }
+  [[nodiscard]] bool is_due(node_id node, std::size_t number) const noexcept {
+    return (at(node).due & bit_of(number)) != 0;
   }
   /// A node is held while it is written, and all that is to be erased of it is erased afterwards.
   void begin_write(node_id node) noexcept {
     hold(node);
+    num_waiting_ -= waits(at(node));
     at(node).writing = true;
   }
   void end_write(node_id node) noexcept {
     at(node).writing = false;
+    num_waiting_ += waits(at(node));
     num_stale_writes_ -= at(node).withdrawn ? 1 : 0;
     let_go(node);
   }
-  [[nodiscard]] bool is_owed(node_id node) const noexcept {
-    const auto& here = at(node);
-    return here.owed && !here.writing && !here.withdrawn;
-  }
-  void settle(node_id node) noexcept {
-    num_owed_ -= at(node).owed ? 1 : 0;
-    at(node).owed = false;
-  }
-  /// A record that is owed, or `no_node`, also when a short search does not find one.
+  /// Records that are owed.
+  [[nodiscard]] std::size_t num_waiting() const noexcept { return static_cast<std::size_t>(num_waiting_); }
+  [[nodiscard]] bool is_owed(node_id node) const noexcept { return waits(at(node)) != 0 && !at(node).withdrawn; }
+  /// A record that is owed, of a chain the first, or `no_node`, also when a short search does not find one.
   [[nodiscard]] node_id find_owed() noexcept {
-    return num_owed_ == 0 ? no_node : places_.find([&](node_id node) { return is_owed(node); });
+    auto found = num_waiting_ == 0 ? no_node : places_.find([&](node_id node) { return is_owed(node); });
+    for (auto above = found; above != no_node && is_owed(above); above = directory_.parent(above)) {
+      found = above;
+    }
+    return found;
   }
 
   // Slower tiers: each as `slower()` gives it, with its number.
@@ -206,6 +242,9 @@ class record_catalog {
   /// A place, or −1.
   template <class Tier>
   [[nodiscard]] std::int32_t take_place(node_id node, std::size_t number, Tier& tier) noexcept {
+    if (tier.places.is_full()) {
+      tier.orphans.take_any([&](const found_record& record) { tier.places.give_back(record.place); });
+    }
     return tier.places.take(node, victim_of(number), eviction_from(number, tier));
   }
   /// Takes back a place whose record was not written.
@@ -217,27 +256,51 @@ class record_catalog {
       tier.places.give_back(place);
     }
   }
+  /// A record that was due has been written.
   template <class Tier>
   void enter(node_id node, std::size_t number, std::int32_t place, Tier& tier) noexcept {
     directory_.set_place(node, number, place);
+    at(node).due = static_cast<std::uint8_t>(at(node).due & ~bit_of(number));
+    --tier.counts.num_owed;
+    ++tier.counts.written;
     ++tier.counts.num_records;
     ++num_slower_records_;
     tier.places.note_written(place);
     tier.places.rank(place, directory_.link(node).hash, at(node).depth);
   }
-  /// A record from before, before any other use of the tier; `end_claims` follows the last call, and `rank_in`
-  /// for each, the oldest first.
-  template <class Tier>
-  void claim(node_id node, std::size_t number, std::int32_t place, Tier& tier) noexcept {
-    tier.places.claim(place, node);
-    directory_.set_place(node, number, place);
-    ++tier.counts.adopted;
-    ++tier.counts.num_records;
-    ++num_slower_records_;
+  /// Room for the adoption of so many records. Throws `std::bad_alloc`.
+  void reserve_adoptions(std::size_t count) { adopted_.reserve(count); }
+  /// Enters the records from before that continue a chain with this end and this key, and those behind them:
+  /// `adopted(node, number)` for each, with its tier's number; `rank_in` follows.
+  template <class Adopted>
+  void adopt_behind(link_type before, record_key key, salt tag, const Adopted& adopted) noexcept {
+    for (;;) {
+      slower_.for_each([&](std::size_t number, auto& tier) {
+        tier.orphans.take_behind(key, [&](const found_record& record) {
+          if (const auto node = adopt(record, before, tag, number, tier); node != no_node) {
+            adopted_.push_back(node);
+            adopted(node, number);
+          }
+        });
+      });
+      if (adopted_.empty()) {
+        return;
+      }
+      before = directory_.link(adopted_.back());
+      key = at(adopted_.back()).key;
+      adopted_.pop_back();
+    }
   }
   template <class Tier>
   void rank_in(node_id node, std::size_t number, Tier& tier) noexcept {
     tier.places.rank(directory_.place(node, number), directory_.link(node).hash, at(node).depth);
+  }
+  void rank_in(node_id node, std::size_t number) noexcept {
+    slower_.for_each([&](std::size_t each, auto& tier) {
+      if (each == number) {
+        rank_in(node, number, tier);
+      }
+    });
   }
   template <class Tier>
   void drop_record(node_id node, std::size_t number, Tier& tier) noexcept {
@@ -303,8 +366,11 @@ class record_catalog {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    auto bytes = directory_.metadata_bytes() + places_.metadata_bytes();
-    slower_.for_each([&](std::size_t, const auto& tier) { bytes += tier.places.metadata_bytes(); });
+    auto bytes =
+        directory_.metadata_bytes() + places_.metadata_bytes() + adopted_.capacity() * sizeof(node_id);
+    slower_.for_each([&](std::size_t, const auto& tier) {
+      bytes += tier.places.metadata_bytes() + tier.orphans.metadata_bytes();
+    });
     return bytes;
   }
 
@@ -320,22 +386,24 @@ class record_catalog {
     auto num_records = std::int64_t{0};
     auto num_holders = std::size_t{0};
     auto num_read = std::size_t{0};
-    auto num_owed = std::int64_t{0};
+    auto num_waiting = std::int64_t{0};
     auto num_stale_writes = std::int64_t{0};
     for_each_alive([&](node_id node) {
       const auto& here = at(node);
       num_holders += here.holders;
       num_read += here.loading;
-      num_owed += here.owed;
+      num_waiting += waits(here);
+      require(!here.pending, "tiers: a block waits to be copied after an operation");
+      require(here.due == 0 || in_host_memory(node), "tiers: a record is owed that host memory has given up");
       num_stale_writes += here.withdrawn && here.writing;
       if (const auto place = directory_.place(node, host); place >= 0) {
         ++num_records;
         require(places_.owner(place) == node, "tiers: the owner of a place is another node");
-        require(places_.ranked(place) == (here.num_blocks == 0), "tiers: a record is in the order and on the device");
-        require(!exclusive_ || here.num_blocks == 0 || here.holders != 0,
+        require(places_.ranked(place) != here.on_device(), "tiers: a record is in the order and on the device");
+        require(!exclusive_ || !here.on_device() || here.due != 0 || here.holders != 0,
                 "tiers: an exclusive record is on the device");
       }
-      require(here.num_blocks != 0 || here.holders != 0 || directory_.has_record(node) || has_child(node),
+      require(here.on_device() || here.holders != 0 || directory_.has_record(node) || has_child(node),
               "tiers: a node stays that nothing needs");
     });
     const auto& c = counts_;
@@ -344,15 +412,24 @@ class record_catalog {
             "tiers: counts of host memory do not add up");
     require(places_.num_taken() == num_records + static_cast<std::int64_t>(num_loading),
             "tiers: a place of host memory is lost");
-    require(num_owed == num_owed_, "tiers: writes that are owed do not add up");
+    require(c.handed_over == c.written + c.lost_writes, "tiers: writes to host memory do not add up");
+    require(num_waiting == num_waiting_, "tiers: writes that are owed do not add up");
     require(num_stale_writes == num_stale_writes_, "tiers: writes of invalidated records do not add up");
     require(num_read == num_loading, "tiers: loads under way do not add up");
     require(num_holders == num_held, "tiers: a node is held without a reason");
     slower_.for_each([&](std::size_t number, auto& tier) {
       const auto& s = tier.counts;
       auto num_there = std::int64_t{0};
-      for_each_alive([&](node_id node) { num_there += directory_.place(node, number) >= 0; });
+      auto num_due = std::int64_t{0};
+      for_each_alive([&](node_id node) {
+        num_there += directory_.place(node, number) >= 0;
+        num_due += is_due(node, number);
+      });
+      require(num_due == s.num_owed, "tiers: a slower tier counts other records as owed than there are");
+      require(s.handed_over == s.written + s.lost_writes + s.num_owed, "tiers: writes to a slower tier do not add up");
       require(num_there == s.num_records, "tiers: a slower tier counts other records than there are");
+      require(tier.places.num_taken() >= num_there + static_cast<std::int64_t>(tier.orphans.size()),
+              "tiers: a place with a record is free");
       require(s.written + s.adopted == s.num_records + s.evictions + s.dropped,
               "tiers: counts of a slower tier do not add up");
     });
@@ -394,7 +471,7 @@ class record_catalog {
 
   void remove_host_record(node_id node) noexcept {
     const auto place = directory_.place(node, host);
-    settle(node);
+    lose_due(node);
     directory_.clear_place(node, host);
     places_.give_back(place);
     --counts_.num_records;
@@ -415,6 +492,51 @@ class record_catalog {
     --tier.counts.num_records;
     --num_slower_records_;
     ++tier.counts.dropped;
+  }
+
+  [[nodiscard]] static constexpr unsigned bit_of(std::size_t number) noexcept { return 1U << (number - 1); }
+  /// 1 if the node's record is to be written to a slower tier, and no write of it is under way.
+  [[nodiscard]] static std::int64_t waits(const tier_node& node) noexcept { return node.due != 0 && !node.writing; }
+  /// Host memory gives up a record: tiers that have not got it never will.
+  void lose_due(node_id node) noexcept {
+    auto& here = at(node);
+    num_waiting_ -= waits(here);
+    slower_.for_each([&](std::size_t number, auto& tier) {
+      const auto lost = is_due(node, number) ? 1 : 0;
+      tier.counts.num_owed -= lost;
+      tier.counts.lost_writes += lost;
+    });
+    here.due = 0;
+  }
+
+  template <class Tier>
+  [[nodiscard]] auto erasure_from(Tier& tier) noexcept {
+    return [this, &tier](const found_record& record) { erase_place(record.identity.key, record.place, tier); };
+  }
+  [[nodiscard]] bool has_orphans() noexcept {
+    auto any = false;
+    slower_.for_each([&](std::size_t, auto& tier) { any |= !tier.orphans.empty(); });
+    return any;
+  }
+  /// The node of a record that continues a chain; `no_node` for one that no look-up could use, which is erased.
+  template <class Tier>
+  [[nodiscard]] node_id adopt(const found_record& record, const link_type& before, salt tag, std::size_t number,
+                              Tier& tier) noexcept {
+    const auto position = before.node == no_node ? 0 : (at(before.node).depth + 1) * record.tokens.size();
+    const auto follows =
+        record.identity.salt == tag && static_cast<std::size_t>(record.identity.position) == position;
+    const auto hash = directory_type::hash(before.hash, record.contents());
+    const auto node = follows ? directory_.find_or_add(before, hash, record.contents(), tag) : no_node;
+    if (node == no_node || directory_.place(node, number) >= 0) {
+      erase_place(record.identity.key, record.place, tier);
+      return no_node;
+    }
+    tier.places.assign(record.place, node);
+    directory_.set_place(node, number, record.place);
+    ++tier.counts.adopted;
+    ++tier.counts.num_records;
+    ++num_slower_records_;
+    return node;
   }
 
   void forget_oldest() noexcept {
@@ -440,7 +562,7 @@ class record_catalog {
   [[nodiscard]] auto host_victim() noexcept { return victim_of(host); }
   [[nodiscard]] auto host_eviction() noexcept {
     return [this](node_id gone, std::int32_t) {
-      settle(gone);
+      lose_due(gone);
       directory_.clear_place(gone, host);
       --counts_.num_records;
       ++counts_.evictions;
@@ -474,10 +596,11 @@ class record_catalog {
   record_places<Eviction> places_;
   tier_statistics counts_;
   std::int64_t num_slower_records_ = 0;
-  std::int64_t num_owed_ = 0;
+  std::int64_t num_waiting_ = 0;       // owed records of which no write is under way
   std::int64_t num_stale_writes_ = 0;  // of nodes that were withdrawn meanwhile
   slower_tiers<Slower...> slower_;
   directory_type directory_;
+  std::vector<node_id> adopted_;  // the nodes behind which others may follow
 };
 
 }  // namespace pagedkv

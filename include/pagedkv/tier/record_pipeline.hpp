@@ -55,12 +55,21 @@ class record_pipeline {
 
   /// With the next `flush`: the block must keep its contents until then.
   void want_written(node_id node, block_id block) noexcept {
+    if (catalog_.at(node).pending) {
+      return;
+    }
     if (pending_.size() == pending_.capacity()) {
-      ++counts_of(host).lost_writes;
+      catalog_.lose_unwritten();
       return;
     }
     catalog_.hold(node);
+    catalog_.at(node).pending = true;
     pending_.push_back({node, block});
+  }
+
+  /// Writes to slower tiers that could begin beside those that are wanted already.
+  [[nodiscard]] std::size_t num_more_writes() const noexcept {
+    return max_writing_ - std::min(max_writing_, num_writing_ + catalog_.num_waiting() + pending_.size());
   }
 
   /// Whether blocks wait to be copied to host memory.
@@ -77,7 +86,8 @@ class record_pipeline {
   /// Drops victims that lie in memory that is gone.
   void forget_pending() noexcept {
     for (const auto& [node, block] : pending_) {
-      ++counts_of(host).lost_writes;
+      catalog_.lose_unwritten();
+      catalog_.at(node).pending = false;
       catalog_.let_go(node);
     }
     pending_.clear();
@@ -181,14 +191,16 @@ class record_pipeline {
     pairs_.clear();
     copied_.clear();
     for (const auto& [node, block] : pending_) {
+      catalog_.at(node).pending = false;
       if (catalog_.in_host_memory(node) || catalog_.at(node).withdrawn) {
         continue;
       }
       const auto to = catalog_.take_host_place(node);
       if (to < 0) {
-        ++counts_of(host).lost_writes;
+        catalog_.lose_unwritten();
         continue;
       }
+      ++counts_of(host).handed_over;
       catalog_.enter_host_memory(node, to);
       pairs_.push_back({static_cast<std::int32_t>(block), to});
       copied_.push_back(node);
@@ -222,20 +234,16 @@ class record_pipeline {
   }
   /// Records that are being written hold half of host memory at most, so that loads find room. The others are owed.
   void pass_on(node_id node) noexcept {
-    if (num_writing_ == max_writing_) {
-      catalog_.owe(node);
-      return;
+    catalog_.owe(node);
+    if (catalog_.is_owed(node) && num_writing_ != max_writing_) {
+      catalog_.begin_write(node);
+      ++num_writing_;
+      unwritten_.push_back({node, 1, 0, marks_.begun()});
     }
-    catalog_.begin_write(node);
-    ++num_writing_;
-    unwritten_.push_back({node, 1, 0, marks_.begun()});
   }
   void pass_on_owed(node_id node) noexcept {
-    if (num_writing_ != max_writing_) {
-      catalog_.settle(node);
-      ++counts_of(host).late_writes;
-      pass_on(node);
-    }
+    counts_of(host).late_writes += num_writing_ != max_writing_ ? 1 : 0;
+    pass_on(node);
   }
 
   void start_writes() noexcept {
@@ -250,7 +258,7 @@ class record_pipeline {
   /// Writes a node's host record to the next tiers from `number` on that lack it, one after the other.
   void write_on(node_id node, std::size_t number) noexcept {
     for (; number < num_tiers; ++number) {
-      const auto wanted = !catalog_.at(node).withdrawn && place(node, number) < 0;
+      const auto wanted = !catalog_.at(node).withdrawn && catalog_.is_due(node, number);
       if (wanted && start_write(node, number)) {
         return;
       }
@@ -267,17 +275,17 @@ class record_pipeline {
       if (to >= 0 && tier.queue.try_push(job)) {
         return true;
       }
-      lose_write(node, to, tier);
+      fail_write(to, tier);
       return false;
     });
   }
+  /// The record stays owed.
   template <class Tier>
-  void lose_write(node_id node, std::int32_t to, Tier& tier) noexcept {
+  void fail_write(std::int32_t to, Tier& tier) noexcept {
     if (to >= 0) {
       catalog_.give_back_place(to, tier);
     }
-    ++tier.counts.lost_writes;
-    catalog_.owe(node);
+    ++tier.counts.failed_writes;
   }
   template <class Tier>
   void end_write(const record_job& job, std::size_t number, Tier& tier) noexcept {
@@ -287,9 +295,8 @@ class record_pipeline {
     const auto written = job.outcome == transfer_outcome::done;
     if (written) {
       catalog_.enter(job.node, number, to, tier);
-      ++tier.counts.written;
     } else {
-      lose_write(job.node, to, tier);
+      fail_write(to, tier);
     }
     write_on(job.node, number + 1);
     if (const auto owed = written ? catalog_.find_owed() : no_node; owed != no_node) {
@@ -377,6 +384,7 @@ class record_pipeline {
     }
     if (job.outcome == transfer_outcome::missing || job.damaged) {
       catalog_.drop_record(job.node, number, tier);
+      catalog_.owe(job.node);  // if host memory has it by now
     }
     end_load(job.node, job.host_place, whole);
   }

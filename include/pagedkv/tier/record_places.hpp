@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ class record_places {
   [[nodiscard]] std::int32_t num_taken() const noexcept {
     return static_cast<std::int32_t>(places_.size() - free_.size());
   }
+  [[nodiscard]] bool is_full() const noexcept { return free_.empty(); }
   [[nodiscard]] node_id owner(std::int32_t place) const noexcept { return at(place).owner; }
   [[nodiscard]] bool ranked(std::int32_t place) const noexcept { return at(place).ranked; }
 
@@ -60,12 +62,16 @@ class record_places {
     return true;
   }
 
-  /// Enters a record that was found in a place, before any other use of the places. The last call is followed by
-  /// `end_claims`.
-  void claim(std::int32_t place, node_id node) noexcept { at(place).owner = node; }
-  void end_claims() noexcept {
-    std::erase_if(free_, [&](std::int32_t place) { return at(place).owner != no_node; });
+  /// Takes places that have records from before, for no node yet. Linear in the places. Throws `std::bad_alloc`.
+  void take_all(std::span<const std::int32_t> taken) {
+    auto has_record = std::vector<bool>(places_.size());
+    for (const auto place : taken) {
+      has_record[static_cast<std::size_t>(place)] = true;
+    }
+    std::erase_if(free_, [&](std::int32_t place) { return has_record[static_cast<std::size_t>(place)]; });
   }
+  /// Gives a place that was taken for no node to one.
+  void assign(std::int32_t place, node_id node) noexcept { at(place).owner = node; }
 
   /// Ends the ownership of a place whose record is to be erased; it is free only when it is given back.
   void retire(std::int32_t place) noexcept {

@@ -3,6 +3,7 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
+#include <pagedkv/tier/orphan_records.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_directory.hpp>
@@ -47,8 +48,9 @@ template <tier Tier>
   }
 }
 
-/// One tier behind host memory, with its places and its transfers. The places of a tier without any are those in the
-/// directory: it forgets the records for which it has no room, the oldest first.
+/// One tier behind host memory: its places, its transfers, and records from before whose ancestors are missing. The
+/// places of a tier without any are those in the directory: it forgets the records for which it has no room, the oldest
+/// first.
 template <tier Tier>
 struct slower_tier {
   static constexpr bool has_places = tier_with_places<Tier>;
@@ -58,6 +60,7 @@ struct slower_tier {
         queue(std::move(of), format, static_cast<std::size_t>(config.queue_records), config.threads, signal) {}
 
   record_places<typename eviction_of<Tier>::type> places;
+  orphan_records orphans;
   tier_statistics counts;
   transfer_queue<Tier> queue;
 };

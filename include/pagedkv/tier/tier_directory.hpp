@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -20,8 +21,8 @@ namespace pagedkv {
 struct tier_node {
   record_key key;                // of the chain up to its end, if there are tiers beside host memory
   pagedkv::salt salt{};
-  block_id block = no_block;     // one of the device blocks with these contents, if known
-  std::uint32_t num_blocks = 0;  // device blocks with these contents
+  block_id oldest = no_block;    // of the device blocks with these contents
+  block_id newest = no_block;
   std::uint32_t holders = 0;     // transfers and loads that need the node
   std::uint32_t num_hits = 0;    // sequences that shared a device block of it
   std::uint32_t depth = 0;       // nodes before it in its chain
@@ -32,7 +33,10 @@ struct tier_node {
   bool loading = false;          // a record of it is being read
   bool sealed = false;           // its host record has a header
   bool writing = false;          // its host record is being written to slower tiers
-  bool owed = false;             // its host record should be written to slower tiers
+  bool pending = false;          // it is to be copied from the device to host memory
+  std::uint8_t due = 0;          // bit t: its host record should be written to slower tier 1 + t
+
+  [[nodiscard]] bool on_device() const noexcept { return oldest != no_block; }
 };
 
 /// Finds the records that continue a chain: a tree of nodes with exact identities, each with its place in every tier.
@@ -52,7 +56,7 @@ class tier_directory {
         nodes_(static_cast<std::size_t>(num_nodes)),
         places_(nodes_.size() * num_tiers, no_place),
         children_(nodes_.size() * num_tiers),
-        blocks_(static_cast<std::size_t>(num_blocks), no_node) {
+        blocks_(static_cast<std::size_t>(num_blocks)) {
     vacant_.reserve(nodes_.size());
     for (auto i = nodes_.size(); i > 0; --i) {
       vacant_.push_back(to_node(i - 1));
@@ -104,37 +108,36 @@ class tier_directory {
   void let_go(node_id node) noexcept { --at(node).holders; }
 
   /// The node whose contents a device block has.
-  [[nodiscard]] node_id node_of(block_id block) const noexcept { return blocks_[to_index(block)]; }
+  [[nodiscard]] node_id node_of(block_id block) const noexcept { return at(block).node; }
+  /// Tells which of two blocks that have nodes has had its own for longer: that of the smaller number.
+  [[nodiscard]] std::uint64_t number_of(block_id block) const noexcept { return at(block).number; }
   void attach(node_id node, block_id block) noexcept {
-    blocks_[to_index(block)] = node;
-    at(node).block = block;
-    ++at(node).num_blocks;
+    auto& here = at(node);
+    at(block) = {node, here.newest, no_block, ++last_number_};
+    (here.newest == no_block ? here.oldest : at(here.newest).newer) = block;
+    here.newest = block;
   }
   /// Requires that the block has a node; returns it.
   node_id detach(block_id block) noexcept {
-    const auto node = blocks_[to_index(block)];
-    blocks_[to_index(block)] = no_node;
-    auto& here = at(node);
-    --here.num_blocks;
-    if (here.block == block) {
-      here.block = no_block;
-    }
+    const auto [node, older, newer, number] = std::exchange(at(block), {});
+    (older == no_block ? at(node).oldest : at(older).newer) = newer;
+    (newer == no_block ? at(node).newest : at(newer).older) = older;
     return node;
   }
   void detach_all() noexcept {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      if (blocks_[i] != no_node) {
+      if (blocks_[i].node != no_node) {
         detach(to_block(i));
       }
     }
   }
   /// Compaction moved a block to one without a node.
   void rename_block(block_id from, block_id to) noexcept {
-    const auto node = blocks_[to_index(from)];
-    blocks_[to_index(from)] = no_node;
-    blocks_[to_index(to)] = node;
-    if (node != no_node && at(node).block == from) {
-      at(node).block = to;
+    const auto moved = std::exchange(at(from), {});
+    at(to) = moved;
+    if (moved.node != no_node) {
+      (moved.older == no_block ? at(moved.node).oldest : at(moved.older).newer) = to;
+      (moved.newer == no_block ? at(moved.node).newest : at(moved.newer).older) = to;
     }
   }
 
@@ -194,7 +197,7 @@ class tier_directory {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return index_.metadata_bytes() + nodes_.size() * (sizeof(tier_node) + sizeof(node_id)) +
-           places_.size() * (sizeof(std::int32_t) + sizeof(std::uint32_t)) + blocks_.size() * sizeof(node_id);
+           places_.size() * (sizeof(std::int32_t) + sizeof(std::uint32_t)) + blocks_.size() * sizeof(device_block);
   }
 
  private:
@@ -203,9 +206,20 @@ class tier_directory {
     void end(node_id) const noexcept {}
   };
 
+  /// A device block, in the list of those with the same node.
+  struct device_block {
+    node_id node = no_node;
+    block_id older = no_block;
+    block_id newer = no_block;
+    std::uint64_t number = 0;  // of the order in which blocks got their nodes
+  };
+
+  [[nodiscard]] device_block& at(block_id block) noexcept { return blocks_[to_index(block)]; }
+  [[nodiscard]] const device_block& at(block_id block) const noexcept { return blocks_[to_index(block)]; }
+
   [[nodiscard]] bool is_useless(node_id node) const noexcept {
     const auto& here = at(node);
-    return here.alive && here.num_blocks == 0 && here.holders == 0 && !index_.has_children(node) && !has_record(node);
+    return here.alive && !here.on_device() && here.holders == 0 && !index_.has_children(node) && !has_record(node);
   }
 
   /// Looks at each ancestor once in a visit.
@@ -232,11 +246,12 @@ class tier_directory {
 
   std::size_t num_tiers_;
   std::uint32_t visit_ = 0;
+  std::uint64_t last_number_ = 0;
   prefix_index<single_thread, Hash, node_id> index_;
   std::vector<tier_node> nodes_;
   std::vector<std::int32_t> places_;     // [node][tier]
   std::vector<std::uint32_t> children_;  // [node][tier]: with a record there
-  std::vector<node_id> blocks_;          // [device block]
+  std::vector<device_block> blocks_;
   std::vector<node_id> vacant_;
 };
 

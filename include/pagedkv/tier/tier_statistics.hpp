@@ -8,7 +8,9 @@
 namespace pagedkv {
 
 /// A snapshot of one tier; counters begin at construction. Records that came in and have not gone are there:
-/// `written + adopted + loaded_into == num_records + evictions + dropped`.
+/// `written + adopted + loaded_into == num_records + evictions + dropped`. A record that a tier should get is written,
+/// lost, or still owed: `handed_over == written + lost_writes + num_owed`. It counts again when it is lost and comes
+/// again.
 struct tier_statistics {
   std::int64_t num_places = 0;
   std::int64_t num_records = 0;
@@ -19,13 +21,17 @@ struct tier_statistics {
   std::int64_t loaded_into = 0;
   std::int64_t evictions = 0;
   std::int64_t dropped = 0;
+  std::int64_t handed_over = 0;
+  std::int64_t num_owed = 0;
   std::int64_t lost_writes = 0;
+  std::int64_t failed_writes = 0;
   std::int64_t late_writes = 0;
   std::int64_t loads = 0;
   std::int64_t missing_loads = 0;
   std::int64_t failed_loads = 0;
   std::int64_t refused_loads = 0;
   std::int64_t num_erasing = 0;
+  std::int64_t num_orphans = 0;
 };
 
 namespace detail {
@@ -40,17 +46,21 @@ namespace detail {
       rows::row<&all::hit_blocks>({counter, "tier_hit", "blocks", "Blocks that sequences took from the tier."}),
       rows::row<&all::hit_tokens>({counter, "tier_hit", "tokens", "Tokens in these blocks."}),
       rows::row<&all::written>({counter, "tier_written", "", "Records written, acknowledged by the tier."}),
-      rows::row<&all::adopted>({counter, "tier_adopted", "", "Records found in the tier when it was attached."}),
+      rows::row<&all::adopted>({counter, "tier_adopted", "", "Records from before that the cache took up."}),
       rows::row<&all::loaded_into>({counter, "tier_loaded_into", "", "Records that came in from a slower tier."}),
       rows::row<&all::evictions>({counter, "tier_evicted", "", "Records that made room for others."}),
       rows::row<&all::dropped>({counter, "tier_dropped", "", "Records that were invalid, or of use no more."}),
-      rows::row<&all::lost_writes>({counter, "tier_lost_writes", "", "Writes that failed, or found no room."}),
+      rows::row<&all::handed_over>({counter, "tier_handed_over", "", "Records that the tier should get."}),
+      rows::row<&all::num_owed>({gauge, "tier_owed", "", "Records that the tier should get and has not got yet."}),
+      rows::row<&all::lost_writes>({counter, "tier_lost_writes", "", "Records given up before the tier had them."}),
+      rows::row<&all::failed_writes>({counter, "tier_failed_writes", "", "Writes that failed, or found no room."}),
       rows::row<&all::late_writes>({counter, "tier_late_writes", "", "Writes to slower tiers put off, or repeated."}),
       rows::row<&all::loads>({counter, "tier_loads", "", "Records read whole."}),
       rows::row<&all::missing_loads>({counter, "tier_missing_loads", "", "Records asked for that the tier lacks."}),
       rows::row<&all::failed_loads>({counter, "tier_failed_loads", "", "Reads that failed, or brought other bytes."}),
       rows::row<&all::refused_loads>({counter, "tier_refused_loads", "", "Records not read for want of room."}),
       rows::row<&all::num_erasing>({gauge, "tier_erasing", "", "Invalid records that are not erased yet."}),
+      rows::row<&all::num_orphans>({gauge, "tier_orphans", "", "Records from before whose ancestors are unknown."}),
   };
 }
 

@@ -41,6 +41,7 @@ class tier_store {
         pipeline_(config, sizes.num_blocks, backend, device, format, std::move(host_tier.memory),
                   host_tier.num_records, catalog_) {
     chain_.reserve(static_cast<std::size_t>(sizes.num_blocks));
+    path_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     detail::adopt_records(catalog_);
   }
   tier_store(const tier_store&) = delete;
@@ -62,13 +63,13 @@ class tier_store {
     auto& directory = catalog_.directory();
     const auto above = event.origin == no_block ? no_node : directory.node_of(event.origin);
     if (event.origin != no_block && above == no_node) {
-      ++catalog_.counts_of(host).lost_writes;
+      catalog_.lose_unwritten();
       return;
     }
     const auto before = above == no_node ? directory.root(event.salt) : directory.link(above);
     const auto node = catalog_.find_or_add(before, event.hash, {event.tokens, event.keys}, event.salt);
     if (node == no_node) {
-      ++catalog_.counts_of(host).lost_writes;
+      catalog_.lose_unwritten();
       return;
     }
     directory.attach(node, event.block);
@@ -76,25 +77,32 @@ class tier_store {
       catalog_.unrank(node);
       catalog_.tidy(node);
     } else if (config_.write == write_policy::through) {
+      want_ancestors_written(node, directory.number_of(event.block));
       pipeline_.want_written(node, event.block);
     }
   }
 
   void evicted(block_id block) noexcept {
-    if (catalog_.directory().node_of(block) == no_node) {
+    auto& directory = catalog_.directory();
+    if (directory.node_of(block) == no_node) {
       return;
     }
-    const auto node = catalog_.directory().detach(block);
+    const auto number = directory.number_of(block);
+    const auto node = directory.detach(block);
     const auto& here = catalog_.at(node);
     if (invalidating_) {
       catalog_.withdraw(node);
     }
-    if (here.num_blocks != 0) {
+    if (here.on_device()) {
       return;
+    }
+    const auto is_wanted = !here.withdrawn && config_.write != write_policy::through_hits;
+    if (is_wanted) {
+      want_ancestors_written(node, number);
     }
     if (catalog_.in_host_memory(node)) {
       catalog_.rank(node);
-    } else if (!here.withdrawn && config_.write != write_policy::through_hits) {
+    } else if (is_wanted) {
       pipeline_.want_written(node, block);
     }
     catalog_.tidy(node);
@@ -127,13 +135,15 @@ class tier_store {
       return;
     }
     const auto& directory = catalog_.directory();
+    path_.clear();
     for (auto node = directory.node_of(last_shared_); node != no_node; node = directory.parent(node)) {
       auto& here = catalog_.at(node);
       ++here.num_hits;
-      if (here.num_hits >= config_.hits_before_write && here.block != no_block && !directory.has_record(node)) {
-        pipeline_.want_written(node, here.block);
+      if (here.num_hits >= config_.hits_before_write && here.on_device() && !directory.has_record(node)) {
+        path_.push_back(node);
       }
     }
+    want_path_written(path_.size());
   }
 
   /// The nodes that continue the device blocks shared last, from the prompt's block number `first` on, as far as their
@@ -203,6 +213,7 @@ class tier_store {
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     const auto& directory = catalog_.directory();
+    catalog_.forget_orphans(tag);
     auto before = directory.root(tag);
     for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
       const auto contents = run.block(i, block_size_);
@@ -225,6 +236,7 @@ class tier_store {
     }
   }
   void invalidate_salt(salt tag) noexcept {
+    catalog_.forget_orphans(tag);
     catalog_.for_each_alive([&](node_id node) {
       if (catalog_.directory().begins_chain(node, tag)) {
         catalog_.forget(node);
@@ -244,6 +256,7 @@ class tier_store {
     catalog_.slower().for_each([&](std::size_t each, auto& tier) {
       if (each == number) {
         counts.num_erasing = static_cast<std::int64_t>(tier.queue.num_erasing());
+        counts.num_orphans = static_cast<std::int64_t>(tier.orphans.size());
       }
     });
     return counts;
@@ -263,6 +276,36 @@ class tier_store {
   }
 
  private:
+  /// A record is of use only with those of its ancestors. Of a chain whose head the device keeps, because others share
+  /// it, and whose tail goes, the head is written, too: as much as slower tiers could get at once, and the rest with
+  /// the next tail. Blocks that got these contents after block number `number` got its own are left out: their K/V may
+  /// not be there yet. Constant where the parent has a record.
+  void want_ancestors_written([[maybe_unused]] node_id node, [[maybe_unused]] std::uint64_t number) noexcept {
+    if constexpr (num_tiers != 1) {
+      const auto& directory = catalog_.directory();
+      const auto most = pipeline_.num_more_writes();
+      path_.clear();
+      for (auto above = most == 0 ? no_node : directory.parent(node); above != no_node;
+           above = directory.parent(above)) {
+        const auto& there = catalog_.at(above);
+        if (there.pending || directory.has_record(above)) {
+          break;
+        }
+        if (there.on_device() && directory.number_of(there.oldest) < number) {
+          path_.push_back(above);
+        }
+      }
+      want_path_written(most);
+    }
+  }
+  /// From the root on, so that no tier gets a record before those of its ancestors.
+  void want_path_written(std::size_t most) noexcept {
+    for (; !path_.empty() && most != 0; --most) {
+      pipeline_.want_written(path_.back(), catalog_.at(path_.back()).oldest);
+      path_.pop_back();
+    }
+  }
+
   tier_config config_;
   std::size_t block_size_;
   catalog_type catalog_;
@@ -270,6 +313,7 @@ class tier_store {
   block_id last_shared_ = no_block;
   bool invalidating_ = false;
   std::vector<node_id> chain_;
+  std::vector<node_id> path_;  // from a node's parent up
 };
 
 }  // namespace pagedkv

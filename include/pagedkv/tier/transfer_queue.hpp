@@ -248,7 +248,8 @@ class transfer_queue {
     }
     const auto all = failed == erasures_.begin();
     const auto num_erased = erasures_.begin() + static_cast<std::ptrdiff_t>(size) - failed;
-    erasures_.erase(failed, failed + num_erased);
+    const auto untried = erasures_.erase(failed, failed + num_erased);
+    std::rotate(erasures_.begin(), untried, erasures_.end());
     num_erased_.store(erased_.size(), std::memory_order_release);
     num_erasing_.fetch_sub(static_cast<std::size_t>(num_erased), std::memory_order_release);
     return all;
