@@ -1,5 +1,7 @@
 #include <pagedkv/attention/plan.hpp>
 
+#include "../support/messages.hpp"
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <map>
@@ -12,6 +14,7 @@
 namespace {
 
 using namespace pagedkv;
+using pagedkv::test::said;
 
 /// Lengths in the form of a batch.
 struct rows_under_test {
@@ -137,7 +140,7 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   }
   CHECK(seen == std::vector<int>(901, 1));
   batch.query_indptr = {0, 700, 1000, 1050};
-  CHECK_FALSE(planner.plan(batch.batch()));
+  CHECK(said(planner.plan(batch.batch())) == "limit reached: number of rows and query tokens is 32, limit 31");
   CHECK(planner.rows().empty());
 }
 
@@ -149,8 +152,7 @@ TEST_CASE("a tree has no more tokens than a mask has bits", "[attention_plan]") 
   with_masks.tree_masks = masks;
   auto planner = attention_planner(attention_shape{});
   const auto refused = planner.plan(with_masks);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().value == 33);
+  CHECK(said(refused) == "limit reached: queries of a row with tree masks is 33, limit 32");
 }
 
 TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_plan]") {
@@ -258,15 +260,15 @@ TEST_CASE("a plan follows growing sequences", "[attention_plan]") {
 
 TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[attention_plan]") {
   auto planner = attention_planner(shape_of(8, 2));
-  REQUIRE_FALSE(planner.plan(rows_under_test({1, 2, 3}, 16).batch()));
-  CHECK(planner.plan(rows_under_test({1, 2, 3}, 16).batch()).error().code == error_code::limit_reached);
+  CHECK(said(planner.plan(rows_under_test({1, 2, 3}, 16).batch())) == "limit reached: number of rows is 3, limit 2");
   CHECK(planner.rows().empty());
   auto shape = shape_of(8, 2);
   shape.split_tokens = 16;
   shape.max_partials = 20;
   auto split = attention_planner(shape);
   REQUIRE(split.plan(rows_under_test({80}, 16).batch()));
-  CHECK(split.plan(rows_under_test({96}, 16).batch()).error().code == error_code::limit_reached);
+  CHECK(said(split.plan(rows_under_test({96}, 16).batch())) ==
+        "limit reached: partial results of attention is 24, limit 20");
   CHECK(split.merges().empty());
 }
 

@@ -199,11 +199,11 @@ TEMPLATE_TEST_CASE("a layer or slot outside the storage is refused before anythi
     std::int64_t limit;
   };
   constexpr auto far = std::numeric_limits<std::int64_t>::max();
-  const bad_call calls[] = {{0, 35, "slot", 35, 35},
-                            {0, far, "slot", far, 35},
-                            {3, 34, "layer", 3, 3},
-                            {-1, 34, "layer", -1, 3},
-                            {std::numeric_limits<std::int32_t>::max(), 34, "layer", 0x7fffffff, 3}};
+  const bad_call calls[] = {{0, 35, "slot", 35, 34},
+                            {0, far, "slot", far, 34},
+                            {3, 34, "layer", 3, 2},
+                            {-1, 34, "layer", -1, 0},
+                            {std::numeric_limits<std::int32_t>::max(), 34, "layer", 0x7fffffff, 2}};
   const auto storage = TestType{small_config(5)};
   const auto before = storage.bytes();
   auto backend = host_backend{};

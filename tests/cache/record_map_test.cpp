@@ -116,7 +116,7 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   for (auto i = 0; i < capacity; ++i) {
     ids.push_back(add(records, i));
   }
-  CHECK(records.reserve("number of records").error().message() == "limit reached: number of records is 130, limit 130");
+  CHECK(records.reserve("number of records").error().message() == "limit reached: number of records is 131, limit 130");
   CHECK(records.size() == capacity);
   auto seen = std::set<int>{};
   records.for_each([&](const auto& cell) { seen.insert(cell.record); });

@@ -227,9 +227,9 @@ TEST_CASE("compaction says how many steps it waits for", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto first = cache.begin_step().value();
   const auto second = cache.begin_step().value();
-  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 2");
+  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 2, limit 0");
   REQUIRE(cache.retire_step(second));
-  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 1");
+  CHECK(cache.compact().error().message() == "in use: number of steps in flight is 1, limit 0");
   REQUIRE(cache.retire_step(first));
   CHECK(cache.compact());
 }

@@ -1,5 +1,7 @@
 #include <pagedkv/events/event_queues.hpp>
 
+#include "../support/messages.hpp"
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
@@ -116,10 +118,15 @@ TEST_CASE("an event whose visit throws is visited again", "[events]") {
 }
 
 TEST_CASE("event queues need a block size, and room for at least one event and thread", "[events]") {
-  CHECK_THROWS_AS(event_queues{0}, exception);
-  CHECK_THROWS_AS((event_queues{16, {.capacity = 0}}), exception);
-  CHECK_THROWS_AS((event_queues{16, {.num_producers = -1}}), exception);
-  CHECK_THROWS_AS((event_queues{16, {.max_keys = 0}}), exception);
+  const auto refusal = [](std::int32_t block_size, const event_queue_sizes& sizes) {
+    return test::thrown([&] { event_queues{block_size, sizes}; });
+  };
+  test::check_messages({
+      {refusal(0, {}), test::invalid("block_size of event queues is 0, limit 1")},
+      {refusal(16, {.capacity = 0}), test::invalid("event_queue_sizes.capacity is 0, limit 1")},
+      {refusal(16, {.num_producers = -1}), test::invalid("event_queue_sizes.num_producers is -1, limit 1")},
+      {refusal(16, {.max_keys = 0}), test::invalid("event_queue_sizes.max_keys is 0, limit 1")},
+  });
 }
 
 TEST_CASE("with many producers and a slow consumer every event arrives once or is counted", "[events]") {

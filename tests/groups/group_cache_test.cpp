@@ -3,6 +3,7 @@
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
+#include "../support/messages.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -309,22 +310,62 @@ TEST_CASE("pinned blocks count among those that were in use at once", "[group_ca
   CHECK(cache.statistics().peak_in_use >= in_use);
 }
 
-TEST_CASE("configurations that no cache with groups supports are refused", "[group_cache]") {
-  const auto refusal = [](group_list groups) {
-    const auto made = group_cache<float32>::create(config_of(groups));
-    REQUIRE_FALSE(made);
-    return std::string{made.error().subject};
+TEST_CASE("configurations that no cache with groups supports are refused", "[group_cache][messages]") {
+  const auto refusal = [](group_list groups, std::int32_t num_blocks = 400, std::int32_t granularity = 4) {
+    return said(group_cache<float32>::create(config_of(groups, num_blocks, granularity)));
   };
-  CHECK(refusal({}) == "number of cache_config.groups");
-  CHECK(refusal({window}) == "number of groups that attend to all tokens");
-  CHECK(refusal({full, state, state}) == "number of groups with a state");
-  CHECK(refusal({full, group_config{.num_layers = 0}}) == "group_config.num_layers");
+  constexpr auto largest = std::numeric_limits<std::int32_t>::max();
+  const auto unlike = group_list{full, group_config{.kind = group_kind::window, .num_layers = 64, .window = 8}};
+  const auto num_hits = std::int64_t{plan_memory(unlike, size_of_element<float32>, 1)->groups[0].block_size};
+  const auto wide = group_config{.num_layers = largest, .key_dim = 4096, .value_dim = 4096};
+  check_messages({
+      {refusal({}), invalid("number of cache_config.groups is 0, limit 1")},
+      {refusal({state}), invalid("number of cache_config.groups that hold tokens is 0, limit 1")},
+      {refusal({window}), invalid("number of groups that attend to all tokens is 0, limit 1")},
+      {refusal({full, state, state}), invalid("number of groups with a state is 2, limit 1")},
+      {refusal({full, group_config{.num_layers = 0}}), invalid("group_config.num_layers is 0, limit 1")},
+      {refusal({group_config{.key_dim = 1, .value_dim = 1}, wide}, largest, 1),
+       "size overflow: number of blocks whose bytes 63 bits do not count is 2147483647"},
+      {refusal(unlike, 200'000'000, 1), "size overflow: number of hits of the smallest length in the pool is " +
+                                            std::to_string(200'000'000 * num_hits) + ", limit 2147483647"},
+  });
   auto c = group_cache<float32>{config_of({full})};
   CHECK_FALSE(c.create_sequence(counted(4), {.priority = 101}));
   CHECK_FALSE(c.create_sequence(counted(4), {.answer = block_retention{.priority = 101}}));
   const auto key = prefix_key{.position = 9};
   CHECK_FALSE(c.create_sequence(token_run{counted(4), {&key, 1}}));
   CHECK(c.statistics().num_sequences == 0);
+}
+
+TEST_CASE("a refusal of a cache with groups names the argument, what it was, and what is allowed",
+          "[group_cache][messages]") {
+  auto e = plain{config_of({full, window, state}, 60)};
+  const auto id = e.create(counted(40)).value();
+  e.compute(id);
+  const auto uncommitted = e.create(counted(6, 100)).value();
+  auto slots = std::vector<slot>(20);
+  auto out = tokens(20);
+  auto none = std::vector<block_id>{};
+  check_messages({
+      {said(e.cache.slot_mapping(id, 0, slots, 3)), invalid("index of a group is 3, limit 2")},
+      {said(e.cache.slot_mapping(id, 0, slots, 2)), invalid("index of a group, which holds no tokens, is 2")},
+      {said(e.cache.slot_mapping(id, 30, slots, 0)),
+       invalid("end of the slot mapping, first_token + slots.size(), is 50, limit 40")},
+      {said(e.cache.tokens(id, 30, out)),
+       invalid("end of the tokens to copy, first_token + out.size(), is 50, limit 40")},
+      {said(e.cache.commit(id, 41)), invalid("number of computed tokens is 41, limit 40")},
+      {said(e.cache.commit(id, 39)), invalid("number of computed tokens, fewer than committed, is 39, limit 40")},
+      {said(e.cache.truncate(id, 41)), invalid("number of tokens to keep is 41, limit 40")},
+      {said(e.cache.truncate(id, 39)), invalid("number of tokens to keep, before those held, is 39, limit 40")},
+      {said(e.cache.drop_behind_windows(id, 41)), invalid("start of what is read is 41, limit 40")},
+      {said(e.cache.drop_behind_windows(id, -1)), invalid("start of what is read is -1, limit 0")},
+      {said(e.cache.fork(uncommitted)), invalid("number of tokens to fork that are not committed is 6, limit 0")},
+      {said(e.cache.create_sequence(counted(4), {.saving = {.every = -1}})), invalid("state_saving.every is -1, limit 0")},
+      {said(e.cache.invalidate_blocks(std::array{block_id{60}})), invalid("block to invalidate is 60, limit 59")},
+      {said(e.cache.create_sequence(counted(4000, 200))),
+       "never fits: number of blocks needed is " + std::to_string(e.cache.would_fit(counted(4000, 200)).error().value) +
+           ", limit 60"},
+  });
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // Decode attention on devices, and on the host executor with waves of 64 and 32 lanes, against float64.
 
+#include "../support/messages.hpp"
 #include "attention_target.hpp"
 
 namespace attention_tests {
@@ -356,27 +357,59 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
   auto batch = attention_batch_under_test<bfloat16, nhd_by_layer, bfloat16>(asked, seed);
   const auto queries = attention_queries<std::uint16_t>{{}, batch.num_heads()};
   const auto refused = [&](const block_storage_view& view, std::int32_t layer, const attention_batch& asked_batch,
-                           const attention_options& options) {
-    const auto answer =
-        hip::attend<bfloat16, bfloat16>(view, layer, asked_batch, queries, {}, options, target.stream());
-    return !answer && answer.error().code == error_code::invalid_argument;
+                           const attention_options& options = {}) {
+    return said(hip::attend<bfloat16, bfloat16>(view, layer, asked_batch, queries, {}, options, target.stream()));
   };
-  CHECK(refused(batch.view(), 0, batch.host_batch(), {}));
   auto planned = batch.host_batch();
   auto words = std::vector<std::byte>(64);
   planned.plan = {hip::attention_shape_on<bfloat16>(0, batch.view(), 1, 1).value(), words.data(), words.data()};
-  CHECK(refused(batch.view(), 2, planned, {}));
-  auto windowed = attention_options{};
-  windowed.window = 5;
-  CHECK(refused(batch.view(), 0, planned, windowed));
-  windowed.window = planned.plan.shape.window = -1;
-  CHECK(refused(batch.view(), 0, planned, windowed));
-  planned.plan.shape.window = 0;
-  auto capped = attention_options{};
-  capped.soft_cap = -5;
-  CHECK(refused(batch.view(), 0, planned, capped));
-  planned.plan.shape.group_size = 3;
-  CHECK(refused(batch.view(), 0, planned, {}));
+  const auto with_shape = [&](auto&& change) {
+    auto other = planned;
+    change(other.plan.shape);
+    return other;
+  };
+  const auto with_view = [&](auto&& change) {
+    auto other = batch.view();
+    change(other);
+    return other;
+  };
+  const auto for_latent = with_shape([](auto& shape) { shape.columns = kernels::latent_columns; });
+  const auto for_plain = with_shape([](auto& shape) { shape.columns = 1; });
+  const auto for_waves = with_shape([](auto& shape) { shape.columns = 8; });
+  const auto masks = std::vector<std::uint32_t>(1);
+  auto with_trees = for_waves;
+  with_trees.tree_masks = masks;
+  const auto number = [](auto value) { return std::to_string(value); };
+  check_messages({
+      {refused(batch.view(), 0, batch.host_batch()),
+       invalid("attention_batch.plan.words or .workspace, which is null, is 0")},
+      {refused(batch.view(), 2, planned), invalid("layer is 2, limit " + number(batch.view().num_layers - 1))},
+      {refused(batch.view(), 0, planned, {.window = 5}),
+       invalid("window of attention_batch.plan, which is not that of the options, is 0, limit 5")},
+      {refused(batch.view(), 0, with_shape([](auto& shape) { shape.window = -1; }), {.window = -1}),
+       invalid("attention_options.window is -1, limit 0")},
+      {refused(batch.view(), 0, planned, {.soft_cap = -5}),
+       invalid("attention_options.soft_cap, rounded down, is -5, limit 0")},
+      {refused(batch.view(), 0, with_shape([](auto& shape) { shape.block_size = 5; })),
+       invalid("block_size of attention_batch.plan, which is not the storage's, is 5, limit " +
+               number(batch.view().block_size))},
+      {refused(batch.view(), 0, with_shape([](auto& shape) { shape.num_kv_heads = 7; })),
+       invalid("num_kv_heads of attention_batch.plan, which is not the storage's, is 7, limit " +
+               number(batch.view().num_kv_heads))},
+      {refused(batch.view(), 0, with_shape([](auto& shape) { shape.group_size = 3; })),
+       invalid("attention_queries.num_heads, which are not those of attention_batch.plan, is " +
+               number(batch.num_heads()) + ", limit " + number(3 * batch.view().num_kv_heads))},
+      {refused(with_view([](auto& view) { view.head_dim = kernels::largest_plain_dim; }), 0, for_latent),
+       invalid("latent vectors in the storage, for which attention_batch.plan was made, is 0, limit 1")},
+      {refused(with_view([](auto& view) { view.head_dim = 600; }), 0, for_plain),
+       invalid("head_dim of the storage, for attention, is 600, limit " + number(kernels::largest_plain_dim))},
+      {refused(with_view([](auto& view) { view.value_dim = 600; }), 0, for_plain),
+       invalid("value_dim of the storage, for attention, is 600, limit " + number(kernels::largest_value_dim))},
+      {refused(with_view([](auto& view) { view.base += 2; }), 0, for_waves),
+       invalid("columns of attention_batch.plan, too many for keys and values that are not aligned, is 8, limit 1")},
+      {refused(batch.view(), 0, with_trees),
+       invalid("columns of attention_batch.plan, too many for tree masks, or values unlike keys, is 8, limit 1")},
+  });
 }
 
 }  // namespace attention_tests

@@ -3,6 +3,7 @@
 #include "target.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/device/peer.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
@@ -165,7 +166,8 @@ TEST_CASE("Block storage says so when the device is full, and the ledger stays e
 TEST_CASE("A device that does not exist is refused in one sentence", "[hip]") {
   static_cast<void>(require_target<hip_target<0>>());
   CHECK_THROWS_WITH(hip_backend(99), Catch::Matchers::StartsWith("invalid argument: device is 99, limit "));
-  CHECK_THROWS_WITH(hip_backend(-1), Catch::Matchers::StartsWith("invalid argument: device is -1, limit "));
+  CHECK_THROWS_WITH(hip_backend(-1), "invalid argument: device is -1, limit 0");
+  CHECK(hip::connect_peer(0, 0).error().message() == "invalid argument: device, which is its own peer, is 0");
 }
 
 TEST_CASE("A step retires by its own event, while other streams go on", "[hip]") {

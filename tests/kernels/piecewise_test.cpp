@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "../support/printing.hpp"
 #include "attention_kernels.hpp"
 #include "reference.hpp"
@@ -348,7 +349,34 @@ TEMPLATE_TEST_CASE("Blocks of other engines' layouts are copied, moved and swapp
 
   auto target = require_target<hip_target<0>>();
   const auto rows = plan<int8, hnd_layer_major>(make_config(16, 8, 2, 2, 48)).view;
-  CHECK(hip::swap_blocks(layout.view, rows, {}, runtime::device_to_host, target.stream()).has_error());
+  const auto bytes = std::to_string(rows.layer_bytes());
+  CHECK(said(hip::swap_blocks(layout.view, rows, {}, runtime::device_to_host, target.stream())) ==
+        invalid("bytes of a block's layer, unlike the source's in number or order, is " + bytes + ", limit " + bytes));
+}
+
+TEST_CASE("Storages of other shapes exchange no blocks", "[piecewise]") {
+  auto target = require_target<hip_target<0>>();
+  auto from = plan<float16, nhd_layer_major>(make_config(16, 8, 2, 3, 48)).view;
+  from.value_dim = 48;
+  const auto refusal = [&](auto&& change) {
+    auto to = from;
+    change(to);
+    return said(hip::swap_blocks(from, to, {}, runtime::device_to_host, target.stream()));
+  };
+  check_messages({
+      {refusal([](auto& to) { to.num_layers = 1; }),
+       invalid("num_layers of the destination, which is not the source's, is 1, limit 2")},
+      {refusal([](auto& to) { to.block_size = 8; }),
+       invalid("block_size of the destination, which is not the source's, is 8, limit 16")},
+      {refusal([](auto& to) { to.num_kv_heads = 4; }),
+       invalid("num_kv_heads of the destination, which is not the source's, is 4, limit 3")},
+      {refusal([](auto& to) { to.head_dim = 64; }),
+       invalid("head_dim of the destination, which is not the source's, is 64, limit 48")},
+      {refusal([](auto& to) { to.value_dim = 32; }),
+       invalid("value_dim of the destination, which is not the source's, is 32, limit 48")},
+      {refusal([](auto& to) { to.value_offset = 0; }),
+       invalid("latent vectors in the destination, unlike the source, is 1, limit 0")},
+  });
 }
 
 TEST_CASE("Kernels that need rows refuse other engines' layouts with a sentence", "[piecewise]") {

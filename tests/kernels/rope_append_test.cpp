@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "../support/printing.hpp"
 #include "reference.hpp"
 #include "target.hpp"
@@ -239,15 +240,22 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
                                                                     {nullptr, 10, rotary_dim}, {}, target.stream());
   };
   CHECK(append(64, {}));
-  CHECK(append(66, {}).has_error());
-  CHECK(append(7, {}).has_error());
-  CHECK(append(-2, {}).has_error());
   const auto positions = std::vector<std::int64_t>(3);
-  CHECK(append(64, positions).error().limit == 0);
-  const auto odd = plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 63)).view;
-  const auto refused = hip::rope_append<float32, float32, rope_pairing::halves>(odd, 0, {}, {}, {}, {},
-                                                                                {nullptr, 10, 62}, {}, target.stream());
-  CHECK(refused.error().value == 63);
+  const auto of_view = [&](const block_storage_view& other) {
+    return said(hip::rope_append<float32, float32, rope_pairing::halves>(other, 0, {}, {}, {}, {}, {nullptr, 10, 62},
+                                                                         {}, target.stream()));
+  };
+  auto unlike = view;
+  unlike.value_dim = 32;
+  check_messages({
+      {said(append(66, {})), invalid("rope_table.rotary_dim, which has to be even, is 66, limit 64")},
+      {said(append(7, {})), invalid("rope_table.rotary_dim, which has to be even, is 7, limit 6")},
+      {said(append(-2, {})), invalid("rope_table.rotary_dim, which has to be even, is -2, limit 0")},
+      {said(append(64, positions)), invalid("number of positions is 3, limit 0")},
+      {of_view(plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 63)).view),
+       invalid("head_dim, odd where numbers rotate in pairs, is 63")},
+      {of_view(unlike), invalid("value_dim, unlike keys, of storage for rope_append, is 32, limit 64")},
+  });
 }
 
 }  // namespace rope_append_test

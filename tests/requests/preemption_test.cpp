@@ -465,10 +465,11 @@ TEST_CASE("a request is not resumed while its K/V is being saved, and what is sa
   auto pool = tracked_cache<minimal_cache, note_keeper>{4, {}, note_keeper{&notes}};
   const auto tokens = pool.fresh_tokens(2 * block_size);
   const auto id = pool.running_on(tokens);
-  auto meanwhile = std::vector<error_code>{};
-  notes.while_saving = [&] { meanwhile.push_back(pool.tracker.resume(id, tokens).error().code); };
+  auto meanwhile = std::string{};
+  notes.while_saving = [&] { meanwhile = pool.tracker.resume(id, tokens).error().message(); };
   REQUIRE(pool.tracker.preempt(id, 1));
-  CHECK(meanwhile == std::vector{error_code::sequence_busy});
+  CHECK(meanwhile == "sequence busy: id of a request whose K/V is being saved is " +
+                         std::to_string(static_cast<std::uint64_t>(id)));
   REQUIRE(pool.tracker.resume(id, tokens, 2));
   notes.while_saving = [&] { static_cast<void>(pool.tracker.cancel(id)); };
   REQUIRE(pool.tracker.preempt(id, 3));

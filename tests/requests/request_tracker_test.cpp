@@ -1,4 +1,5 @@
 #include "../support/recording_backend.hpp"
+#include "../support/messages.hpp"
 #include "tracked_cache.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -68,6 +69,30 @@ TEMPLATE_LIST_TEST_CASE("a request ends once, and its blocks go back", "[request
     CHECK(counted.running == 0);
     under_test.check_invariants();
   }
+}
+
+TEST_CASE("a refusal of a tracker says which request, or how many", "[requests][messages]") {
+  auto under_test = tracked_cache<minimal_cache>{16, {.max_open = 2}};
+  auto& tracker = under_test.tracker;
+  const auto tokens = under_test.fresh_tokens(1);
+  const auto running = under_test.running(1);
+  const auto preempted = under_test.running(1);
+  const auto refused = said(tracker.submit(tokens));
+  REQUIRE(tracker.preempt(preempted));
+  const auto name = [](request_id id) { return std::to_string(static_cast<std::uint64_t>(id)); };
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
+  check_messages({
+      {refused, "limit reached: number of running and preempted requests is 3, limit 2"},
+      {said(tracker.append(request_id{9}, tokens)), "unknown request: request id is 9"},
+      {said(tracker.append(preempted, tokens)), "preempted: request id is " + name(preempted)},
+      {said(tracker.resume(running, tokens)), "not preempted: id of a running request is " + name(running)},
+      {said(validate(tracker_config{.max_open = -1})), invalid("tracker_config.max_open is -1, limit 0")},
+      {said(validate(tracker_config{.max_age = -1})), invalid("tracker_config.max_age is -1, limit 0")},
+      {said(validate(tracker_config{.max_open = most, .max_ended = 1})),
+       "size overflow: tracker_config.max_open + max_ended is 2147483648, limit 2147483647"},
+  });
+  REQUIRE(tracker.cancel(running));
+  CHECK(said(tracker.finish(running)) == "already ended: request id is " + name(running));
 }
 
 TEMPLATE_LIST_TEST_CASE("a tracker survives changes that the engine makes to a sequence directly", "[requests]",

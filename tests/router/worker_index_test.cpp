@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "../support/scheduled.hpp"
 
 #include <pagedkv/router/worker_index.hpp>
@@ -25,6 +26,17 @@ std::vector<std::int64_t> held_by(const worker_index& index, const std::vector<s
   auto held = std::vector<std::int64_t>(static_cast<std::size_t>(index.num_workers()));
   index.num_held(keys, held);
   return held;
+}
+
+TEST_CASE("an index of no size is refused", "[router][messages]") {
+  const auto with = [](std::int32_t num_blocks, std::int32_t num_workers) {
+    return test::thrown([&] { worker_index{{.num_blocks = num_blocks, .num_workers = num_workers}}; });
+  };
+  test::check_messages({
+      {with(8, 0), test::invalid("worker_index_config.num_workers is 0, limit 1")},
+      {with(8, 5000), test::invalid("worker_index_config.num_workers is 5000, limit 1023")},
+      {with(0, 1), test::invalid("worker_index_config.num_blocks is 0, limit 1")},
+  });
 }
 
 TEST_CASE("a worker holds the leading keys that it was given", "[router]") {

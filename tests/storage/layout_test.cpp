@@ -2,6 +2,7 @@
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 
+#include "../support/messages.hpp"
 #include "../support/printing.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -140,8 +141,14 @@ TEMPLATE_LIST_TEST_CASE("values may have rows of their own, or be the first part
   auto state = group_config{};
   state.kind = group_kind::state;
   state.state_bytes = 8;
-  CHECK_FALSE(plan_storage<TestType>(state, 5, 3, {2, 0}));
-  CHECK_FALSE(plan_storage<TestType>(group_config{}, 0, 3, {2, 0}));
+  const auto refusal = [](const group_config& group, std::int32_t block_size, std::int32_t num_blocks) {
+    return test::said(plan_storage<TestType>(group, block_size, num_blocks, {2, 0}));
+  };
+  test::check_messages({
+      {refusal(state, 5, 3), test::invalid("group_config.kind, which holds no tokens, is 4")},
+      {refusal(group_config{}, 0, 3), test::invalid("block_size of the storage is 0, limit 1")},
+      {refusal(group_config{}, 5, -2), test::invalid("num_blocks of the storage is -2, limit 1")},
+  });
 }
 
 TEMPLATE_LIST_TEST_CASE("pieces fill K and V, and take no more memory than rows", "[layout]", piecewise_layouts) {
@@ -290,6 +297,13 @@ TEST_CASE("a size beyond 63 bits is an error that names the blocks", "[layout]")
     CHECK(plan.error().code == error_code::size_overflow);
     CHECK(plan.error().value == config.num_blocks);
   }
+}
+
+TEST_CASE("more static scales than an int32 counts are refused", "[layout][messages]") {
+  const auto group = group_config{.num_layers = 1 << 20, .num_kv_heads = 1024, .key_dim = 1, .value_dim = 1};
+  const auto of_heads = element_size{.bytes = 1, .static_scales = true, .scale_per_head = true};
+  CHECK(test::said(plan_storage<nhd_layer_major>(group, 1, 1, of_heads)) ==
+        "size overflow: number of static scales in all layers is 2147483648, limit 2147483647");
 }
 
 TEST_CASE("static scales are those of a layer's K and V, or of each KV head, in the engine's memory", "[layout]") {

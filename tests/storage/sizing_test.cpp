@@ -2,6 +2,7 @@
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
 #include <pagedkv/storage/sizing.hpp>
 
+#include "../support/messages.hpp"
 #include "../support/printing.hpp"
 
 #include <catch2/catch_test_macros.hpp>
@@ -9,6 +10,7 @@
 #include <string>
 
 using namespace pagedkv;
+using namespace pagedkv::test;
 
 namespace {
 
@@ -59,10 +61,7 @@ TEST_CASE("a budget of exactly n blocks gives n, one byte less n - 1", "[sizing]
   CHECK(config_for_memory_budget(medium_model, {2, 0}, block)->num_blocks == 1);
 
   const auto too_small = config_for_memory_budget(medium_model, {2, 0}, block - 1);
-  REQUIRE_FALSE(too_small);
-  CHECK(too_small.error().code == error_code::invalid_argument);
-  CHECK(too_small.error().value == block - 1);
-  CHECK(too_small.error().limit == block);
+  CHECK(said(too_small) == "invalid argument: memory budget in bytes is 2097151, limit 2097152");
 }
 
 TEST_CASE("a budget that cannot be used is refused", "[sizing]") {
@@ -105,22 +104,17 @@ TEST_CASE("a context length takes whole blocks per sequence", "[sizing]") {
 TEST_CASE("a context length that cannot be held is refused", "[sizing]") {
   for (const auto tokens : {std::int64_t{0}, std::int64_t{-5}}) {
     const auto config = config_for_context_length(small_model, tokens, 1);
-    REQUIRE_FALSE(config);
-    CHECK(config.error().code == error_code::invalid_argument);
-    CHECK(config.error().value == tokens);
+    CHECK(said(config) == invalid("context length in tokens is " + std::to_string(tokens) + ", limit 1"));
   }
-  const auto nobody = config_for_context_length(small_model, 100, 0);
-  REQUIRE_FALSE(nobody);
-  CHECK(nobody.error().subject == std::string{"number of sequences"});
+  CHECK(said(config_for_context_length(small_model, 100, 0)) == invalid("number of sequences is 0, limit 1"));
 
   const auto too_many = config_for_context_length(small_model, largest + 1, 1, 1);
   REQUIRE_FALSE(too_many);
   CHECK(too_many.error().code == error_code::size_overflow);
   CHECK(too_many.error().value == largest + 1);
 
-  const auto overflow = config_for_context_length(small_model, std::numeric_limits<std::int64_t>::max(), 2, 1);
-  REQUIRE_FALSE(overflow);
-  CHECK(overflow.error().code == error_code::size_overflow);
+  CHECK(said(config_for_context_length(small_model, std::numeric_limits<std::int64_t>::max(), 2, 1)) ==
+        "size overflow: context length in tokens whose blocks 63 bits do not count is 9223372036854775807");
 }
 
 TEST_CASE("a shape or block size that is not positive is refused by name", "[sizing]") {

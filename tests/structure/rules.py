@@ -303,3 +303,34 @@ def prose_violations(root):
                 if UNCLEAR_SENTENCE.search(sentence) and not sentence.endswith("?"):
                     found.append(f"{path.relative_to(root)}:{line}: {sentence}")
     return found
+
+
+# Where headers name what a refusal is about. Memory and devices fail as they like; their words are not the caller's to mend.
+REFUSAL = re.compile(
+    r"error_code::(?!out_of_memory|backend_failure)\w+,(?P<made>[^;]*);|"
+    r"\b(?:bad_index|wrong|refuse|too_small|require_positive|check_range|check_row_pointer|check_row_shape)\((?P<called>[^;]*);|"
+    r"\bfinds_wrong\((?P<listed>[^;]*?)\}\}\)|\bfield\{(?P<field>\"[^\"]*\")|\bid_name = (?P<id>\"[^\"]*\")|\bmake_record\([\w.]+, (?P<table>\"[^\"]*\")"
+)
+
+
+# Refusals that no test can afford: the first begins at 2³⁰ records.
+UNREACHED = {"records of all tiers"}
+
+
+def joined_literals(text):
+    """A source in which neighbouring string literals are one."""
+    return re.sub(r'"\s*\n\s*"', "", text)
+
+
+def untested_refusals(root):
+    """Subjects of refusals that no test names."""
+    tests = "".join(joined_literals(path.read_text()) for path in sorted((root / "tests").rglob("*"))
+                    if path.suffix in (".cpp", ".hpp", ".c", ".py"))
+    found = []
+    for name, path in headers(root).items():
+        code = re.sub(r"(?:^|\s)//[^\n]*", "", path.read_text(), flags=re.MULTILINE)
+        for match in REFUSAL.finditer(joined_literals(code)):
+            for subject in re.findall(r'"([^"]+)"', next(filter(None, match.groups()))):
+                if subject not in tests and subject not in UNREACHED:
+                    found.append(f"{name}: no test names the refusal `{subject}`")
+    return sorted(set(found))

@@ -35,6 +35,9 @@ class SourceTree(unittest.TestCase):
     def test_every_model_asserts_its_concept_and_is_listed(self):
         self.check(rules.policy_violations(SOURCE_ROOT))
 
+    def test_every_refusal_is_named_by_a_test(self):
+        self.check(rules.untested_refusals(SOURCE_ROOT))
+
     def test_every_test_and_benchmark_is_built(self):
         self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
@@ -74,6 +77,7 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.foreign_name_violations)
         self.expect(rules.default_policy_violations)
         self.expect(rules.policy_violations)
+        self.expect(rules.untested_refusals)
         self.expect(rules.unbuilt_violations)
         self.expect(rules.prose_violations)
 
@@ -183,6 +187,21 @@ class PlantedViolations(unittest.TestCase):
         self.write("include/pagedkv/cache/cache.hpp", "")
         self.write("include/pagedkv/fwd.hpp", "#include <pagedkv/cache/cache.hpp>\n")
         self.expect(rules.include_violations, "fwd.hpp must not include cache")
+
+    def test_refusal_that_no_test_names(self):
+        self.write(
+            "include/pagedkv/cache/bad.hpp",
+            'error{error_code::in_use, "blocks "\n  "in use", 1};  // error{error_code::in_use, "a comment"};\n'
+            'error{error_code::out_of_memory, "bytes"};\nbad_index("layer", 1, 1);\nfield{"config.size", 1};\n'
+            'make_record(state.pins, "number of pins", fill);\n',
+        )
+        self.write("tests/cache/messages_test.cpp", 'CHECK(said == "blocks "\n  "in use is 1, limit 0");\n')
+        self.expect(
+            rules.untested_refusals,
+            "cache/bad.hpp: no test names the refusal `config.size`",
+            "cache/bad.hpp: no test names the refusal `layer`",
+            "cache/bad.hpp: no test names the refusal `number of pins`",
+        )
 
     def test_unbuilt_test(self):
         self.write("tests/meson.build", "areas = ['core']\n")

@@ -1,4 +1,5 @@
 #include "../support/asserts.hpp"
+#include "../support/messages.hpp"
 #include "conformance.hpp"
 #include "damage.hpp"
 #include "temporary_folder.hpp"
@@ -7,6 +8,7 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -174,24 +176,27 @@ TEST_CASE("files of something else are refused and stay as they are", "[tier]") 
   const auto folder = temporary_folder{};
   const auto format = testing::small_record_format();
   const auto path = folder.file("a");
-  const auto refused = [&](const record_format& wanted) {
+  const auto refusal = [&](const record_format& wanted) {
     const auto before = contents_of(path);
     const auto made = file_tier::create({path}, bytes_for(wanted, 10), wanted);
     CHECK(contents_of(path) == before);
-    return made.has_error() && made.error().code == error_code::invalid_argument;
+    return test::said(made);
+  };
+  const auto about = [&](const std::string& what) {
+    return test::invalid(what + " is " + std::to_string(std::filesystem::file_size(path)));
   };
   SECTION("a file of a user") {
     for (const auto* const text : {"x", "precious", "pagedkv and more of a text that is much longer than its header"}) {
       std::ofstream{path} << text;
-      CHECK(refused(format));
+      CHECK(refusal(format) == about("size of a file that holds something else than records,"));
     }
   }
   SECTION("records of another format") {
     CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
-    CHECK(refused(testing::small_record_format(60'000)));
+    CHECK(refusal(testing::small_record_format(60'000)) == about("size of a file with records of another format,"));
     auto other = format;
     other.text = "pagedkv record 2, of a test";
-    CHECK(refused(other));
+    CHECK(refusal(other) == about("size of a file with records of another format,"));
     CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
   }
   SECTION("a file whose header is damaged anywhere, or cut") {
@@ -221,16 +226,22 @@ TEST_CASE("files that cannot be had are errors, and leave nothing behind", "[tie
   const auto refusal = [&](const std::vector<std::string>& paths, std::int64_t size) {
     return file_tier::create(paths, size, format, options).error();
   };
-  CHECK(refusal({}, bytes).code == error_code::invalid_argument);
-  CHECK(refusal({folder.file("a")}, bytes_for(format, 1) - 1).code == error_code::invalid_argument);
-  CHECK(refusal({folder.file("a")}, -1).code == error_code::invalid_argument);
+  const auto least = bytes_for(format, 1);
+  const auto too_few = [&](std::int64_t size) {
+    return test::invalid("bytes of a tier's files is " + std::to_string(size) + ", limit " + std::to_string(least));
+  };
+  CHECK(refusal({}, bytes).message() == test::invalid("number of a tier's files is 0, limit 1"));
+  CHECK(refusal({folder.file("a")}, least - 1).message() == too_few(least - 1));
+  CHECK(refusal({folder.file("a")}, -1).message() == too_few(-1));
   CHECK(refusal({folder.file("no/a")}, bytes).value == ENOENT);
   CHECK(refusal({folder.file("no/a")}, bytes).message().find("No such file") != std::string::npos);
   CHECK(refusal({folder.file("")}, bytes).value == EISDIR);
-  CHECK(refusal({"/dev/null"}, bytes).code == error_code::invalid_argument);
-  CHECK(refusal({folder.file("a"), folder.file("a")}, 2 * bytes).code == error_code::in_use);
+  CHECK(refusal({"/dev/null"}, bytes).message() ==
+        test::invalid("type of a tier's file, which is not regular, is " + std::to_string(S_IFCHR)));
+  CHECK_THAT(refusal({folder.file("a"), folder.file("a")}, 2 * bytes).message(),
+             Catch::Matchers::StartsWith("in use: descriptor of a tier's file, which another tier has locked, is "));
   const auto depth = file_tier::create({folder.file("b")}, bytes, format, {.queue_depth = 0});
-  CHECK(depth.error().code == error_code::invalid_argument);
+  CHECK(test::said(depth) == test::invalid("file_tier_options.queue_depth is 0, limit 1"));
   CHECK(!std::filesystem::exists(folder.file("b")));
 
   const auto tier = file_tier::create({folder.file("c")}, bytes, format).value();

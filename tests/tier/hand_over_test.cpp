@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "damage.hpp"
 #include "written_sequences.hpp"
 
@@ -110,10 +111,17 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   CHECK(hand_over(first, from, other).error().code == error_code::invalid_argument);
   auto second = plain{small_config()};
   const auto offer = offer_sequence(first, from, {.model = "one"}).value();
-  CHECK(accept_sequence(second, offer, first.view(), "two").error().code == error_code::invalid_argument);
+  CHECK(test::said(accept_sequence(second, offer, first.view(), "two")) ==
+        test::invalid("characters of an offer's format, which is not the cache's, is " +
+                      std::to_string(offer.format.size())));
   auto short_offer = offer;
   short_offer.blocks.pop_back();
-  CHECK(accept_sequence(second, short_offer, first.view(), "one").error().code == error_code::invalid_argument);
+  CHECK(test::said(accept_sequence(second, short_offer, first.view(), "one")) ==
+        test::invalid("number of blocks offered is 4, limit 5"));
+  auto misplaced = offer;
+  misplaced.head.tables[0].first_place = 2;
+  CHECK(test::said(accept_sequence(second, misplaced, first.view(), "one")) ==
+        test::invalid("place in a session's table, which a sequence has not, is 5"));
   auto offer_beyond = offer;
   offer_beyond.blocks.back() = block_id{first.num_blocks()};
   CHECK(accept_sequence(second, offer_beyond, first.view(), "one").error().code == error_code::invalid_argument);
@@ -138,7 +146,8 @@ TEST_CASE("an offer survives as bytes, and one that is damaged anywhere, or cut,
   CHECK(has_rows(second, made->id, tokens, 0, 11));
   damage_everywhere(bytes, [](std::span<const std::byte> damaged) {
     const auto decoded = decode_offer(damaged);
-    return decoded.has_error() && decoded.error().code == error_code::invalid_argument;
+    return test::said(decoded) ==
+           test::invalid("bytes of an offer, which is damaged, is " + std::to_string(damaged.size()));
   });
   auto longer = bytes;
   longer.push_back(std::byte{});

@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "fake_store.hpp"
 #include "remote_values.hpp"
 #include "store_process.hpp"
@@ -61,11 +62,22 @@ TEST_CASE("a URL names hosts, a user and a database", "[redis]") {
   }
 }
 
+TEST_CASE("a wrong URL is refused with the byte where it goes wrong", "[redis][messages]") {
+  using test::invalid;
+  const auto refusal = [](std::string_view url) { return test::said(parse_redis_url(url)); };
+  test::check_messages({
+      {refusal("http://store"), invalid("byte of a URL where redis:// or unix:// is missing is 0")},
+      {refusal("redis://a%4:b@c"), invalid("byte of a URL after which digits do not follow a percent sign is 8")},
+      {refusal("unix://path"), invalid("byte of a URL where a path is missing is 7")},
+      {refusal("redis://a/b"), invalid("byte of a URL after which the database is no number is 8")},
+      {refusal("redis://a,b:x"), invalid("byte of a URL where host or port is wrong is 10")},
+  });
+}
+
 TEST_CASE("a URL that asks for TLS is refused with a sentence that says so", "[redis]") {
   const auto refused = parse_redis_url("rediss://engine:word@store:6380/1");
   REQUIRE(refused.has_error());
-  CHECK(refused.error().code == error_code::invalid_argument);
-  CHECK(refused.error().message().find("TLS, which there is not") != std::string::npos);
+  CHECK(refused.error().message() == "invalid argument: byte of a URL that asks for TLS, which there is not, is 0");
 }
 
 TEST_CASE("keys have the slots of the specification", "[redis]") {

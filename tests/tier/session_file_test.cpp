@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "damage.hpp"
 #include "temporary_folder.hpp"
 #include "written_sequences.hpp"
@@ -191,10 +192,11 @@ TEST_CASE("a session whose first blocks were dropped is restored with its window
   CHECK(cache.tokens(id, 11, {}).error().code == error_code::invalid_argument);
 
   // The dropped tokens are the caller's to tell.
-  CHECK(save_sequence(cache, id, path).error().code == error_code::invalid_argument);
+  CHECK(test::said(save_sequence(cache, id, path)) ==
+        test::invalid("tokens in contents of a session, which are not the sequence's, is 0, limit 22"));
   const auto others = text(8, 22);
-  CHECK(save_sequence(cache, id, path, session_options<>{.contents = others}).error().code ==
-        error_code::invalid_argument);
+  CHECK(test::said(save_sequence(cache, id, path, session_options<>{.contents = others})) ==
+        test::invalid("tokens in contents of a session, which are not the sequence's, is 22, limit 22"));
   CHECK(!std::filesystem::exists(path));
   REQUIRE(save_sequence(cache, id, path, session_options<>{.contents = tokens}));
 
@@ -253,6 +255,15 @@ TEST_CASE("a session that is damaged anywhere, or cut, is refused, and the cache
   auto longer = whole;
   longer.push_back(std::byte{});
   CHECK(refuses_bytes(longer));
+  const auto size = std::to_string(whole.size());
+  CHECK(test::said(restore_sequence(cache, path)) ==
+        test::invalid("bytes of a session's file, which is damaged, is " + std::to_string(longer.size()) + ", limit " +
+                      size));
+  auto last_flipped = whole;
+  last_flipped.back() ^= std::byte{1};
+  put_bytes(path, last_flipped);
+  CHECK(test::said(restore_sequence(cache, path)) ==
+        test::invalid("record of a session's file, which is damaged, is 1"));
   CHECK(!refuses_bytes(whole));
 }
 
@@ -270,8 +281,9 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   auto config = small_config();
   config.num_layers = 4;
   auto deeper = plain{config};
-  CHECK(restore_sequence(deeper, path, session_options<>{.model = "one"}).error().code ==
-        error_code::invalid_argument);
+  CHECK(test::said(restore_sequence(deeper, path, session_options<>{.model = "one"})) ==
+        test::invalid("bytes of a session's file, which is of another format, is " +
+                      std::to_string(std::filesystem::file_size(path))));
   CHECK(found);
 }
 
@@ -282,7 +294,8 @@ TEST_CASE("sessions that cannot be saved or restored are errors", "[tier][sessio
   CHECK(save_sequence(cache, sequence_id{}, path).error().code == error_code::unknown_sequence);
   CHECK(restore_sequence(cache, path).error().value == ENOENT);
   const auto chunked = cache.create_sequence(text(7, 20), {.first_chunk = 5}).value().id;
-  CHECK(save_sequence(cache, chunked, path).error().code == error_code::invalid_argument);
+  CHECK(test::said(save_sequence(cache, chunked, path)) ==
+        test::invalid("tokens of a session whose prompt is still appended is 5, limit 20"));
   const auto id = create_written(cache, text(7, 30));
   CHECK(save_sequence(cache, id, folder.file("no/session")).error().value == ENOENT);
   CHECK(std::filesystem::is_empty(folder.file("")));

@@ -1,4 +1,5 @@
 #include "../support/failing_allocator.hpp"
+#include "../support/messages.hpp"
 #include "tiered_driver.hpp"
 
 #include <pagedkv/tier/tiered_cache.hpp>
@@ -163,12 +164,30 @@ TEST_CASE("what the constructor of a cache with tiers throws, creation returns",
       thrown = refused.reason().message();
     }
     CHECK(made.error().message() == thrown);
-    return made.error().code;
+    return thrown;
   };
+  using test::invalid;
   const auto right = write_policy::on_eviction;
-  CHECK(refusal(small_device(0), right, 16, 0) == error_code::invalid_argument);
-  CHECK(refusal(small_device(24), write_policy::through, 16, 0) == error_code::invalid_argument);
-  CHECK(refusal(small_device(24), right, 0, 0) == error_code::invalid_argument);
-  CHECK(refusal(small_device(24), right, 16, 1) == error_code::out_of_memory);
-  CHECK(refusal(small_device(24), right, 16, 2) == error_code::out_of_memory);
+  CHECK(refusal(small_device(0), right, 16, 0) == invalid("cache_config.num_blocks is 0, limit 1"));
+  CHECK(refusal(small_device(24), write_policy::through, 16, 0) ==
+        invalid("tier_config.exclusive, which writes on eviction only: tier_config.write is 1, limit 0"));
+  CHECK(refusal(small_device(24), right, 0, 0) == invalid("host_tier.num_records is 0, limit 1"));
+  CHECK(refusal(small_device(24), right, 16, 1).starts_with("out of memory: "));
+  CHECK(refusal(small_device(24), right, 16, 2).starts_with("out of memory: "));
+}
+
+TEST_CASE("a refused configuration of tiers is told its field", "[tier][messages]") {
+  using test::invalid;
+  const auto with = [](auto&& change) {
+    auto config = tier_config{};
+    change(config);
+    return test::said(validate(config));
+  };
+  test::check_messages({
+      {with([](auto& c) { c.queue_records = 0; }), invalid("tier_config.queue_records is 0, limit 1")},
+      {with([](auto& c) { c.known_records = 0; }), invalid("tier_config.known_records is 0, limit 1")},
+      {with([](auto& c) { c.ask_ahead = -2; }), invalid("tier_config.ask_ahead is -2, limit 0")},
+      {with([](auto& c) { c.prefill_tokens_per_second = -3; }),
+       invalid("tier_config.prefill_tokens_per_second is -3, limit 0")},
+  });
 }

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -17,6 +20,18 @@ struct attention_options {
   const float* alibi_slopes = nullptr;  // [query head]: adds slope * (position of the key - position of the query)
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
 };
+
+/// Errors: `invalid_argument` for a negative window or cap.
+[[nodiscard]] inline result<void> validate(const attention_options& options) noexcept {
+  if (options.window < 0) {
+    return error{error_code::invalid_argument, "attention_options.window", options.window, 0};
+  }
+  if (options.soft_cap < 0) {
+    const auto rounded = static_cast<std::int64_t>(std::floor(std::max(options.soft_cap, -1e18F)));
+    return error{error_code::invalid_argument, "attention_options.soft_cap, rounded down,", rounded, 0};
+  }
+  return {};
+}
 
 /// Times by which a planner decides whether rows share the read of a prefix, measured on an H200. The unit is the time
 /// in which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level

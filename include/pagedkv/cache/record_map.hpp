@@ -89,7 +89,7 @@ class record_map {
   [[nodiscard]] result<cell*> reserve(const char* what) noexcept {
     const auto vacant = vacant_.pop();
     if (vacant == no_block) {
-      return error{error_code::limit_reached, what, capacity_, capacity_};
+      return error{error_code::limit_reached, what, std::int64_t{capacity_} + 1, capacity_};
     }
     auto* chunk = ensure_chunk(to_index(vacant) / chunk_size);
     if (chunk == nullptr) {

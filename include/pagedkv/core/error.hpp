@@ -37,7 +37,7 @@ struct error {
   error_code code{};
   const char* subject = "";       // static storage: what the value is, e.g. "cache_config.block_size"
   std::int64_t value = 0;         // the offending value
-  std::int64_t limit = no_limit;  // the bound that it violates
+  std::int64_t limit = no_limit;  // the nearest value that is allowed
   const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
   step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
 
@@ -93,6 +93,11 @@ inline std::string error::message() const {
 }
 
 namespace detail {
+
+/// The refusal of an index that is not in [0, end).
+[[nodiscard]] constexpr error bad_index(const char* subject, std::int64_t value, std::int64_t end) noexcept {
+  return {error_code::invalid_argument, subject, value, value < 0 ? 0 : end - 1};
+}
 
 /// Throws `exception`; a program that is compiled without exceptions prints the message and ends.
 [[noreturn]] inline void fail(const error& reason) {

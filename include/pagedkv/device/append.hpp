@@ -55,19 +55,21 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
     return checked;
   }
   if (view.has_own_values()) {
-    return error{error_code::invalid_argument, "value_dim of a rotating append", view.value_dim, 0};
+    return error{error_code::invalid_argument, "value_dim, unlike keys, of storage for rope_append,", view.value_dim,
+                 view.head_dim};
   }
   if (const auto checked = check_strided(view); !checked) {
     return checked;
   }
   if (view.head_dim % 2 != 0) {
-    return error{error_code::invalid_argument, "head_dim of numbers that rotate in pairs", view.head_dim};
+    return error{error_code::invalid_argument, "head_dim, odd where numbers rotate in pairs,", view.head_dim};
   }
   if (table.rotary_dim < 0 || table.rotary_dim > view.head_dim || table.rotary_dim % 2 != 0) {
-    return error{error_code::invalid_argument, "rope_table.rotary_dim", table.rotary_dim, view.head_dim};
+    return error{error_code::invalid_argument, "rope_table.rotary_dim, which has to be even,", table.rotary_dim,
+                 table.rotary_dim < 0 ? 0 : std::min(table.rotary_dim - table.rotary_dim % 2, view.head_dim)};
   }
   if (positions.size() != slots.size()) {
-    return error{error_code::invalid_argument, "positions", static_cast<std::int64_t>(positions.size()),
+    return error{error_code::invalid_argument, "number of positions", static_cast<std::int64_t>(positions.size()),
                  static_cast<std::int64_t>(slots.size())};
   }
   const auto num_tokens = static_cast<std::int64_t>(slots.size());

@@ -136,7 +136,7 @@ template <element Element>
                                            const attention_options& options) noexcept {
   const auto& shape = batch.plan.shape;
   if (layer < 0 || layer >= view.num_layers) {
-    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+    return pagedkv::detail::bad_index("layer", layer, view.num_layers);
   }
   if (!view.strided()) {
     return error{error_code::invalid_argument,
@@ -146,42 +146,52 @@ template <element Element>
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
-  if (options.window < 0 || options.soft_cap < 0) {
-    return error{error_code::invalid_argument, "attention_options: window or soft_cap", -1, 0};
+  if (const auto checked = validate(options); !checked) {
+    return checked;
   }
   const auto latent = kernels::plans_latent(shape, view.head_dim);
   if (latent && !view.is_latent()) {
-    return error{error_code::invalid_argument, "attention_batch.plan: latent vectors", 0, 1};
+    return error{error_code::invalid_argument, "latent vectors in the storage, for which attention_batch.plan was made,",
+                 0, 1};
   }
   const auto plain = shape.columns == 1 || latent;
   const auto longest_key = plain ? kernels::largest_plain_dim : kernels::largest_attention_dim;
   if (view.head_dim > longest_key) {
-    return error{error_code::invalid_argument, "head_dim of attention", view.head_dim, longest_key};
+    return error{error_code::invalid_argument, "head_dim of the storage, for attention,", view.head_dim, longest_key};
   }
   const auto longest_value = plain ? kernels::largest_value_dim : kernels::largest_attention_dim;
   if (view.dim_of_values() > longest_value) {
-    return error{error_code::invalid_argument, "value_dim of attention", view.dim_of_values(), longest_value};
+    return error{error_code::invalid_argument, "value_dim of the storage, for attention,", view.dim_of_values(),
+                 longest_value};
   }
   if (batch.plan.words == nullptr || batch.plan.workspace == nullptr) {
-    return error{error_code::invalid_argument, "attention_batch.plan: memory that it has", 0, 1};
+    return error{error_code::invalid_argument, "attention_batch.plan.words or .workspace, which is null,", 0};
   }
-  const auto fits =
-      shape.block_size == view.block_size && shape.num_kv_heads == view.num_kv_heads && shape.window == options.window;
-  if (!fits) {
-    return error{error_code::invalid_argument, "attention_batch.plan: its block size, KV heads or window",
-                 shape.block_size};
+  if (shape.block_size != view.block_size) {
+    return error{error_code::invalid_argument, "block_size of attention_batch.plan, which is not the storage's,",
+                 shape.block_size, view.block_size};
+  }
+  if (shape.num_kv_heads != view.num_kv_heads) {
+    return error{error_code::invalid_argument, "num_kv_heads of attention_batch.plan, which is not the storage's,",
+                 shape.num_kv_heads, view.num_kv_heads};
+  }
+  if (shape.window != options.window) {
+    return error{error_code::invalid_argument, "window of attention_batch.plan, which is not that of the options,",
+                 shape.window, options.window};
   }
   if (num_heads != shape.num_kv_heads * shape.group_size) {
-    return error{error_code::invalid_argument, "number of query heads", num_heads,
+    return error{error_code::invalid_argument,
+                 "attention_queries.num_heads, which are not those of attention_batch.plan,", num_heads,
                  std::int64_t{shape.num_kv_heads} * shape.group_size};
   }
   if (shape.columns != 1 && !aligned_for_attention<Element>(view)) {
-    return error{error_code::invalid_argument, "alignment of keys and values", shape.columns, 1};
+    return error{error_code::invalid_argument,
+                 "columns of attention_batch.plan, too many for keys and values that are not aligned,", shape.columns, 1};
   }
   const auto by_waves = shape.columns != 1 && shape.columns < kernels::fewest_group_columns;
   if (by_waves && (view.has_own_values() || !batch.tree_masks.empty())) {
-    return error{error_code::invalid_argument, "attention_batch.plan: values of their own, or tree masks",
-                 shape.columns, 1};
+    return error{error_code::invalid_argument,
+                 "columns of attention_batch.plan, too many for tree masks, or values unlike keys,", shape.columns, 1};
   }
   return {};
 }

@@ -52,13 +52,13 @@ template <class Number>
 [[nodiscard]] result<void> check_rows(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                       const token_rows<Number>& keys, const token_rows<Number>* values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
-    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+    return pagedkv::detail::bad_index("layer", layer, view.num_layers);
   }
   if (const auto checked = check_strides(view); !checked) {
     return checked;
   }
   if (slots.size() > static_cast<std::size_t>(kernels::max_tokens_per_launch)) {
-    return error{error_code::invalid_argument, "tokens of one call", static_cast<std::int64_t>(slots.size()),
+    return error{error_code::invalid_argument, "number of tokens in one call", static_cast<std::int64_t>(slots.size()),
                  kernels::max_tokens_per_launch};
   }
   return check_row_shapes(view, keys, values, slots.size());
@@ -67,12 +67,21 @@ template <class Number>
 /// Checks that every source lies in `from`, every destination in `to`, and both have blocks of equal contents.
 [[nodiscard]] inline result<void> check_pairs_between(const block_storage_view& from, const block_storage_view& to,
                                                       std::span<const block_pair> pairs) noexcept {
-  const auto same_shape = from.num_layers == to.num_layers && from.block_size == to.block_size &&
-                          from.num_kv_heads == to.num_kv_heads && from.head_dim == to.head_dim &&
-                          from.value_dim == to.value_dim && from.is_latent() == to.is_latent();
-  if (!same_shape) {
-    return error{error_code::invalid_argument,
-                 "num_layers, block_size, num_kv_heads, head_dim or value_dim of two storages", 0};
+  struct field {
+    const char* subject;
+    std::int32_t source;
+    std::int32_t destination;
+  };
+  for (const auto& [subject, source, destination] :
+       {field{"num_layers of the destination, which is not the source's,", from.num_layers, to.num_layers},
+        field{"block_size of the destination, which is not the source's,", from.block_size, to.block_size},
+        field{"num_kv_heads of the destination, which is not the source's,", from.num_kv_heads, to.num_kv_heads},
+        field{"head_dim of the destination, which is not the source's,", from.head_dim, to.head_dim},
+        field{"value_dim of the destination, which is not the source's,", from.value_dim, to.value_dim},
+        field{"latent vectors in the destination, unlike the source,", from.is_latent(), to.is_latent()}}) {
+    if (source != destination) {
+      return error{error_code::invalid_argument, subject, destination, source};
+    }
   }
   return check_pairs(from, to, pairs);
 }

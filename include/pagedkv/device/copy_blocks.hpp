@@ -40,7 +40,8 @@ namespace pagedkv::hip {
                           from.head_stride == to.head_stride && from.value_token_stride == to.value_token_stride &&
                           from.key_pieces == to.key_pieces && from.value_pieces == to.value_pieces;
   if (!same_bytes) {
-    return error{error_code::invalid_argument, "bytes of a block's layer, or their order", to.layer_bytes(),
+    return error{error_code::invalid_argument,
+                 "bytes of a block's layer, unlike the source's in number or order,", to.layer_bytes(),
                  from.layer_bytes()};
   }
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");

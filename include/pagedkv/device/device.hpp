@@ -16,7 +16,7 @@ namespace pagedkv::hip {
     return to_result(runtime::error_no_device, search);
   }
   if (device < 0 || device >= count) {
-    return error{error_code::invalid_argument, "device", device, count};
+    return pagedkv::detail::bad_index("device", device, count);
   }
   return {};
 }

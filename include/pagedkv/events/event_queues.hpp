@@ -147,11 +147,18 @@ class basic_event_queues {
  private:
   using ring = detail::event_ring<Atomic>;
 
+  static void require_positive(const char* subject, std::int32_t value) {
+    if (value <= 0) {
+      detail::fail({error_code::invalid_argument, subject, value, 1});
+    }
+  }
+
   struct queues {
     queues(std::int32_t block_size, const event_queue_sizes& sizes) {
-      if (const auto least = std::min({block_size, sizes.capacity, sizes.num_producers, sizes.max_keys}); least <= 0) {
-        detail::fail({error_code::invalid_argument, "block size or sizes of event queues", least, 1});
-      }
+      require_positive("block_size of event queues", block_size);
+      require_positive("event_queue_sizes.capacity", sizes.capacity);
+      require_positive("event_queue_sizes.num_producers", sizes.num_producers);
+      require_positive("event_queue_sizes.max_keys", sizes.max_keys);
       for (auto i = 0; i < sizes.num_producers; ++i) {
         rings.push_back(std::make_unique<ring>(static_cast<std::size_t>(sizes.capacity),
                                                static_cast<std::size_t>(block_size),

@@ -33,8 +33,8 @@ inline void copy_block(const block_storage_view& view, block_pair pair) noexcept
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs) noexcept {
   if (from.layer_bytes() != to.layer_bytes() || from.num_layers != to.num_layers) {
-    return error{error_code::invalid_argument, "bytes of a block", to.layer_bytes() * to.num_layers,
-                 from.layer_bytes() * from.num_layers};
+    return error{error_code::invalid_argument, "bytes of a block of the destination, which are not the source's,",
+                 to.layer_bytes() * to.num_layers, from.layer_bytes() * from.num_layers};
   }
   if (const auto checked = check_pairs(from, to, pairs); !checked) {
     return checked;

@@ -19,12 +19,12 @@ template <class Number>
 [[nodiscard]] result<void> check_slots(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<Number>& keys, const token_rows<Number>* values) noexcept {
   if (layer < 0 || layer >= view.num_layers) {
-    return error{error_code::invalid_argument, "layer", layer, view.num_layers};
+    return pagedkv::detail::bad_index("layer", layer, view.num_layers);
   }
   const auto num_slots = std::int64_t{view.num_blocks} * view.block_size;
   for (const auto s : slots) {
     if (static_cast<std::int64_t>(s) >= num_slots) {
-      return error{error_code::invalid_argument, "slot", static_cast<std::int64_t>(s), num_slots};
+      return pagedkv::detail::bad_index("slot", static_cast<std::int64_t>(s), num_slots);
     }
   }
   return check_row_shapes(view, keys, values, slots.size());

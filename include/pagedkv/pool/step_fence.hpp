@@ -40,7 +40,8 @@ class step_fence {
       // Negative if other threads have begun and retired steps since `last` was read: then the swap fails.
       const auto num_in_flight = static_cast<std::int64_t>(last - retired());
       if (num_in_flight >= static_cast<std::int64_t>(capacity)) {
-        return error{error_code::limit_reached, "steps in flight", num_in_flight, static_cast<std::int64_t>(capacity)};
+        return error{error_code::limit_reached, "number of steps in flight", num_in_flight + 1,
+                     static_cast<std::int64_t>(capacity)};
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     if (use == step_use::everything) {

@@ -37,7 +37,8 @@ class request_records {
     const auto num_open = statistics_.running + statistics_.preempted + num_reserved_;
     if (num_open >= config_.max_open) {
       ++statistics_.refused;
-      return error{error_code::limit_reached, "number of running and preempted requests", num_open, config_.max_open};
+      return error{error_code::limit_reached, "number of running and preempted requests", num_open + 1,
+                   config_.max_open};
     }
     auto reserved = records_.reserve("number of requests");
     if (reserved) {

@@ -48,10 +48,12 @@ class basic_worker_index {
   explicit basic_worker_index(const worker_index_config& config)
       : num_workers_(config.num_workers), num_words_(static_cast<std::size_t>(config.num_workers) / word_bits + 1) {
     if (config.num_workers <= 0 || config.num_workers > max_workers) {
-      detail::fail({error_code::invalid_argument, "worker_index_config.num_workers", config.num_workers, max_workers});
+      detail::fail({error_code::invalid_argument, "worker_index_config.num_workers", config.num_workers,
+                    config.num_workers <= 0 ? 1 : max_workers});
     }
     if (config.num_blocks <= 0 || config.num_blocks > max_blocks) {
-      detail::fail({error_code::invalid_argument, "worker_index_config.num_blocks", config.num_blocks, max_blocks});
+      detail::fail({error_code::invalid_argument, "worker_index_config.num_blocks", config.num_blocks,
+                    config.num_blocks <= 0 ? 1 : max_blocks});
     }
     const auto num_buckets = std::bit_ceil(static_cast<std::size_t>(config.num_blocks) * 2 / bucket_size + 2);
     bucket_mask_ = num_buckets - 1;

@@ -14,10 +14,10 @@ namespace pagedkv {
                                               std::span<const block_pair> pairs) noexcept {
   for (const auto& [source, destination] : pairs) {
     if (source < 0 || source >= from.num_blocks) {
-      return error{error_code::invalid_argument, "source block", source, from.num_blocks};
+      return detail::bad_index("source block", source, from.num_blocks);
     }
     if (destination < 0 || destination >= to.num_blocks) {
-      return error{error_code::invalid_argument, "destination block", destination, to.num_blocks};
+      return detail::bad_index("destination block", destination, to.num_blocks);
     }
   }
   return {};

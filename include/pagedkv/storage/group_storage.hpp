@@ -59,7 +59,7 @@ class group_storage {
     }
     const auto bytes = size.round_up(size.multiply(plan->block_bytes, config.capacity()), granule);
     if (size.overflowed()) {
-      return error{error_code::size_overflow, "bytes of block storage for the capacity", config.capacity()};
+      return error{error_code::size_overflow, "number of blocks whose bytes 63 bits do not count", config.capacity()};
     }
     auto views = views_type{};
     for (std::size_t i = 0; i < config.groups.size(); ++i) {

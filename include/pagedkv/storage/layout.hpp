@@ -109,8 +109,9 @@ template <piecewise_layout Layout>
   const auto vectors = group.kind == group_kind::latent ? 1 : 2;
   auto size = checked_size{};
   const auto count = size.multiply(size.multiply(group.num_layers, each), vectors);
-  if (count > std::numeric_limits<std::int32_t>::max()) {
-    return error{error_code::size_overflow, "static scales of all layers", count};
+  constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  if (count > most) {
+    return error{error_code::size_overflow, "number of static scales in all layers", count, most};
   }
   view.static_scales = group.scales;
   view.static_head_stride = element.scale_per_head ? 1 : 0;
@@ -147,7 +148,7 @@ template <memory_layout Layout>
   const auto region_bytes = size.round_up(size.multiply(block_bytes, num_blocks), granule);
   plan.bytes = size.multiply(region_bytes, num_regions);
   if (size.overflowed()) {
-    return error{error_code::size_overflow, "bytes of block storage for cache_config.num_blocks", num_blocks};
+    return error{error_code::size_overflow, "number of blocks whose bytes 63 bits do not count", num_blocks};
   }
 
   view.value_offset = latent ? 0 : keys;
@@ -195,10 +196,14 @@ template <memory_layout Layout>
     return valid.error();
   }
   if (!group.holds_tokens()) {
-    return error{error_code::invalid_argument, "group_config.kind: tokens in its blocks", 0, 1};
+    return error{error_code::invalid_argument, "group_config.kind, which holds no tokens,",
+                 static_cast<std::int64_t>(group.kind)};
   }
-  if (block_size < 1 || num_blocks < 1) {
-    return error{error_code::invalid_argument, "blocks, or tokens in a block,", std::min(block_size, num_blocks), 1};
+  if (block_size < 1) {
+    return error{error_code::invalid_argument, "block_size of the storage", block_size, 1};
+  }
+  if (num_blocks < 1) {
+    return error{error_code::invalid_argument, "num_blocks of the storage", num_blocks, 1};
   }
   return detail::plan_layers<Layout>(group, block_size, num_blocks, element, granule);
 }

@@ -63,7 +63,7 @@ namespace detail {
     return error{error_code::invalid_argument, "element_size.bytes", element.bytes, 1};
   }
   if (element.scale_bytes < 0) {
-    return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes};
+    return error{error_code::invalid_argument, "element_size.scale_bytes", element.scale_bytes, 0};
   }
   // The orders of dimensions and layers do not change the size, and the size is proportional to the number of blocks.
   const auto plan = plan_storage<nhd_layer_major>(*config, element);
@@ -97,7 +97,7 @@ namespace detail {
   auto size = checked_size{};
   const auto num_blocks = size.multiply((num_tokens - 1) / block_size + 1, num_sequences);
   if (size.overflowed()) {
-    return error{error_code::size_overflow, "context length in tokens", num_tokens};
+    return error{error_code::size_overflow, "context length in tokens whose blocks 63 bits do not count", num_tokens};
   }
   return detail::with_blocks(*config, num_blocks);
 }

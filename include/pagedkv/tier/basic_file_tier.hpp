@@ -57,7 +57,8 @@ class basic_file_tier {
                                                       const file_tier_options& options = {}) noexcept {
     constexpr auto deepest = 1'024;
     if (options.queue_depth < 1 || options.queue_depth > deepest) {
-      return error{error_code::invalid_argument, "file_tier_options.queue_depth", options.queue_depth, deepest};
+      return error{error_code::invalid_argument, "file_tier_options.queue_depth", options.queue_depth,
+                   options.queue_depth < 1 ? 1 : deepest};
     }
     const auto construct = [&]() -> result<basic_file_tier> { return make(paths, bytes, format, options); };
     return detail::with_memory(construct, error{error_code::out_of_memory, "bytes of a tier's files", bytes});

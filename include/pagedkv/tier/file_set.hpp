@@ -89,7 +89,8 @@ class preallocated_file {
       return system_error("querying a file of a tier", errno);
     }
     if (!S_ISREG(about.st_mode)) {
-      return error{error_code::invalid_argument, "type of a tier's file, which is not regular", about.st_mode & S_IFMT};
+      return error{error_code::invalid_argument, "type of a tier's file, which is not regular,",
+                   about.st_mode & S_IFMT};
     }
     size_before_ = about.st_size;
     is_new_ = is_missing && size_before_ == 0;  // another process may have made it meanwhile
@@ -148,7 +149,7 @@ class preallocated_file {
         return system_error("locking a file of a tier", errno);
       }
       if (std::chrono::steady_clock::now() >= deadline) {
-        return error{error_code::in_use, "a file of a tier, by another one: descriptor", descriptor()};
+        return error{error_code::in_use, "descriptor of a tier's file, which another tier has locked,", descriptor()};
       }
       std::this_thread::sleep_for(pause);
     }
@@ -166,10 +167,10 @@ class preallocated_file {
     }
     switch (compare_file_headers({found.get(), static_cast<std::size_t>(size)}, header)) {
       case file_contents::something_else:
-        return error{error_code::invalid_argument, "size of a file that holds something else than records",
+        return error{error_code::invalid_argument, "size of a file that holds something else than records,",
                      size_before_};
       case file_contents::other_records:
-        return error{error_code::invalid_argument, "size of a file with records of another format", size_before_};
+        return error{error_code::invalid_argument, "size of a file with records of another format,", size_before_};
       case file_contents::records: has_header_ = true; break;
       case file_contents::nothing: break;
     }

@@ -44,8 +44,12 @@ struct tier_config {
   if (config.known_records < 1) {
     return error{error_code::invalid_argument, "tier_config.known_records", config.known_records, 1};
   }
-  if (config.ask_ahead < 0 || config.prefill_tokens_per_second < 0) {
-    return error{error_code::invalid_argument, "tier_config.ask_ahead or .prefill_tokens_per_second", -1, 0};
+  if (config.ask_ahead < 0) {
+    return error{error_code::invalid_argument, "tier_config.ask_ahead", config.ask_ahead, 0};
+  }
+  if (config.prefill_tokens_per_second < 0) {
+    return error{error_code::invalid_argument, "tier_config.prefill_tokens_per_second",
+                 config.prefill_tokens_per_second, 0};
   }
   return {};
 }

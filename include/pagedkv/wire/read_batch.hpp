@@ -268,8 +268,8 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
 /// where they are removed from. Errors: `invalid_argument` for bytes that are not such a batch. May throw
 /// `std::bad_alloc`.
 [[nodiscard]] inline result<wire_batch> read_batch(std::string_view payload) {
-  const auto broken =
-      error{error_code::invalid_argument, "batch of KV events", static_cast<std::int64_t>(payload.size())};
+  const auto broken = error{error_code::invalid_argument, "bytes of a batch of KV events, which cannot be read,",
+                            static_cast<std::int64_t>(payload.size())};
   auto reader = detail::wire_reader{payload};
   const auto size = reader.array();
   if (size < 2) {

@@ -284,7 +284,8 @@ template <layered State>
 [[nodiscard]] result<void> skip_to_windows(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
   return visit_sequence(state, id, [&](group_sequence& s) -> result<void> {
     if (num_tokens < 0 || num_tokens > s.num_tokens) {
-      return error{error_code::invalid_argument, "start of what is read", num_tokens, s.num_tokens};
+      return error{error_code::invalid_argument, "start of what is read", num_tokens,
+                   num_tokens < 0 ? 0 : s.num_tokens};
     }
     const auto guard = state.guard_nodes();
     drop_behind_windows(state, s, num_tokens);

@@ -27,7 +27,7 @@ template <layered State, class Copy>
 [[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
-                 from.num_tokens - from.num_computed_tokens};
+                 from.num_tokens - from.num_computed_tokens, 0};
   }
   const auto with_state = state.group_with_state();
   const auto num_state = with_state != state.num_groups() ? state.blocks_of_state(with_state) : 0;
@@ -60,7 +60,7 @@ template <layered State, class Copy>
         }
         to.tables[g].clear();
         undo_fork(state, to);
-        return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
+        return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
       }
     }
   }

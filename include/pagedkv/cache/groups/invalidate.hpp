@@ -43,7 +43,7 @@ template <layered State>
   const auto num_blocks = state.pool.size();
   const auto outside = [&](block_id block) { return to_index(block) >= static_cast<std::size_t>(num_blocks); };
   if (const auto found = std::ranges::find_if(blocks, outside); found != blocks.end()) {
-    return error{error_code::invalid_argument, "block to invalidate", static_cast<std::int64_t>(*found), num_blocks};
+    return bad_index("block to invalidate", static_cast<std::int64_t>(*found), num_blocks);
   }
   const auto guard = state.guard_nodes();
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {

@@ -21,8 +21,12 @@ namespace pagedkv::detail {
 
 template <layered State>
 [[nodiscard]] result<void> check_group(const State& state, std::size_t group) noexcept {
-  if (group >= state.num_groups() || !state.holds_tokens(group)) {
+  if (group >= state.num_groups()) {
     return no_such_group(group, state.num_groups());
+  }
+  if (!state.holds_tokens(group)) {
+    return error{error_code::invalid_argument, "index of a group, which holds no tokens,",
+                 static_cast<std::int64_t>(group)};
   }
   return {};
 }

@@ -29,7 +29,7 @@ template <layered State>
                                            const sequence_options& options) noexcept {
   const auto num_tokens = std::ssize(prompt.tokens);
   if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
-    return error{error_code::limit_reached, "number of sequences", capacity, capacity};
+    return error{error_code::limit_reached, "number of sequences", std::int64_t{capacity} + 1, capacity};
   }
   if (const auto checked = check_prompt(sequence{}, prompt, options); !checked) {
     return checked.error();

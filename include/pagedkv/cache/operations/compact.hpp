@@ -123,7 +123,7 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
 template <class State, class Move, class Rename>
 [[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move, Rename rename) noexcept {
   if (state.pool.step_in_flight()) {
-    return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps()};
+    return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps(), 0};
   }
   auto moves = result<std::vector<block_pair>>{std::vector<block_pair>{}};
   if constexpr (!runs_alone<typename State::locking_type>) {

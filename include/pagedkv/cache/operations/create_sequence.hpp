@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 namespace pagedkv::detail {
@@ -35,15 +36,44 @@ namespace pagedkv::detail {
 
 /// Out of line, since what is asked for is nearly always right.
 [[nodiscard]] [[gnu::cold]] [[gnu::noinline]] inline error invalid_option(const sequence_options& options) noexcept {
-  if (options.priority > 100) {
-    return {error_code::invalid_argument, "sequence_options.priority", options.priority, 100};
+  struct field {
+    const char* subject;
+    std::int64_t value;
+    std::int64_t least;
+    std::int64_t most;
+  };
+  constexpr auto any = sequence_options::no_limit;
+  auto wrong = error{error_code::invalid_argument};
+  const auto finds_wrong = [&](std::initializer_list<field> fields) {
+    for (const auto& [subject, value, least, most] : fields) {
+      if (value < least || value > most) {
+        wrong = {error_code::invalid_argument, subject, value, value < least ? least : most};
+        return true;
+      }
+    }
+    return false;
+  };
+  if (finds_wrong({{"sequence_options.priority", options.priority, 0, 100},
+                   {"sequence_options.retention", options.retention, 0, any},
+                   {"sequence_options.expected_return", options.expected_return, 0, any},
+                   {"sequence_options.expected_tokens", options.expected_tokens, 0, any},
+                   {"sequence_options.max_cached_tokens", options.max_cached_tokens, 0, any},
+                   {"sequence_options.first_chunk", options.first_chunk, 0, any},
+                   {"sequence_options.num_prompt_tokens", options.num_prompt_tokens, 0, any}})) {
+    return wrong;
   }
-  if (const auto least = std::min({options.retention, options.expected_return, options.expected_tokens,
-                                   options.max_cached_tokens, options.first_chunk, options.num_prompt_tokens});
-      least < 0) {
-    return {error_code::invalid_argument, "sequence_options: a time, or a number of tokens,", least};
+  for (const auto& [first, last, given] : options.ranges) {
+    if (finds_wrong({{"range_retention.first", first, 0, any},
+                     {"range_retention.last, before the first,", last, first, any},
+                     {"range_retention.retention.priority", given.priority, 0, 100},
+                     {"range_retention.retention.duration", given.duration, 0, any}})) {
+      return wrong;
+    }
   }
-  return {error_code::invalid_argument, "sequence_options.ranges or .answer"};
+  const auto given = options.answer.value_or(block_retention{});
+  finds_wrong({{"sequence_options.answer->priority", given.priority, 0, 100},
+               {"sequence_options.answer->duration", given.duration, 0, any}});
+  return wrong;
 }
 
 /// Writes the tokens of blocks from the one at `first` on, as far as there are blocks.

@@ -14,7 +14,7 @@ template <class State>
 [[nodiscard]] result<void> share_blocks(State& state, sequence& from, sequence& to) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
-                 from.num_tokens - from.num_computed_tokens};
+                 from.num_tokens - from.num_computed_tokens, 0};
   }
   const auto num_blocks = state.blocks_for(from.num_tokens);
   const auto num_reserved = std::max(num_blocks, state.blocks_expected(from.options));
@@ -28,7 +28,7 @@ template <class State>
       for (; i > 0; --i) {
         state.pool.release(held[i - 1], block_release{}, 0);
       }
-      return error{error_code::limit_reached, "reference count", block_state::max_count, block_state::max_count};
+      return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
     }
   }
   to.blocks.copy(from.blocks, num_blocks);

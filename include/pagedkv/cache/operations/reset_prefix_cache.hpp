@@ -14,7 +14,7 @@ template <class State>
 [[nodiscard]] result<std::int64_t> reset_prefix_cache(State& state) noexcept {
   const auto guard = state.guard_nodes();
   if (const auto num_occupied = state.pool.count_occupied(); num_occupied != 0) {
-    return error{error_code::in_use, "number of blocks in use or retiring", num_occupied};
+    return error{error_code::in_use, "number of blocks in use or retiring", num_occupied, 0};
   }
   auto&& chains = state.silent_chains();
   auto num_forgotten = state.pool.forget_evictable(chains);

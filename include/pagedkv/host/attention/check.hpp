@@ -3,6 +3,11 @@
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/host/attention/call.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 namespace pagedkv::host::attention {
 
 [[nodiscard]] inline error wrong(const char* subject, std::int64_t value, std::int64_t limit = error::no_limit) {
@@ -11,27 +16,34 @@ namespace pagedkv::host::attention {
 
 [[nodiscard]] inline result<void> check_numbers(const attention_call& call) noexcept {
   if (call.layer < 0 || call.layer >= call.view.num_layers) {
-    return wrong("layer", call.layer, call.view.num_layers);
+    return pagedkv::detail::bad_index("layer", call.layer, call.view.num_layers);
   }
   if (!call.view.strided()) {
     return wrong("numbers in a piece of the layout, of which attention needs a strided one: nhd or hnd,",
                  call.view.key_pieces.piece, 0);
   }
   if (call.num_heads <= 0 || call.num_heads % call.view.num_kv_heads != 0) {
-    return wrong("attention_queries.num_heads", call.num_heads, call.view.num_kv_heads);
+    return wrong("attention_queries.num_heads, which has to be a multiple of the limit,", call.num_heads,
+                 call.view.num_kv_heads);
   }
-  if (call.options.window < 0) {
-    return wrong("attention_options.window", call.options.window, 0);
-  }
-  if (call.options.soft_cap < 0) {
-    return wrong("attention_options.soft_cap", -1, 0);
-  }
-  return {};
+  return validate(call.options);
 }
 
-/// Whether `indptr` has one entry more than there are rows, and never decreases.
-[[nodiscard]] inline bool is_row_pointer(std::span<const std::int32_t> indptr, std::size_t num_rows) noexcept {
-  return indptr.size() == num_rows + 1 && indptr[0] >= 0 && std::ranges::is_sorted(indptr);
+/// Whether `indptr` has one entry more than there are rows, and never decreases. `size_name`, `entry_name`: subjects of
+/// the errors.
+[[nodiscard]] inline result<void> check_row_pointer(std::span<const std::int32_t> indptr, std::size_t num_rows,
+                                                    const char* size_name, const char* entry_name) noexcept {
+  if (indptr.size() != num_rows + 1) {
+    return wrong(size_name, static_cast<std::int64_t>(indptr.size()), static_cast<std::int64_t>(num_rows) + 1);
+  }
+  auto least = 0;
+  for (const auto entry : indptr) {
+    if (entry < least) {
+      return wrong(entry_name, entry, least);
+    }
+    least = entry;
+  }
+  return {};
 }
 
 /// Whether every block that a query of the row sees is in the storage.
@@ -39,7 +51,8 @@ namespace pagedkv::host::attention {
   const auto blocks = call.blocks(row);
   const auto last_block_len = call.batch.last_block_len[row];
   if (last_block_len < (blocks.empty() ? 0 : 1) || last_block_len > (blocks.empty() ? 0 : call.view.block_size)) {
-    return wrong("attention_batch.last_block_len", last_block_len, blocks.empty() ? 0 : call.view.block_size);
+    const auto most = blocks.empty() ? 0 : call.view.block_size;
+    return wrong("attention_batch.last_block_len", last_block_len, last_block_len > most ? most : std::min(most, 1));
   }
   if (!call.batch.tree_masks.empty() && call.num_queries(row) > largest_attention_tree) {
     return wrong("queries of a row with tree masks", call.num_queries(row), largest_attention_tree);
@@ -51,7 +64,7 @@ namespace pagedkv::host::attention {
   for (auto i = static_cast<std::size_t>(seen / call.view.block_size); i < blocks.size(); ++i) {
     const auto block = static_cast<std::int32_t>(blocks[i]);
     if (block < 0 || block >= call.view.num_blocks) {
-      return wrong("block in attention_batch.indices", block, call.view.num_blocks);
+      return pagedkv::detail::bad_index("block in attention_batch.indices", block, call.view.num_blocks);
     }
   }
   return {};
@@ -66,20 +79,25 @@ namespace pagedkv::host::attention {
   if (num_rows == 0) {
     return {};
   }
-  if (!is_row_pointer(batch.indptr, num_rows)) {
-    return wrong("attention_batch.indptr", static_cast<std::int64_t>(batch.indptr.size()),
-                 static_cast<std::int64_t>(num_rows) + 1);
+  if (const auto checked = check_row_pointer(batch.indptr, num_rows, "size of attention_batch.indptr",
+                                             "entry of attention_batch.indptr, below the one before it,");
+      !checked) {
+    return checked;
   }
   if (static_cast<std::size_t>(batch.indptr.back()) > batch.indices.size()) {
-    return wrong("attention_batch.indptr", batch.indptr.back(), static_cast<std::int64_t>(batch.indices.size()));
+    return wrong("last entry of attention_batch.indptr, beyond its indices,", batch.indptr.back(),
+                 static_cast<std::int64_t>(batch.indices.size()));
   }
-  if (!batch.query_indptr.empty() && !is_row_pointer(batch.query_indptr, num_rows)) {
-    return wrong("attention_batch.query_indptr", static_cast<std::int64_t>(batch.query_indptr.size()),
-                 static_cast<std::int64_t>(num_rows) + 1);
+  if (!batch.query_indptr.empty()) {
+    if (const auto checked = check_row_pointer(batch.query_indptr, num_rows, "size of attention_batch.query_indptr",
+                                               "entry of attention_batch.query_indptr, below the one before it,");
+        !checked) {
+      return checked;
+    }
   }
   const auto num_queries = call.first_query(num_rows);
   if (!batch.tree_masks.empty() && static_cast<std::int64_t>(batch.tree_masks.size()) < num_queries) {
-    return wrong("attention_batch.tree_masks", static_cast<std::int64_t>(batch.tree_masks.size()), num_queries);
+    return wrong("size of attention_batch.tree_masks", static_cast<std::int64_t>(batch.tree_masks.size()), num_queries);
   }
   for (auto row = std::size_t{0}; row < num_rows; ++row) {
     if (const auto checked = check_row(call, row); !checked) {

@@ -9,8 +9,7 @@
 namespace pagedkv::detail {
 
 [[nodiscard]] inline error no_such_group(std::size_t group, std::size_t num_groups) noexcept {
-  return {error_code::invalid_argument, "index of a group", static_cast<std::int64_t>(group),
-          static_cast<std::int64_t>(num_groups)};
+  return bad_index("index of a group", static_cast<std::int64_t>(group), static_cast<std::int64_t>(num_groups));
 }
 
 /// Errors: `invalid_argument` for a group that there is not.

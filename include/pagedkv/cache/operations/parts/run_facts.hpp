@@ -27,7 +27,8 @@ template <class Sequence>
   auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
   for (const auto& key : keys) {
     if (key.position < least || key.position >= end) {
-      return error{error_code::invalid_argument, "position of a key", key.position, key.position < least ? least : end};
+      return error{error_code::invalid_argument, "position of a key", key.position,
+                   key.position < least ? least : end - 1};
     }
     least = key.position;
   }
