@@ -28,7 +28,10 @@ class arc {
   void insert(block_id block, const block_release& release) noexcept {
     const auto tracked = lists_.tracked(block);
     lists_.insert(block, release.parent, tracked || returns(release.hash) ? again : once);
-    hashes_[to_index(block)] = release.hash;
+    if (!tracked || lists_.note(block) != hashed) {
+      hashes_[to_index(block)] = release.hash;
+      lists_.set_note(block, release.hash != 0 ? hashed : 0);
+    }
   }
 
   void remove(block_id block) noexcept { lists_.hold(block); }
@@ -65,6 +68,10 @@ class arc {
  private:
   static constexpr auto once = chain_lists::list_index{0};
   static constexpr auto again = chain_lists::list_index{1};
+
+  // The note of a tracked block whose hash is known: a hit does not write it again. A victim that an allocation gave
+  // back comes without its hash.
+  static constexpr auto hashed = std::uint16_t{1};
 
   [[nodiscard]] bool returns(std::uint64_t hash) noexcept {
     const auto num_once = ghosts_.size(once);

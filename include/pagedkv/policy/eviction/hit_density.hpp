@@ -46,18 +46,20 @@ class hit_density {
     const auto block_class = reuse_class::of(num_hits, pace_of(release), release);
     const auto now = log_.now();
     hits_.note(release.hash, num_hits);
-    stays_[to_index(block)] = {now, num_hits, log_.add(release.hash, block_class)};
+    const auto followed = log_.add(release.hash, block_class);
     lists_.insert(block, release.parent, block_class);
+    note_stay(block, {now, num_hits, followed});
     changed_[block_class / 64] |= std::uint64_t{1} << block_class % 64;
+    changed_words_ |= std::uint64_t{1} << block_class / 64;
     maintain_model();
   }
 
   void remove(block_id block) noexcept {
-    auto& seen = stays_[to_index(block)];
+    const auto seen = stay_of(block);
     if (seen.followed()) {
       learn(log_.use_resident(seen.since()));
     }
-    seen = {log_.age_of(seen.since()), seen.num_hits(), false};
+    note_stay(block, {log_.age_of(seen.since()), seen.num_hits(), false});
     lists_.hold(block);
   }
 
@@ -94,7 +96,7 @@ class hit_density {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return sizeof *this + lists_.bytes() + log_.bytes() + hits_.bytes() + model_.bytes() +
-           stays_.capacity() * sizeof(stay);
+           stays_.capacity() * sizeof(std::uint16_t);
   }
 
  private:
@@ -104,17 +106,28 @@ class hit_density {
   // it had been evictable.
   class stay {
    public:
-    stay() = default;
     stay(time since, std::uint32_t num_hits, bool followed) noexcept
-        : bits_(since << 4 | num_hits << 1 | (followed ? 1U : 0U)) {}
+        : stay(since << 4 | num_hits << 1 | (followed ? 1U : 0U)) {}
+    explicit stay(std::uint32_t bits) noexcept : bits_(bits) {}
+
+    [[nodiscard]] std::uint32_t bits() const noexcept { return bits_; }
 
     [[nodiscard]] time since() const noexcept { return bits_ >> 4; }
     [[nodiscard]] std::uint32_t num_hits() const noexcept { return bits_ >> 1 & 7; }
     [[nodiscard]] bool followed() const noexcept { return (bits_ & 1) != 0; }
 
    private:
-    std::uint32_t bits_ = 0;
+    std::uint32_t bits_;
   };
+
+  /// The lower half of a block's stay is its note, so that no bytes beside its links lie idle.
+  [[nodiscard]] stay stay_of(block_id block) const noexcept {
+    return stay{std::uint32_t{stays_[to_index(block)]} << 16 | lists_.note(block)};
+  }
+  void note_stay(block_id block, stay seen) noexcept {
+    stays_[to_index(block)] = static_cast<std::uint16_t>(seen.bits() >> 16);
+    lists_.set_note(block, static_cast<std::uint16_t>(seen.bits()));
+  }
 
   static constexpr auto min_fade_interval = std::uint64_t{20'000};
   static constexpr auto refresh_interval = time{256};
@@ -123,7 +136,7 @@ class hit_density {
   /// Hits of the contents so far; a block that returns after its eviction brings them along, and one more.
   [[nodiscard]] std::uint32_t hits_so_far(block_id block, const block_release& release) noexcept {
     if (lists_.tracked(block)) {
-      return std::min(stays_[to_index(block)].num_hits() + 1, hit_memory::most_hits);
+      return std::min(stay_of(block).num_hits() + 1, hit_memory::most_hits);
     }
     learn(log_.use_evicted(release.hash));
     return hits_.hits_with_this(release.hash);
@@ -136,7 +149,7 @@ class hit_density {
       return reuse_class::pace::first_request;
     }
     if (lists_.in_use(release.last_cached)) {
-      const auto fast = stays_[to_index(release.last_cached)].since() < fast_pace_;
+      const auto fast = stay_of(release.last_cached).since() < fast_pace_;
       last_pace_ = fast ? reuse_class::pace::fast : reuse_class::pace::slow;
     }
     return last_pace_;
@@ -149,8 +162,8 @@ class hit_density {
   }
 
   void forget(block_id block) noexcept {
-    if (stays_[to_index(block)].followed()) {
-      log_.evict(stays_[to_index(block)].since());
+    if (const auto seen = stay_of(block); seen.followed()) {
+      log_.evict(seen.since());
     }
   }
 
@@ -166,18 +179,21 @@ class hit_density {
 
   /// Looks at the classes that have new blocks, and at a few others in turn, as ages change.
   void look_at_changes() noexcept {
-    for (auto word = std::size_t{0}; word < changed_.size(); ++word) {
+    for (; changed_words_ != 0; changed_words_ &= changed_words_ - 1) {
+      const auto word = static_cast<std::size_t>(std::countr_zero(changed_words_));
       for (; changed_[word] != 0; changed_[word] &= changed_[word] - 1) {
         look_at(word * 64 + static_cast<std::size_t>(std::countr_zero(changed_[word])));
       }
     }
+    auto c = last_look_;
     for (auto tries = 24, looks = 4; tries > 0 && looks > 0; --tries) {
-      next_look_ = next_look_ + 1 < reuse_class::count ? next_look_ + 1 : 0;
-      if (worths_.at(next_look_) != worths_.none) {
-        look_at(next_look_);
+      c = c + 1 < reuse_class::count ? c + 1 : 0;
+      if (worths_.at(c) != worths_.none) {
+        look_at(c);
         --looks;
       }
     }
+    last_look_ = c;
   }
 
   /// Finds the worth of the candidates of a class.
@@ -199,19 +215,20 @@ class hit_density {
   }
 
   [[nodiscard]] float density(reuse_class::index c, block_id block) const noexcept {
-    return model_.density(c, log_.age_of(stays_[to_index(block)].since()));
+    return model_.density(c, log_.age_of(stay_of(block).since()));
   }
 
   chain_lists lists_;  // one for each class
   reuse_log log_;
   reuse_model model_;
   hit_memory hits_;
-  std::vector<stay> stays_;
+  std::vector<std::uint16_t> stays_;  // the upper half of each
   least_of<reuse_class::count> worths_;  // of the classes' candidates; none for empty classes
   std::bitset<reuse_class::count> youngest_first_;
   std::array<std::uint64_t, (reuse_class::count + 63) / 64> changed_{};  // classes that have new blocks
+  std::uint64_t changed_words_ = 0;                                      // words of `changed_` that are not 0
   std::array<time, reuse_class::count> refreshed_{};
-  std::size_t next_look_ = 0;
+  std::size_t last_look_ = 0;
   reuse_class::pace last_pace_ = reuse_class::pace::first_request;
   std::uint32_t fast_pace_;
   std::uint64_t fade_interval_;

@@ -25,7 +25,7 @@ class lfu {
   void insert(block_id block, const block_release& release) noexcept {
     auto& hits = hits_[to_index(block)];
     hits = lists_.tracked(block) ? static_cast<std::uint8_t>(std::min(hits + 1, max_hits)) : std::uint8_t{0};
-    const auto list = static_cast<chain_lists::list_index>((age_ + 1 + hits) % num_ranks);
+    const auto list = static_cast<chain_lists::list_index>((age_ + 1U + hits) % num_ranks);
     lists_.insert(block, release.parent, list);
     occupied_ |= std::uint64_t{1} << list;
   }
@@ -42,8 +42,10 @@ class lfu {
   [[nodiscard]] block_id victim(Offer&& offer, timestamp) noexcept {
     auto block = lists_.take_due(offer);
     while (block == no_block && occupied_ != 0) {
-      const auto steps = std::countr_zero(std::rotr(occupied_, age_));
-      age_ = (age_ + steps) % num_ranks;
+      if ((occupied_ >> age_ & 1) == 0) {  // seldom: a branch, for which no list waits
+        const auto steps = std::countr_zero(std::rotr(occupied_, static_cast<int>(age_)));
+        age_ = (age_ + static_cast<std::uint32_t>(steps)) % num_ranks;
+      }
       block = lists_.take_oldest(static_cast<chain_lists::list_index>(age_), offer);
       if (block == no_block) {
         occupied_ &= ~(std::uint64_t{1} << age_);
@@ -56,13 +58,13 @@ class lfu {
 
  private:
   // Ranks count upwards without end, but those in use span less than this: the lists go round.
-  static constexpr auto num_ranks = 64;
-  static constexpr auto max_hits = num_ranks - 2;
+  static constexpr auto num_ranks = 64U;
+  static constexpr auto max_hits = static_cast<int>(num_ranks) - 2;
 
   chain_lists lists_;
   std::vector<std::uint8_t> hits_;
   std::uint64_t occupied_ = 0;  // lists that may have blocks
-  int age_ = 0;                 // list of the lowest rank
+  std::uint32_t age_ = 0;       // list of the lowest rank
 };
 
 static_assert(eviction_policy<lfu>);

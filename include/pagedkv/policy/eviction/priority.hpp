@@ -27,7 +27,7 @@ namespace pagedkv {
 /// sessions that have ended go before all others, except as far as others continue them, and unless the policy has
 /// observed that they return more than half as often as others.
 ///
-/// A retention time or an expected return makes the release of a block, and the end of that time, logarithmic. 88 bytes
+/// A retention time or an expected return makes the release of a block, and the end of that time, logarithmic. 89 bytes
 /// per block.
 class priority {
  public:
@@ -43,30 +43,30 @@ class priority {
         deadlines_(num_blocks),
         farthest_(num_blocks),
         ends_(num_blocks),
-        stays_(static_cast<std::size_t>(num_blocks)) {}
+        released_(static_cast<std::size_t>(num_blocks)),
+        times_(static_cast<std::size_t>(num_blocks)) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    auto& seen = stays_[to_index(block)];
-    seen = {.released = release.released_at};
+    released_[to_index(block)] = release.released_at;
     now_ = std::max(now_, release.released_at);
     const auto added = release.depth >= release.num_cached_blocks;
     ends_.note(release.hash, added, release.ended);
     const auto level = release.ended && ends_.are_true() ? ended : level_of(release.priority);
+    auto given = given_times{};
     if (level > level_of(0)) {
-      seen.retained_until = release.retain_until;
+      given.retained_until = release.retain_until;
     }
     if (!release.ended && release.expected_return > 0) {
-      seen.due = later(release.released_at, release.expected_return);
-      seen.tells = added;
+      given.due = later(release.released_at, release.expected_return);
+      given.tells = added;
     }
-    put(block, release.parent, level);
+    put(block, release.parent, level, given);
   }
 
   void remove(block_id block) noexcept {
-    const auto& seen = stays_[to_index(block)];
-    if (seen.due != timestamp{}) {
-      const auto half = (nanoseconds(seen.due) - nanoseconds(seen.released)) / 2;
-      judge(seen, nanoseconds(now_) >= nanoseconds(seen.due) - half && now_ <= given_up_at(seen));
+    if (const auto& given = times_[to_index(block)]; lists_.note(block) == timed && given.due != timestamp{}) {
+      const auto half = half_of_pause(block);
+      judge(given, nanoseconds(now_) >= nanoseconds(given.due) - half && now_ <= later(given.due, half));
     }
     forget(block);
     lists_.hold(block);
@@ -81,7 +81,8 @@ class priority {
     deadlines_.rename(from, to);
     farthest_.rename(from, to);
     lists_.rename(from, to);
-    stays_[to_index(to)] = std::exchange(stays_[to_index(from)], stay{});
+    released_[to_index(to)] = released_[to_index(from)];
+    times_[to_index(to)] = times_[to_index(from)];
   }
 
   template <class Offer>
@@ -109,19 +110,22 @@ class priority {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return lists_.bytes() + deadlines_.bytes() + farthest_.bytes() + ends_.bytes() +
-           stays_.capacity() * sizeof(stay);
+           released_.capacity() * sizeof(timestamp) + times_.capacity() * sizeof(given_times);
   }
 
  private:
   using index = chain_lists::list_index;
 
   // A time of 0 means none.
-  struct stay {
-    timestamp released{};
+  struct given_times {
     timestamp due{};
     timestamp retained_until{};
     bool tells = false;  // whether the return of the block is that of the session
   };
+
+  // The note of an evictable block to which `times_` applies. Most have none, and a hit of one reads neither its times
+  // nor its places in the heaps.
+  static constexpr auto timed = std::uint16_t{1};
 
   // Level 0 is that of ended sessions; each other has a list of blocks in the order of release, and one of those that
   // are expected.
@@ -153,50 +157,55 @@ class priority {
 
   [[nodiscard]] bool is_expected(block_id block) const noexcept { return lists_.list_of(block) % 2 != 0; }
 
-  void put(block_id block, block_id parent, index level) noexcept {
-    const auto& seen = stays_[to_index(block)];
-    const auto by_due = seen.due != timestamp{} && num_right_ > num_wrong_;
+  void put(block_id block, block_id parent, index level, const given_times& given) noexcept {
+    const auto by_due = given.due != timestamp{} && num_right_ > num_wrong_;
     lists_.insert(block, parent, by_due ? expected_in(level) : released_in(level));
     if (by_due) {
-      farthest_.set(block, rank_of(level, seen.due));
+      farthest_.set(block, rank_of(level, given.due));
     }
     occupied_[level / 64] |= std::uint64_t{1} << level % 64;
-    set_deadline(block);
+    set_times(block, given);
   }
 
-  /// The earlier of the end of its priority and the time when its session is no longer expected, if any.
-  void set_deadline(block_id block) noexcept {
-    const auto& seen = stays_[to_index(block)];
-    auto first = seen.retained_until;
-    if (seen.due != timestamp{}) {
-      const auto given_up = given_up_at(seen);
+  /// Sets a deadline at the earlier of the end of a block's priority and the time when its session is no longer
+  /// expected, if any.
+  void set_times(block_id block, const given_times& given) noexcept {
+    lists_.set_note(block, 0);
+    if (given.due == timestamp{} && given.retained_until == timestamp{}) {
+      return;
+    }
+    lists_.set_note(block, timed);
+    times_[to_index(block)] = given;
+    auto first = given.retained_until;
+    if (given.due != timestamp{}) {
+      const auto given_up = later(given.due, half_of_pause(block));
       first = first == timestamp{} ? given_up : std::min(first, given_up);
     }
-    if (first != timestamp{}) {
-      deadlines_.set(block, first);
-    }
+    deadlines_.set(block, first);
   }
 
-  [[nodiscard]] static timestamp given_up_at(const stay& seen) noexcept {
-    return later(seen.due, (nanoseconds(seen.due) - nanoseconds(seen.released)) / 2);
+  /// Half of the time from the release of an expected block until it is due.
+  [[nodiscard]] std::int64_t half_of_pause(block_id block) const noexcept {
+    return (nanoseconds(times_[to_index(block)].due) - nanoseconds(released_[to_index(block)])) / 2;
   }
 
   void expire() noexcept {
     while (!deadlines_.empty() && deadlines_.earliest_deadline() <= now_) {
       const auto block = deadlines_.earliest();
       deadlines_.erase(block);
-      auto& seen = stays_[to_index(block)];
-      if (seen.retained_until != timestamp{} && seen.retained_until <= now_) {
-        seen = {.released = seen.retained_until};
+      auto given = times_[to_index(block)];
+      if (given.retained_until != timestamp{} && given.retained_until <= now_) {
+        released_[to_index(block)] = given.retained_until;
+        given = given_times{};
         put_last(block, level_of(0));
       } else {
-        judge(seen, false);
-        seen.released = std::exchange(seen.due, timestamp{});
+        judge(given, false);
+        released_[to_index(block)] = std::exchange(given.due, timestamp{});
         if (is_expected(block)) {
           put_last(block, static_cast<index>(lists_.list_of(block) / 2));
         }
-        set_deadline(block);
       }
+      set_times(block, given);
     }
   }
 
@@ -207,8 +216,8 @@ class priority {
     occupied_[level / 64] |= std::uint64_t{1} << level % 64;
   }
 
-  void judge(const stay& seen, bool right) noexcept {
-    if (!seen.tells) {
+  void judge(const given_times& given, bool right) noexcept {
+    if (!given.tells) {
       return;
     }
     ++(right ? num_right_ : num_wrong_);
@@ -219,8 +228,10 @@ class priority {
   }
 
   void forget(block_id block) noexcept {
-    deadlines_.erase(block);
-    farthest_.erase(block);
+    if (lists_.note(block) == timed) {
+      deadlines_.erase(block);
+      farthest_.erase(block);
+    }
   }
 
   template <class Offer>
@@ -242,15 +253,16 @@ class priority {
     if (released == no_block || expected == no_block) {
       return released == no_block ? expected : released;
     }
-    const auto ahead = nanoseconds(stays_[to_index(expected)].due) - nanoseconds(now_);
-    return ahead > nanoseconds(now_) - nanoseconds(stays_[to_index(released)].released) ? expected : released;
+    const auto ahead = nanoseconds(times_[to_index(expected)].due) - nanoseconds(now_);
+    return ahead > nanoseconds(now_) - nanoseconds(released_[to_index(released)]) ? expected : released;
   }
 
   chain_lists lists_;
   deadline_heap deadlines_;
   deadline_heap farthest_;  // of expected blocks, by `rank_of`
   observed_ends ends_;
-  std::vector<stay> stays_;
+  std::vector<timestamp> released_;
+  std::vector<given_times> times_;
   std::array<std::uint64_t, 2> occupied_{};  // levels that may have blocks
   timestamp now_{};                          // the latest that the policy was told
   std::uint32_t num_right_ = 0;              // expectations that came true

@@ -26,10 +26,14 @@ class tiny_lfu {
         hashes_(static_cast<std::size_t>(num_blocks), 0) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    hashes_[to_index(block)] = release.hash;
     sketch_.record(release.hash);
-    const auto stays = lists_.tracked(block) && lists_.list_of(block) != window;
+    const auto tracked = lists_.tracked(block);
+    const auto stays = tracked && lists_.list_of(block) != window;
     lists_.insert(block, release.parent, stays ? protected_ : window);
+    if (!tracked || lists_.note(block) != hashed) {
+      hashes_[to_index(block)] = release.hash;
+      lists_.set_note(block, release.hash != 0 ? hashed : 0);
+    }
     demote(protected_, protected_limit_);
     if (!full_) {
       demote(window, window_limit_);
@@ -77,6 +81,10 @@ class tiny_lfu {
   static constexpr auto window = chain_lists::list_index{0};
   static constexpr auto probation = chain_lists::list_index{1};
   static constexpr auto protected_ = chain_lists::list_index{2};
+
+  // The note of a tracked block whose hash is known: a hit does not write it again. A victim that an allocation gave
+  // back comes without its hash.
+  static constexpr auto hashed = std::uint16_t{1};
 
   [[nodiscard]] std::uint32_t frequency(block_id block) const noexcept {
     return sketch_.estimate(hashes_[to_index(block)]);

@@ -9,17 +9,22 @@
 namespace pagedkv {
 
 /// Doubly linked lists, from oldest to newest, of block ids that share one array of links: an id is in one list at
-/// most. Every operation is constant time; 8 bytes per block.
-class block_lists {
+/// most. `Beside` is what the owner keeps for a block, in the cache line of its links. Every operation is constant time;
+/// 8 bytes per block and those of `Beside`.
+template <class Beside>
+class basic_block_lists {
  public:
   using list_index = std::uint32_t;
 
-  block_lists(std::int32_t num_blocks, list_index num_lists)
+  basic_block_lists(std::int32_t num_blocks, list_index num_lists)
       : first_list_(static_cast<std::uint32_t>(num_blocks)), nodes_(first_list_ + std::size_t{num_lists}) {
     for (auto i = std::size_t{0}; i < nodes_.size(); ++i) {
-      nodes_[i] = detached(i);
+      detach(i);
     }
   }
+
+  [[nodiscard]] Beside& beside(block_id block) noexcept { return nodes_[to_index(block)].beside; }
+  [[nodiscard]] const Beside& beside(block_id block) const noexcept { return nodes_[to_index(block)].beside; }
 
   [[nodiscard]] bool linked(block_id block) const noexcept { return nodes_[to_index(block)].newer != to_index(block); }
   [[nodiscard]] bool empty(list_index list = 0) const noexcept { return oldest(list) == no_block; }
@@ -31,8 +36,12 @@ class block_lists {
   [[nodiscard]] block_id newer(block_id block) const noexcept { return to_id(nodes_[to_index(block)].newer); }
 
   /// The id is not linked.
-  void push_newest(block_id block, list_index list = 0) noexcept { link_after(nodes_[head(list)].older, block); }
-  void push_oldest(block_id block, list_index list = 0) noexcept { link_after(head(list), block); }
+  void push_newest(block_id block, list_index list = 0) noexcept {
+    link(nodes_[head(list)].older, block, head(list));
+  }
+  void push_oldest(block_id block, list_index list = 0) noexcept {
+    link(head(list), block, nodes_[head(list)].newer);
+  }
 
   /// Does nothing when the id is not linked.
   void unlink(block_id block) noexcept {
@@ -41,13 +50,13 @@ class block_lists {
     const auto newer = nodes_[to_index(block)].newer;
     nodes_[older].newer = newer;
     nodes_[newer].older = older;
-    nodes_[to_index(block)] = detached(to_index(block));
+    detach(to_index(block));
   }
 
   /// Puts `to`, which is not linked, in the place of `from`, if that is linked.
   void replace(block_id from, block_id to) noexcept {
     if (linked(from)) {
-      link_after(to_node(from), to);
+      link(to_node(from), to, nodes_[to_index(from)].newer);
       unlink(from);
     }
   }
@@ -57,20 +66,19 @@ class block_lists {
  private:
   // A list is a ring through a node of its own, behind the nodes of the blocks: no case is special.
   struct node {
-    std::uint32_t older;
-    std::uint32_t newer;
+    std::uint32_t older = 0;
+    std::uint32_t newer = 0;
+    [[no_unique_address]] Beside beside{};
   };
 
-  [[nodiscard]] static node detached(std::size_t i) noexcept {
-    return {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i)};
-  }
+  void detach(std::size_t i) noexcept { nodes_[i].older = nodes_[i].newer = static_cast<std::uint32_t>(i); }
   [[nodiscard]] static std::uint32_t to_node(block_id block) noexcept { return static_cast<std::uint32_t>(block); }
   [[nodiscard]] std::uint32_t head(list_index list) const noexcept { return first_list_ + list; }
   [[nodiscard]] block_id to_id(std::uint32_t i) const noexcept { return i < first_list_ ? to_block(i) : no_block; }
 
-  void link_after(std::uint32_t older, block_id block) noexcept {
-    const auto newer = nodes_[older].newer;
-    nodes_[to_index(block)] = {older, newer};
+  void link(std::uint32_t older, block_id block, std::uint32_t newer) noexcept {
+    nodes_[to_index(block)].older = older;
+    nodes_[to_index(block)].newer = newer;
     nodes_[older].newer = to_node(block);
     nodes_[newer].older = to_node(block);
   }
@@ -78,5 +86,9 @@ class block_lists {
   std::uint32_t first_list_;
   std::vector<node> nodes_;
 };
+
+struct nothing_beside {};
+
+using block_lists = basic_block_lists<nothing_beside>;
 
 }  // namespace pagedkv

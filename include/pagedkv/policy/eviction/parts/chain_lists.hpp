@@ -8,7 +8,7 @@
 
 namespace pagedkv {
 
-/// Lists of tracked blocks from which leaves are taken. Most eviction policies are made of them. 14 bytes per block;
+/// Lists of tracked blocks from which leaves are taken. Most eviction policies are made of them. 16 bytes per block;
 /// every operation is amortised constant time.
 ///
 /// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those
@@ -22,19 +22,21 @@ class chain_lists {
       : lists_(num_blocks, num_lists + 2U),
         parked_list_(num_lists),
         due_list_(num_lists + 1U),
-        sizes_(num_lists, 0),
-        entries_(static_cast<std::size_t>(num_blocks)),
-        parents_(static_cast<std::size_t>(num_blocks), no_block) {}
+        sizes_(num_lists, 0) {}
 
-  [[nodiscard]] bool tracked(block_id block) const noexcept { return at(block).where != place::none; }
+  [[nodiscard]] bool tracked(block_id block) const noexcept { return at(block).where() != place::none; }
 
   /// Whether a tracked block is held.
   [[nodiscard]] bool in_use(block_id block) const noexcept {
-    return at(block).where == place::held || at(block).where == place::detached;
+    return at(block).where() == place::held || at(block).where() == place::detached;
   }
 
+  /// A number that the policy keeps for a block, tracked or not.
+  [[nodiscard]] std::uint16_t note(block_id block) const noexcept { return at(block).note; }
+  void set_note(block_id block, std::uint16_t number) noexcept { at(block).note = number; }
+
   /// Of a tracked block.
-  [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list; }
+  [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list(); }
 
   /// Tracked blocks that belong to the list: wherever they are.
   [[nodiscard]] std::int32_t size(list_index list) const noexcept { return sizes_[list]; }
@@ -45,24 +47,24 @@ class chain_lists {
   /// An untracked or held block becomes evictable, as the newest of the list.
   void insert(block_id block, block_id parent, list_index list) noexcept {
     place_newest(block, list);
-    parents_[to_index(block)] = parent;
+    at(block).parent = parent;
   }
 
   /// A held block becomes evictable where it was.
   void restore(block_id block, block_id parent) noexcept {
-    if (at(block).where == place::detached) {
-      lists_.push_oldest(block, at(block).list);
+    if (at(block).where() == place::detached) {
+      lists_.push_oldest(block, at(block).list());
     }
-    at(block).where = place::linked;
-    parents_[to_index(block)] = parent;
+    at(block).put(place::linked);
+    at(block).parent = parent;
   }
 
   /// An evictable block is in use.
   void hold(block_id block) noexcept {
-    if (at(block).where != place::linked) {
+    if (at(block).where() != place::linked) {
       detach(block);
     } else {
-      at(block).where = place::held;
+      at(block).put(place::held);
     }
   }
 
@@ -70,25 +72,27 @@ class chain_lists {
   void move_newest(block_id block, list_index list) noexcept {
     const auto held = in_use(block);
     place_newest(block, list);
-    at(block).where = held ? place::held : place::linked;
+    at(block).put(held ? place::held : place::linked);
   }
 
   /// The block is no longer tracked; its parent is due if it was parked.
   void erase(block_id block) noexcept {
-    leave(block);
-    at(block).where = place::none;
-    const auto parent = std::exchange(parents_[to_index(block)], no_block);
-    if (parent != no_block && at(parent).where == place::parked) {
+    if (tracked(block)) {
+      lists_.unlink(block);
+      --sizes_[at(block).list()];
+    }
+    at(block).put(place::none);
+    const auto parent = std::exchange(at(block).parent, no_block);
+    if (parent != no_block && at(parent).where() == place::parked) {
       lists_.unlink(parent);
       lists_.push_newest(parent, due_list_);
-      at(parent).where = place::due;
+      at(parent).put(place::due);
     }
   }
 
   void rename(block_id from, block_id to) noexcept {
     lists_.replace(from, to);
     at(to) = std::exchange(at(from), entry{});
-    parents_[to_index(to)] = std::exchange(parents_[to_index(from)], no_block);
   }
 
   /// Takes the oldest leaf of a list; `no_block` when there is none, and then the list is empty.
@@ -105,7 +109,7 @@ class chain_lists {
   /// The oldest block of a list that is evictable, parents included.
   [[nodiscard]] block_id oldest_evictable(list_index list) noexcept {
     auto block = lists_.oldest(list);
-    for (; block != no_block && at(block).where == place::held; block = lists_.oldest(list)) {
+    for (; block != no_block && at(block).where() == place::held; block = lists_.oldest(list)) {
       detach(block);
     }
     return block;
@@ -114,7 +118,7 @@ class chain_lists {
   /// The same at the other end.
   [[nodiscard]] block_id newest_evictable(list_index list) noexcept {
     auto block = lists_.newest(list);
-    for (; block != no_block && at(block).where == place::held; block = lists_.newest(list)) {
+    for (; block != no_block && at(block).where() == place::held; block = lists_.newest(list)) {
       detach(block);
     }
     return block;
@@ -129,7 +133,7 @@ class chain_lists {
     }
     lists_.unlink(block);
     lists_.push_newest(block, parked_list_);
-    at(block).where = place::parked;
+    at(block).put(place::parked);
     return false;
   }
 
@@ -162,8 +166,7 @@ class chain_lists {
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return lists_.bytes() + sizes_.capacity() * sizeof(std::int32_t) + entries_.capacity() * sizeof(entry) +
-           parents_.capacity() * sizeof(block_id);
+    return lists_.bytes() + sizes_.capacity() * sizeof(std::int32_t);
   }
 
  private:
@@ -172,15 +175,20 @@ class chain_lists {
   enum class place : std::uint16_t { none, linked, parked, due, held, detached };
 
   struct entry {
-    entry() noexcept : entry(place::none, 0) {}
-    entry(place where_now, list_index of) noexcept : where(where_now), list(of & 0x1fffU) {}
+    block_id parent = no_block;
+    std::uint16_t note = 0;
+    std::uint16_t list_and_place = 0;  // no bit-fields: the load of a word would wait for the store of one of its bytes
 
-    place where : 3;
-    list_index list : 13;
+    [[nodiscard]] place where() const noexcept { return static_cast<place>(list_and_place & 7U); }
+    [[nodiscard]] list_index list() const noexcept { return static_cast<list_index>(list_and_place >> 3); }
+    void put(place where_now) noexcept { put(where_now, list()); }
+    void put(place where_now, list_index of) noexcept {
+      list_and_place = static_cast<std::uint16_t>(of << 3U | static_cast<unsigned>(where_now));
+    }
   };
 
-  [[nodiscard]] entry& at(block_id block) noexcept { return entries_[to_index(block)]; }
-  [[nodiscard]] const entry& at(block_id block) const noexcept { return entries_[to_index(block)]; }
+  [[nodiscard]] entry& at(block_id block) noexcept { return lists_.beside(block); }
+  [[nodiscard]] const entry& at(block_id block) const noexcept { return lists_.beside(block); }
 
   template <class Offer>
   [[nodiscard]] block_id take_parked(Offer& offer) noexcept {
@@ -190,29 +198,27 @@ class chain_lists {
 
   void detach(block_id block) noexcept {
     lists_.unlink(block);
-    at(block).where = place::detached;
-  }
-
-  void leave(block_id block) noexcept {
-    if (tracked(block)) {
-      lists_.unlink(block);
-      --sizes_[at(block).list];
-    }
+    at(block).put(place::detached);
   }
 
   void place_newest(block_id block, list_index list) noexcept {
-    leave(block);
+    if (!tracked(block)) {
+      ++sizes_[list];
+    } else {
+      lists_.unlink(block);
+      if (const auto before = at(block).list(); before != list) {
+        --sizes_[before];
+        ++sizes_[list];
+      }
+    }
     lists_.push_newest(block, list);
-    ++sizes_[list];
-    at(block) = entry{place::linked, list};
+    at(block).put(place::linked, list);
   }
 
-  block_lists lists_;
+  basic_block_lists<entry> lists_;
   block_lists::list_index parked_list_;
   block_lists::list_index due_list_;
   std::vector<std::int32_t> sizes_;
-  std::vector<entry> entries_;
-  std::vector<block_id> parents_;
 };
 
 }  // namespace pagedkv

@@ -30,6 +30,9 @@ class deadline_heap {
 
   /// Does nothing when the id is absent.
   void erase(block_id block) noexcept {
+    if (empty()) {
+      return;
+    }
     const auto at = std::exchange(positions_[to_index(block)], absent);
     if (at == absent) {
       return;

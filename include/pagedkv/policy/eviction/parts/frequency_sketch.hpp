@@ -27,7 +27,7 @@ class frequency_sketch {
     }
     for (progress_ += words_.size(); progress_ >= period_; progress_ -= period_) {
       words_[halved_] = words_[halved_] >> 1 & 0x7777777777777777U;
-      halved_ = (halved_ + 1) % words_.size();
+      halved_ = (halved_ + 1) & (words_.size() - 1);  // a power of two
     }
   }
 
