@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -15,12 +16,11 @@ namespace pagedkv::detail {
 /// One reference to a block.
 struct block_reference {
   block_id block{};
-  sequence_id by{};
   std::size_t order = 0;  // of the sequence, among those asked for
   bool fenced = false;    // a step that uses the sequence is open
 
   friend bool operator<(const block_reference& a, const block_reference& b) noexcept {
-    return a.block != b.block ? a.block < b.block : a.by != b.by ? a.by < b.by : a.order < b.order;
+    return a.block != b.block ? a.block < b.block : a.order < b.order;
   }
 };
 
@@ -42,7 +42,7 @@ void add_references(const State& state, sequence_id id, std::size_t order, std::
       const bool fenced = state.pool.fence_of(s.steps) != 0;
       s.for_each_run([&](std::span<const block_id> held) {
         for (const auto block : held) {
-          references.push_back({block, id, order, fenced});
+          references.push_back({block, order, fenced});
         }
       });
       return {};
@@ -65,34 +65,55 @@ struct released_blocks {
   std::vector<gained_block> gained;
 };
 
+/// The positions of the ids that no earlier one equals. May throw `std::bad_alloc`.
+[[nodiscard]] inline std::vector<std::size_t> first_of_equal(std::span<const sequence_id> ids) {
+  auto positions = std::vector<std::size_t>(ids.size());
+  std::iota(positions.begin(), positions.end(), std::size_t{0});
+  if (ids.size() > 1) {
+    std::stable_sort(positions.begin(), positions.end(), [&](std::size_t a, std::size_t b) { return ids[a] < ids[b]; });
+    const auto equal = [&](std::size_t a, std::size_t b) { return ids[a] == ids[b]; };
+    positions.erase(std::unique(positions.begin(), positions.end(), equal), positions.end());
+  }
+  return positions;
+}
+
 /// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them, and they are
-/// not `shared`. May throw `std::bad_alloc`.
+/// not `shared`. Only references of blocks with several are sorted. May throw `std::bad_alloc`.
 template <class State>
 [[nodiscard]] released_blocks blocks_gained(const State& state, std::span<const sequence_id> ids,
                                             std::vector<block_id> shared) {
   auto released = released_blocks{};
   auto& references = released.references;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
+  for (const auto i : first_of_equal(ids)) {
     add_references(state, ids[i], i, references);
   }
-  std::sort(references.begin(), references.end());
-  const auto twice = [](const block_reference& a, const block_reference& b) {
-    return a.block == b.block && a.by == b.by;
-  };
-  references.erase(std::unique(references.begin(), references.end(), twice), references.end());
-
   std::sort(shared.begin(), shared.end());
-  for (std::size_t next = 0; next < references.size();) {
+  released.gained.reserve(references.size());
+  const auto add_if_gained = [&](const gained_block& run) {
+    const auto block = references[run.first].block;
+    if (state.pool.could_be_released(block) && !std::binary_search(shared.begin(), shared.end(), block)) {
+      released.gained.push_back(run);
+      released.gained.back().fenced |= state.pool.fenced(block);
+    }
+  };
+  const auto several = std::partition(references.begin(), references.end(), [&](const block_reference& reference) {
+    return state.pool.state(reference.block).count() == 1;
+  });
+  const auto num_single = static_cast<std::size_t>(several - references.begin());
+  for (std::size_t i = 0; i < num_single; ++i) {
+    add_if_gained({i, i + 1, references[i].order, references[i].fenced});
+  }
+  std::sort(several, references.end());
+  for (auto next = num_single; next < references.size();) {
     const auto block = references[next].block;
-    auto run = gained_block{next, next, 0, state.pool.fenced(block)};
+    auto run = gained_block{next, next, 0, false};
     for (; run.end < references.size() && references[run.end].block == block; ++run.end) {
       run.last_order = std::max(run.last_order, references[run.end].order);
       run.fenced |= references[run.end].fenced;
     }
     next = run.end;
-    if (run.end - run.first == state.pool.state(block).count() && state.pool.could_be_released(block) &&
-        !std::binary_search(shared.begin(), shared.end(), block)) {
-      released.gained.push_back(run);
+    if (run.end - run.first == state.pool.state(block).count()) {
+      add_if_gained(run);
     }
   }
   return released;
