@@ -48,7 +48,9 @@ struct twin_caches {
       : owner(config),
         guest(config),
         blocks{static_cast<std::size_t>(guest.plan().block_bytes),
-               std::vector<std::byte>(static_cast<std::size_t>(guest.plan().block_bytes * config.num_blocks))} {}
+               std::vector<std::byte>(static_cast<std::size_t>(guest.plan().block_bytes * config.num_blocks))} {
+    std::memset(owner.blocks().block(0, 0), 0, blocks.bytes.size());
+  }
 
   twin_ids create(const tokens& prompt) {
     const auto made = owner.create_sequence(prompt).value();

@@ -10,7 +10,7 @@
 
 namespace pagedkv {
 
-/// A set of block ids, one bit each. A sweep skips 4,096 absent ids at a time, and 64 where others are near. With an
+/// A set of block ids, one bit each. A sweep skips 16,384 absent ids at a time, and 64 where others are near. With an
 /// atomic `Atomic`, every member may be called from any thread; a sweep then visits each id that is in the set
 /// throughout.
 ///
@@ -62,7 +62,7 @@ class block_bitmap {
  private:
   using word = Atomic<std::uint64_t>;
   using count = Atomic<std::uint32_t>;
-  static constexpr auto words_per_count = std::size_t{64};
+  static constexpr auto words_per_count = std::size_t{256};
 
   [[nodiscard]] word& word_of(block_id block) noexcept { return words_[to_index(block) / 64]; }
   [[nodiscard]] count& count_of(block_id block) noexcept { return counts_[to_index(block) / 64 / words_per_count]; }

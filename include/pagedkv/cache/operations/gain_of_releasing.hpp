@@ -70,7 +70,9 @@ struct released_blocks {
   auto positions = std::vector<std::size_t>(ids.size());
   std::iota(positions.begin(), positions.end(), std::size_t{0});
   if (ids.size() > 1) {
-    std::stable_sort(positions.begin(), positions.end(), [&](std::size_t a, std::size_t b) { return ids[a] < ids[b]; });
+    std::sort(positions.begin(), positions.end(), [&](std::size_t a, std::size_t b) {
+      return ids[a] != ids[b] ? ids[a] < ids[b] : a < b;
+    });
     const auto equal = [&](std::size_t a, std::size_t b) { return ids[a] == ids[b]; };
     positions.erase(std::unique(positions.begin(), positions.end(), equal), positions.end());
   }

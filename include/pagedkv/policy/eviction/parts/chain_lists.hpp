@@ -183,7 +183,7 @@ class chain_lists {
     [[nodiscard]] list_index list() const noexcept { return static_cast<list_index>(list_and_place >> 3); }
     void put(place where_now) noexcept { put(where_now, list()); }
     void put(place where_now, list_index of) noexcept {
-      list_and_place = static_cast<std::uint16_t>(of << 3U | static_cast<unsigned>(where_now));
+      list_and_place = static_cast<std::uint16_t>(static_cast<unsigned>(of) << 3U | static_cast<unsigned>(where_now));
     }
   };
 
