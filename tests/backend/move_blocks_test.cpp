@@ -162,7 +162,7 @@ TEST_CASE("bad pairs are refused by name before anything is written", "[backend]
   const auto twice =
       host_backend{}.move_blocks(storage.view(), std::vector<block_pair>{{1, 4}, {2, 3}, {0, 4}}, stream);
   CHECK(said(twice) == invalid("destination block of two moves is 4"));
-  const auto smaller = in_hnd_block_major<int8>{small_config(4)};
+  const auto smaller = in_hnd_block_major<int8>{small_config(2)};
   const auto unlike = host::copy_blocks(storage.view(), smaller.view(), std::vector<block_pair>{{1, 1}});
   CHECK(said(unlike) == invalid("bytes of a block of the destination, which are not the source's, is " +
                                 std::to_string(smaller.view().layer_bytes() * smaller.view().num_layers) + ", limit " +
