@@ -109,7 +109,6 @@ struct request {
   void take_slots(std::span<const pagedkv::slot> slots) {
     new_slots.assign(slots.begin(), slots.end());
     length += static_cast<std::int64_t>(slots.size());
-    lacks_block = false;
   }
   [[nodiscard]] bool ended() const { return tokens.size() == final_length; }
   /// The next chunk of the prompt, or the last token.
@@ -258,45 +257,31 @@ class serving {
     commit(next);
   }
 
-  /// Appends chosen tokens and chunks of prompts: all in one call, then one by one those for which there was no block.
+  /// Appends chosen tokens and chunks of prompts. Sequences for which there is no block try again in their next step.
   void append(step& next) {
+    auto ids = std::vector<pagedkv::request_id>{};
     auto entries = std::vector<pagedkv::batch_entry>{};
     auto appending = std::vector<request*>{};
     for (auto* r : next.rows) {
       if (const auto tokens = r->next_tokens(); !tokens.empty()) {
+        ids.push_back(r->id);
         entries.push_back({r->sequence, tokens});
         appending.push_back(r);
       }
     }
     auto slots = std::array<pagedkv::slot, max_rows * max_chunk>{};
     auto failures = std::array<pagedkv::batch_failure, max_rows>{};
-    const auto done = cache_.append_batch(entries, {.slots = slots, .failures = failures}, stream_.get()).value();
+    const auto done = requests_.append_batch(ids, entries, {.slots = slots, .failures = failures}, stream_.get());
     auto first = std::size_t{0};
-    for (auto* r : appending) {
-      const auto appended = std::span(slots).subspan(first, r->next_tokens().size());
+    for (std::size_t i = 0; i < appending.size(); ++i) {
+      const auto appended = std::span(slots).subspan(first, entries[i].run.tokens.size());
       first += appended.size();
-      if (appended.front() != pagedkv::skip_slot) {
-        r->take_slots(appended);
+      appending[i]->lacks_block = appended.front() == pagedkv::skip_slot;
+      if (!appending[i]->lacks_block) {
+        appending[i]->take_slots(appended);
       }
     }
-    for (const auto& failure : std::span(failures).first(done.num_failures)) {
-      append_with_preemption(*appending[failure.entry]);
-    }
-  }
-
-  /// Without success, the sequence tries again in its next step.
-  void append_with_preemption(request& r) {
-    if (!r.running) {
-      return;  // preempted for another row
-    }
-    const auto appended = requests_.append(r.id, r.next_tokens(), stream_.get());
-    put_back(appended.preempted());
-    r.lacks_block = !appended;
-    if (appended) {
-      auto slots = std::vector<pagedkv::slot>(r.next_tokens().size());
-      cache_.slot_mapping(r.sequence, r.length, slots).value();
-      r.take_slots(slots);
-    }
+    put_back(done.preempted());
   }
 
   void fill_arguments(step& next) {

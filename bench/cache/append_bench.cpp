@@ -4,9 +4,11 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <random>
 #include <vector>
 
 // Times are the best of many repetitions; `ratio` is pagedkv's time over the baseline's, both from this run.
@@ -90,6 +92,41 @@ void commit_inside_a_block(benchmark::State& state) {
   state.counters["ratio"] = both / appends;
 }
 BENCHMARK(commit_inside_a_block)->Iterations(1);
+
+/// Appends a token to each of so many sequences, in the order of their creation and in a random one, against as many
+/// appends to a thousand sequences.
+void append_to_each(benchmark::State& state) {
+  constexpr auto block_size = std::int32_t{64};
+  const auto seconds = [&](std::int32_t num_sequences, bool shuffled) {
+    auto cache = kv_cache<>{{.block_size = block_size,
+                             .num_blocks = num_sequences,
+                             .head_dim = 1,
+                             .max_sequences = num_sequences}};
+    auto ids = std::vector<sequence_id>{};
+    for (auto i = 0; i < num_sequences; ++i) {
+      ids.push_back(cache.create_sequence(std::vector<token>{i})->id);
+    }
+    if (shuffled) {
+      std::shuffle(ids.begin(), ids.end(), std::mt19937{1});
+    }
+    const auto best = bench::best_seconds(block_size - 1, [&] {
+      for (const auto id : ids) {
+        if (!cache.append(id, 1)) {
+          state.SkipWithError("a token did not fit");
+        }
+      }
+    });
+    return best / num_sequences * 1e9;
+  };
+  const auto num_sequences = static_cast<std::int32_t>(state.range(0));
+  for (auto _ : state) {
+    state.counters["of_1000_ns"] = seconds(1000, false);
+    state.counters["in_order_ns"] = seconds(num_sequences, false);
+    state.counters["shuffled_ns"] = seconds(num_sequences, true);
+  }
+  state.counters["ratio"] = state.counters["in_order_ns"] / state.counters["of_1000_ns"];
+}
+BENCHMARK(append_to_each)->Arg(10'000)->Arg(100'000)->Iterations(1);
 
 /// Prompts that evict as many blocks in a large pool, where a block that has a twin and a child is kept, against one
 /// where none has a twin.

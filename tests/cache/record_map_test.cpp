@@ -18,7 +18,7 @@ using map = record_map<int, single_thread>;
 
 [[nodiscard]] std::uint64_t add(map& records, int value) {
   auto* const cell = records.reserve("number of records").value();
-  cell->record = value;
+  cell->record() = value;
   records.open(*cell);
   return map::id_of(*cell);
 }
@@ -42,7 +42,7 @@ TEST_CASE("an id names its record until it is closed, and never again", "[record
   auto gone = std::set<std::uint64_t>{};
   for (auto i = 0; i < 1000; ++i) {
     const auto id = add(records, i);
-    CHECK(records.find(id)->record == i);
+    CHECK(records.find(id)->record() == i);
     CHECK(holds(records, id));
     CHECK(records.size() == 1);
     remove(records, id);
@@ -119,7 +119,7 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   CHECK(records.reserve("number of records").error().message() == "limit reached: number of records is 131, limit 130");
   CHECK(records.size() == capacity);
   auto seen = std::set<int>{};
-  records.for_each([&](const auto& cell) { seen.insert(cell.record); });
+  records.for_each([&](const auto& cell) { seen.insert(cell.record()); });
   CHECK(seen.size() == static_cast<std::size_t>(capacity));
   remove(records, ids[70]);
   const auto again = add(records, 1000);

@@ -433,7 +433,7 @@ void stale_id_races_reuse(execution& e) {
   using entry = typename decltype(map)::entry;
   const auto start = [&](int value) {
     auto& cell = *map.reserve("number of records").value();
-    cell.record.value.write(value);
+    cell.record().value.write(value);
     map.open(cell);
     return map.id_of(cell);
   };
@@ -452,7 +452,7 @@ void stale_id_races_reuse(execution& e) {
   e.spawn([&] {
     auto& cell = *map.find(first);
     if (map.enter(cell, first) == entry::inside) {
-      e.expect(cell.record.value.read() == 1, "a stale id leads to another record");
+      e.expect(cell.record().value.read() == 1, "a stale id leads to another record");
       map.leave(cell, first);
     }
   });

@@ -19,7 +19,7 @@ template <class Map, class Fill>
     return reserved.error();
   }
   auto& cell = **reserved;
-  if (const result<void> filled = fill(cell.record); !filled) {
+  if (const result<void> filled = fill(cell.record()); !filled) {
     map.abandon(cell);
     return filled.error();
   }
@@ -33,7 +33,7 @@ template <class Map, class Body>
 [[nodiscard]] auto enter_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, typename Map::cell&> {
   using entry = typename Map::entry;
-  using record = decltype(Map::cell::record);
+  using record = typename Map::record_type;
   auto* cell = map.find(id);
   const auto entered = cell != nullptr ? map.enter(*cell, id) : entry::stale;
   if (entered == entry::stale) {
@@ -48,14 +48,14 @@ template <class Map, class Body>
 /// A map's record, constant where the map is.
 template <class Map>
 using record_of =
-    std::conditional_t<std::is_const_v<Map>, const decltype(Map::cell::record), decltype(Map::cell::record)>;
+    std::conditional_t<std::is_const_v<Map>, const typename Map::record_type, typename Map::record_type>;
 
 /// Calls `body(record)` alone in the record.
 template <class Map, class Body>
 [[nodiscard]] auto visit_record(Map& map, std::uint64_t id, Body&& body) noexcept
     -> std::invoke_result_t<Body, record_of<Map>&> {
   return enter_record(map, id, [&](typename Map::cell& inside) {
-    auto outcome = std::forward<Body>(body)(static_cast<record_of<Map>&>(inside.record));
+    auto outcome = std::forward<Body>(body)(static_cast<record_of<Map>&>(inside.record()));
     if constexpr (!std::is_const_v<Map>) {
       map.note_usage(inside);
     }
@@ -70,11 +70,30 @@ template <class State, class Body>
   return visit_record(state.sequences, static_cast<std::uint64_t>(id), std::forward<Body>(body));
 }
 
+/// Calls `step(hot)` alone in the sequence, which does its work on the hot part alone, or returns false and changes
+/// nothing. Then calls `body(sequence)`.
+template <class State, class Step, class Body>
+[[nodiscard]] result<void> visit_sequence(State& state, sequence_id id, Step&& step, Body&& body) noexcept {
+  auto& map = state.sequences;
+  return enter_record(map, static_cast<std::uint64_t>(id), [&](auto& inside) -> result<void> {
+    auto& hot = inside.part.hot;
+    if (std::forward<Step>(step)(hot)) [[likely]] {
+      map.note_num_tokens(inside, hot.num_tokens);
+      map.leave(inside, static_cast<std::uint64_t>(id));
+      return {};
+    }
+    auto outcome = std::forward<Body>(body)(inside.record());
+    map.note_usage(inside);
+    map.leave(inside, static_cast<std::uint64_t>(id));
+    return outcome;
+  });
+}
+
 /// Empties a record by `empty(record)`, closes it, and makes its cell vacant.
 template <class Map, class Empty>
 [[nodiscard]] result<void> end_record(Map& map, std::uint64_t id, Empty&& empty) noexcept {
   return enter_record(map, id, [&](typename Map::cell& inside) -> result<void> {
-    empty(inside.record);
+    empty(inside.record());
     map.leave_closed(inside);
     map.abandon(inside);
     return {};

@@ -6,11 +6,13 @@
 #include <pagedkv/sequence/block_table.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <type_traits>
 
 namespace pagedkv {
@@ -25,6 +27,36 @@ namespace pagedkv {
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
   return static_cast<std::uint32_t>((x ^ x >> 31) >> 33);
 }
+
+/// A record of two parts. The hot one, which every step touches, lies in the record's cell; the rest, which is made from a
+/// reference to it, lies elsewhere.
+template <class Record>
+concept has_hot_part = std::is_nothrow_constructible_v<Record, typename Record::hot_part&>;
+
+/// The part of a record that lies in its cell.
+template <class Record>
+struct record_part {
+  static constexpr auto alignment = alignof(Record);
+  struct elsewhere {};
+
+  void join(elsewhere&) noexcept {}
+  [[nodiscard]] Record& record() noexcept { return whole; }
+  [[nodiscard]] const Record& record() const noexcept { return whole; }
+
+  Record whole{};
+};
+template <has_hot_part Record>
+struct record_part<Record> {
+  static constexpr auto alignment = std::size_t{64};  // of a cache line
+  using elsewhere = std::optional<Record>;
+
+  void join(elsewhere& part) noexcept { rest = &part.emplace(hot); }
+  [[nodiscard]] Record& record() noexcept { return *rest; }
+  [[nodiscard]] const Record& record() const noexcept { return *rest; }
+
+  typename Record::hot_part hot{};
+  Record* rest = nullptr;
+};
 
 /// Records with stable addresses and ids that become stale: an id holds a cell and the cell's generation, which is odd
 /// while the cell is taken. Generations of a map start at a number of its own, so that it also recognises ids of other
@@ -43,6 +75,7 @@ class record_map {
       num_blocks_.store(now.num_blocks, std::memory_order_relaxed);
       bytes_.store(now.bytes, std::memory_order_relaxed);
     }
+    void write_num_tokens(std::int64_t now) noexcept { num_tokens_.store(now, std::memory_order_relaxed); }
     [[nodiscard]] table_usage read() const noexcept {
       return {num_tokens_.load(std::memory_order_relaxed), num_blocks_.load(std::memory_order_relaxed),
               bytes_.load(std::memory_order_relaxed)};
@@ -58,15 +91,20 @@ class record_map {
 
   // Different threads may use neighbours.
   static constexpr auto alignment =
-      Locking::family::concurrent ? 64 : std::max(alignof(Record), alignof(std::uint32_t));
+      Locking::family::concurrent ? 64 : std::max(record_part<Record>::alignment, alignof(std::uint32_t));
 
  public:
+  using record_type = Record;
+
   struct alignas(alignment) cell {
+    [[nodiscard]] Record& record() noexcept { return part.record(); }
+    [[nodiscard]] const Record& record() const noexcept { return part.record(); }
+
     [[no_unique_address]] typename Locking::sequence_mutex mutex;
     typename Locking::template atomic<std::uint32_t> generation{0};
     std::uint32_t index = 0;
+    record_part<Record> part;
     [[no_unique_address]] noted_usage usage;
-    Record record;
   };
 
   explicit record_map(std::int32_t capacity)
@@ -80,7 +118,7 @@ class record_map {
   record_map& operator=(const record_map&) = delete;
   ~record_map() {
     for (std::size_t i = 0; i < num_chunks_; ++i) {
-      delete[] chunks_[i].load(std::memory_order_acquire);
+      delete chunks_[i].load(std::memory_order_acquire);
     }
   }
 
@@ -96,7 +134,7 @@ class record_map {
       vacant_.push(vacant);
       return error{error_code::out_of_memory, what, size()};
     }
-    return &chunk[to_index(vacant) % chunk_size];
+    return &chunk->cells[to_index(vacant) % chunk_size];
   }
 
   void abandon(cell& reserved) noexcept { vacant_.push(static_cast<block_id>(reserved.index)); }
@@ -161,7 +199,7 @@ class record_map {
       return nullptr;
     }
     auto* chunk = chunks_[index / chunk_size].load(std::memory_order_acquire);
-    return chunk == nullptr ? nullptr : &chunk[index % chunk_size];
+    return chunk == nullptr ? nullptr : &chunk->cells[index % chunk_size];
   }
   [[nodiscard]] static bool is_open(const cell& found, std::uint64_t id) noexcept {
     const auto generation = generation_of(id);
@@ -189,15 +227,22 @@ class record_map {
       if constexpr (Locking::family::concurrent) {
         visit(open.usage.read());
       } else {
-        visit(open.record.usage());
+        visit(open.record().usage());
       }
     });
   }
 
   /// Publishes a record's usage to other threads. Call it inside the record, after changing it.
   static void note_usage([[maybe_unused]] cell& inside) noexcept {
-    if constexpr (Locking::family::concurrent && requires { inside.record.usage(); }) {
-      inside.usage.write(inside.record.usage());
+    if constexpr (Locking::family::concurrent && requires { inside.record().usage(); }) {
+      inside.usage.write(inside.record().usage());
+    }
+  }
+
+  /// The same where the number of tokens alone has changed.
+  static void note_num_tokens([[maybe_unused]] cell& inside, [[maybe_unused]] std::int64_t num_tokens) noexcept {
+    if constexpr (Locking::family::concurrent) {
+      inside.usage.write_num_tokens(num_tokens);
     }
   }
 
@@ -213,11 +258,11 @@ class record_map {
     return sum;
   }
 
-  /// Bytes of the cells, without memory that the records own.
+  /// Bytes of the records, without memory that they own.
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     auto bytes = vacant_.metadata_bytes() + num_chunks_ * sizeof(chunk_pointer);
     for (std::size_t i = 0; i < num_chunks_; ++i) {
-      bytes += chunks_[i].load(std::memory_order_acquire) == nullptr ? 0 : chunk_size * sizeof(cell);
+      bytes += chunks_[i].load(std::memory_order_acquire) == nullptr ? 0 : sizeof(record_chunk);
     }
     return bytes;
   }
@@ -225,7 +270,18 @@ class record_map {
  private:
   static constexpr auto chunk_size = std::size_t{64};
   static constexpr auto busy = std::uint32_t{1} << 31;  // beside a generation, while a thread is inside
-  using chunk_pointer = typename Locking::template atomic<cell*>;
+  struct record_chunk {
+    explicit record_chunk(std::size_t first) noexcept {
+      for (std::size_t i = 0; i < chunk_size; ++i) {
+        cells[i].index = static_cast<std::uint32_t>(first + i);
+        cells[i].part.join(elsewhere[i]);
+      }
+    }
+
+    std::array<cell, chunk_size> cells;
+    [[no_unique_address]] std::array<typename record_part<Record>::elsewhere, chunk_size> elsewhere;
+  };
+  using chunk_pointer = typename Locking::template atomic<record_chunk*>;
 
   [[nodiscard]] static std::uint32_t generation_of(std::uint64_t id) noexcept {
     return static_cast<std::uint32_t>(id >> 32);
@@ -244,25 +300,22 @@ class record_map {
   void for_each_cell(Visit&& visit) const {
     for (std::size_t i = 0; i < num_chunks_; ++i) {
       if (auto* chunk = chunks_[i].load(std::memory_order_acquire)) {
-        std::for_each(chunk, chunk + chunk_size, visit);
+        std::for_each(chunk->cells.begin(), chunk->cells.end(), visit);
       }
     }
   }
 
-  [[nodiscard]] cell* ensure_chunk(std::size_t index) noexcept {
-    auto* chunk = chunks_[index].load(std::memory_order_acquire);
-    if (chunk == nullptr) {
-      auto* fresh = new (std::nothrow) cell[chunk_size];
-      for (std::size_t i = 0; fresh != nullptr && i < chunk_size; ++i) {
-        fresh[i].index = static_cast<std::uint32_t>(index * chunk_size + i);
-      }
+  [[nodiscard]] record_chunk* ensure_chunk(std::size_t index) noexcept {
+    auto* there = chunks_[index].load(std::memory_order_acquire);
+    if (there == nullptr) {
+      auto* fresh = new (std::nothrow) record_chunk{index * chunk_size};
       if (fresh == nullptr ||
-          chunks_[index].compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
+          chunks_[index].compare_exchange_strong(there, fresh, std::memory_order_acq_rel, std::memory_order_acquire)) {
         return fresh;
       }
-      delete[] fresh;  // another thread was first
+      delete fresh;  // another thread was first
     }
-    return chunk;
+    return there;
   }
 
   std::int32_t capacity_;

@@ -78,15 +78,22 @@ class request_preemption {
     return detail::with_memory(preempt_fewest, false);
   }
 
+  /// Never, where no request is preempted for another.
+  [[nodiscard]] bool ranks_above([[maybe_unused]] const preemption_candidate& a,
+                                 [[maybe_unused]] const preemption_candidate& b) const noexcept {
+    if constexpr (Preemption::enabled) {
+      return policy_.ranks_below(b, a);
+    } else {
+      return false;
+    }
+  }
+
   /// The preempted requests, those that rank highest first; where none ranks above another, in the order of arrival.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept {
     const auto rank = [&]() -> result<std::vector<request_id>> {
       auto waiting = records_.all_in(request_state::preempted);
       std::ranges::sort(waiting, {}, &preemption_candidate::arrival);
-      if constexpr (Preemption::enabled) {
-        std::stable_sort(waiting.begin(), waiting.end(),
-                         [&](const auto& a, const auto& b) { return policy_.ranks_below(b, a); });
-      }
+      std::ranges::stable_sort(waiting, [&](const auto& a, const auto& b) { return ranks_above(a, b); });
       auto ids = std::vector<request_id>(waiting.size());
       std::ranges::transform(waiting, ids.begin(), &preemption_candidate::id);
       return ids;

@@ -43,7 +43,7 @@ class request_records {
     auto reserved = records_.reserve("number of requests");
     if (reserved) {
       ++num_reserved_;
-      (*reserved)->record.arrival = ++last_arrival_;
+      (*reserved)->record().arrival = ++last_arrival_;
     } else {
       ++statistics_.refused;
     }
@@ -186,8 +186,8 @@ class request_records {
   template <class Visit>
   void for_each_in(request_state state, Visit&& visit) const {
     records_.for_each([&](const cell& open) {
-      if (open.record.state == state) {
-        visit(static_cast<request_id>(records_.id_of(open)), open.record);
+      if (open.record().state == state) {
+        visit(static_cast<request_id>(records_.id_of(open)), open.record());
       }
     });
   }
@@ -215,7 +215,7 @@ class request_records {
 
   [[nodiscard]] request_info* find(request_id id) const noexcept {
     auto* found = records_.find(static_cast<std::uint64_t>(id));
-    return found != nullptr && records_.is_open(*found, static_cast<std::uint64_t>(id)) ? &found->record : nullptr;
+    return found != nullptr && records_.is_open(*found, static_cast<std::uint64_t>(id)) ? &found->record() : nullptr;
   }
 
   /// Calls `apply(request)` if the request is in the given state.

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/admission.hpp>
+#include <pagedkv/requests/batch_repetition.hpp>
 #include <pagedkv/requests/concept.hpp>
 #include <pagedkv/requests/preemption.hpp>
 #include <pagedkv/requests/records.hpp>
@@ -15,6 +18,7 @@
 #include <pagedkv/requests/tracker_result.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -83,7 +87,7 @@ class request_tracker {
     if (!cell) {
       return cell.error();
     }
-    auto& request = (*cell)->record;  // only this thread knows it until it is opened
+    auto& request = (*cell)->record();  // only this thread knows it until it is opened
     start_request(request, options, cache_.time());
     auto& end_of_prompt = request.options.sequence.num_prompt_tokens;  // also when it is resumed
     end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(prompt.tokens.size()));
@@ -152,6 +156,34 @@ class request_tracker {
     return {repeated, std::move(preempted)};
   }
 
+  /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for which
+  /// blocks are missing are repeated with preemption, the highest rank first. The entries of requests that gave way
+  /// count as failed, with `preempted` as the reason. New blocks of repeated entries come last; ignore those of failed
+  /// entries. Errors of the call, which then changes nothing: those of the cache; `invalid_argument` unless there are as
+  /// many requests as entries.
+  [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
+                                                           std::span<const batch_entry> entries,
+                                                           const batch_buffers& out, stream on = {}) noexcept
+    requires cache_for_batches<Cache>
+  {
+    if (requests.size() != entries.size()) {
+      return error{error_code::invalid_argument, "number of requests of a batch",
+                   static_cast<std::int64_t>(requests.size()), static_cast<std::int64_t>(entries.size())};
+    }
+    auto done = cache_.append_batch(entries, out, on);
+    if (!done || done->num_failures == 0) [[likely]] {
+      return {done, {}};
+    }
+    auto preempted = std::vector<request_id>{};
+    const auto repeat = [&] {
+      auto batch = batch_repetition<Cache>{cache_, entries, out, *done, on};
+      repeat_failed(batch, requests, preempted, on);
+      return true;
+    };
+    static_cast<void>(detail::with_memory(repeat, false));  // without memory, the failures stay
+    return {done, std::move(preempted)};
+  }
+
   /// A second request on the blocks of a running one, with its options and an arrival of its own: one more sample, or
   /// one more beam. It ends and is preempted by itself. Takes no block of tokens: the first append to a block that both
   /// hold copies it. All tokens must be committed. Errors: those of the cache's `fork`; `limit_reached`
@@ -170,7 +202,7 @@ class request_tracker {
       records_.abandon(**cell);
       return explained(id, forked.error());
     }
-    auto& request = (*cell)->record;
+    auto& request = (*cell)->record();
     start_request(request, running->options, cache_.time());
     request.sequence = *forked;
     const auto made = records_.open(**cell);
@@ -225,6 +257,51 @@ class request_tracker {
   template <class Operation>
   [[nodiscard]] static auto patiently(Operation&& operation) noexcept {
     return detail::retry_while_busy<locking_type>(operation);
+  }
+
+  /// Repeats the failed entries of a batch, those of the highest rank first, and withdraws those of requests that give
+  /// way. May throw `std::bad_alloc` before it changes anything.
+  void repeat_failed(batch_repetition<Cache>& batch, std::span<const request_id> requests,
+                     std::vector<request_id>& preempted, stream on) {
+    auto failed = std::vector<std::pair<preemption_candidate, batch_failure*>>{};
+    failed.reserve(batch.failures().size());
+    for (auto& failure : batch.failures()) {
+      const auto id = requests[failure.entry];
+      const auto known = records_.describe(id);
+      failed.emplace_back(known ? candidate_of(id, *known) : preemption_candidate{.id = id}, &failure);
+    }
+    std::ranges::sort(failed, [&](const auto& a, const auto& b) { return preemption_.ranks_above(a.first, b.first); });
+    for (const auto& [candidate, failure] : failed) {
+      const auto repeated = repeat(batch, candidate.id, *failure, preempted, on);
+      if (repeated) {
+        failure->entry = batch.no_entry;
+      } else {
+        failure->reason = repeated.error();
+      }
+    }
+    batch.drop_repeated();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (std::ranges::find(preempted, requests[i]) != preempted.end() && !batch.failed(i)) {
+        batch.withdraw(i, records_.sequence_of(requests[i]).error());
+      }
+    }
+    batch.sort_failures();
+  }
+
+  /// Where room may be missing, or the sequence was busy.
+  [[nodiscard]] result<void> repeat(batch_repetition<Cache>& batch, request_id id, const batch_failure& failure,
+                                    std::vector<request_id>& preempted, stream on) noexcept {
+    const auto running = records_.describe_in(id, request_state::running);
+    if (!running) {
+      return running.error();
+    }
+    const auto why = failure.reason.code;
+    if (why != error_code::capacity_exhausted && why != error_code::sequence_busy) {
+      return failure.reason;
+    }
+    const auto attempt = [&] { return patiently([&] { return batch.repeat(failure.entry); }); };
+    const auto repeated = with_room(attempt(), {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
+    return repeated ? repeated : explained(id, repeated.error());
   }
 
   /// With the default of `max_open` filled in.

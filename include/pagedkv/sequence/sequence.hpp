@@ -78,19 +78,32 @@ struct sequence {
   static constexpr auto unknown_code = error_code::unknown_sequence;
   static constexpr auto id_name = "sequence id";
 
-  // Together, because a step of every running sequence reads or writes them.
-  block_table blocks;
-  std::int64_t num_tokens = 0;
-  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
-  // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
-  token* next_token = nullptr;
-  token* end_of_room = nullptr;
-  timestamp last_access{};
+  /// Appending inside a block, and a commit that publishes nothing, touch this alone.
+  struct hot_part {
+    // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
+    token* next_token = nullptr;
+    token* end_of_room = nullptr;
+    std::int64_t num_tokens = 0;
+    std::int64_t num_computed_tokens = 0;
+    std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
+    timestamp last_access{};
 
-  std::int64_t num_computed_tokens = 0;
-  std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
-  chain_link tail;                       // link that block number `num_published_blocks` continues
-  chain_link window_start;               // link that the first block still held continues
+    [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
+  };
+
+  explicit sequence(hot_part& part) noexcept : hot(part) {}
+
+  hot_part& hot;
+  std::int64_t& num_tokens = hot.num_tokens;
+  std::int64_t& num_computed_tokens = hot.num_computed_tokens;
+  std::size_t& num_published_blocks = hot.num_published_blocks;
+  timestamp& last_access = hot.last_access;
+
+  block_table blocks;
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
+
+  chain_link tail;          // link that block number `num_published_blocks` continues
+  chain_link window_start;  // link that the first block still held continues
 
   std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
   std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
@@ -106,8 +119,8 @@ struct sequence {
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};
 
-  [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
-  void forget_room() noexcept { next_token = end_of_room; }
+  [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
+  void forget_room() noexcept { hot.next_token = hot.end_of_room; }
 
   /// Calls `visit(blocks)` on the entries of its table.
   template <class Visit>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/commit.hpp>
 #include <pagedkv/cache/operations/append_batch.hpp>
@@ -70,7 +71,7 @@ template <layered State, class Copy>
   if (!num_slots) {
     return num_slots.error();
   }
-  auto done = batch_outcome{};
+  auto done = batch_outcome{.num_groups = num_groups};
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     const auto count = num_slots_of(entry);

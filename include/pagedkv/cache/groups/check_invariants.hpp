@@ -21,9 +21,9 @@ class invariant_check<State> {
       : state_(state), references_(num_blocks()), attached_(num_blocks()), times_free_(num_blocks()) {}
 
   [[nodiscard]] std::vector<std::string> run() {
-    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record); });
+    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record()); });
     state_.pins.for_each([&](const auto& cell) {
-      std::ranges::for_each(cell.record.tables, [&](const group_table& table) { count_references(table.all()); });
+      std::ranges::for_each(cell.record().tables, [&](const group_table& table) { count_references(table.all()); });
     });
     state_.pool.for_each_free([&](block_id block) { ++times_free_[to_index(block)]; });
     state_.nodes.for_each([&](node_id node, std::uint32_t depth, std::uint32_t num) { check_node(node, depth, num); });

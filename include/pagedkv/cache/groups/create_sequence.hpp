@@ -233,13 +233,11 @@ template <layered State, class Copy>
 }
 
 /// Errors: `invalid_argument`.
-template <class Sequence>
-[[nodiscard]] result<void> check_prompt(const Sequence& empty, const token_run& prompt,
-                                        const sequence_options& options) noexcept {
+[[nodiscard]] inline result<void> check_prompt(const token_run& prompt, const sequence_options& options) noexcept {
   if (!is_valid(options) || (has_ranges(options) && !has_valid_ranges(options))) {
     return invalid_option(options);
   }
-  return check_keys(prompt.keys, empty, static_cast<std::int64_t>(prompt.tokens.size()));
+  return check_keys_within(prompt.keys, 0, static_cast<std::int64_t>(prompt.tokens.size()));
 }
 
 /// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
@@ -250,7 +248,7 @@ template <layered State, class Copy>
   s.num_tokens = 0;
   s.keys.clear();
   s.hashes.clear();
-  if (auto checked = check_prompt(s, prompt, options); !checked) {
+  if (auto checked = check_prompt(prompt, options); !checked) {
     return checked;
   }
   if (options.saving.every < 0) {

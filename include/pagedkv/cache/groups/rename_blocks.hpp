@@ -20,10 +20,10 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
     }
   };
   state.sequences.for_each([&](auto& cell) {
-    rename(cell.record.tables);
-    std::ranges::transform(cell.record.newest, cell.record.newest.begin(), new_id);
+    rename(cell.record().tables);
+    std::ranges::transform(cell.record().newest, cell.record().newest.begin(), new_id);
   });
-  state.pins.for_each([&](auto& cell) { rename(cell.record.tables); });
+  state.pins.for_each([&](auto& cell) { rename(cell.record().tables); });
 }
 
 }  // namespace pagedkv::detail

@@ -31,7 +31,7 @@ template <layered State>
   if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
     return error{error_code::limit_reached, "number of sequences", std::int64_t{capacity} + 1, capacity};
   }
-  if (const auto checked = check_prompt(sequence{}, prompt, options); !checked) {
+  if (const auto checked = check_prompt(prompt, options); !checked) {
     return checked.error();
   }
   const auto guard = state.guard_nodes();

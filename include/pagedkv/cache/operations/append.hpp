@@ -65,28 +65,32 @@ template <class State, class Copy>
 /// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes.
 template <class State, class Extend>
 [[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
-  return visit_sequence(state, id, [&](sequence& s) -> result<void> {
+  const auto store = [&](sequence::hot_part& hot) {
     const auto size = std::ssize(run.tokens);
-    if (size <= s.end_of_room - s.next_token && size != 0 && run.tokens_only()) {
-      s.last_access = state.time();
-      s.next_token = std::copy(run.tokens.begin(), run.tokens.end(), s.next_token);
-      s.num_tokens += size;
-      return {};
+    if (size > hot.end_of_room - hot.next_token || size == 0 || !run.tokens_only()) {
+      return false;
     }
-    return extend(s, run);
-  });
+    hot.last_access = state.time();
+    hot.next_token = std::copy(run.tokens.begin(), run.tokens.end(), hot.next_token);
+    hot.num_tokens += size;
+    return true;
+  };
+  return visit_sequence(state, id, store, [&](sequence& s) { return extend(s, run); });
 }
 
 /// Appends a token, by `extend(s, run)` where no block has room for it.
 template <class State, class Extend>
 [[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
-  return visit_sequence(state, id, [&](sequence& s) -> result<void> {
-    if (s.has_room()) [[likely]] {
-      s.last_access = state.time();
-      *s.next_token++ = next;
-      ++s.num_tokens;
-      return {};
+  const auto store = [&](sequence::hot_part& hot) {
+    if (!hot.has_room()) [[unlikely]] {
+      return false;
     }
+    hot.last_access = state.time();
+    *hot.next_token++ = next;
+    ++hot.num_tokens;
+    return true;
+  };
+  return visit_sequence(state, id, store, [&](sequence& s) {
     const auto run = std::array{next};  // only here does the token need an address
     return extend(s, run);
   });

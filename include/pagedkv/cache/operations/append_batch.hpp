@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/operations/append.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
 #include <pagedkv/cache/record_access.hpp>
@@ -13,53 +14,7 @@
 #include <limits>
 #include <span>
 
-namespace pagedkv {
-
-/// One sequence's part in `append_batch`. A sequence may have several.
-struct batch_entry {
-  static constexpr auto no_commit = std::int64_t{-1};
-
-  sequence_id id{};
-  token_run run = {};                            // to append; may be empty
-  std::int64_t num_computed_tokens = no_commit;  // to commit, before the run is appended
-  std::int64_t num_ahead = 0;                    // slots to reserve behind the run
-};
-
-/// An entry that failed, and why.
-struct batch_failure {
-  std::size_t entry = 0;
-  error reason;
-};
-
-/// An entry of a block table that is new: a block that was added, or that replaces one which others can see.
-struct new_block {
-  std::uint32_t entry = 0;  // of the batch
-  std::uint32_t index = 0;  // in the block table
-  block_id block{};
-  std::uint32_t group = 0;
-};
-
-/// Memory of the caller's that `append_batch` fills, each from the start; it may be pinned.
-struct batch_buffers {
-  std::span<slot> slots = {};              // for each token and each slot ahead, entry after entry; `skip_slot` where
-                                           // the entry failed; one group that holds tokens after the other
-  std::span<batch_failure> failures = {};  // as many as there are entries
-  std::span<new_block> new_blocks = {};    // in the order of entries; those that do not fit are only counted
-};
-
-/// How much of the buffers was filled.
-struct batch_outcome {
-  std::size_t num_slots = 0;  // of one group
-  std::size_t num_failures = 0;
-  std::size_t num_new_blocks = 0;  // counts also those that did not fit into the buffer
-};
-
-namespace detail {
-
-/// How many slots an entry needs: for its tokens, and ahead of them unless `num_ahead` is negative.
-[[nodiscard]] inline std::size_t num_slots_of(const batch_entry& entry) noexcept {
-  return entry.run.tokens.size() + static_cast<std::size_t>(std::max(entry.num_ahead, std::int64_t{0}));
-}
+namespace pagedkv::detail {
 
 /// The number of slots in a batch, with room for as many of each group, and for failures. Errors: `invalid_argument`.
 [[nodiscard]] inline result<std::size_t> check_room(std::span<const batch_entry> entries, std::span<const slot> slots,
@@ -108,16 +63,13 @@ template <class State, class Change, class Added>
   return changed;
 }
 
-/// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit fills
-/// no block.
+/// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit
+/// publishes nothing.
 template <class State>
-[[nodiscard]] bool only_stores(const State& state, const sequence& s, const batch_entry& entry) noexcept {
+[[nodiscard]] bool only_stores(const State& state, const sequence::hot_part& hot, const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;
-  const auto published_next = static_cast<std::int64_t>((s.num_published_blocks + 1) * state.block_size());
-  return entry.run.tokens.size() == 1 && entry.run.keys.empty() && s.has_room() && entry.num_ahead == 0 &&
-         (num_computed == batch_entry::no_commit ||
-          (s.num_computed_tokens <= num_computed && num_computed <= s.num_tokens &&
-           (num_computed < published_next || !s.options.publish)));
+  return entry.run.tokens.size() == 1 && entry.run.keys.empty() && hot.has_room() && entry.num_ahead == 0 &&
+         (num_computed == batch_entry::no_commit || publishes_nothing(state, hot, num_computed));
 }
 
 /// Commits, then appends by `extend(s, run, num_ahead)`; fills the slots.
@@ -155,18 +107,21 @@ template <class State, class Copy>
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
-    const auto appended = visit_sequence(state, entry.id, [&](sequence& s) -> result<void> {
-      if (!only_stores(state, s, entry)) [[unlikely]] {
-        return append_at_length(state, s, entry, slots, extend_by, [&](std::size_t index, block_id block) {
-          note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
-        });
+    const auto store = [&](sequence::hot_part& hot) {
+      if (!only_stores(state, hot, entry)) [[unlikely]] {
+        return false;
       }
-      slots[0] = state.index.slot_of(s.next_token);
-      *s.next_token++ = entry.run.tokens[0];
-      s.num_computed_tokens = std::max(s.num_computed_tokens, entry.num_computed_tokens);
-      ++s.num_tokens;
-      s.last_access = now;
-      return {};
+      slots[0] = state.index.slot_of(hot.next_token);
+      *hot.next_token++ = entry.run.tokens[0];
+      hot.num_computed_tokens = std::max(hot.num_computed_tokens, entry.num_computed_tokens);
+      ++hot.num_tokens;
+      hot.last_access = now;
+      return true;
+    };
+    const auto appended = visit_sequence(state, entry.id, store, [&](sequence& s) {
+      return append_at_length(state, s, entry, slots, extend_by, [&](std::size_t index, block_id block) {
+        note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
+      });
     });
     if (!appended) [[unlikely]] {
       std::fill(slots.begin(), slots.end(), skip_slot);
@@ -177,6 +132,4 @@ template <class State, class Copy>
   return done;
 }
 
-}  // namespace detail
-
-}  // namespace pagedkv
+}  // namespace pagedkv::detail

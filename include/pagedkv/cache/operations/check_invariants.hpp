@@ -19,8 +19,8 @@ class invariant_check {
       : state_(state), references_(num_blocks()), children_(num_blocks()), times_free_(num_blocks()) {}
 
   [[nodiscard]] std::vector<std::string> run() {
-    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record); });
-    state_.pins.for_each([&](const auto& cell) { count_references(cell.record.blocks); });
+    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record()); });
+    state_.pins.for_each([&](const auto& cell) { count_references(cell.record().blocks); });
     count_children();
     count_free();
     auto counted = block_counts{};

@@ -96,6 +96,13 @@ template <class State>
   return {};
 }
 
+/// Whether a commit of so many tokens is valid and surely publishes nothing.
+template <class State>
+[[nodiscard]] bool publishes_nothing(const State& state, const sequence::hot_part& hot, std::int64_t num_tokens) noexcept {
+  const auto next = static_cast<std::int64_t>((hot.num_published_blocks + 1) * state.block_size());
+  return hot.num_computed_tokens <= num_tokens && num_tokens <= hot.num_tokens && num_tokens < next;
+}
+
 /// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written.
 template <class State>
 [[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
@@ -121,7 +128,15 @@ template <class State>
 /// The same, by its id; copies nothing.
 template <class State, class Copy>
 [[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&&) noexcept {
-  return visit_sequence(state, id, [&](sequence& s) { return commit(state, s, num_tokens); });
+  const auto note = [&](sequence::hot_part& hot) {
+    if (!publishes_nothing(state, hot, num_tokens)) {
+      return false;
+    }
+    hot.num_computed_tokens = num_tokens;
+    hot.last_access = state.time();
+    return true;
+  };
+  return visit_sequence(state, id, note, [&](sequence& s) { return commit(state, s, num_tokens); });
 }
 
 }  // namespace pagedkv::detail

@@ -73,13 +73,13 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
     }
   };
   state.sequences.for_each([&](auto& cell) {
-    auto& s = cell.record;
+    auto& s = cell.record();
     rename_table(s.blocks);
     s.tail.node = new_id(s.tail.node);
     s.window_start.node = new_id(s.window_start.node);
     find_room(state, s);
   });
-  state.pins.for_each([&](auto& cell) { rename_table(cell.record.blocks); });
+  state.pins.for_each([&](auto& cell) { rename_table(cell.record().blocks); });
 }
 
 /// Carries out moves: K/V through `move(moves)`, names through `rename(moves, names)`. Returns the names.

@@ -32,8 +32,8 @@ void find_room(State& state, sequence& s) noexcept {
   s.forget_room();
   if (index < s.blocks.size() && (offset == 0 || appends_in_place(state, s, s.blocks[index]))) {
     const auto room = state.index.tokens(s.blocks[index]).subspan(offset);
-    s.next_token = room.data();
-    s.end_of_room = room.data() + room.size();
+    s.hot.next_token = room.data();
+    s.hot.end_of_room = room.data() + room.size();
     s.reuses_slots = s.reuses_slots && offset != 0;  // no token was in a reserved block
   }
 }

@@ -99,7 +99,7 @@ template <class State>
   s.num_tokens = 0;
   s.keys.clear();
   if (!prompt.keys.empty()) {
-    if (auto checked = check_keys(prompt.keys, s, num_prompt); !checked) {
+    if (auto checked = check_keys_within(prompt.keys, 0, num_prompt); !checked) {
       return checked;
     }
   }

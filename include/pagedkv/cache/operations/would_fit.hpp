@@ -22,7 +22,7 @@ template <class State>
   if (!is_valid(options) || (has_ranges(options) && !has_valid_ranges(options))) {
     return invalid_option(options);
   }
-  if (const auto checked = check_keys(prompt.keys, sequence{}, num_tokens); !checked) {
+  if (const auto checked = check_keys_within(prompt.keys, 0, num_tokens); !checked) {
     return checked.error();
   }
   const auto num_blocks = state.blocks_for(num_tokens);

@@ -21,10 +21,9 @@ namespace pagedkv::detail {
   return {};
 }
 
-/// Errors: `invalid_argument` for keys out of order, before the end of a sequence or its last key, or not before `end`.
-template <class Sequence>
-[[nodiscard]] result<void> check_keys(std::span<const prefix_key> keys, const Sequence& s, std::int64_t end) noexcept {
-  auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
+/// Errors: `invalid_argument` for keys out of order, before `least`, or not before `end`.
+[[nodiscard]] inline result<void> check_keys_within(std::span<const prefix_key> keys, std::int64_t least,
+                                                    std::int64_t end) noexcept {
   for (const auto& key : keys) {
     if (key.position < least || key.position >= end) {
       return error{error_code::invalid_argument, "position of a key", key.position,
@@ -33,6 +32,13 @@ template <class Sequence>
     least = key.position;
   }
   return {};
+}
+
+/// For keys behind the end of a sequence and its last key.
+template <class Sequence>
+[[nodiscard]] result<void> check_keys(std::span<const prefix_key> keys, const Sequence& s, std::int64_t end) noexcept {
+  const auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
+  return check_keys_within(keys, least, end);
 }
 
 /// Room for keys, so that adding them does not allocate. False when memory is exhausted.

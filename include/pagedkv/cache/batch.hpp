@@ -1,0 +1,62 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv {
+
+/// One sequence's part in `append_batch`. A sequence may have several.
+struct batch_entry {
+  static constexpr auto no_commit = std::int64_t{-1};
+
+  sequence_id id{};
+  token_run run = {};                            // to append; may be empty
+  std::int64_t num_computed_tokens = no_commit;  // to commit, before the run is appended
+  std::int64_t num_ahead = 0;                    // slots to reserve behind the run
+};
+
+/// An entry that failed, and why.
+struct batch_failure {
+  std::size_t entry = 0;
+  error reason;
+};
+
+/// An entry of a block table that is new: a block that was added, or that replaces one which others can see.
+struct new_block {
+  std::uint32_t entry = 0;  // of the batch
+  std::uint32_t index = 0;  // in the block table
+  block_id block{};
+  std::uint32_t group = 0;
+};
+
+/// Memory of the caller's that `append_batch` fills, each from the start; it may be pinned.
+struct batch_buffers {
+  std::span<slot> slots = {};              // for each token and each slot ahead, entry after entry; `skip_slot` where
+                                           // the entry failed; one group that holds tokens after the other
+  std::span<batch_failure> failures = {};  // as many as there are entries
+  std::span<new_block> new_blocks = {};    // in the order of entries; those that do not fit are only counted
+};
+
+/// How much of the buffers was filled.
+struct batch_outcome {
+  std::size_t num_slots = 0;   // of one group
+  std::size_t num_groups = 1;  // that have slots
+  std::size_t num_failures = 0;
+  std::size_t num_new_blocks = 0;  // counts also those that did not fit into the buffer
+};
+
+namespace detail {
+
+/// How many slots an entry needs: for its tokens, and ahead of them unless `num_ahead` is negative.
+[[nodiscard]] inline std::size_t num_slots_of(const batch_entry& entry) noexcept {
+  return entry.run.tokens.size() + static_cast<std::size_t>(std::max(entry.num_ahead, std::int64_t{0}));
+}
+
+}  // namespace detail
+}  // namespace pagedkv
