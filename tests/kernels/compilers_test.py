@@ -1,5 +1,5 @@
-"""Every kernel compiles for AMD and NVIDIA with the compilers that are installed, and spills nothing on AMD. What is absent is
-skipped."""
+"""Every kernel compiles for NVIDIA, and the backend for AMD and NVIDIA, with the compilers that are installed. What is absent
+is skipped. scripts/amd-check compiles every kernel for AMD."""
 
 import concurrent.futures
 import os
@@ -13,7 +13,6 @@ import unittest
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 HOST_COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 INSTANTIATIONS = SOURCE_ROOT / "kernels" / "pagedkv" / "kernels" / "instantiations"
-NOTHING_CHECKED = 77
 
 NO_DEVICE_PROGRAM = """
 #include <pagedkv/device/backend.hpp>
@@ -103,15 +102,6 @@ class Compilers(CompilerTest):
         self.assertEqual(built.returncode, 0, built.stdout)
         return program
 
-    def test_amd(self):
-        if not shutil.which("hipcc"):
-            self.skipTest("hipcc is not installed")
-        done = run("scripts/amd-check", "--installed", "gfx90a", "gfx1030")
-        if done.returncode == NOTHING_CHECKED:
-            self.skipTest(done.stdout.strip())
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(done.stdout.count("none spills, no flat instruction"), 2, done.stdout)
-
     def test_amd_without_a_device(self):
         if not shutil.which("hipcc"):
             self.skipTest("hipcc is not installed")
@@ -122,7 +112,6 @@ class Compilers(CompilerTest):
         if not nvcc:
             self.skipTest("nvcc is not installed")
         self.check_answer(self.build(nvcc, "-x", "cu", "-arch=sm_90"))
-
 
     def test_nvidia_takes_every_header(self):
         nvcc = find_nvcc()

@@ -25,18 +25,25 @@ std::vector<cache_kind> matrix_part<2>();
 template <>
 std::vector<cache_kind> matrix_part<3>();
 
+/// The formats of 8 bits differ in their conversions, and are stored like int8.
+template <class Element, class Locking, class Eviction>
+inline constexpr bool in_matrix =
+    !is_float8<Element> || (std::is_same_v<Locking, single_thread> && std::is_same_v<Eviction, lru>);
+
 /// Which caches are compiled for their eviction policy: one that evicts for each locking policy, and those for which no
 /// policy can be chosen later. A cache for each of them would take minutes to compile.
 template <class Locking, class Eviction>
 inline constexpr bool compiled_for =
     std::is_same_v<Eviction, lru> || !evicts<Eviction> || std::is_same_v<typename Locking::family, lock_free_family>;
 
-/// The caches of one element under every locking and eviction policy that work together.
+/// The caches of one element under every locking and eviction policy that work together; of a float8, one.
 template <class Element>
 void add_matrix_of(std::vector<cache_kind>& kinds) {
   for_each_locking_and_eviction(
       [&]<class Locking, class Eviction>(std::type_identity<Locking>, std::type_identity<Eviction>) {
-        if constexpr (compiled_for<Locking, Eviction>) {
+        if constexpr (!in_matrix<Element, Locking, Eviction>) {
+          return;
+        } else if constexpr (compiled_for<Locking, Eviction>) {
           kinds.push_back(make_kind<Element, Locking, Eviction>());
         } else {
           kinds.push_back(make_kind_by_choice<Element, Locking, Eviction>());
@@ -52,7 +59,7 @@ template <std::size_t Part>
   return kinds;
 }
 
-/// Every element × locking × eviction.
+/// Every element × locking × eviction, but for float8.
 [[nodiscard]] inline std::vector<cache_kind> full_matrix() {
   auto kinds = std::vector<cache_kind>{};
   for (const auto& part : {matrix_part<0>(), matrix_part<1>(), matrix_part<2>(), matrix_part<3>()}) {
