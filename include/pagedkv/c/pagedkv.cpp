@@ -567,7 +567,7 @@ template <class Use>
   return {order.piece, order.holds_tokens, order.head_stride, order.token_stride, order.dim_stride};
 }
 
-[[nodiscard]] pagedkv_storage storage_of(const block_storage_view& view) noexcept {
+[[nodiscard]] [[maybe_unused]] pagedkv_storage storage_of(const block_storage_view& view) noexcept {
   auto storage = pagedkv_storage{};
   storage.base = view.base;
   storage.block_stride = view.block_stride;
@@ -629,7 +629,7 @@ template <class Cache>
 
 /// Creation.
 
-void policy::event_function::emit(const cache_event& event) noexcept {
+[[maybe_unused]] void policy::event_function::emit(const cache_event& event) noexcept {
   if (function == nullptr || (wanted >> static_cast<unsigned>(event.kind) & 1) == 0) {
     return;
   }
@@ -808,6 +808,9 @@ template <class Cache>
   if (!wanted) {
     return fail(wanted.error());
   }
+  if (const auto valid = validate(*wanted); !valid) {  // before there are files for records of this shape
+    return fail(valid.error());
+  }
   const auto exhausted = error{error_code::out_of_memory, "caches", 1};
   auto made = detail::with_errors([&] { return make_cache<cache_type>(config, *wanted); }, exhausted);
   if (!made) {
@@ -854,7 +857,7 @@ template <class Move>
 }
 
 /// Errors: `invalid_argument` for rows that do not hold as many numbers as attention reads or writes.
-[[nodiscard]] result<void> check_rows(const pagedkv_attention& from, const block_storage_view& view) noexcept {
+[[nodiscard]] [[maybe_unused]] result<void> check_rows(const pagedkv_attention& from, const block_storage_view& view) noexcept {
   const auto num_queries = from.num_rows == 0           ? std::int64_t{0}
                            : from.query_indptr == nullptr ? static_cast<std::int64_t>(from.num_rows)
                                                           : from.query_indptr[from.num_rows];

@@ -525,7 +525,7 @@ int pagedkv_num_available_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 typedef struct pagedkv_release_gain {
   size_t struct_size;
   int64_t at_once;    /* blocks more for an allocation */
-  int64_t with_steps; /* when open steps that use them have retired */
+  int64_t with_steps; /* still more when open steps that use them have retired */
 } pagedkv_release_gain;
 
 /* What an allocation gains if these sequences are released, beside what a prompt would share; NULL: no prompt. */
