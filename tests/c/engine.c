@@ -1,5 +1,5 @@
-/* An engine in C calls every function, with good and with bad arguments. It is told how the cache was compiled, and runs
- * with each of several kinds: engine FOLDER ELEMENT LOCKING EVICTION BACKEND NUM_TIERS HAS_GROUPS ATTENDS. */
+/* An engine in C calls every function, with good and with bad arguments. It is told how the cache was compiled, and
+ * runs with each of several kinds: engine FOLDER ELEMENT LOCKING EVICTION BACKEND NUM_TIERS HAS_GROUPS ATTENDS. */
 
 #include <pagedkv/c/pagedkv.h>
 
@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                        \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, pagedkv_last_message());       \
-      exit(1);                                                                                  \
-    }                                                                                           \
+#define CHECK(condition)                                                                  \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, pagedkv_last_message()); \
+      exit(1);                                                                            \
+    }                                                                                     \
   } while (0)
 #define OK(call) CHECK((call) == PAGEDKV_OK)
 #define WRONG(call) CHECK((call) == PAGEDKV_INVALID_ARGUMENT)
@@ -99,7 +99,11 @@ static void destroy_checked(pagedkv_cache* cache) {
   char text[256];
   size_t num_bytes = 99;
   OK(pagedkv_check_invariants(cache, text, sizeof text, &num_bytes));
-  CHECK(num_bytes == 1 && text[0] == '\0');
+  if (text[0] != '\0') {
+    fprintf(stderr, "%s", text);
+    exit(1);
+  }
+  CHECK(num_bytes == 1);
   pagedkv_destroy(cache);
 }
 
@@ -143,6 +147,7 @@ static void test_creation(void) {
   SIZED(pagedkv_config, got);
   pagedkv_tiers tiers = {.struct_size = sizeof tiers};
   pagedkv_cache* cache = NULL;
+  const float scales[] = {0.5f, 0.25f};
   char memory[8];
   WRONG(pagedkv_config_init(NULL));
   WRONG(pagedkv_tiers_init(NULL));
@@ -150,7 +155,8 @@ static void test_creation(void) {
   WRONG(pagedkv_create(&config, NULL));
   config.num_blocks = 0;
   WRONG(pagedkv_create(&config, &cache));
-  CHECK(cache == NULL && strcmp(pagedkv_last_message(), "invalid argument: cache_config.num_blocks is 0, limit 1") == 0);
+  CHECK(cache == NULL &&
+        strcmp(pagedkv_last_message(), "invalid argument: cache_config.num_blocks is 0, limit 1") == 0);
   config.num_blocks = 8;
   config.struct_size = sizeof config + 8;
   WRONG(pagedkv_create(&config, &cache));
@@ -175,6 +181,9 @@ static void test_creation(void) {
   config.memory = memory;
   CHECK(pagedkv_create(&config, &cache) == PAGEDKV_UNSUPPORTED);
   CHECK(strncmp(pagedkv_last_message(), "unsupported: only caller_memory", 31) == 0);
+  config = config_of(8);
+  config.scales = scales; /* of an element, or of groups, that have their own */
+  CHECK(!build.has_memory || pagedkv_create(&config, &cache) == PAGEDKV_INVALID_ARGUMENT);
   config = config_of(8);
   config.device = 1;
   CHECK(pagedkv_create(&config, &cache) == PAGEDKV_UNSUPPORTED);
@@ -204,7 +213,8 @@ static void test_creation(void) {
   WRONG(pagedkv_get_config(cache, NULL));
   OK(pagedkv_get_config(cache, &got));
   CHECK(got.num_blocks == 8 && got.block_size == block_size && got.tiers == NULL);
-  CHECK(got.num_groups == (build.layers_differ ? 1U : 0U) && (got.num_groups == 0 || got.groups[0].num_kv_heads == num_heads));
+  CHECK(got.num_groups == (build.layers_differ ? 1U : 0U) &&
+        (got.num_groups == 0 || got.groups[0].num_kv_heads == num_heads));
   pagedkv_destroy(cache);
 }
 
@@ -329,7 +339,8 @@ static void test_sequences(void) {
     OK(pagedkv_stream_clear(stream));
   }
   WRONG_IF(!build.layers_differ, pagedkv_drop_before(NULL, forked, 16));
-  CHECK(pagedkv_drop_before(cache, unknown, 16) == (build.layers_differ ? PAGEDKV_UNSUPPORTED : PAGEDKV_UNKNOWN_SEQUENCE));
+  CHECK(pagedkv_drop_before(cache, unknown, 16) ==
+        (build.layers_differ ? PAGEDKV_UNSUPPORTED : PAGEDKV_UNKNOWN_SEQUENCE));
   WRONG_IF(!build.layers_differ, pagedkv_drop_before(cache, forked, 99));
   OK_IF(!build.layers_differ, pagedkv_drop_before(cache, forked, 16));
 
@@ -483,7 +494,7 @@ static void test_prefixes(void) {
   uint64_t hashes[4];
   size_t num_hashes = 0;
   int64_t num_tokens = -1, num_blocks = -1;
-  int32_t blocks[4];
+  int32_t blocks[4], is_idle = 0;
   size_t size = 0;
   pagedkv_pin pin = 0;
   WRONG(pagedkv_hash_blocks(NULL, &run, 0, hashes, 4, &num_hashes));
@@ -555,6 +566,7 @@ static void test_prefixes(void) {
   end(cache, create(cache, counting, 40), 40);
   WRONG(pagedkv_reset_prefix_cache(NULL, &num_blocks));
   WRONG(pagedkv_reset_prefix_cache(cache, NULL));
+  OK_IF(build.num_tiers > 0, pagedkv_wait_idle(cache, -1, &is_idle));
   OK(pagedkv_reset_prefix_cache(cache, &num_blocks));
   CHECK(num_blocks > 0);
   destroy_checked(cache);
@@ -670,7 +682,8 @@ static void test_kv(void) {
   pagedkv_cache* const cache = make_cache(4);
   const pagedkv_sequence sequence = create(cache, counting, num_tokens);
   pagedkv_rows key_rows = rows_at(keys, num_tokens, num_heads), value_rows = rows_at(values, num_tokens, num_heads);
-  pagedkv_rows to_keys = rows_at(got_keys, num_tokens, num_heads), to_values = rows_at(got_values, num_tokens, num_heads);
+  pagedkv_rows to_keys = rows_at(got_keys, num_tokens, num_heads),
+               to_values = rows_at(got_values, num_tokens, num_heads);
   SIZED(pagedkv_storage, storage);
   int64_t slots[num_tokens];
   void* address = NULL;
@@ -688,7 +701,8 @@ static void test_kv(void) {
     CHECK(storage.base != NULL && storage.head_dim == head_dim && storage.value_dim == head_dim);
     CHECK(storage.num_kv_heads == num_heads && storage.num_layers == 2 && storage.block_size == block_size);
     CHECK(storage.num_blocks == 4 && storage.element_bytes == build.element_bytes && storage.key_pieces.piece == 0);
-    CHECK((storage.key_scale_offset != 0) == (build.scale_bytes != 0) && storage.value_token_stride == storage.token_stride);
+    CHECK((storage.key_scale_offset != 0) == (build.scale_bytes != 0) &&
+          storage.value_token_stride == storage.token_stride);
   }
   OK_IF(build.has_memory, pagedkv_get_blocks(cache, &storage));
   WRONG_IF(build.has_memory, pagedkv_get_blocks(NULL, &storage));
@@ -739,7 +753,8 @@ static void test_attention(void) {
   static float queries[query_heads * head_dim], outputs[query_heads * head_dim];
   pagedkv_cache* const cache = make_cache(4);
   const pagedkv_sequence sequence = create(cache, counting, num_tokens);
-  const pagedkv_rows key_rows = rows_at(keys, num_tokens, num_heads), value_rows = rows_at(values, num_tokens, num_heads);
+  const pagedkv_rows key_rows = rows_at(keys, num_tokens, num_heads),
+                     value_rows = rows_at(values, num_tokens, num_heads);
   SIZED(pagedkv_attention, call);
   SIZED(pagedkv_batch_view, view);
   pagedkv_batch* batch = NULL;
@@ -806,8 +821,9 @@ static void test_attention(void) {
 
 static void test_groups(void) {
   enum { window = 20, length = 64 };
+  const float scales[] = {0.5f, 0.25f}; /* of K and of V */
   const pagedkv_group groups[] = {
-      {PAGEDKV_FULL, 1, num_heads, head_dim, head_dim, 0, 0, 0, NULL},
+      {PAGEDKV_FULL, 1, num_heads, head_dim, head_dim, 0, 0, 0, scales},
       {PAGEDKV_WINDOW, 2, num_heads, head_dim, head_dim, 0, window, 0, NULL},
       {PAGEDKV_STATE, 1, 2, 0, 0, 0, 0, 256, NULL},
   };
@@ -838,7 +854,8 @@ static void test_groups(void) {
   WRONG(pagedkv_get_group(cache, 3, &info));
   WRONG(pagedkv_get_group(cache, 0, NULL));
   OK(pagedkv_get_group(cache, 1, &info));
-  CHECK(info.kind == PAGEDKV_WINDOW && info.block_size > 0 && info.block_size % block_size == 0 && info.block_bytes > 0);
+  CHECK(info.kind == PAGEDKV_WINDOW && info.block_size > 0 && info.block_size % block_size == 0 &&
+        info.block_bytes > 0);
   OK(pagedkv_get_group(cache, 2, &info));
   CHECK(info.kind == PAGEDKV_STATE && info.block_size == 0 && info.parts_per_block >= 1 && info.part_bytes >= 256);
 
@@ -852,7 +869,9 @@ static void test_groups(void) {
   WRONG(pagedkv_slot_mapping(cache, sequence, 0, slots, length, 2)); /* a state has none */
   WRONG(pagedkv_get_storage(cache, 2, &storage));
   OK(pagedkv_get_storage(cache, 1, &storage));
-  CHECK(storage.num_layers == 2);
+  CHECK(storage.num_layers == 2 && storage.static_scales == NULL);
+  OK(pagedkv_get_storage(cache, 0, &storage));
+  CHECK(storage.static_scales == scales);
   OK(pagedkv_block_table(cache, sequence, 0, blocks, 24, 2, &num_blocks));
   CHECK(num_blocks == (size_t)info.blocks_per_state);
   WRONG(pagedkv_state_part(NULL, 2, blocks[0], 0, &address));
@@ -1026,7 +1045,8 @@ static void test_sessions(void) {
 
 static void test_requests(void) {
   pagedkv_cache* const cache = make_cache(8);
-  const pagedkv_run large = run_of(counting, 6 * block_size), small = run_of(zeros, 4 * block_size), one = run_of(zeros, 1);
+  const pagedkv_run large = run_of(counting, 6 * block_size), small = run_of(zeros, 4 * block_size),
+                    one = run_of(zeros, 1);
   const int preempts = strcmp(build.preemption, "none") != 0;
   SIZED(pagedkv_tracker_config, config);
   SIZED(pagedkv_submission, first);
@@ -1086,7 +1106,8 @@ static void test_requests(void) {
   CHECK(pagedkv_tracker_describe(tracker, unknown, &info, NULL) == PAGEDKV_UNKNOWN_REQUEST);
   options.priority = 0;
   OK(pagedkv_tracker_describe(tracker, second.request, &info, &options));
-  CHECK(info.state == PAGEDKV_REQUEST_RUNNING && info.may_preempt && options.priority == 90 && info.sequence == second.sequence);
+  CHECK(info.state == PAGEDKV_REQUEST_RUNNING && info.may_preempt && options.priority == 90 &&
+        info.sequence == second.sequence);
 
   WRONG(pagedkv_tracker_append(NULL, second.request, &one, stream));
   WRONG(pagedkv_tracker_append(tracker, second.request, NULL, stream));

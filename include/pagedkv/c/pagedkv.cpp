@@ -1,4 +1,4 @@
-// The functions of pagedkv/c/pagedkv.h, compiled by the program that uses them. The header says which macros choose what.
+// The functions of pagedkv/c/pagedkv.h, which has the macros that choose the cache. Its user compiles this file.
 
 #include <pagedkv/c/pagedkv.h>
 
@@ -32,7 +32,8 @@
   #define PAGEDKV_C_ATTENTION 1
 #endif
 
-// The library's policies have headers of their names; others come with PAGEDKV_C_HEADER.
+// The library's policies have headers of their names, in which no spaces may come; others come with PAGEDKV_C_HEADER.
+// clang-format off
 #define PAGEDKV_C_QUOTE(text) #text
 #define PAGEDKV_C_QUOTED(text) PAGEDKV_C_QUOTE(text)
 #if __has_include(PAGEDKV_C_QUOTED(pagedkv/policy/locking/PAGEDKV_C_LOCKING.hpp))
@@ -44,6 +45,7 @@
 #if __has_include(PAGEDKV_C_QUOTED(pagedkv/policy/backend/PAGEDKV_C_BACKEND.hpp))
   #include PAGEDKV_C_QUOTED(pagedkv/policy/backend/PAGEDKV_C_BACKEND.hpp)
 #endif
+// clang-format on
 #if PAGEDKV_C_HOST_TIER || PAGEDKV_C_FILE_TIER || PAGEDKV_C_REMOTE_TIER
   #include <pagedkv/tier/tiered_cache.hpp>
 #endif
@@ -111,26 +113,26 @@ struct host_memory_of<Backend> {
 };
 using host_memory = host_memory_of<PAGEDKV_C_BACKEND>::type;
 
-using cache_type = kv_cache<PAGEDKV_C_ELEMENT, PAGEDKV_C_LOCKING, PAGEDKV_C_EVICTION, PAGEDKV_C_BACKEND
+using cache_type = kv_cache<
 #if PAGEDKV_C_GROUPS
-                            , layer_groups
+    layer_groups,
 #endif
 #if PAGEDKV_C_HOST_TIER || PAGEDKV_C_FILE_TIER || PAGEDKV_C_REMOTE_TIER
-                            , host_tier<host_memory>
+    host_tier<host_memory>,
 #endif
 #if PAGEDKV_C_FILE_TIER
-                            , file_tier
+    file_tier,
 #endif
 #if PAGEDKV_C_REMOTE_TIER
-                            , remote_tier<redis_client>
+    remote_tier<redis_client>,
 #endif
 #if PAGEDKV_C_EVENTS
-                            , policy::event_function
+    policy::event_function,
 #endif
 #if defined(PAGEDKV_C_POLICIES)
-                            , PAGEDKV_C_POLICIES
+    PAGEDKV_C_POLICIES,
 #endif
-                            >;
+    PAGEDKV_C_ELEMENT, PAGEDKV_C_LOCKING, PAGEDKV_C_EVICTION, PAGEDKV_C_BACKEND>;
 using tracker_type = request_tracker<cache_type, PAGEDKV_C_PREEMPTION>;
 using backend_type = cache_type::backend_type;
 using element_type = cache_type::element_type;
@@ -188,7 +190,8 @@ namespace {
 static_assert(std::is_same_v<token, std::int32_t>);
 static_assert(sizeof(pagedkv_key) == sizeof(prefix_key) && offsetof(pagedkv_key, value) == offsetof(prefix_key, value));
 static_assert(sizeof(pagedkv_block_pair) == sizeof(block_pair));
-static_assert(sizeof(pagedkv_new_block) == sizeof(new_block) && offsetof(pagedkv_new_block, group) == offsetof(new_block, group));
+static_assert(sizeof(pagedkv_new_block) == sizeof(new_block) &&
+              offsetof(pagedkv_new_block, group) == offsetof(new_block, group));
 static_assert(PAGEDKV_EVENT_ENDED == static_cast<int>(event_kind::ended));
 static_assert(PAGEDKV_STATE == static_cast<int>(group_kind::state));
 static_assert(PAGEDKV_WRITE_HITS == static_cast<int>(write_policy::through_hits));
@@ -271,11 +274,15 @@ template <class T, class Use>
 [[nodiscard]] int finish(const result<void>& outcome) noexcept {
   return outcome ? int{PAGEDKV_OK} : fail(outcome.error());
 }
-/// Of an operation that cannot fail.
-template <class T>
-[[nodiscard]] int give(T* to, T value) noexcept {
-  *to = value;
+/// A number, or an id as a number.
+template <class T, class To>
+[[nodiscard]] int give(To* to, const T& value) noexcept {
+  *to = static_cast<To>(value);
   return PAGEDKV_OK;
+}
+template <class T, class To>
+[[nodiscard]] int finish(const result<T>& outcome, To* to) noexcept {
+  return outcome ? give(to, *outcome) : fail(outcome.error());
 }
 
 /// Arguments.
@@ -407,8 +414,8 @@ template <sized_structure Structure>
   return {reinterpret_cast<const slot*>(slots), count};
 }
 [[nodiscard]] token_run run_of(const pagedkv_run& run) noexcept {
-  return {std::span{run.tokens, run.num_tokens},
-          std::span{reinterpret_cast<const prefix_key*>(run.keys), run.num_keys}, std::span{run.hashes, run.num_hashes}};
+  return {std::span{run.tokens, run.num_tokens}, std::span{reinterpret_cast<const prefix_key*>(run.keys), run.num_keys},
+          std::span{run.hashes, run.num_hashes}};
 }
 [[nodiscard]] token_run run_of(const pagedkv_run* run) noexcept { return run == nullptr ? token_run{} : run_of(*run); }
 
@@ -423,7 +430,8 @@ template <class Backend = backend_type>
   }
 }
 
-[[nodiscard]] pagedkv_config config_of(const cache_config& from, const std::array<pagedkv_group, group_list::max_size>& groups) noexcept {
+[[nodiscard]] pagedkv_config config_of(const cache_config& from,
+                                       const std::array<pagedkv_group, group_list::max_size>& groups) noexcept {
   auto config = pagedkv_config{};
   config.struct_size = sizeof config;
   config.block_size = from.block_size;
@@ -455,16 +463,23 @@ template <class Backend = backend_type>
   config.scales = from.scales;
   auto groups = std::array<group_config, group_list::max_size>{};
   if (from.num_groups > groups.size()) {
-    return error{error_code::invalid_argument, "number of cache_config.groups", static_cast<std::int64_t>(from.num_groups),
-                 static_cast<std::int64_t>(groups.size())};
+    return error{error_code::invalid_argument, "number of cache_config.groups",
+                 static_cast<std::int64_t>(from.num_groups), static_cast<std::int64_t>(groups.size())};
   }
   for (auto i = std::size_t{0}; i < from.num_groups; ++i) {
     const auto& group = from.groups[i];
     if (group.kind < PAGEDKV_FULL || group.kind > PAGEDKV_STATE) {
       return detail::bad_index("group_config.kind", group.kind, PAGEDKV_STATE + 1);
     }
-    groups[i] = {static_cast<group_kind>(group.kind), group.num_layers, group.num_kv_heads, group.key_dim,
-                 group.value_dim, group.window, group.num_sinks, group.state_bytes, group.scales};
+    groups[i] = {static_cast<group_kind>(group.kind),
+                 group.num_layers,
+                 group.num_kv_heads,
+                 group.key_dim,
+                 group.value_dim,
+                 group.window,
+                 group.num_sinks,
+                 group.state_bytes,
+                 group.scales};
   }
   config.groups = group_list{std::span<const group_config>{groups}.first(from.num_groups)};
   return config;
@@ -540,8 +555,8 @@ template <class Backend = backend_type>
     options.ranges[i] = {range.first, range.last, {priority, range.retention}};
   }
   if (from.has_answer != 0) {
-    options.answer = block_retention{priority_of("sequence_options.answer->priority", from.answer_priority),
-                                     from.answer_retention};
+    options.answer =
+        block_retention{priority_of("sequence_options.answer->priority", from.answer_priority), from.answer_retention};
   }
   return wrong ? result<sequence_options>{*wrong} : result<sequence_options>{options};
 }
@@ -559,8 +574,13 @@ template <class Use>
 }
 
 [[nodiscard]] pagedkv_admission admission_of(const admission& made) noexcept {
-  return {0, static_cast<pagedkv_sequence>(made.id), made.num_cached_tokens, made.num_tokens, made.num_blocks,
-          made.num_new_blocks, made.num_loading_tokens};
+  return {0,
+          static_cast<pagedkv_sequence>(made.id),
+          made.num_cached_tokens,
+          made.num_tokens,
+          made.num_blocks,
+          made.num_new_blocks,
+          made.num_loading_tokens};
 }
 
 [[nodiscard]] pagedkv_pieces pieces_of(const piece_order& order) noexcept {
@@ -603,7 +623,8 @@ template <class Cache>
   const auto& groups = cache.config().groups;
   const auto num_groups = layers_differ && !groups.empty() ? groups.size() : 1;
   if (group >= num_groups) {
-    return detail::bad_index("index of a group", static_cast<std::int64_t>(group), static_cast<std::int64_t>(num_groups));
+    return detail::bad_index("index of a group", static_cast<std::int64_t>(group),
+                             static_cast<std::int64_t>(num_groups));
   }
   if ((!layers_differ || groups.empty() || groups[group].holds_tokens()) != holds_tokens) {
     return error{error_code::invalid_argument,
@@ -713,7 +734,8 @@ struct tier_maker<remote_tier<redis_client>> {
     if (!config) {
       return config.error();
     }
-    const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds{tiers.remote_timeout});
+    const auto timeout =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds{tiers.remote_timeout});
     return remote_tier<redis_client>{redis_client{*config}, format, {.timeout = timeout}};
   }
 };
@@ -774,8 +796,8 @@ template <class Cache>
     if (!made) {
       return made.error();
     }
-    return Cache::create(wanted, tiers, {given.host_records, {}}, std::move(*made), std::move(memory), std::move(backend),
-                         std::move(events));
+    return Cache::create(wanted, tiers, {given.host_records, {}}, std::move(*made), std::move(memory),
+                         std::move(backend), std::move(events));
   } else {
     return Cache::create(wanted, std::move(memory), std::move(backend), std::move(events));
   }
@@ -840,8 +862,12 @@ template <class Type>
   if (from == nullptr) {
     return {};
   }
-  return {static_cast<typename Type::storage*>(from->data), from->token_stride, from->head_stride, from->num_tokens,
-          from->num_heads, from->head_dim};
+  return {static_cast<typename Type::storage*>(from->data),
+          from->token_stride,
+          from->head_stride,
+          from->num_tokens,
+          from->num_heads,
+          from->head_dim};
 }
 
 /// Calls `move(type, keys, values)`; `values` may be null.
@@ -857,8 +883,9 @@ template <class Move>
 }
 
 /// Errors: `invalid_argument` for rows that do not hold as many numbers as attention reads or writes.
-[[nodiscard]] [[maybe_unused]] result<void> check_rows(const pagedkv_attention& from, const block_storage_view& view) noexcept {
-  const auto num_queries = from.num_rows == 0           ? std::int64_t{0}
+[[nodiscard]] [[maybe_unused]] result<void> check_rows(const pagedkv_attention& from,
+                                                       const block_storage_view& view) noexcept {
+  const auto num_queries = from.num_rows == 0             ? std::int64_t{0}
                            : from.query_indptr == nullptr ? static_cast<std::int64_t>(from.num_rows)
                                                           : from.query_indptr[from.num_rows];
   struct number {
@@ -955,8 +982,9 @@ thread_local converted_batch converted;
   return finish(cache.append_batch(converted.entries, buffers, stream_of(on)), [&](const batch_outcome& done) {
     for (auto i = std::size_t{0}; i < done.num_failures; ++i) {
       const auto& [entry, reason] = converted.failures[i];
-      out.failures[i] = {entry, number_of(reason.code), reason.value, reason.limit,
-                         static_cast<pagedkv_step>(reason.step), reason.subject};
+      out.failures[i] = {
+          entry,         number_of(reason.code), reason.value, reason.limit, static_cast<pagedkv_step>(reason.step),
+          reason.subject};
     }
     fill(outcome, {0, done.num_slots, done.num_failures, done.num_new_blocks});
   });
@@ -968,7 +996,8 @@ template <class Batch>
                              std::unique_ptr<Batch> pagedkv_batch::*kind) noexcept {
   constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
   if (max_rows > most || room > most) {
-    return fail({error_code::invalid_argument, subject, static_cast<std::int64_t>(std::min(std::max(max_rows, room), most + 1)),
+    return fail({error_code::invalid_argument, subject,
+                 static_cast<std::int64_t>(std::min(std::max(max_rows, room), most + 1)),
                  static_cast<std::int64_t>(most)});
   }
   const auto make = [&]() -> result<std::unique_ptr<pagedkv_batch>> {
@@ -1196,7 +1225,8 @@ int pagedkv_sequence_options_init(pagedkv_sequence_options* options) {
 int pagedkv_create_sequence(pagedkv_cache* cache, const pagedkv_run* prompt, const pagedkv_sequence_options* options,
                             pagedkv_stream* stream, pagedkv_admission* admission) {
   return with_cache(
-      cache, {whole_run("prompt", prompt), optional_input("options", options), copies(stream), output("admission", admission)},
+      cache,
+      {whole_run("prompt", prompt), optional_input("options", options), copies(stream), output("admission", admission)},
       [&](auto& c) {
         return with_options(options, [&](const sequence_options& valid) {
           return finish(c.create_sequence(run_of(prompt), valid, stream_of(stream)),
@@ -1211,22 +1241,18 @@ int pagedkv_append(pagedkv_cache* cache, pagedkv_sequence sequence, const pagedk
 }
 
 int pagedkv_reserve_slots(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t num_ahead, pagedkv_stream* stream) {
-  return with_cache(cache, {copies(stream)}, [&](auto& c) {
-    return finish(c.reserve_slots(id_of(sequence), num_ahead, stream_of(stream)));
-  });
+  return with_cache(cache, {copies(stream)},
+                    [&](auto& c) { return finish(c.reserve_slots(id_of(sequence), num_ahead, stream_of(stream))); });
 }
 
 int pagedkv_commit(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t num_tokens, pagedkv_stream* stream) {
-  return with_cache(cache, {copies(stream)}, [&](auto& c) {
-    return finish(c.commit(id_of(sequence), num_tokens, stream_of(stream)));
-  });
+  return with_cache(cache, {copies(stream)},
+                    [&](auto& c) { return finish(c.commit(id_of(sequence), num_tokens, stream_of(stream))); });
 }
 
 int pagedkv_fork(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_stream* stream, pagedkv_sequence* fork) {
-  return with_cache(cache, {copies(stream), pointer("fork", fork)}, [&](auto& c) {
-    return finish(c.fork(id_of(sequence), stream_of(stream)),
-                  [&](sequence_id made) { *fork = static_cast<pagedkv_sequence>(made); });
-  });
+  return with_cache(cache, {copies(stream), pointer("fork", fork)},
+                    [&](auto& c) { return finish(c.fork(id_of(sequence), stream_of(stream)), fork); });
 }
 
 int pagedkv_truncate(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t num_tokens) {
@@ -1246,10 +1272,7 @@ int pagedkv_drop_behind_windows(pagedkv_cache* cache, pagedkv_sequence sequence,
 int pagedkv_next_saved_length(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t* num_tokens) {
   return with_cache<layers_differ>(
       cache, {pointer("num_tokens", num_tokens)},
-      [&](auto& c) {
-        return finish(c.next_saved_length(id_of(sequence)), [&](std::int64_t length) { *num_tokens = length; });
-      },
-      needs_groups);
+      [&](auto& c) { return finish(c.next_saved_length(id_of(sequence)), num_tokens); }, needs_groups);
 }
 
 int pagedkv_release(pagedkv_cache* cache, pagedkv_sequence sequence, const pagedkv_release_hint* hint) {
@@ -1280,8 +1303,7 @@ int pagedkv_tokens(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t firs
 
 int pagedkv_keys(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_key* keys, size_t room, size_t* num_keys) {
   return with_cache(cache, {array("keys", keys, room), pointer("num_keys", num_keys)}, [&](auto& c) {
-    return finish(c.keys(id_of(sequence), {reinterpret_cast<prefix_key*>(keys), room}),
-                  [&](std::size_t count) { *num_keys = count; });
+    return finish(c.keys(id_of(sequence), {reinterpret_cast<prefix_key*>(keys), room}), num_keys);
   });
 }
 
@@ -1325,7 +1347,9 @@ int pagedkv_batch_update(pagedkv_cache* cache, pagedkv_batch* batch, const paged
 
 int pagedkv_batch_get_view(pagedkv_batch* batch, pagedkv_batch_view* view) {
   return call({pointer("batch", batch), output("view", view)}, [&] {
-    const auto numbers_of = [](std::span<const block_id> ids) { return reinterpret_cast<const std::int32_t*>(ids.data()); };
+    const auto numbers_of = [](std::span<const block_id> ids) {
+      return reinterpret_cast<const std::int32_t*>(ids.data());
+    };
     auto all = pagedkv_batch_view{};
     if (const auto* const padded = batch->padded.get()) {
       all.num_rows = padded->num_rows();
@@ -1355,27 +1379,21 @@ int pagedkv_slot_mapping(pagedkv_cache* cache, pagedkv_sequence sequence, int64_
 int pagedkv_block_table(pagedkv_cache* cache, pagedkv_sequence sequence, size_t first_block, int32_t* blocks,
                         size_t room, size_t group, size_t* num_blocks) {
   return with_cache(cache, {array("blocks", blocks, room), pointer("num_blocks", num_blocks)}, [&](auto& c) {
-    return finish(c.block_table(id_of(sequence), blocks_of(blocks, room), first_block, group),
-                  [&](std::size_t size) { *num_blocks = size; });
+    return finish(c.block_table(id_of(sequence), blocks_of(blocks, room), first_block, group), num_blocks);
   });
 }
 
 int pagedkv_num_skipped_tokens(pagedkv_cache* cache, pagedkv_sequence sequence, size_t group, int64_t* num_tokens) {
   return with_cache<layers_differ>(
       cache, {pointer("num_tokens", num_tokens)},
-      [&](auto& c) {
-        return finish(c.num_skipped_tokens(id_of(sequence), group), [&](std::int64_t skipped) { *num_tokens = skipped; });
-      },
-      needs_groups);
+      [&](auto& c) { return finish(c.num_skipped_tokens(id_of(sequence), group), num_tokens); }, needs_groups);
 }
 
 int pagedkv_common_prefix(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences, size_t group,
                           int64_t* num_blocks) {
-  return with_cache(cache, {array("sequences", sequences, num_sequences), pointer("num_blocks", num_blocks)},
-                    [&](auto& c) {
-                      return finish(c.common_prefix(ids_of(sequences, num_sequences), group),
-                                    [&](std::int64_t common) { *num_blocks = common; });
-                    });
+  return with_cache(
+      cache, {array("sequences", sequences, num_sequences), pointer("num_blocks", num_blocks)},
+      [&](auto& c) { return finish(c.common_prefix(ids_of(sequences, num_sequences), group), num_blocks); });
 }
 
 // Prefixes.
@@ -1402,21 +1420,20 @@ int pagedkv_would_fit(pagedkv_cache* cache, const pagedkv_run* prompt, const pag
 
 int pagedkv_hash_blocks(pagedkv_cache* cache, const pagedkv_run* prompt, uint64_t salt, uint64_t* hashes, size_t room,
                         size_t* num_hashes) {
-  return with_cache(cache,
-                    {whole_run("prompt", prompt), array("hashes", hashes, room), pointer("num_hashes", num_hashes)},
-                    [&](auto& c) {
-                      return give(num_hashes, c.hash_blocks(run_of(prompt), std::span{hashes, room}, salt_of(salt)));
-                    });
+  return with_cache(
+      cache, {whole_run("prompt", prompt), array("hashes", hashes, room), pointer("num_hashes", num_hashes)},
+      [&](auto& c) { return give(num_hashes, c.hash_blocks(run_of(prompt), std::span{hashes, room}, salt_of(salt))); });
 }
 
 int pagedkv_pin_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, pagedkv_pin* pin,
                        int64_t* num_tokens) {
-  return with_cache(cache, {whole_run("run", run), pointer("pin", pin), pointer("num_tokens", num_tokens)}, [&](auto& c) {
-    return finish(c.pin(run_of(run), salt_of(salt)), [&](const pinning& pinned) {
-      *pin = static_cast<pagedkv_pin>(pinned.id);
-      *num_tokens = pinned.num_tokens;
-    });
-  });
+  return with_cache(cache, {whole_run("run", run), pointer("pin", pin), pointer("num_tokens", num_tokens)},
+                    [&](auto& c) {
+                      return finish(c.pin(run_of(run), salt_of(salt)), [&](const pinning& pinned) {
+                        *pin = static_cast<pagedkv_pin>(pinned.id);
+                        *num_tokens = pinned.num_tokens;
+                      });
+                    });
 }
 
 int pagedkv_unpin(pagedkv_cache* cache, pagedkv_pin pin) {
@@ -1428,9 +1445,8 @@ int pagedkv_unpin_all(pagedkv_cache* cache, int64_t* num_pins) {
 }
 
 int pagedkv_invalidate_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* num_blocks) {
-  return with_cache(cache, {whole_run("run", run), pointer("num_blocks", num_blocks)}, [&](auto& c) {
-    return give(num_blocks, c.invalidate_prefix(run_of(run), salt_of(salt)));
-  });
+  return with_cache(cache, {whole_run("run", run), pointer("num_blocks", num_blocks)},
+                    [&](auto& c) { return give(num_blocks, c.invalidate_prefix(run_of(run), salt_of(salt))); });
 }
 
 int pagedkv_invalidate_salt(pagedkv_cache* cache, uint64_t salt, int64_t* num_blocks) {
@@ -1440,15 +1456,13 @@ int pagedkv_invalidate_salt(pagedkv_cache* cache, uint64_t salt, int64_t* num_bl
 
 int pagedkv_invalidate_blocks(pagedkv_cache* cache, const int32_t* blocks, size_t size, int64_t* num_blocks) {
   return with_cache(cache, {array("blocks", blocks, size), pointer("num_blocks", num_blocks)}, [&](auto& c) {
-    return finish(c.invalidate_blocks({reinterpret_cast<const block_id*>(blocks), size}),
-                  [&](std::int64_t count) { *num_blocks = count; });
+    return finish(c.invalidate_blocks({reinterpret_cast<const block_id*>(blocks), size}), num_blocks);
   });
 }
 
 int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks) {
-  return with_cache(cache, {pointer("num_blocks", num_blocks)}, [&](auto& c) {
-    return finish(c.reset_prefix_cache(), [&](std::int64_t count) { *num_blocks = count; });
-  });
+  return with_cache(cache, {pointer("num_blocks", num_blocks)},
+                    [&](auto& c) { return finish(c.reset_prefix_cache(), num_blocks); });
 }
 
 // Steps and blocks.
@@ -1457,7 +1471,7 @@ int pagedkv_begin_step(pagedkv_cache* cache, const pagedkv_sequence* sequences, 
                        pagedkv_step* step) {
   return with_cache(cache, {pointer("step", step)}, [&](auto& c) {
     const auto begun = sequences == nullptr ? c.begin_step() : c.begin_step(ids_of(sequences, num_sequences));
-    return finish(begun, [&](step_id id) { *step = static_cast<pagedkv_step>(id); });
+    return finish(begun, step);
   });
 }
 
@@ -1469,23 +1483,18 @@ int pagedkv_evict(pagedkv_cache* cache, pagedkv_step step, int32_t* blocks, size
                   size_t* num_blocks) {
   return with_cache(cache, {array("blocks", blocks, room), copies(stream), pointer("num_blocks", num_blocks)},
                     [&](auto& c) {
-                      const auto evict = [&](auto... on) {
-                        return c.evict(blocks_of(blocks, room), static_cast<step_id>(step), on...);
-                      };
-                      const auto finished = [&](const result<std::int64_t>& evicted) {
-                        return finish(evicted, [&](std::int64_t count) { *num_blocks = static_cast<std::size_t>(count); });
-                      };
+                      const auto open = static_cast<step_id>(step);
                       if constexpr (has_tiers) {
-                        return finished(evict(stream_of(stream)));
+                        return finish(c.evict(blocks_of(blocks, room), open, stream_of(stream)), num_blocks);
                       } else {
-                        return finished(evict());
+                        return finish(c.evict(blocks_of(blocks, room), open), num_blocks);
                       }
                     });
 }
 
 int pagedkv_num_blocks(pagedkv_cache* cache, int64_t* num_blocks) {
   return with_cache(cache, {pointer("num_blocks", num_blocks)},
-                    [&](auto& c) { return give(num_blocks, std::int64_t{c.num_blocks()}); });
+                    [&](auto& c) { return give(num_blocks, c.num_blocks()); });
 }
 
 int pagedkv_num_free_blocks(pagedkv_cache* cache, int64_t* num_blocks) {
@@ -1548,8 +1557,7 @@ int pagedkv_advance_time(pagedkv_cache* cache, int64_t now) {
 }
 
 int pagedkv_time(pagedkv_cache* cache, int64_t* now) {
-  return with_cache(cache, {pointer("now", now)},
-                    [&](auto& c) { return give(now, static_cast<std::int64_t>(c.time())); });
+  return with_cache(cache, {pointer("now", now)}, [&](auto& c) { return give(now, c.time()); });
 }
 
 // K and V.
@@ -1566,7 +1574,8 @@ int pagedkv_get_storage(pagedkv_cache* cache, size_t group, pagedkv_storage* sto
 
 int pagedkv_get_blocks(pagedkv_cache* cache, pagedkv_storage* storage) {
   return with_cache<has_memory>(
-      cache, {output("storage", storage)}, [&](auto& c) { return fill(storage, storage_of(c.blocks())); }, needs_memory);
+      cache, {output("storage", storage)}, [&](auto& c) { return fill(storage, storage_of(c.blocks())); },
+      needs_memory);
 }
 
 int pagedkv_state_part(pagedkv_cache* cache, size_t group, int32_t block, int32_t part, void** address) {
@@ -1591,7 +1600,8 @@ int pagedkv_write(pagedkv_cache* cache, int32_t layer, const int64_t* slots, siz
                   const pagedkv_rows* values, pagedkv_stream* stream, size_t group) {
   return with_cache<has_memory>(
       cache,
-      {array("slots", slots, num_slots), pointer("keys", keys), optional_rows("keys", keys), optional_rows("values", values)},
+      {array("slots", slots, num_slots), pointer("keys", keys), optional_rows("keys", keys),
+       optional_rows("values", values)},
       [&](auto& c) {
         const auto write = [&]<class Type>(Type, const auto& key_rows, const auto& value_rows) -> result<void> {
           const auto checked = check_group(c, group);
@@ -1646,10 +1656,7 @@ int pagedkv_synchronize(pagedkv_cache* cache, pagedkv_stream* stream) {
 int pagedkv_settle(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_stream* stream, int64_t* num_tokens) {
   return with_cache<has_tiers>(
       cache, {pointer("num_tokens", num_tokens)},
-      [&](auto& c) {
-        return finish(c.settle(id_of(sequence), stream_of(stream)), [&](std::int64_t count) { *num_tokens = count; });
-      },
-      needs_tiers);
+      [&](auto& c) { return finish(c.settle(id_of(sequence), stream_of(stream)), num_tokens); }, needs_tiers);
 }
 
 int pagedkv_poll(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_load_progress* progress) {
@@ -1703,10 +1710,28 @@ int pagedkv_get_tier(pagedkv_cache* cache, size_t number, pagedkv_tier_statistic
                                         static_cast<std::int64_t>(c.num_tiers)));
         }
         const auto of = c.tier(number);
-        return fill(statistics, {0, c.tier_names[number].data(), of.num_places, of.num_records, of.hit_blocks,
-                                 of.hit_tokens, of.written, of.adopted, of.loaded_into, of.evictions, of.dropped,
-                                 of.handed_over, of.num_owed, of.lost_writes, of.failed_writes, of.late_writes, of.loads,
-                                 of.missing_loads, of.failed_loads, of.refused_loads, of.num_erasing, of.num_orphans});
+        return fill(statistics, {0,
+                                 c.tier_names[number].data(),
+                                 of.num_places,
+                                 of.num_records,
+                                 of.hit_blocks,
+                                 of.hit_tokens,
+                                 of.written,
+                                 of.adopted,
+                                 of.loaded_into,
+                                 of.evictions,
+                                 of.dropped,
+                                 of.handed_over,
+                                 of.num_owed,
+                                 of.lost_writes,
+                                 of.failed_writes,
+                                 of.late_writes,
+                                 of.loads,
+                                 of.missing_loads,
+                                 of.failed_loads,
+                                 of.refused_loads,
+                                 of.num_erasing,
+                                 of.num_orphans});
       },
       needs_tiers);
 }
@@ -1767,8 +1792,9 @@ int pagedkv_hand_over(pagedkv_cache* from, pagedkv_sequence sequence, pagedkv_ca
       from, {pointer("to", to), optional_input("options", options), output("admission", admission)},
       [&](auto& c) {
         return with_session<offer_options>(options, [&](const auto& valid) {
-          return finish(hand_over(c, id_of(sequence), *static_cast<decltype(&c)>(to->cache.get()), valid, stream_of(stream)),
-                        [&](const auto& made) { fill(admission, admission_of(made)); });
+          return finish(
+              hand_over(c, id_of(sequence), *static_cast<decltype(&c)>(to->cache.get()), valid, stream_of(stream)),
+              [&](const auto& made) { fill(admission, admission_of(made)); });
         });
       },
       needs_memory);
@@ -1791,7 +1817,7 @@ int pagedkv_tracker_create(pagedkv_cache* cache, const pagedkv_tracker_config* c
     }
     const auto make = [&]() -> result<pagedkv_tracker*> { return new pagedkv_tracker{tracker_type{c, wanted}}; };
     return finish(detail::with_errors(make, error{error_code::out_of_memory, "records of requests", wanted.max_open}),
-                  [&](pagedkv_tracker* made) { *tracker = made; });
+                  tracker);
   });
 }
 
@@ -1804,9 +1830,8 @@ int pagedkv_tracker_submit(pagedkv_tracker* tracker, const pagedkv_run* prompt, 
                        output("submission", submission)},
                       [&](tracker_type& t) {
                         return with_options(options, [&](const sequence_options& valid) {
-                          return keep_preempted(
-                              t.submit(run_of(prompt), {valid, may_preempt != 0}, stream_of(stream)),
-                              [&](const auto& made) { fill(submission, submission_of(*made)); });
+                          return keep_preempted(t.submit(run_of(prompt), {valid, may_preempt != 0}, stream_of(stream)),
+                                                [&](const auto& made) { fill(submission, submission_of(*made)); });
                         });
                       });
 }
@@ -1815,9 +1840,8 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
                            pagedkv_stream* stream, pagedkv_submission* submission) {
   return with_tracker(tracker, {whole_run("tokens", tokens), copies(stream), output("submission", submission)},
                       [&](tracker_type& t) {
-                        return keep_preempted(
-                            t.resume(request_of(request), run_of(tokens), stream_of(stream)),
-                            [&](const auto& made) { fill(submission, submission_of(*made)); });
+                        return keep_preempted(t.resume(request_of(request), run_of(tokens), stream_of(stream)),
+                                              [&](const auto& made) { fill(submission, submission_of(*made)); });
                       });
 }
 
@@ -1889,19 +1913,18 @@ int pagedkv_tracker_resumable(pagedkv_tracker* tracker, pagedkv_request* request
 
 int pagedkv_tracker_describe(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_request_info* info,
                              pagedkv_sequence_options* options) {
-  return with_tracker(
-      tracker, {output("info", info), optional_output("options", options)}, [&](tracker_type& t) {
-        return finish(t.describe(request_of(request)), [&](const request_info& found) {
-          const auto failure = found.failure.value_or(error{});
-          fill(info, {0, static_cast<std::int32_t>(found.state), found.options.may_preempt,
-                      static_cast<pagedkv_sequence>(found.sequence), found.arrival, found.num_preemptions,
-                      static_cast<std::int64_t>(found.submitted), static_cast<std::int64_t>(found.ended),
-                      found.failure ? number_of(failure.code) : PAGEDKV_OK, failure.value, failure.limit});
-          if (options != nullptr) {
-            fill(options, options_of(found.options.sequence));
-          }
-        });
-      });
+  return with_tracker(tracker, {output("info", info), optional_output("options", options)}, [&](tracker_type& t) {
+    return finish(t.describe(request_of(request)), [&](const request_info& found) {
+      const auto failure = found.failure.value_or(error{});
+      fill(info, {0, static_cast<std::int32_t>(found.state), found.options.may_preempt,
+                  static_cast<pagedkv_sequence>(found.sequence), found.arrival, found.num_preemptions,
+                  static_cast<std::int64_t>(found.submitted), static_cast<std::int64_t>(found.ended),
+                  found.failure ? number_of(failure.code) : PAGEDKV_OK, failure.value, failure.limit});
+      if (options != nullptr) {
+        fill(options, options_of(found.options.sequence));
+      }
+    });
+  });
 }
 
 int pagedkv_tracker_purge(pagedkv_tracker* tracker) {
@@ -1914,8 +1937,8 @@ int pagedkv_tracker_purge(pagedkv_tracker* tracker) {
 int pagedkv_tracker_get_statistics(pagedkv_tracker* tracker, pagedkv_tracker_statistics* statistics) {
   return with_tracker(tracker, {output("statistics", statistics)}, [&](tracker_type& t) {
     const auto of = t.statistics();
-    return fill(statistics, {0, of.submitted, of.refused, of.running, of.preempted, of.finished, of.cancelled, of.failed,
-                             of.preemptions, of.kept_records});
+    return fill(statistics, {0, of.submitted, of.refused, of.running, of.preempted, of.finished, of.cancelled,
+                             of.failed, of.preemptions, of.kept_records});
   });
 }
 
@@ -1924,12 +1947,30 @@ int pagedkv_tracker_get_statistics(pagedkv_tracker* tracker, pagedkv_tracker_sta
 int pagedkv_get_statistics(pagedkv_cache* cache, pagedkv_statistics* statistics) {
   return with_cache(cache, {output("statistics", statistics)}, [&](auto& c) {
     const auto of = c.statistics();
-    return fill(statistics,
-                {0, of.blocks.free, of.blocks.in_use, of.blocks.evictable, of.blocks.retiring, of.peak_in_use,
-                 of.num_sequences, of.num_pins, of.num_tokens, of.unfilled_slots, of.prompts, of.prompt_blocks,
-                 of.hit_blocks, of.hit_tokens, of.evictions, of.invalidations, of.copies, of.refusals,
-                 of.blocks_together, of.runs_together, of.blocks_in_runs, of.contention.waits, of.contention.retries,
-                 of.contention.steals});
+    return fill(statistics, {0,
+                             of.blocks.free,
+                             of.blocks.in_use,
+                             of.blocks.evictable,
+                             of.blocks.retiring,
+                             of.peak_in_use,
+                             of.num_sequences,
+                             of.num_pins,
+                             of.num_tokens,
+                             of.unfilled_slots,
+                             of.prompts,
+                             of.prompt_blocks,
+                             of.hit_blocks,
+                             of.hit_tokens,
+                             of.evictions,
+                             of.invalidations,
+                             of.copies,
+                             of.refusals,
+                             of.blocks_together,
+                             of.runs_together,
+                             of.blocks_in_runs,
+                             of.contention.waits,
+                             of.contention.retries,
+                             of.contention.steals});
   });
 }
 

@@ -1,60 +1,63 @@
 /* A paged key/value cache for engines in C and for bindings: all that pagedkv's C++ cache does.
  *
- * Compile pagedkv/c/pagedkv.cpp, beside this header, once into your program: c++ -std=c++20 -O2, and link xxHash and the
- * system's threads. It holds one kind of cache, which macros choose by the names of the policies:
+ * Compile pagedkv/c/pagedkv.cpp, beside this header, once into your program: c++ -std=c++20 -O2, and link xxHash and
+ * the system's threads. It holds one kind of cache, which macros choose by the names of the policies:
  *
- *   -DPAGEDKV_C_ELEMENT=int8        default float16
- *   -DPAGEDKV_C_LOCKING=lock_free   default rw_lock
- *   -DPAGEDKV_C_EVICTION=tiny_lfu   default lru
- *   -DPAGEDKV_C_BACKEND=copy_list   default host_backend
- *   -DPAGEDKV_C_PREEMPTION=no_preemption   default recompute
- *   -DPAGEDKV_C_GROUPS=1            several kinds of layers
- *   -DPAGEDKV_C_HOST_TIER=1         host memory behind the device; so do the next two
- *   -DPAGEDKV_C_FILE_TIER=1         files behind that; link liburing
- *   -DPAGEDKV_C_REMOTE_TIER=1       a store behind that; link hiredis
- *   -DPAGEDKV_C_EVENTS=0            leaves out events, which cost a test of each change
- *   -DPAGEDKV_C_ATTENTION=0         leaves out attention, which is most of the time that compiling takes
- *   -DPAGEDKV_C_POLICIES='hnd_layer_major, contiguous_runs'   for other axes
- *   -DPAGEDKV_C_HEADER='<pagedkv/policy/layout/hnd_layer_major.hpp>'   what the policies need, if it is not found by name
+ *   -DPAGEDKV_C_ELEMENT=int8             default float16
+ *   -DPAGEDKV_C_LOCKING=lock_free        default rw_lock
+ *   -DPAGEDKV_C_EVICTION=tiny_lfu        default lru
+ *   -DPAGEDKV_C_BACKEND=copy_list        default host_backend
+ *   -DPAGEDKV_C_PREEMPTION=no_preemption default recompute
+ *   -DPAGEDKV_C_GROUPS=1                 several kinds of layers
+ *   -DPAGEDKV_C_HOST_TIER=1              host memory behind the device; it comes with the next two, too
+ *   -DPAGEDKV_C_FILE_TIER=1              files behind that; link liburing
+ *   -DPAGEDKV_C_REMOTE_TIER=1            a store behind that; link hiredis
+ *   -DPAGEDKV_C_EVENTS=0                 leaves out events: where nothing takes them, each costs a test
+ *   -DPAGEDKV_C_ATTENTION=0              leaves out attention, which takes a third of the time to compile
+ *   -DPAGEDKV_C_POLICIES='hnd_layer_major, contiguous_runs'  of other axes
+ *   -DPAGEDKV_C_HEADER='<own/header.hpp>'  with policies whose headers are not found by their names
  *
- * A function that this kind of cache cannot serve returns PAGEDKV_UNSUPPORTED; pagedkv_get_build tells before. Policies that
- * do not work together do not compile, with a sentence that says what to write instead.
+ * A function that this kind of cache cannot serve returns PAGEDKV_UNSUPPORTED; pagedkv_get_build tells before.
+ * Policies that do not work together do not compile, with a sentence that says what to write instead.
  *
- *   part                   functions pagedkv_...                                             of the C++ class, or header
- *   errors                 last_message, last_error                                          result
- *   what was compiled      get_build                                                         policies
- *   caches                 config_init, tiers_init, create, destroy, get_config              kv_cache
- *   sequences              sequence_options_init, create_sequence ... release, describe      kv_cache
- *   batches                append_batch, batch_...                                           padded_batch, compressed_batch
- *   slots and tables       slot_mapping, block_table, num_skipped_tokens, common_prefix      kv_cache
- *   prefixes               find_prefix, would_fit, hash_blocks, pin_prefix, invalidate_...   kv_cache
- *   steps and blocks       begin_step, retire_step, evict, resize, compact, ...              kv_cache
- *   K and V                get_storage, write, read, attend, synchronize, ...                kv_cache, its backend
- *   tiers                  settle, poll, wait, get_tier, ...                                 kv_cache<host_tier<...>, ...>
- *   sessions               save_sequence, restore_sequence, hand_over                        tier/session_file.hpp
- *   requests               tracker_...                                                       request_tracker
- *   numbers                get_statistics, get_memory, metrics_text, check_invariants        kv_cache, metrics/prometheus.hpp
+ *   part               functions pagedkv_...                                          C++ class or header
+ *   errors             last_message, last_error                                       result
+ *   what was compiled  get_build                                                      policies
+ *   caches             config_init, tiers_init, create, destroy, get_config           kv_cache
+ *   streams            stream_...                                                     a backend's stream
+ *   sequences          create_sequence ... release, describe, tokens, keys            kv_cache
+ *   batches            append_batch, batch_...                                        padded_batch, compressed_batch
+ *   slots and tables   slot_mapping, block_table, num_skipped_tokens, common_prefix   kv_cache
+ *   prefixes           find_prefix, would_fit, hash_blocks, pin_prefix, invalidate_   kv_cache
+ *   steps and blocks   begin_step, retire_step, evict, resize, compact ...            kv_cache
+ *   K and V            get_storage, write, read, attend, synchronize ...              kv_cache, its backend
+ *   tiers              settle, poll, wait, get_tier ...                               kv_cache<host_tier<>, ...>
+ *   sessions           save_sequence, restore_sequence, hand_over                     tier/session_file.hpp
+ *   requests           tracker_...                                                    request_tracker
+ *   numbers            get_statistics, get_memory, metrics_text, check_invariants     kv_cache, metrics/prometheus.hpp
  *
- * docs/c.md has each C++ operation beside its function. Where a comment says no more, a function means what that operation
- * means, and has its errors.
+ * docs/c.md has each C++ operation beside its function. Where a comment says no more, a function means what that
+ * operation means, and has its errors.
  *
  * Errors. Functions return PAGEDKV_OK or the code of an error and have then changed nothing, results included;
  * pagedkv_last_message() says more. No exception leaves a function. A NULL where none may be is
  * PAGEDKV_INVALID_ARGUMENT; a pointer that leads nowhere, and a handle that was destroyed, are misuse, as in C.
  *
  * Threads. Functions on a cache or a tracker may be called from any thread if the locking policy allows it; with
- * single_thread, from one at a time. What that policy makes wait, waits. A batch, a stream and their contents are for one
- * thread at a time. Errors, lists of preempted requests and lists of moves belong to the thread.
+ * single_thread, from one at a time. One thread at a time uses a batch or a list of copies. Functions without a handle,
+ * and those of which a comment says it, may be called at any time. Errors, lists of preempted requests and lists of
+ * moves belong to the thread.
  *
- * Ownership. create functions make handles, which the caller ends with the destroy function of that type: trackers before
- * their cache, a cache after the last call on it. All else is the caller's memory, which a call only uses until it returns,
- * unless stated; with hip_backend, what operations on a stream read and write stays until the stream has passed them.
+ * Ownership. create functions make handles, which the caller ends with the destroy function of that type, after all
+ * other calls on them: trackers before their cache. All else is the caller's memory, which a call uses only until it
+ * returns, unless stated. With hip_backend, what operations on a stream read and write stays until the stream has
+ * passed them.
  *
  * ABI. Numbers of codes and the order of fields do not change. Later versions append codes, functions, and fields to
- * structures with struct_size. The caller sets struct_size to sizeof before any call; what the library writes, it writes
- * as far as that, and sets struct_size to what it has written; fields that the caller does not know have their defaults. A
- * structure that the caller fills and that is longer than the library's is refused. Structures without struct_size never
- * change. Truth values are int32_t. */
+ * structures with struct_size. The caller sets struct_size to sizeof before any call. The library writes as far as that
+ * and sets struct_size to how much it has written; of fields that the caller does not know, it takes the defaults. It
+ * refuses a structure of the caller's that is longer than its own. Structures without struct_size never change.
+ * Booleans are int32_t. */
 #pragma once
 
 #include <stddef.h>
@@ -68,9 +71,9 @@ typedef struct pagedkv_cache pagedkv_cache;
 typedef struct pagedkv_tracker pagedkv_tracker;
 typedef struct pagedkv_batch pagedkv_batch;
 
-/* Where operations copy bytes. With host_backend, the threads that attention uses: NULL is the calling one alone. With
- * copy_list, the list of blocks that the engine is to copy: never NULL where blocks may be copied. With hip_backend, the
- * runtime's stream, cast to this; NULL is the default one. */
+/* Where operations copy bytes. With host_backend, threads that attention uses: NULL for the calling one alone. With
+ * copy_list, the list of the blocks that the engine is to copy, never NULL. With hip_backend, the runtime's stream,
+ * cast to this; NULL is the default one. */
 typedef struct pagedkv_stream pagedkv_stream;
 
 typedef uint64_t pagedkv_sequence;
@@ -99,7 +102,7 @@ enum {
   PAGEDKV_UNSUPPORTED = 17        /* the cache was compiled without it */
 };
 
-/* Errors ---------------------------------------------------------------------------------------------------------- */
+/* Errors ------------------------------------------------------------------------------------------------------ */
 
 typedef struct pagedkv_error {
   size_t struct_size;
@@ -115,7 +118,7 @@ const char* pagedkv_last_message(void);
 /* The same error in numbers. */
 int pagedkv_last_error(pagedkv_error* error);
 
-/* What was compiled ------------------------------------------------------------------------------------------------ */
+/* What was compiled ------------------------------------------------------------------------------------------- */
 
 typedef struct pagedkv_build {
   size_t struct_size;
@@ -136,7 +139,7 @@ typedef struct pagedkv_build {
 
 int pagedkv_get_build(pagedkv_build* build);
 
-/* Tokens ----------------------------------------------------------------------------------------------------------- */
+/* Tokens ------------------------------------------------------------------------------------------------------ */
 
 /* Contents that the tokens do not tell, such as half of an image's digest, from a position in the sequence on. */
 typedef struct pagedkv_key {
@@ -155,7 +158,7 @@ typedef struct pagedkv_run {
   size_t num_hashes;
 } pagedkv_run;
 
-/* Caches ----------------------------------------------------------------------------------------------------------- */
+/* Caches ------------------------------------------------------------------------------------------------------ */
 
 enum {
   PAGEDKV_FULL = 0,    /* the next token reads all others */
@@ -178,16 +181,17 @@ typedef struct pagedkv_group {
   const float* scales;
 } pagedkv_group;
 
+/* Behind each kind are the fields of pagedkv_event that it sets. */
 enum {
-  PAGEDKV_EVENT_STORED = 0,    /* a full block entered the prefix index: block, origin, hash, parent_hash, tokens, keys, salt */
-  PAGEDKV_EVENT_EVICTED = 1,   /* a block left the prefix index: block, hash */
-  PAGEDKV_EVENT_RESET = 2,     /* every block left the prefix index: num_blocks */
-  PAGEDKV_EVENT_ADMITTED = 3,  /* a sequence was created from a prompt: sequence, num_sequence_tokens, num_blocks, salt */
-  PAGEDKV_EVENT_HIT = 4,       /* it shares a cached prefix: the same, and the last block's block and hash */
-  PAGEDKV_EVENT_FORKED = 5,    /* sequence, source */
-  PAGEDKV_EVENT_RELEASED = 6,  /* sequence, num_sequence_tokens */
-  PAGEDKV_EVENT_COPIED = 7,    /* a block was copied on write: block, origin */
-  PAGEDKV_EVENT_REFUSED = 8,   /* num_blocks were needed, num_available there */
+  PAGEDKV_EVENT_STORED = 0, /* a block entered the prefix index: block, origin, hash, parent_hash, tokens, keys, salt */
+  PAGEDKV_EVENT_EVICTED = 1,  /* a block left the prefix index: block, hash */
+  PAGEDKV_EVENT_RESET = 2,    /* every block left the prefix index: num_blocks */
+  PAGEDKV_EVENT_ADMITTED = 3, /* from a prompt: sequence, num_sequence_tokens, num_blocks, salt */
+  PAGEDKV_EVENT_HIT = 4,      /* it shares a prefix: the same, and block and hash of the last block */
+  PAGEDKV_EVENT_FORKED = 5,   /* sequence, source */
+  PAGEDKV_EVENT_RELEASED = 6, /* sequence, num_sequence_tokens */
+  PAGEDKV_EVENT_COPIED = 7,   /* a block was copied on write: block, origin */
+  PAGEDKV_EVENT_REFUSED = 8,  /* more blocks were needed than there are: num_blocks, num_available */
   PAGEDKV_EVENT_STEP_BEGUN = 9,
   PAGEDKV_EVENT_STEP_RETIRED = 10,
   PAGEDKV_EVENT_STARTED = 11,   /* a request was submitted, forked or resumed: request, sequence */
@@ -248,24 +252,23 @@ typedef struct pagedkv_tiers {
 
 typedef struct pagedkv_config {
   size_t struct_size;
-  int32_t block_size;  /* tokens in a block */
-  int32_t num_blocks;  /* blocks in the pool, at first */
-  int32_t max_blocks;  /* that it may grow to; 0 for num_blocks */
-  int32_t num_layers;  /* groups say this and the next two otherwise */
+  int32_t block_size; /* tokens in a block */
+  int32_t num_blocks; /* blocks in the pool, at first */
+  int32_t max_blocks; /* that it may grow to; 0 for num_blocks */
+  int32_t num_layers; /* groups say this and the next two otherwise */
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t max_sequences; /* alive at once */
   uint32_t event_kinds;  /* one bit a kind, from the lowest on: those that on_event gets */
   uint64_t hash_seed;    /* 0 draws one at random */
-  const float* scales;   /* for an element whose scales the engine gives: for each layer one of K and one of V, or one of
-                            each KV head's K and then of each one's V. Read from the engine's memory, where they stay. */
+  const float* scales;   /* if the engine gives the element's scales: see cache_config; they stay where they are */
   const pagedkv_group* groups; /* copied */
   size_t num_groups;
   const pagedkv_tiers* tiers; /* copied */
   void* memory;               /* for the allocator caller_memory: of the engine's, which outlives the cache */
   size_t memory_bytes;
-  /* Called on each change, in the thread and inside the locks of the operation that makes it: it calls no function of the
-   * cache, and should not wait. */
+  /* Called on each change, in the thread and inside the locks of the operation that makes it: it calls no function
+   * of the cache, and should not wait. */
   void (*on_event)(void* context, const pagedkv_event* event);
   void* event_context;
   int64_t device; /* for hip_backend */
@@ -296,7 +299,7 @@ typedef struct pagedkv_group_info {
 /* Errors: PAGEDKV_UNSUPPORTED where layers do not differ. */
 int pagedkv_get_group(pagedkv_cache* cache, size_t group, pagedkv_group_info* info);
 
-/* Streams: for host_backend and copy_list -------------------------------------------------------------------------- */
+/* Streams: for host_backend and copy_list --------------------------------------------------------------------- */
 
 /* num_threads: of host_backend's, the caller's included; 0 for one a processor, and with copy_list. */
 int pagedkv_stream_create(int32_t num_threads, pagedkv_stream** stream);
@@ -313,7 +316,7 @@ typedef struct pagedkv_block_pair {
 int pagedkv_stream_copies(pagedkv_stream* stream, const pagedkv_block_pair** copies, size_t* num_copies);
 int pagedkv_stream_clear(pagedkv_stream* stream);
 
-/* Sequences -------------------------------------------------------------------------------------------------------- */
+/* Sequences --------------------------------------------------------------------------------------------------- */
 
 typedef struct pagedkv_range {
   int64_t first; /* tokens [first, last); empty: says nothing */
@@ -335,9 +338,9 @@ typedef struct pagedkv_sequence_options {
   int32_t save_at_branches;
   int32_t save_at_prompt_end;
   int32_t save_at_end;
-  int32_t publish;       /* false: commit enters nothing into the prefix cache */
-  int32_t priority;      /* 0 to 100; under a policy that heeds it, blocks of higher priority stay longer */
-  int32_t has_answer;    /* the next two are of what follows the prompt */
+  int32_t publish;    /* false: commit enters nothing into the prefix cache */
+  int32_t priority;   /* 0 to 100; under a policy that heeds it, blocks of higher priority stay longer */
+  int32_t has_answer; /* the next two are of what follows the prompt */
   int64_t answer_priority;
   int64_t answer_retention;
   pagedkv_range ranges[4];
@@ -349,8 +352,8 @@ int pagedkv_sequence_options_init(pagedkv_sequence_options* options);
 typedef struct pagedkv_admission {
   size_t struct_size;
   pagedkv_sequence sequence;
-  int64_t num_cached_tokens;  /* whose K and V is in the cache */
-  int64_t num_tokens;         /* these and the first chunk */
+  int64_t num_cached_tokens; /* whose K and V is in the cache */
+  int64_t num_tokens;        /* these and the first chunk */
   int64_t num_blocks;
   int64_t num_new_blocks;     /* the last ones of the table */
   int64_t num_loading_tokens; /* behind the cached ones, on their way from a tier: see pagedkv_settle */
@@ -402,7 +405,7 @@ int pagedkv_tokens(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t firs
 /* Copies keys as far as there is room; *num_keys: how many there are. */
 int pagedkv_keys(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_key* keys, size_t room, size_t* num_keys);
 
-/* Batches ---------------------------------------------------------------------------------------------------------- */
+/* Batches ----------------------------------------------------------------------------------------------------- */
 
 /* One sequence's part in pagedkv_append_batch. */
 typedef struct pagedkv_batch_entry {
@@ -431,11 +434,11 @@ typedef struct pagedkv_new_block {
 
 typedef struct pagedkv_batch_buffers {
   size_t struct_size;
-  int64_t* slots;                  /* for each token and each slot ahead, entry after entry, group after group */
+  int64_t* slots; /* for each token and each slot ahead, entry after entry, group after group */
   size_t room_for_slots;
   pagedkv_batch_failure* failures; /* as many as there are entries */
   size_t room_for_failures;
-  pagedkv_new_block* new_blocks;   /* those that do not fit are only counted */
+  pagedkv_new_block* new_blocks; /* those that do not fit are only counted */
   size_t room_for_new_blocks;
 } pagedkv_batch_buffers;
 
@@ -446,13 +449,13 @@ typedef struct pagedkv_batch_outcome {
   size_t num_new_blocks;
 } pagedkv_batch_outcome;
 
-/* Commits, appends and maps slots for all entries. An entry that fails changes nothing but its commit, and does not fail
- * the call. Takes memory only when a thread's batch is its longest so far. */
+/* Commits, appends and maps slots for all entries. An entry that fails changes nothing but its commit, and does not
+ * fail the call. Takes memory only when a thread's batch is its longest so far. */
 int pagedkv_append_batch(pagedkv_cache* cache, const pagedkv_batch_entry* entries, size_t num_entries,
                          const pagedkv_batch_buffers* buffers, pagedkv_stream* stream, pagedkv_batch_outcome* outcome);
 
-/* Block tables as padded rows, [row][row_stride] with -1 behind the end; or as compressed rows. Pointers of the other kind
- * are NULL. Valid until the next update. */
+/* Block tables as padded rows, [row][row_stride] with -1 behind the end; or as compressed rows. Pointers of the
+ * other kind are NULL. Valid until the next update. */
 typedef struct pagedkv_batch_view {
   size_t struct_size;
   size_t num_rows;
@@ -473,12 +476,13 @@ int pagedkv_batch_update(pagedkv_cache* cache, pagedkv_batch* batch, const paged
                          size_t num_sequences, size_t group);
 int pagedkv_batch_get_view(pagedkv_batch* batch, pagedkv_batch_view* view);
 
-/* Slots and tables. Without groups of layers, group is 0 ----------------------------------------------------------- */
+/* Slots and tables. Without groups of layers, group is 0 ------------------------------------------------------ */
 
 /* Slots of num_slots tokens from first_token on: block * block_size + offset; negative where blocks were dropped. */
 int pagedkv_slot_mapping(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t first_token, int64_t* slots,
                          size_t num_slots, size_t group);
-/* Copies the block table from an entry on, or the blocks of the sequence's state; *num_blocks: the size of all of it. */
+/* Copies the block table from an entry on, or the blocks of the sequence's state; *num_blocks: the size of all of
+ * it. */
 int pagedkv_block_table(pagedkv_cache* cache, pagedkv_sequence sequence, size_t first_block, int32_t* blocks,
                         size_t room, size_t group, size_t* num_blocks);
 /* Tokens that the table lacks. PAGEDKV_UNSUPPORTED where layers do not differ. */
@@ -487,7 +491,7 @@ int pagedkv_num_skipped_tokens(pagedkv_cache* cache, pagedkv_sequence sequence, 
 int pagedkv_common_prefix(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences, size_t group,
                           int64_t* num_blocks);
 
-/* Prefixes --------------------------------------------------------------------------------------------------------- */
+/* Prefixes ---------------------------------------------------------------------------------------------------- */
 
 /* Length, in tokens, of the longest cached prefix. */
 int pagedkv_find_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* num_tokens);
@@ -506,10 +510,10 @@ int pagedkv_invalidate_salt(pagedkv_cache* cache, uint64_t salt, int64_t* num_bl
 int pagedkv_invalidate_blocks(pagedkv_cache* cache, const int32_t* blocks, size_t size, int64_t* num_blocks);
 int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks);
 
-/* Steps and blocks ------------------------------------------------------------------------------------------------- */
+/* Steps and blocks -------------------------------------------------------------------------------------------- */
 
-/* Opens a step that uses these sequences: until it retires, blocks that they release are not handed out again. With NULL
- * it may use any block. */
+/* Opens a step that uses these sequences: until it retires, blocks that they release are not handed out again. With
+ * NULL it may use any block. */
 int pagedkv_begin_step(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences,
                        pagedkv_step* step);
 int pagedkv_retire_step(pagedkv_cache* cache, pagedkv_step step);
@@ -531,8 +535,8 @@ typedef struct pagedkv_release_gain {
 /* What an allocation gains if these sequences are released, beside what a prompt would share; NULL: no prompt. */
 int pagedkv_gain_of_releasing(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences,
                               const pagedkv_run* prompt, uint64_t salt, pagedkv_release_gain* gain);
-/* Positions in `sequences`, ascending, of those to release for so many blocks; none when all are not enough. There is room
- * for num_sequences positions. */
+/* Positions in `sequences`, ascending, of those to release for so many blocks; none when all are not enough. There
+ * is room for num_sequences positions. */
 int pagedkv_fewest_to_release(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences,
                               int64_t num_blocks, const pagedkv_run* prompt, uint64_t salt, size_t* positions,
                               size_t* num_positions);
@@ -548,7 +552,7 @@ int pagedkv_last_moves(const pagedkv_block_pair** moves, size_t* num_moves);
 int pagedkv_advance_time(pagedkv_cache* cache, int64_t now);
 int pagedkv_time(pagedkv_cache* cache, int64_t* now);
 
-/* K and V. PAGEDKV_UNSUPPORTED with copy_list: they are in the engine's tensors ------------------------------------- */
+/* K and V. PAGEDKV_UNSUPPORTED with copy_list: they are in the engine's tensors ------------------------------- */
 
 /* Where numbers of K, or of V, lie in a layout without rows: piece is 0 in one with rows. See core/piece_order.hpp. */
 typedef struct pagedkv_pieces {
@@ -559,14 +563,14 @@ typedef struct pagedkv_pieces {
   int64_t dim_stride;
 } pagedkv_pieces;
 
-/* Block storage as kernels address it: layer L of block B is at base + L * layer_stride + B * block_stride. The key of one
- * token and head is head_dim neighbouring elements, (token in block) * token_stride + head * head_stride elements further;
- * its value is value_dim of them, value_offset bytes and (token) * value_token_stride + head * value_head_stride elements
- * further. Strides of layer and block are in bytes. int8, and float8 with a scale per token, have float scales in the
- * block: that of a key lies key_scale_offset bytes after the start of the block's layer and (token) * scale_token_stride +
- * head * scale_head_stride floats further, that of a value likewise; elsewhere the offsets are 0. Scales that the engine
- * gave are at static_scales + layer * static_layer_stride + head * static_head_stride, those of values
- * static_value_offset further. */
+/* Block storage as kernels address it: layer L of block B is at base + L * layer_stride + B * block_stride. The key
+ * of one token and head is head_dim neighbouring elements, (token in block) * token_stride + head * head_stride
+ * elements further; its value is value_dim of them, value_offset bytes and (token) * value_token_stride + head *
+ * value_head_stride elements further. Strides of layer and block are in bytes. int8, and float8 with a scale per
+ * token, have float scales in the block: that of a key lies key_scale_offset bytes after the start of the block's
+ * layer and (token) * scale_token_stride + head * scale_head_stride floats further, that of a value likewise;
+ * elsewhere the offsets are 0. Scales that the engine gave are at static_scales + layer * static_layer_stride + head
+ * * static_head_stride, those of values static_value_offset further. */
 typedef struct pagedkv_storage {
   size_t struct_size;
   void* base;
@@ -655,7 +659,7 @@ int pagedkv_attend(pagedkv_cache* cache, const pagedkv_attention* attention, pag
 /* Waits until all work in the stream is done. */
 int pagedkv_synchronize(pagedkv_cache* cache, pagedkv_stream* stream);
 
-/* Tiers. PAGEDKV_UNSUPPORTED without ------------------------------------------------------------------------------- */
+/* Tiers. PAGEDKV_UNSUPPORTED without -------------------------------------------------------------------------- */
 
 typedef struct pagedkv_load_progress {
   size_t struct_size;
@@ -703,7 +707,7 @@ int pagedkv_get_tier(pagedkv_cache* cache, size_t number, pagedkv_tier_statistic
 /* Of the records in host memory. */
 int pagedkv_host_bytes(pagedkv_cache* cache, size_t* num_bytes);
 
-/* Sessions. PAGEDKV_UNSUPPORTED with copy_list ----------------------------------------------------------------------- */
+/* Sessions. PAGEDKV_UNSUPPORTED with copy_list ---------------------------------------------------------------- */
 
 /* Functions take NULL for neither. */
 typedef struct pagedkv_session_options {
@@ -721,7 +725,7 @@ int pagedkv_restore_sequence(pagedkv_cache* cache, const char* path, const paged
 int pagedkv_hand_over(pagedkv_cache* from, pagedkv_sequence sequence, pagedkv_cache* to,
                       const pagedkv_session_options* options, pagedkv_stream* stream, pagedkv_admission* admission);
 
-/* Requests --------------------------------------------------------------------------------------------------------- */
+/* Requests ---------------------------------------------------------------------------------------------------- */
 
 typedef struct pagedkv_tracker_config {
   size_t struct_size;
@@ -790,8 +794,8 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
                            pagedkv_stream* stream, pagedkv_submission* submission);
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
                            pagedkv_stream* stream);
-/* The requests that this thread's last pagedkv_tracker_submit, resume or append preempted, also if it failed; valid until
- * its next one. */
+/* The requests that this thread's last pagedkv_tracker_submit, resume or append preempted, also if it failed; valid
+ * until its next one. */
 int pagedkv_last_preempted(const pagedkv_request** requests, size_t* num_requests);
 int pagedkv_tracker_fork(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_stream* stream,
                          pagedkv_request* fork, pagedkv_sequence* sequence);
@@ -809,7 +813,7 @@ int pagedkv_tracker_describe(pagedkv_tracker* tracker, pagedkv_request request, 
 int pagedkv_tracker_purge(pagedkv_tracker* tracker);
 int pagedkv_tracker_get_statistics(pagedkv_tracker* tracker, pagedkv_tracker_statistics* statistics);
 
-/* Numbers ---------------------------------------------------------------------------------------------------------- */
+/* Numbers ----------------------------------------------------------------------------------------------------- */
 
 /* docs/metrics.md says what they count. */
 typedef struct pagedkv_statistics {
