@@ -84,8 +84,9 @@ namespace {
 
 using namespace pagedkv;
 
-/// What the cache was compiled as.
+// The kind of cache.
 
+#if PAGEDKV_C_EVENTS
 /// In a namespace of its own, so that calls inside the cache do not find the functions below.
 namespace policy {
 
@@ -100,6 +101,7 @@ struct event_function {
 };
 
 }  // namespace policy
+#endif
 
 /// Host memory that a backend reaches.
 template <class Backend>
@@ -207,7 +209,7 @@ static_assert(can_grow<pagedkv_storage, pagedkv_load_progress, pagedkv_tier_stat
 static_assert(can_grow<pagedkv_tracker_config, pagedkv_submission, pagedkv_request_info, pagedkv_tracker_statistics>);
 static_assert(can_grow<pagedkv_statistics, pagedkv_memory>);
 
-/// Errors.
+// Errors.
 
 thread_local char last_message[256] = "";
 thread_local pagedkv_error last_error = {sizeof(pagedkv_error), PAGEDKV_OK, 0, error::no_limit, 0, ""};
@@ -285,7 +287,7 @@ template <class T, class To>
   return outcome ? give(to, *outcome) : fail(outcome.error());
 }
 
-/// Arguments.
+// Arguments.
 
 struct argument {
   const char* name;
@@ -381,7 +383,7 @@ template <class Operation>
   return call(arguments, [&] { return operation(tracker->tracker); });
 }
 
-/// Structures.
+// Structures.
 
 /// Fills the part of a structure that its caller knows.
 template <sized_structure Structure>
@@ -391,7 +393,7 @@ int fill(Structure* to, Structure from) noexcept {
   return PAGEDKV_OK;
 }
 
-/// What the caller knows of a structure, over the defaults.
+/// A structure of the caller's; the defaults are the rest of it.
 template <sized_structure Structure>
 [[nodiscard]] Structure read(const Structure* from, Structure defaults) noexcept {
   if (from != nullptr) {
@@ -410,7 +412,7 @@ template <sized_structure Structure>
 [[nodiscard]] std::span<block_id> blocks_of(std::int32_t* blocks, std::size_t count) noexcept {
   return {reinterpret_cast<block_id*>(blocks), count};
 }
-[[nodiscard]] std::span<const slot> slots_of(const std::int64_t* slots, std::size_t count) noexcept {
+[[nodiscard]] [[maybe_unused]] std::span<const slot> slots_of(const std::int64_t* slots, std::size_t count) noexcept {
   return {reinterpret_cast<const slot*>(slots), count};
 }
 [[nodiscard]] token_run run_of(const pagedkv_run& run) noexcept {
@@ -422,7 +424,7 @@ template <sized_structure Structure>
 template <class Backend = backend_type>
 [[nodiscard]] typename Backend::stream stream_of(pagedkv_stream* given) noexcept {
   if constexpr (is_host) {
-    return given == nullptr ? stream{} : stream{*given->threads};
+    return given == nullptr ? typename Backend::stream{} : typename Backend::stream{*given->threads};
   } else if constexpr (lists_copies) {
     return given->copies;
   } else {
@@ -648,9 +650,10 @@ template <class Cache>
   return give(num_bytes, needed);
 }
 
-/// Creation.
+// Creation.
 
-[[maybe_unused]] void policy::event_function::emit(const cache_event& event) noexcept {
+#if PAGEDKV_C_EVENTS
+void policy::event_function::emit(const cache_event& event) noexcept {
   if (function == nullptr || (wanted >> static_cast<unsigned>(event.kind) & 1) == 0) {
     return;
   }
@@ -677,6 +680,7 @@ template <class Cache>
   seen.num_keys = event.keys.size();
   function(context, &seen);
 }
+#endif
 
 template <class Events>
 [[nodiscard]] Events events_of(const pagedkv_config& config) noexcept {
@@ -846,7 +850,7 @@ template <class Cache>
   return give(cache, created);
 }
 
-/// Rows.
+// Rows.
 
 template <class Use>
 [[nodiscard]] int with_type(std::int32_t type, Use use) noexcept {
@@ -909,7 +913,7 @@ template <class Move>
   return {};
 }
 
-[[nodiscard]] attention_batch batch_of(const pagedkv_attention& from) noexcept {
+[[nodiscard]] [[maybe_unused]] attention_batch batch_of(const pagedkv_attention& from) noexcept {
   auto batch = attention_batch{};
   const auto num_pointers = from.num_rows + 1;
   batch.indptr = {from.indptr, from.indptr == nullptr ? 0 : num_pointers};
@@ -945,9 +949,9 @@ template <class Cache>
   });
 }
 
-/// Batches.
+// Batches.
 
-/// What a thread's batches are converted into.
+/// A thread's latest batch, converted.
 struct converted_batch {
   std::vector<batch_entry> entries;
   std::vector<batch_failure> failures;
@@ -1018,7 +1022,7 @@ template <class Batch>
   return PAGEDKV_OK;
 }
 
-/// Requests.
+// Requests.
 
 /// The requests that an operation preempted are the thread's until the next.
 template <class T, class Use>
@@ -1045,7 +1049,7 @@ template <class T, class Use>
   return {from.max_open, from.max_ended, from.max_age};
 }
 
-/// Numbers.
+// Numbers.
 
 [[nodiscard]] bool is_label_name(const char* name) noexcept {
   const auto text = std::string_view{name == nullptr ? "" : name};
@@ -1094,7 +1098,7 @@ template <class Compose>
 }
 
 /// The latest time where nanoseconds from now on are more than the clock holds, or negative.
-[[nodiscard]] std::chrono::steady_clock::time_point deadline_of(std::int64_t timeout) noexcept {
+[[nodiscard]] [[maybe_unused]] std::chrono::steady_clock::time_point deadline_of(std::int64_t timeout) noexcept {
   using clock = std::chrono::steady_clock;
   const auto now = clock::now();
   const auto rest = std::chrono::nanoseconds{timeout};
