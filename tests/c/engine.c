@@ -207,6 +207,14 @@ static void test_creation(void) {
   tiers = tiers_in("weights");
   tiers.queue_records = 0;
   WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  tiers = tiers_in("weights");
+  tiers.host_records = 0;
+  WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  tiers = tiers_in("weights");
+  tiers.file_paths = NULL;
+  WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  tiers.num_file_paths = 0;
+  WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
   CHECK(cache == NULL);
 
   cache = make_cache(8);
@@ -592,6 +600,7 @@ static void test_steps_and_blocks(void) {
   sequences[0] = create(cache, zeros, 6 * block_size);
   WRONG(pagedkv_begin_step(NULL, sequences, 1, &step));
   WRONG(pagedkv_begin_step(cache, sequences, 1, NULL));
+  WRONG(pagedkv_begin_step(cache, NULL, 1, &step));
   UNKNOWN(pagedkv_begin_step(cache, &unknown, 1, &step));
   OK(pagedkv_begin_step(cache, sequences, 1, &step));
   OK(pagedkv_release(cache, sequences[0], NULL));

@@ -432,20 +432,48 @@ template <class Backend = backend_type>
   }
 }
 
+// Fields that have the same name on both sides, in either direction.
+
+template <class From, class To>
+void copy_sizes(const From& from, To& to) noexcept {
+  to.block_size = from.block_size;
+  to.num_blocks = from.num_blocks;
+  to.max_blocks = from.max_blocks;
+  to.num_layers = from.num_layers;
+  to.num_kv_heads = from.num_kv_heads;
+  to.head_dim = from.head_dim;
+  to.max_sequences = from.max_sequences;
+  to.hash_seed = from.hash_seed;
+  to.scales = from.scales;
+}
+
+template <class From, class To>
+void copy_tier_settings(const From& from, To& to) noexcept {
+  to.exclusive = from.exclusive != 0;
+  to.prefill_tokens_per_second = from.prefill_tokens_per_second;
+  to.known_records = from.known_records;
+  to.ask_ahead = from.ask_ahead;
+  to.queue_records = from.queue_records;
+  to.threads = from.threads != 0;
+}
+
+template <class From, class To>
+void copy_lengths(const From& from, To& to) noexcept {
+  to.retention = from.retention;
+  to.expected_return = from.expected_return;
+  to.expected_tokens = from.expected_tokens;
+  to.max_cached_tokens = from.max_cached_tokens;
+  to.first_chunk = from.first_chunk;
+  to.num_prompt_tokens = from.num_prompt_tokens;
+  to.publish = from.publish != 0;
+}
+
 [[nodiscard]] pagedkv_config config_of(const cache_config& from,
                                        const std::array<pagedkv_group, group_list::max_size>& groups) noexcept {
   auto config = pagedkv_config{};
   config.struct_size = sizeof config;
-  config.block_size = from.block_size;
-  config.num_blocks = from.num_blocks;
-  config.max_blocks = from.max_blocks;
-  config.num_layers = from.num_layers;
-  config.num_kv_heads = from.num_kv_heads;
-  config.head_dim = from.head_dim;
-  config.max_sequences = from.max_sequences;
+  copy_sizes(from, config);
   config.event_kinds = all_event_kinds.bits;
-  config.hash_seed = from.hash_seed;
-  config.scales = from.scales;
   config.groups = from.groups.empty() ? nullptr : groups.data();
   config.num_groups = from.groups.size();
   return config;
@@ -454,15 +482,7 @@ template <class Backend = backend_type>
 /// Errors: `invalid_argument` for a kind of layers that there is not.
 [[nodiscard]] result<cache_config> config_of(const pagedkv_config& from) noexcept {
   auto config = cache_config{};
-  config.block_size = from.block_size;
-  config.num_blocks = from.num_blocks;
-  config.max_blocks = from.max_blocks;
-  config.num_layers = from.num_layers;
-  config.num_kv_heads = from.num_kv_heads;
-  config.head_dim = from.head_dim;
-  config.max_sequences = from.max_sequences;
-  config.hash_seed = from.hash_seed;
-  config.scales = from.scales;
+  copy_sizes(from, config);
   auto groups = std::array<group_config, group_list::max_size>{};
   if (from.num_groups > groups.size()) {
     return error{error_code::invalid_argument, "number of cache_config.groups",
@@ -493,12 +513,7 @@ template <class Backend = backend_type>
   tiers.model = "";
   tiers.write = static_cast<std::int32_t>(from.write);
   tiers.hits_before_write = static_cast<std::int32_t>(from.hits_before_write);
-  tiers.exclusive = from.exclusive;
-  tiers.known_records = from.known_records;
-  tiers.ask_ahead = from.ask_ahead;
-  tiers.queue_records = from.queue_records;
-  tiers.threads = from.threads;
-  tiers.prefill_tokens_per_second = from.prefill_tokens_per_second;
+  copy_tier_settings(from, tiers);
   tiers.remote_timeout = 1'000'000'000;
   return tiers;
 }
@@ -507,17 +522,11 @@ template <class Backend = backend_type>
   auto options = pagedkv_sequence_options{};
   options.struct_size = sizeof options;
   options.salt = static_cast<std::uint64_t>(from.salt);
-  options.retention = from.retention;
-  options.expected_return = from.expected_return;
-  options.expected_tokens = from.expected_tokens;
-  options.max_cached_tokens = from.max_cached_tokens;
-  options.first_chunk = from.first_chunk;
-  options.num_prompt_tokens = from.num_prompt_tokens;
+  copy_lengths(from, options);
   options.save_every = from.saving.every;
   options.save_at_branches = from.saving.at_branches;
   options.save_at_prompt_end = from.saving.at_prompt_end;
   options.save_at_end = from.saving.at_end;
-  options.publish = from.publish;
   options.priority = from.priority;
   options.has_answer = from.answer.has_value();
   options.answer_priority = from.answer.value_or(block_retention{}).priority;
@@ -543,13 +552,7 @@ template <class Backend = backend_type>
   };
   options.salt = salt_of(from.salt);
   options.priority = priority_of("sequence_options.priority", from.priority);
-  options.retention = from.retention;
-  options.expected_return = from.expected_return;
-  options.expected_tokens = from.expected_tokens;
-  options.max_cached_tokens = from.max_cached_tokens;
-  options.publish = from.publish != 0;
-  options.first_chunk = from.first_chunk;
-  options.num_prompt_tokens = from.num_prompt_tokens;
+  copy_lengths(from, options);
   options.saving = {from.save_at_branches != 0, from.save_at_prompt_end != 0, from.save_every, from.save_at_end != 0};
   for (auto i = std::size_t{0}; i < options.ranges.size(); ++i) {
     const auto& range = from.ranges[i];
@@ -721,6 +724,9 @@ struct tier_maker<file_tier> {
   static result<file_tier> make(const pagedkv_tiers& tiers, const record_format& format) {
     auto paths = std::vector<std::string>{};
     for (auto i = std::size_t{0}; i < tiers.num_file_paths; ++i) {
+      if (tiers.file_paths == nullptr || tiers.file_paths[i] == nullptr) {
+        return error{error_code::invalid_argument, "index of a path that is NULL", static_cast<std::int64_t>(i)};
+      }
       paths.emplace_back(tiers.file_paths[i]);
     }
     return file_tier::create(paths, tiers.file_bytes, format);
@@ -782,12 +788,7 @@ template <class Cache>
     tiers.model = given.model == nullptr ? "" : given.model;
     tiers.write = static_cast<write_policy>(given.write);
     tiers.hits_before_write = static_cast<std::uint32_t>(std::max(given.hits_before_write, 0));
-    tiers.exclusive = given.exclusive != 0;
-    tiers.prefill_tokens_per_second = given.prefill_tokens_per_second;
-    tiers.known_records = given.known_records;
-    tiers.ask_ahead = given.ask_ahead;
-    tiers.queue_records = given.queue_records;
-    tiers.threads = given.threads != 0;
+    copy_tier_settings(given, tiers);
     if (given.host_records < 1) {
       return error{error_code::invalid_argument, "host_tier.num_records", given.host_records, 1};
     }
@@ -1473,7 +1474,7 @@ int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks) {
 
 int pagedkv_begin_step(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences,
                        pagedkv_step* step) {
-  return with_cache(cache, {pointer("step", step)}, [&](auto& c) {
+  return with_cache(cache, {array("sequences", sequences, num_sequences), pointer("step", step)}, [&](auto& c) {
     const auto begun = sequences == nullptr ? c.begin_step() : c.begin_step(ids_of(sequences, num_sequences));
     return finish(begun, step);
   });

@@ -512,8 +512,8 @@ int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks);
 
 /* Steps and blocks -------------------------------------------------------------------------------------------- */
 
-/* Opens a step that uses these sequences: until it retires, blocks that they release are not handed out again. With
- * NULL it may use any block. */
+/* Opens a step that uses these sequences, of which there may be none: until it retires, blocks that they release are
+ * not handed out again. With NULL it may use any block. */
 int pagedkv_begin_step(pagedkv_cache* cache, const pagedkv_sequence* sequences, size_t num_sequences,
                        pagedkv_step* step);
 int pagedkv_retire_step(pagedkv_cache* cache, pagedkv_step step);
@@ -541,9 +541,9 @@ int pagedkv_fewest_to_release(pagedkv_cache* cache, const pagedkv_sequence* sequ
                               int64_t num_blocks, const pagedkv_run* prompt, uint64_t salt, size_t* positions,
                               size_t* num_positions);
 
-/* Changes the number of blocks; moves those that are in the way. With no other thread at work under lock_free. */
+/* Changes the number of blocks; moves those that are in the way. Under lock_free, none move. */
 int pagedkv_resize(pagedkv_cache* cache, int32_t num_blocks, pagedkv_stream* stream);
-/* Gathers free blocks at the end. With no other thread at work under lock_free. */
+/* Gathers free blocks at the end. Under lock_free, with no other thread at work. */
 int pagedkv_compact(pagedkv_cache* cache, pagedkv_stream* stream);
 /* The moves of this thread's last pagedkv_resize or pagedkv_compact that succeeded; valid until its next one. */
 int pagedkv_last_moves(const pagedkv_block_pair** moves, size_t* num_moves);
@@ -709,7 +709,7 @@ int pagedkv_host_bytes(pagedkv_cache* cache, size_t* num_bytes);
 
 /* Sessions. PAGEDKV_UNSUPPORTED with copy_list ---------------------------------------------------------------- */
 
-/* Functions take NULL for neither. */
+/* NULL stands for neither. */
 typedef struct pagedkv_session_options {
   size_t struct_size;
   const char* model;           /* the engine's name for the weights; NULL: none */
@@ -867,7 +867,7 @@ int pagedkv_get_memory(pagedkv_cache* cache, pagedkv_memory* memory);
 /* Prometheus' exposition format, of the cache, its tiers, and a tracker unless that is NULL. */
 int pagedkv_metrics_text(pagedkv_cache* cache, pagedkv_tracker* tracker, const pagedkv_label* labels, size_t num_labels,
                          char* text, size_t room, size_t* num_bytes);
-/* A line for each broken invariant; none when all hold. For tests, with no other thread at work under lock_free. */
+/* A line for each broken invariant; none when all hold. For tests; under lock_free, with no other thread at work. */
 int pagedkv_check_invariants(pagedkv_cache* cache, char* text, size_t room, size_t* num_bytes);
 
 #ifdef __cplusplus
