@@ -4,6 +4,7 @@
   #error "pagedkv needs C++20: compile with -std=c++20 or newer"
 #endif
 
+#include <pagedkv/version.h>
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/fwd.hpp>
 #include <pagedkv/host/backend.hpp>

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
 CONSUMER = pathlib.Path(__file__).parent / "consumer"
 ENGINE = pathlib.Path(__file__).parent / "engine"
 OUTPUT = "4 blocks are free\n"
+# Of which a release's minor version is enough.
+VERSION = ".".join(re.findall(r"PAGEDKV_VERSION_[A-Z]+ (\d+)\n", (SOURCE_ROOT / "include/pagedkv/version.h").read_text())[:2])
 CMAKE_FILES = {f"share/cmake/pagedkv/{name}" for name in ("FindxxHash.cmake", "kernels.cmake", "pagedkvConfig.cmake", "pagedkvConfigVersion.cmake")}
 
 
@@ -50,7 +53,7 @@ class Packaging(unittest.TestCase):
 
     def build_and_run_with_cmake(self, *options):
         build = self.folder / "cmake_build"
-        run("cmake", "-S", self.consumer, "-B", build, *options)
+        run("cmake", "-S", self.consumer, "-B", build, f"-DWANTED_VERSION={VERSION}", *options)
         run("cmake", "--build", build)
         self.assertEqual(run(build / "consumer"), OUTPUT)
 

@@ -60,6 +60,7 @@
  * Booleans are int32_t. */
 #pragma once
 
+#include <pagedkv/version.h>
 #include <stddef.h>
 #include <stdint.h>
 

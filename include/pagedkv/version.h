@@ -1,0 +1,10 @@
+/* The version of these headers, in C and in C++: docs/versions.md says what may change from one to the next. The build files
+ * read it here. */
+#pragma once
+
+#define PAGEDKV_VERSION_MAJOR 0
+#define PAGEDKV_VERSION_MINOR 1
+#define PAGEDKV_VERSION_PATCH 0
+
+/* For comparisons: 10203 is version 1.2.3. */
+#define PAGEDKV_VERSION (PAGEDKV_VERSION_MAJOR * 10000 + PAGEDKV_VERSION_MINOR * 100 + PAGEDKV_VERSION_PATCH)
