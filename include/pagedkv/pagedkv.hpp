@@ -38,6 +38,7 @@ namespace pagedkv {
 template <allocator Allocator, eviction_policy Eviction>
 struct basic_host_tier;
 
+/// The policies of a cache for which none of an axis is named.
 struct default_policies {
   using element_type = float16;
   using locking_type = single_thread;
@@ -73,6 +74,7 @@ using tiered_cache = tiered_cache_of<default_policies, Policies...>;
 template <class Cache, class Preemption = recompute>
 class request_tracker;
 
+/// `request_tracker(cache)` has the default policy.
 template <class Cache>
 request_tracker(Cache&, const tracker_config& = {}) -> request_tracker<Cache>;
 

@@ -2,6 +2,7 @@
  * read it here. */
 #pragma once
 
+/* The three numbers of MAJOR.MINOR.PATCH. */
 #define PAGEDKV_VERSION_MAJOR 0
 #define PAGEDKV_VERSION_MINOR 1
 #define PAGEDKV_VERSION_PATCH 0

@@ -82,6 +82,7 @@ struct attention_plan {
   std::byte* workspace = nullptr;    // `attention_workspace_bytes`, aligned to 16; one call at a time uses it
   bool with_prefixes = true;         // false launches nothing for shared prefixes; only if the plan has none
 
+  /// Whether a call launches the kernels for prefixes that sequences share.
   [[nodiscard]] constexpr bool launches_prefixes() const noexcept {
     return with_prefixes && shape.may_share_prefixes();
   }
@@ -108,6 +109,7 @@ struct attention_batch {
   std::span<const std::uint32_t> tree_masks = {};  // [query token], see above; empty: no trees
   bool shares_prefixes = false;                    // for hosts; for devices, the plan says it
 
+  /// Sequences in the batch.
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };
 

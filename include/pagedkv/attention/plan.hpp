@@ -53,11 +53,13 @@ class attention_planner {
     }
   }
 
+  /// As given to the constructor.
   [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
 
   /// The words that kernels read; copy them to memory that kernels can access.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), layout_.bytes}; }
 
+  /// The division of the latest batch: its rows, the share of each wave, and the merges of partial results.
   [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
   [[nodiscard]] std::span<const attention_share> shares() const noexcept { return shares_; }
   [[nodiscard]] std::span<const attention_merge> merges() const noexcept {

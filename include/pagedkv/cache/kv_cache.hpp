@@ -93,6 +93,7 @@ class basic_kv_cache {
   using policies = policy_set<cache_axes, Defaults, Changes...>;
 
  public:
+  /// The policy of each axis, and the stream of the backend.
   using element_type = typename policies::template on<element_axis>;
   using locking_type = typename policies::template on<locking_axis>;
   using eviction_type = typename policies::template on<eviction_axis>;
@@ -148,6 +149,7 @@ class basic_kv_cache {
     return create(config, allocator_type{}, backend_type{}, std::move(events));
   }
 
+  /// As given to the constructor; `num_blocks()` is the size now.
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
   /// How groups share blocks.
   [[nodiscard]] const memory_plan& plan() const noexcept
@@ -270,6 +272,7 @@ class basic_kv_cache {
     return detail::pin(state_, run, salt);
   }
 
+  /// Ends a pin: its prefix may be evicted again. Errors: `unknown_pin`.
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin(state_, static_cast<std::uint64_t>(id));
@@ -382,6 +385,7 @@ class basic_kv_cache {
     return state_.time();
   }
 
+  /// Lengths, times and options of a sequence. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::describe(state_, id);
@@ -570,6 +574,7 @@ class basic_kv_cache {
     return taken;
   }
 
+  /// Bytes of blocks and of metadata. Linear in the number of sequences and pins.
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto profile = detail::profile_metadata(state_);

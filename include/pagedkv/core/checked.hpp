@@ -7,12 +7,14 @@ namespace pagedkv {
 /// Signed 64-bit arithmetic on sizes that notes whether any step overflowed. Results after that are meaningless.
 class checked_size {
  public:
+  /// The product; any number after an overflow, which `overflowed` reports.
   [[nodiscard]] constexpr std::int64_t multiply(std::int64_t a, std::int64_t b) noexcept {
     auto product = std::int64_t{};
     overflowed_ |= __builtin_mul_overflow(a, b, &product);
     return product;
   }
 
+  /// See `multiply`.
   [[nodiscard]] constexpr std::int64_t add(std::int64_t a, std::int64_t b) noexcept {
     auto sum = std::int64_t{};
     overflowed_ |= __builtin_add_overflow(a, b, &sum);
@@ -24,6 +26,7 @@ class checked_size {
     return multiply(add(a, unit - 1) / unit, unit);
   }
 
+  /// Whether any result so far did not fit.
   [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
 
  private:

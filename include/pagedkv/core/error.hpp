@@ -11,6 +11,7 @@
 
 namespace pagedkv {
 
+/// Kinds of errors. `docs/requests.md` says when to try again.
 enum class error_code : std::uint8_t {
   invalid_argument,    // a value outside what the operation accepts
   size_overflow,       // a product of sizes does not fit its type
@@ -32,15 +33,17 @@ enum class error_code : std::uint8_t {
 
 /// The kind of an error and the value that caused it. Cheap to make and to copy: only `message()` composes text.
 struct error {
+  /// The limit of an error that violates none.
   static constexpr auto no_limit = std::numeric_limits<std::int64_t>::min();
 
-  error_code code{};
+  error_code code{};              // its kind
   const char* subject = "";       // static storage: what the value is, e.g. "cache_config.block_size"
   std::int64_t value = 0;         // the offending value
   std::int64_t limit = no_limit;  // the nearest value that is allowed
   const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
   step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
 
+  /// One sentence for people: the subject, its value, and the limit. Throws `std::bad_alloc`.
   [[nodiscard]] std::string message() const;
 };
 
@@ -49,12 +52,14 @@ class exception : public std::runtime_error {
  public:
   explicit exception(const error& e) : std::runtime_error(e.message()), error_(e) {}
 
+  /// The error that was thrown.
   [[nodiscard]] const error& reason() const noexcept { return error_; }
 
  private:
   error error_;
 };
 
+/// The code in words, in static storage.
 [[nodiscard]] constexpr const char* describe(error_code code) noexcept {
   switch (code) {
     case error_code::invalid_argument: return "invalid argument";

@@ -33,6 +33,7 @@ struct group_config {
   std::int64_t state_bytes = 0;   // state: bytes of one part, opaque
   const float* scales = nullptr;  // as `cache_config::scales`; latent: for each layer one, of its vectors
 
+  /// Whether its blocks hold K/V of tokens, rather than parts of a state.
   [[nodiscard]] constexpr bool holds_tokens() const noexcept { return kind != group_kind::state; }
 
   /// The first token, sinks aside, that a token at this position or a later one may read.

@@ -38,18 +38,17 @@ enum class salt : std::uint64_t { none = 0 };
 /// Time since an origin that the caller chooses, in nanoseconds. The library reads no clock of its own.
 enum class timestamp : std::int64_t {};
 
+/// No block, no node, and the slot of a token that is not to be written.
 inline constexpr auto no_block = block_id{-1};
 inline constexpr auto no_node = node_id{-1};
 inline constexpr auto skip_slot = slot{-1};
 
 static_assert(sizeof(block_id) == 4 && sizeof(slot) == 8, "kernels read these as int32 and int64");
 
+/// Between ids and positions in arrays of as many entries as there are blocks or nodes.
 [[nodiscard]] constexpr std::size_t to_index(block_id block) noexcept { return static_cast<std::size_t>(block); }
-
 [[nodiscard]] constexpr block_id to_block(std::size_t index) noexcept { return static_cast<block_id>(index); }
-
 [[nodiscard]] constexpr std::size_t to_index(node_id node) noexcept { return static_cast<std::size_t>(node); }
-
 [[nodiscard]] constexpr node_id to_node(std::size_t index) noexcept { return static_cast<node_id>(index); }
 
 /// A salt for a tenant that uses an adapter; distinct pairs give distinct salts, and (0, 0) is `salt::none`.

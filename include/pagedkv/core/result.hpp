@@ -96,15 +96,18 @@ class [[nodiscard]] result {
       : held_(std::in_place, std::forward<Value>(value)) {}
   constexpr result(const pagedkv::error& reason) noexcept : held_(reason) {}
 
+  /// A result holds one of the two.
   [[nodiscard]] constexpr bool has_value() const noexcept { return held_.has_value; }
   [[nodiscard]] constexpr bool has_error() const noexcept { return !held_.has_value; }
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return has_value(); }
 
+  /// The error; misuse for a result that holds a value.
   [[nodiscard]] constexpr const pagedkv::error& error() const noexcept {
     assert(has_error() && "a result that holds a value has no error");
     return held_.reason;
   }
 
+  /// The value. Throws `exception` with the error for a result that has none, or ends the program without exceptions.
   constexpr decltype(auto) value() & { return checked(*this); }
   constexpr decltype(auto) value() const& { return checked(*this); }
   constexpr T value() && {

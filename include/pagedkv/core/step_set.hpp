@@ -12,6 +12,7 @@ struct step_set {
   std::uint64_t last = 0;     // 0 when empty
   std::uint64_t earlier = 0;  // bit k: step `last - 1 - k`
 
+  /// Adds a step; leaves out one that is more than 64 before the latest, because it has retired.
   void insert(step_id step) noexcept {
     const auto number = static_cast<std::uint64_t>(step);
     if (number > last) {

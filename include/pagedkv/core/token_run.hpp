@@ -64,6 +64,7 @@ struct token_run {
                       std::span<const std::uint64_t> all_hashes = {}) noexcept
       : tokens(all_tokens), keys(all_keys), hashes(all_hashes) {}
 
+  /// Whether it has neither keys nor hashes.
   [[nodiscard]] constexpr bool tokens_only() const noexcept { return keys.empty() && hashes.empty(); }
 
   /// Of a run that starts a sequence.

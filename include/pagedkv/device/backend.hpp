@@ -30,6 +30,7 @@ class hip_backend {
   /// Throws `exception` when the device does not exist.
   explicit hip_backend(int device = 0) : device_(device) { hip::check_device(device).value(); }
 
+  /// The number of the device, as its runtime counts.
   [[nodiscard]] int device() const noexcept { return device_; }
 
   [[nodiscard]] result<void> synchronize(stream in) noexcept {

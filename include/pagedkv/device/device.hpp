@@ -43,6 +43,7 @@ class device_scope {
     }
   }
 
+  /// Whether the device could be made the current one.
   [[nodiscard]] runtime::status status() const noexcept { return status_; }
 
  private:

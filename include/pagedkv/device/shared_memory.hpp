@@ -48,6 +48,7 @@ class shared_memory {
     }
   }
 
+  /// The first byte, as this process addresses it; null after a move.
   [[nodiscard]] std::byte* data() const noexcept { return start_; }
 
  private:

@@ -29,6 +29,7 @@ class stream {
     }
   }
 
+  /// The runtime's handle, which this object owns.
   [[nodiscard]] runtime::stream get() const noexcept { return handle_; }
 
   /// Waits until the stream is empty. Errors: `backend_failure`, also for work enqueued earlier.

@@ -14,6 +14,7 @@ class event_tee {
 
   event_tee(First first, Second second) : first_(std::move(first)), second_(std::move(second)) {}
 
+  /// Passes an event on to the streams that take its kind.
   void emit(const cache_event& event) noexcept {
     if (First::kinds.contains(event.kind)) {
       first_.emit(event);

@@ -28,6 +28,7 @@ class workers {
   constexpr workers(Pool& pool) noexcept  // NOLINT(google-explicit-constructor): a pool is meant to be passed as it is
       : pool_(std::addressof(pool)), operations_(&operations_on<Pool>) {}
 
+  /// How many calls can run at once: 1 without a pool.
   [[nodiscard]] int size() const { return pool_ == nullptr ? 1 : operations_->size(pool_); }
 
   /// See `run` in `worker_pool`'s table.

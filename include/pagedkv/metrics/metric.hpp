@@ -7,6 +7,7 @@
 
 namespace pagedkv {
 
+/// Kinds of metrics, as Prometheus has them.
 enum class metric_kind : std::uint8_t {
   counter,  // only grows
   gauge,    // the value now

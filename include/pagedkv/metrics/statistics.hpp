@@ -39,6 +39,7 @@ struct memory_profile {
   std::int64_t index = 0;      // prefix index with the tokens that confirm hits
   std::int64_t sequences = 0;  // records and block tables
 
+  /// All but the payload.
   [[nodiscard]] std::int64_t metadata() const noexcept { return pool + index + sequences; }
 };
 

@@ -26,6 +26,7 @@ namespace pagedkv {
 template <class... Axes>
 struct axes {};
 
+/// Types in an order: the models of an axis, or the policies that a cache was given.
 template <class... Policies>
 struct policy_list {};
 

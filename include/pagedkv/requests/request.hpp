@@ -11,12 +11,13 @@
 
 namespace pagedkv {
 
+/// The states of a request; the last three are ends.
 enum class request_state : std::uint8_t {
   running,    // holds a sequence
   preempted,  // holds none until it is resumed
-  finished,
-  cancelled,
-  failed,
+  finished,   // by `finish`
+  cancelled,  // by `cancel`
+  failed,     // by `fail`, which tells the reason
 };
 
 /// Options of `submit`. A request's priority is that of its sequence. `describe` tells the length of the prompt in
@@ -26,8 +27,9 @@ struct request_options {
   bool may_preempt = false;  // when the pool is full, running requests that rank below it are preempted
 };
 
+/// The record of a request, until it is purged.
 struct request_info {
-  request_state state = request_state::running;
+  request_state state = request_state::running;  // now
   sequence_id sequence{};  // while running; none while preempted
   request_options options;
   std::uint64_t arrival = 0;  // position in the order of submission, kept across preemptions
@@ -48,6 +50,7 @@ inline void start_request(request_info& request, const request_options& options,
   request.failure.reset();
 }
 
+/// The facts of a request for a preemption policy.
 [[nodiscard]] inline preemption_candidate candidate_of(request_id id, const request_info& request) noexcept {
   return {id,
           request.sequence,
@@ -68,6 +71,7 @@ struct submission {
   std::int64_t num_loading_tokens = 0;  // behind the cached ones, with their K/V on its way from a tier
 };
 
+/// The result for a request whose sequence was created.
 [[nodiscard]] inline submission submission_of(request_id id, const admission& admitted) noexcept {
   return {id,
           admitted.id,

@@ -56,6 +56,7 @@ class request_tracker {
                 "recompute or no_preemption");
 
  public:
+  /// The template arguments, and the stream of the cache's backend.
   using cache_type = Cache;
   using preemption_type = Preemption;
   using stream = typename Cache::stream;
@@ -232,6 +233,7 @@ class request_tracker {
   /// `out_of_memory`.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept { return preemption_.resumable(); }
 
+  /// A copy of a request's record. Errors: `unknown_request`.
   [[nodiscard]] result<request_info> describe(request_id id) const noexcept { return records_.describe(id); }
 
   /// Forgets records of ended requests that are too old by the cache's time. Also done whenever a request ends.
@@ -240,6 +242,7 @@ class request_tracker {
     records_.purge(cache_.time());
   }
 
+  /// Counts of requests, see `metrics_of<tracker_statistics>`. Exact unless other threads are at work.
   [[nodiscard]] tracker_statistics statistics() const noexcept { return records_.statistics(); }
 
  private:

@@ -21,6 +21,7 @@ class dynamo_keys {
   explicit dynamo_keys(std::string_view adapter = {}) noexcept
       : token_seed_(adapter.empty() ? seed : seed + XXH3_64bits(adapter.data(), adapter.size())) {}
 
+  /// Keys for the prompts of an adapter, or without a name for those of none.
   [[nodiscard]] dynamo_keys with_adapter(std::string_view name) const noexcept { return dynamo_keys{name}; }
 
   [[nodiscard]] std::uint64_t first(std::span<const token> tokens) const noexcept {

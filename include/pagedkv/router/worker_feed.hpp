@@ -92,9 +92,11 @@ class worker_feed {
     }
   }
 
+  /// As given to the constructor.
   [[nodiscard]] worker_id worker() const noexcept { return worker_; }
   [[nodiscard]] const Keys& keys() const noexcept { return keys_; }
 
+  /// Blocks that the worker holds, as far as its events tell.
   [[nodiscard]] std::size_t num_blocks() const noexcept { return blocks_.size(); }
   /// Blocks left out because the one before them was unknown.
   [[nodiscard]] std::int64_t num_orphans() const noexcept { return num_orphans_; }

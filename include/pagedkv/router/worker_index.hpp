@@ -63,6 +63,7 @@ class basic_worker_index {
     }
   }
 
+  /// As in the configuration.
   [[nodiscard]] std::int32_t num_workers() const noexcept { return num_workers_; }
 
   /// Notes that a worker holds a block; false when it is refused.
@@ -284,6 +285,7 @@ class basic_worker_index {
   std::unique_ptr<Atomic<std::uint64_t>[]> further_words_;
 };
 
+/// The index over `std::atomic`.
 class worker_index : public basic_worker_index<std::atomic> {
  public:
   using basic_worker_index::basic_worker_index;

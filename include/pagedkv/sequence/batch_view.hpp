@@ -22,6 +22,7 @@ class padded_batch {
         tables_(product(max_rows, max_blocks), no_block),
         lengths_(max_rows) {}
 
+  /// Entries from one row to the next; rows; tables; and tokens of each row, as the latest update left them.
   [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const block_id> block_tables() const noexcept {
@@ -97,6 +98,7 @@ class compressed_batch {
   compressed_batch(std::size_t max_rows, std::size_t max_indices)
       : rows_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
 
+  /// Rows, and the arrays of the class comment, as the latest update left them.
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const std::int32_t> indptr() const noexcept {
     return std::span{indptr_}.first(num_rows() + 1);

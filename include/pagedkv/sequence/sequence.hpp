@@ -44,7 +44,7 @@ struct state_saving {
 struct sequence_options {
   static constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();
 
-  pagedkv::salt salt = pagedkv::salt::none;
+  pagedkv::salt salt = pagedkv::salt::none;  // sequences with different salts share nothing
   std::uint8_t priority = 50;        // 0 to 100; under a policy that heeds it, blocks of higher priority stay longer
   std::int64_t retention = 0;        // nanoseconds after release for which the priority holds; 0 for ever
   std::int64_t expected_return = 0;  // nanoseconds after release until the session's next request; 0: unknown
@@ -58,8 +58,8 @@ struct sequence_options {
 
   state_saving saving = {};  // of a model with state
 
-  // A block has the highest priority of the ranges that it has tokens of, for the longest time where several give it;
-  // without one, `priority` for `retention`.
+  /// A block has the highest priority of the ranges that it has tokens of, for the longest time where several give it;
+  /// without one, `priority` for `retention`.
   std::array<range_retention, 4> ranges = {};
   std::optional<block_retention> answer = {};  // the range from the end of the prompt on
 };
@@ -88,17 +88,21 @@ struct sequence {
     std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
     timestamp last_access{};
 
+    /// Whether the next token needs no more than a store.
     [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
   };
 
+  /// The hot part outlives the sequence.
   explicit sequence(hot_part& part) noexcept : hot(part) {}
 
+  /// Where it is, and its numbers under their names.
   hot_part& hot;
   std::int64_t& num_tokens = hot.num_tokens;
   std::int64_t& num_computed_tokens = hot.num_computed_tokens;
   std::size_t& num_published_blocks = hot.num_published_blocks;
   timestamp& last_access = hot.last_access;
 
+  /// What commits that publish, and appends that take blocks, touch.
   block_table blocks;
   std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
 
@@ -113,13 +117,15 @@ struct sequence {
 
   bool has_ranges = false;  // in its options
 
-  sequence_options options;
+  sequence_options options;            // as at creation
   std::int64_t num_prompt_tokens = 0;  // also those that are still to be appended
   std::int64_t num_cached_tokens = 0;
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};
 
+  /// As of the hot part.
   [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
+  /// The next append finds out anew.
   void forget_room() noexcept { hot.next_token = hot.end_of_room; }
 
   /// Calls `visit(blocks)` on the entries of its table.
@@ -128,6 +134,7 @@ struct sequence {
     visit(blocks.held());
   }
 
+  /// The entries and bytes of its table, for statistics.
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(num_tokens); }
 };
 

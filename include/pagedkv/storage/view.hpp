@@ -86,6 +86,7 @@ struct block_storage_view {
     return block_stride < layer_stride ? block_stride : layer_stride;
   }
 
+  /// First byte of one layer of one block.
   [[nodiscard]] PAGEDKV_HOST_DEVICE std::byte* block(std::int32_t layer, std::int64_t block) const noexcept {
     return base + layer * layer_stride + block * block_stride;
   }
@@ -97,6 +98,7 @@ struct block_storage_view {
     return row<Storage>(layer, block, 0, offset * token_stride + head * head_stride);
   }
 
+  /// The same of the value.
   template <class Storage>
   [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* value(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                    std::int32_t head) const noexcept {
@@ -105,11 +107,13 @@ struct block_storage_view {
                                        : offset * token_stride + head * head_stride);
   }
 
+  /// Scale of the key of one token and head, for an element with scales in its blocks.
   [[nodiscard]] PAGEDKV_HOST_DEVICE float* key_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                      std::int32_t head) const noexcept {
     return row<float>(layer, block, key_scale_offset, offset * scale_token_stride + head * scale_head_stride);
   }
 
+  /// The same of the value.
   [[nodiscard]] PAGEDKV_HOST_DEVICE float* value_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                        std::int32_t head) const noexcept {
     return row<float>(layer, block, value_scale_offset, offset * scale_token_stride + head * scale_head_stride);

@@ -51,6 +51,7 @@ class automatic_files {
   std::unique_ptr<thread_files> threads_;
 };
 
+/// Files as a tier, over io_uring where the kernel grants it, and otherwise over threads.
 using file_tier = basic_file_tier<automatic_files>;
 
 static_assert(file_engine<automatic_files> && persistent_tier<file_tier>);

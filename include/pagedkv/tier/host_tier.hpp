@@ -21,11 +21,12 @@ struct basic_host_tier {
   using allocator_type = Allocator;
   using eviction_type = Eviction;
 
+  /// For tables and labels.
   static constexpr std::string_view name = "host";
   static_assert(on_host<Allocator> && provides_memory<Allocator>, "a host tier needs memory that the host reaches");
 
-  std::int32_t num_records = 0;
-  Allocator memory = {};
+  std::int32_t num_records = 0;  // blocks that it has room for
+  Allocator memory = {};         // where they lie
 };
 
 namespace detail {

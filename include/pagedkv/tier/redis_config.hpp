@@ -26,6 +26,7 @@ struct redis_endpoint {
   friend bool operator==(const redis_endpoint&, const redis_endpoint&) = default;
 };
 
+/// How to reach a store and how long to try. `parse_redis_url` makes one of a URL.
 struct redis_config {
   std::vector<redis_endpoint> endpoints{redis_endpoint{}};  // of one store, or of some nodes of one cluster
   std::string user;                                         // the store's default user when empty

@@ -19,6 +19,7 @@
 
 namespace pagedkv {
 
+/// Options of a `remote_tier`.
 struct remote_tier_config {
   std::string prefix = "pagedkv:";              // of the keys in the store
   std::size_t max_value_bytes = 64 << 20;       // larger records are stored in several values
@@ -36,6 +37,7 @@ class remote_tier {
  public:
   static constexpr std::string_view name = "remote_tier";
 
+  /// The template argument.
   using client_type = Client;
 
   /// Throws `std::bad_alloc`.
@@ -51,18 +53,22 @@ class remote_tier {
     config_.max_value_bytes = std::max(config.max_value_bytes, std::size_t{1});
   }
 
+  /// Stores, reads or erases records, with an outcome for each, within the timeout.
   void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.set_many(arguments...); });
   }
 
+  /// See `write`.
   void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.get_many(arguments...); });
   }
 
+  /// See `write`.
   void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.erase_many(arguments...); });
   }
 
+  /// The client, for its counts and its failure.
   [[nodiscard]] const Client& client() const noexcept { return client_; }
 
   /// Of the record with this key, or of one part of it. Throws `std::bad_alloc`.

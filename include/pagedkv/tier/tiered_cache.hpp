@@ -130,6 +130,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using store_type = typename parts::types::store;
 
  public:
+  /// The policies of each axis, and the tiers.
   using element_type = typename device::element_type;
   using locking_type = typename device::locking_type;
   using eviction_type = typename device::eviction_type;
@@ -144,6 +145,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using stream = typename device::stream;
   using clock = std::chrono::steady_clock;
 
+  /// Host memory and the slower ones; then as in `kv_cache`.
   static constexpr auto num_tiers = store_type::num_tiers;
   static constexpr bool uses_priority = device::uses_priority;
   static constexpr bool has_memory = true;
@@ -261,6 +263,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return num_tokens;
   }
 
+  /// As in `kv_cache`; victims are copied to host memory on `on`.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
@@ -271,11 +274,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto saving = victims_saved{store_, on};
     return device::append(id, run, on);
   }
+  /// As in `kv_cache`, like `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
     return device::reserve_slots(id, num_ahead, on);
   }
+  /// As in `kv_cache`, like `append`.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -300,6 +305,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return device::drop_before(id, num_tokens <= found->num_computed_tokens ? std::min(num_tokens, last) : num_tokens);
   }
 
+  /// As in `kv_cache`; ends a load that is under way for the sequence, whose records stay in host memory.
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::release(id, hint);
@@ -344,12 +350,14 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return device::reset_prefix_cache();
   }
 
+  /// As in `kv_cache`.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::compact(on);
     rename(moves);
     return moves;
   }
+  /// As in `kv_cache`; victims are copied to host memory on `on`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_evicted = device::evict(blocks, step);
@@ -396,6 +404,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::would_fit;
   using device::write;
 
+  /// As in `kv_cache`.
   [[nodiscard]] const cache_config& config() const noexcept { return device::config(); }
   [[nodiscard]] std::int32_t num_blocks() const noexcept { return device::num_blocks(); }
   [[nodiscard]] const block_storage_view& blocks() const noexcept { return device::blocks(); }
@@ -412,6 +421,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         return std::array<std::string_view, num_tiers>{host_tier_type::name, Slower::name...};
       }(static_cast<const slower_tiers_type*>(nullptr));
 
+  /// As in `kv_cache`, with the metadata of tiers in the index; locks the cache.
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto profile = device::memory();
@@ -421,6 +431,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Of the host tier's records.
   [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
+  /// As in `kv_cache`, with those of the tiers.
   [[nodiscard]] std::vector<std::string> check_invariants() {
     const auto guard = exclusive_guard{mutex_};
     auto broken = device::check_invariants();

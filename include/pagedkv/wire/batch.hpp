@@ -9,7 +9,12 @@
 
 namespace pagedkv {
 
-enum class wire_kind : std::uint8_t { stored, removed, cleared };
+/// Kinds of events on the wire.
+enum class wire_kind : std::uint8_t {
+  stored,   // blocks that a worker has
+  removed,  // blocks that it has lost
+  cleared,  // all that it had
+};
 
 /// A low-rank adapter (LoRA), as an engine names it.
 struct wire_adapter {

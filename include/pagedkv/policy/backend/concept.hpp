@@ -71,6 +71,7 @@ template <class B>
 concept backend = detail::has_stream<B> && detail::has_synchronize<B> && detail::has_copy_blocks<B> &&
                   detail::has_move_blocks<B> && detail::has_name<B>;
 
+/// Whether the backend may read slots and storage with the host's own instructions while the caller waits.
 template <backend B>
 inline constexpr bool reads_on_host = false;
 
@@ -78,6 +79,7 @@ template <backend B>
   requires requires { requires B::reads_on_host; }
 inline constexpr bool reads_on_host<B> = true;
 
+/// Whether the backend copies within block storage. Only one whose member `uses_storage` is false does not.
 template <backend B>
 inline constexpr bool uses_storage = true;
 
@@ -104,6 +106,7 @@ concept moves_rows =
       } noexcept -> std::same_as<result<void>>;
     };
 
+/// A backend for caches of this element, which takes rows of float32, float16 and bfloat16.
 template <class B, class Element>
 concept backend_for = backend<B> && moves_rows<B, Element, float32> && moves_rows<B, Element, float16> &&
                       moves_rows<B, Element, bfloat16>;

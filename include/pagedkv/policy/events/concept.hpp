@@ -43,6 +43,7 @@ struct event_kinds {
   /// As nvcc writes a template argument for the host's compiler.
   constexpr event_kinds(std::uint32_t all) noexcept : bits(all) {}  // NOLINT(google-explicit-constructor)
 
+  /// Whether a kind is in the set.
   [[nodiscard]] constexpr bool contains(event_kind kind) const noexcept { return (bits & bit(kind)) != 0; }
   [[nodiscard]] friend constexpr event_kinds operator|(event_kinds a, event_kinds b) noexcept {
     a.bits |= b.bits;
@@ -58,6 +59,7 @@ struct event_kinds {
 /// Enough to follow which prefixes are cached.
 inline constexpr auto prefix_event_kinds = event_kinds{event_kind::stored, event_kind::evicted, event_kind::reset};
 
+/// Every kind.
 inline constexpr auto all_event_kinds = event_kinds{
     event_kind::stored,       event_kind::evicted,  event_kind::reset,     event_kind::admitted, event_kind::hit,
     event_kind::forked,       event_kind::released, event_kind::copied,    event_kind::refused,  event_kind::step_begun,
@@ -84,8 +86,8 @@ struct cache_event {
 
   // stored, evicted, in a cache with groups: which of them, and its kind. There, blocks are numbers of runs of
   // `cache_config::block_size` tokens, which the group's own blocks hold several of.
-  std::int32_t group = -1;
-  group_kind layers = group_kind::full;
+  std::int32_t group = -1;               // its number; -1 in a cache without groups
+  group_kind layers = group_kind::full;  // its kind
 };
 
 namespace detail {

@@ -23,6 +23,7 @@ struct record_transfer {
   std::span<std::byte> bytes;  // the whole record, header first; at `record_alignment`; none to erase
 };
 
+/// How a transfer ended.
 enum class transfer_outcome : std::uint8_t {
   done,     // read or written as a whole, as far as the tier can tell
   missing,  // read: the tier has no such record, or not this one under its key
@@ -62,6 +63,7 @@ concept tier =
       { t.erase(batch, outcomes) } noexcept -> std::same_as<void>;
     };
 
+/// A tier whose records lie in numbered places, which its caller gives to them.
 template <class T>
 concept tier_with_places = tier<T> && requires(const T& t) {
   { t.num_places() } noexcept -> std::same_as<std::int64_t>;
@@ -76,6 +78,7 @@ concept memory_tier = requires(const T& t) {
   { t.num_records } -> std::convertible_to<std::int32_t>;
 };
 
+/// A tier among the policies of a cache.
 template <class T>
 concept tier_policy = memory_tier<T> || (requires { sizeof(T); } && tier<T>);
 
