@@ -25,7 +25,7 @@ tier/tiered_cache.hpp tier/tier_config.hpp tier/host_tier.hpp tier/file_tier.hpp
 tier/redis_client.hpp tier/redis_config.hpp tier/session_file.hpp tier/hand_over.hpp tier/tier_statistics.hpp
 """.split()
 
-Symbol = collections.namedtuple("Symbol", "line kind scope name documented arguments")
+Symbol = collections.namedtuple("Symbol", "line kind scope name documented")
 
 
 def text_of(element):
@@ -36,49 +36,32 @@ def is_documented(element):
     return any(text_of(element.find(name)) for name in ("briefdescription", "detaileddescription"))
 
 
-def symbols_of(xml):
+def symbols_of(folder):
     """The public symbols of each header, by its name."""
     found = collections.defaultdict(dict)
 
-    def add(place, element, kind, scope, name, arguments=""):
-        if place is None:
-            return
-        line = int(place.get("line"))
-        found[place.get("file").removeprefix("pagedkv/")][element.get("id")] = Symbol(
-            line, kind, scope, name, is_documented(element), arguments)
+    def add(place, element, kind, scope, name):
+        if place is not None:
+            symbol = Symbol(int(place.get("line")), kind, scope, name, is_documented(element))
+            found[place.get("file").removeprefix("pagedkv/")][element.get("id")] = symbol
 
-    for path in sorted(xml.glob("*.xml")):
-        root = xml_root(path)
-        private = {inner.get("refid") for inner in root.iter("innerclass") if inner.get("prot") != "public"}
-        HIDDEN.update(private)
-    for path in sorted(xml.glob("*.xml")):
-        for compound in xml_root(path).findall("compounddef"):
-            scope = text_of(compound.find("compoundname"))
-            if compound.get("kind") in ("dir", "page") or is_hidden(compound.get("id")):
-                continue
-            if compound.get("kind") in ("struct", "class", "union", "concept"):
-                outer, _, name = scope.rpartition("::")
-                add(compound.find("location"), compound, compound.get("kind"), outer, name)
-            for member in compound.iter("memberdef"):
-                if member.get("prot") != "public" or member.get("kind") == "friend":
-                    continue
+    compounds = [each for path in sorted(folder.glob("*.xml")) for each in xml.etree.ElementTree.parse(path).getroot().findall("compounddef")]
+    private = {inner.get("refid") for each in compounds for inner in each.findall("innerclass") if inner.get("prot") != "public"}
+    for compound in compounds:
+        identifier, scope = compound.get("id"), text_of(compound.find("compoundname"))
+        # A class is private also where one around it is.
+        if compound.get("kind") in ("dir", "page") or any(f"{identifier}_1_1".startswith(f"{each}_1_1") for each in private):
+            continue
+        if compound.get("kind") in ("struct", "class", "union", "concept"):
+            outer, _, name = scope.rpartition("::")
+            add(compound.find("location"), compound, compound.get("kind"), outer, name)
+        for member in compound.iter("memberdef"):
+            if member.get("prot") == "public" and member.get("kind") != "friend":
                 place, name = member.find("location"), text_of(member.find("name"))
-                add(place, member, member.get("kind"), scope, name, text_of(member.find("argsstring")))
+                add(place, member, member.get("kind"), scope, name)
                 for value in member.findall("enumvalue"):
                     add(place, value, "value", name, text_of(value.find("name")))
     return found
-
-
-HIDDEN = set()
-
-
-def is_hidden(identifier):
-    """Whether a class, or one around it, is private."""
-    return any(identifier == hidden or identifier.startswith(f"{hidden}_1_1") for hidden in HIDDEN)
-
-
-def xml_root(path):
-    return xml.etree.ElementTree.parse(path).getroot()
 
 
 def requirements(include):
@@ -91,8 +74,9 @@ def requirements(include):
 
 
 def models(include):
-    """Names of types that are asserted to model a concept."""
-    return {name for path in include.rglob("*.hpp") for name in re.findall(r"static_assert\(\w+<(?:\w+::)*(\w+)", path.read_text())}
+    """Names of types that are asserted to model a concept, without the `basic_` of a template."""
+    asserted = re.compile(r"static_assert\(\w+<(?:\w+::)*(?:basic_)?(\w+)")
+    return {name for path in include.rglob("*.hpp") for name in asserted.findall(path.read_text())}
 
 
 def undocumented(symbols, lines, described, modelling):
@@ -106,17 +90,17 @@ def undocumented(symbols, lines, described, modelling):
         if not covered and before and before[1]:
             covered = not any(not line.strip() for line in lines[before[0] : symbol.line - 1])
         needless = re.match(r"operator\b", name) or name.lstrip("~") == own or re.search(r"_axis\b", f"{symbol.scope}::{name}")
-        required = name in described and own.removeprefix("basic_") in modelling | {each.removeprefix("basic_") for each in modelling}
+        required = name in described and own.removeprefix("basic_") in modelling
         before = symbol.line, covered
         if not (covered or needless or required):
             yield symbol
 
 
 def main():
-    xml, include = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    folder, include = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     described, modelling = requirements(include), models(include)
     count = missing = 0
-    for header, symbols in sorted(symbols_of(xml).items()):
+    for header, symbols in sorted(symbols_of(folder).items()):
         if not any(fnmatch.fnmatch(header, pattern) for pattern in MAIN_HEADERS):
             continue
         lines = (include / "pagedkv" / header).read_text().splitlines()
