@@ -87,7 +87,9 @@ class Recipes(unittest.TestCase):
             self.skipTest("there is no vcpkg")
         root = pathlib.Path(os.environ.get("VCPKG_ROOT", pathlib.Path(vcpkg).resolve().parent))
         installed = self.folder / "installed"
-        run(vcpkg, "install", "pagedkv", f"--overlay-ports={PORTS}", f"--x-install-root={installed}")
+        places = [f"--x-{name}-root={self.folder / name}" for name in ("buildtrees", "packages")]
+        said = run(vcpkg, "install", "pagedkv", f"--overlay-ports={PORTS}", f"--x-install-root={installed}", *places)
+        self.assertNotIn("post-build check", said)
         toolchain = root / "scripts" / "buildsystems" / "vcpkg.cmake"
         self.build_consumer(f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DVCPKG_INSTALLED_DIR={installed}")
 

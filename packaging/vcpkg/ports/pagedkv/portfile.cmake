@@ -3,6 +3,7 @@ get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../.." ABSOLUTE)
 
 # There are headers and kernels' sources only, the same ones for every kind of build.
 set(VCPKG_BUILD_TYPE release)
+set(VCPKG_POLICY_SKIP_PKGCONFIG_CHECK enabled)  # -pthread in pagedkv.pc is no library of this package
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}")
 vcpkg_cmake_install()
 vcpkg_fixup_pkgconfig()
