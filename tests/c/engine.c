@@ -1052,6 +1052,33 @@ static void test_sessions(void) {
   destroy_checked(cache);
 }
 
+/* The first request is preempted, the second runs. */
+static void test_tracked_batch(pagedkv_tracker* tracker, const pagedkv_submission* first,
+                               const pagedkv_submission* second) {
+  const pagedkv_request requests[] = {first->request, second->request};
+  const pagedkv_batch_entry entries[] = {
+      {first->sequence, {counting, 1, NULL, 0, NULL, 0}, -1, 0},
+      {second->sequence, {counting, 1, NULL, 0, NULL, 0}, -1, 0},
+  };
+  int64_t slots[8] = {0};
+  pagedkv_batch_failure failures[2];
+  SIZED(pagedkv_batch_buffers, buffers);
+  SIZED(pagedkv_batch_outcome, outcome);
+  buffers.slots = slots;
+  buffers.room_for_slots = 8;
+  buffers.failures = failures;
+  buffers.room_for_failures = 2;
+  WRONG(pagedkv_tracker_append_batch(NULL, requests, entries, 2, &buffers, stream, &outcome));
+  WRONG(pagedkv_tracker_append_batch(tracker, NULL, entries, 2, &buffers, stream, &outcome));
+  WRONG(pagedkv_tracker_append_batch(tracker, requests, NULL, 2, &buffers, stream, &outcome));
+  WRONG(pagedkv_tracker_append_batch(tracker, requests, entries, 2, NULL, stream, &outcome));
+  WRONG(pagedkv_tracker_append_batch(tracker, requests, entries, 2, &buffers, stream, NULL));
+  OK(pagedkv_tracker_append_batch(tracker, requests, entries, 2, &buffers, stream, &outcome));
+  CHECK(outcome.num_slots == 2 && outcome.num_groups >= 1 && outcome.num_failures == 1);
+  CHECK(failures[0].entry == 0 && failures[0].code == PAGEDKV_PREEMPTED);
+  CHECK(slots[0] < 0 && slots[1] >= 0);
+}
+
 static void test_requests(void) {
   pagedkv_cache* const cache = make_cache(8);
   const pagedkv_run large = run_of(counting, 6 * block_size), small = run_of(zeros, 4 * block_size),
@@ -1121,7 +1148,8 @@ static void test_requests(void) {
   WRONG(pagedkv_tracker_append(NULL, second.request, &one, stream));
   WRONG(pagedkv_tracker_append(tracker, second.request, NULL, stream));
   OK(pagedkv_tracker_append(tracker, second.request, &one, stream));
-  OK(pagedkv_commit(cache, second.sequence, 4 * block_size + 1, stream));
+  test_tracked_batch(tracker, &first, &second);
+  OK(pagedkv_commit(cache, second.sequence, 4 * block_size + 2, stream));
   WRONG(pagedkv_tracker_fork(NULL, second.request, stream, &fork, &forked));
   WRONG(pagedkv_tracker_fork(tracker, second.request, stream, NULL, &forked));
   WRONG(pagedkv_tracker_fork(tracker, second.request, stream, &fork, NULL));

@@ -435,6 +435,19 @@ TEST_CASE("a load in flight outlives an invalidation and a reset", "[tier][slowe
   CHECK(cache.tier(1).num_records == 0);
 }
 
+TEST_CASE("a record that is owed when the cache is reset is let go", "[tier][slower_tiers]") {
+  auto cache = writing_through(places_in(std::make_shared<fake_store>(), 32));
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(13));
+  REQUIRE(cache.reset_prefix_cache());
+  driver.check_invariants();
+  cache.wait_idle();
+  driver.check_invariants();
+  CHECK(cache.tier(0).num_records == 0);
+  CHECK(cache.tier(1).num_records == 0);
+  CHECK(driver.serve(numbered(13)) == 0);
+}
+
 TEST_CASE("a load in flight brings nothing that was invalidated meanwhile", "[tier][slower_tiers]") {
   auto [store, cache, driver] = filled_places();
   const auto whole = GENERATE(true, false);

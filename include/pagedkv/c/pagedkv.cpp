@@ -972,9 +972,10 @@ thread_local converted_batch converted;
   return detail::with_memory(copy, error{error_code::out_of_memory, "entries of a batch", std::ssize(entries)});
 }
 
-[[nodiscard]] int append_batch(cache_type& cache, std::span<const pagedkv_batch_entry> entries,
-                               const pagedkv_batch_buffers& out, pagedkv_stream* on,
-                               pagedkv_batch_outcome* outcome) noexcept {
+/// Gives `append(entries, buffers)` what C gave; `report(outcome)` fills the outcome in.
+template <class Append>
+[[nodiscard]] int append_batch(std::span<const pagedkv_batch_entry> entries, const pagedkv_batch_buffers& out,
+                               pagedkv_batch_outcome* outcome, Append&& append) noexcept {
   if (!std::ranges::all_of(entries, [](const auto& entry) { return is_whole(entry.run); })) {
     return refuse(PAGEDKV_INVALID_ARGUMENT, "run of an entry", " has an array that is NULL");
   }
@@ -984,15 +985,25 @@ thread_local converted_batch converted;
   const auto buffers = batch_buffers{{reinterpret_cast<slot*>(out.slots), out.room_for_slots},
                                      converted.failures,
                                      {reinterpret_cast<new_block*>(out.new_blocks), out.room_for_new_blocks}};
-  return finish(cache.append_batch(converted.entries, buffers, stream_of(on)), [&](const batch_outcome& done) {
+  return append(converted.entries, buffers, [&](const batch_outcome& done) {
     for (auto i = std::size_t{0}; i < done.num_failures; ++i) {
       const auto& [entry, reason] = converted.failures[i];
       out.failures[i] = {
           entry,         number_of(reason.code), reason.value, reason.limit, static_cast<pagedkv_step>(reason.step),
           reason.subject};
     }
-    fill(outcome, {0, done.num_slots, done.num_failures, done.num_new_blocks});
+    fill(outcome, {0, done.num_slots, done.num_failures, done.num_new_blocks, done.num_groups});
   });
+}
+
+/// Calls `append(buffers)` if they are there.
+template <class Append>
+[[nodiscard]] int with_buffers(const pagedkv_batch_buffers* buffers, Append&& append) noexcept {
+  const auto out = read(buffers, pagedkv_batch_buffers{});
+  return call({array("buffers.slots", out.slots, out.room_for_slots),
+               array("buffers.failures", out.failures, out.room_for_failures),
+               array("buffers.new_blocks", out.new_blocks, out.room_for_new_blocks)},
+              [&] { return append(out); });
 }
 
 /// Makes a batch with `make(sizes)`. Errors: `invalid_argument` for sizes that an int32 does not hold.
@@ -1320,11 +1331,12 @@ int pagedkv_append_batch(pagedkv_cache* cache, const pagedkv_batch_entry* entrie
       cache,
       {array("entries", entries, num_entries), input("buffers", buffers), copies(stream), output("outcome", outcome)},
       [&](auto& c) {
-        const auto out = read(buffers, pagedkv_batch_buffers{});
-        return call({array("buffers.slots", out.slots, out.room_for_slots),
-                     array("buffers.failures", out.failures, out.room_for_failures),
-                     array("buffers.new_blocks", out.new_blocks, out.room_for_new_blocks)},
-                    [&] { return append_batch(c, {entries, num_entries}, out, stream, outcome); });
+        const auto append = [&](const auto& converted_entries, const batch_buffers& to, auto report) {
+          return finish(c.append_batch(converted_entries, to, stream_of(stream)), report);
+        };
+        return with_buffers(buffers, [&](const pagedkv_batch_buffers& out) {
+          return append_batch({entries, num_entries}, out, outcome, append);
+        });
       });
 }
 
@@ -1855,6 +1867,26 @@ int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, co
   return with_tracker(tracker, {whole_run("run", run), copies(stream)}, [&](tracker_type& t) {
     return keep_preempted(t.append(request_of(request), run_of(run), stream_of(stream)), [](const auto&) {});
   });
+}
+
+int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request* requests,
+                                 const pagedkv_batch_entry* entries, size_t num_entries,
+                                 const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,
+                                 pagedkv_batch_outcome* outcome) {
+  return with_tracker(
+      tracker,
+      {array("requests", requests, num_entries), array("entries", entries, num_entries), input("buffers", buffers),
+       copies(stream), output("outcome", outcome)},
+      [&](tracker_type& t) {
+        const auto ids = std::span{reinterpret_cast<const request_id*>(requests), num_entries};
+        const auto append = [&](const auto& converted_entries, const batch_buffers& to, auto report) {
+          return keep_preempted(t.append_batch(ids, converted_entries, to, stream_of(stream)),
+                                [&](const auto& done) { report(*done); });
+        };
+        return with_buffers(buffers, [&](const pagedkv_batch_buffers& out) {
+          return append_batch({entries, num_entries}, out, outcome, append);
+        });
+      });
 }
 
 int pagedkv_last_preempted(const pagedkv_request** requests, size_t* num_requests) {

@@ -247,7 +247,7 @@ typedef struct pagedkv_tiers {
   const char* const* file_paths;     /* of the file tier */
   size_t num_file_paths;
   int64_t file_bytes;
-  const char* remote_url; /* of the remote tier: redis://user:password@host:port/database */
+  const char* remote_url; /* of the remote tier: redis://host:port/database; docs/tiers.md has more */
   int64_t remote_timeout; /* nanoseconds, of a batch */
 } pagedkv_tiers;
 
@@ -448,6 +448,7 @@ typedef struct pagedkv_batch_outcome {
   size_t num_slots; /* of one group */
   size_t num_failures;
   size_t num_new_blocks;
+  size_t num_groups; /* that have slots */
 } pagedkv_batch_outcome;
 
 /* Commits, appends and maps slots for all entries. An entry that fails changes nothing but its commit, and does not
@@ -795,8 +796,15 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
                            pagedkv_stream* stream, pagedkv_submission* submission);
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
                            pagedkv_stream* stream);
-/* The requests that this thread's last pagedkv_tracker_submit, resume or append preempted, also if it failed; valid
- * until its next one. */
+/* pagedkv_append_batch for running requests: entries[i] names the sequence of requests[i]. Entries for which blocks are
+ * missing are repeated with preemption, the highest rank first; those of requests that gave way count as failed, with
+ * PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed entries. */
+int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request* requests,
+                                 const pagedkv_batch_entry* entries, size_t num_entries,
+                                 const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,
+                                 pagedkv_batch_outcome* outcome);
+/* The requests that this thread's last pagedkv_tracker_submit, resume, append or append_batch preempted, also if it
+ * failed; valid until its next one. */
 int pagedkv_last_preempted(const pagedkv_request** requests, size_t* num_requests);
 int pagedkv_tracker_fork(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_stream* stream,
                          pagedkv_request* fork, pagedkv_sequence* sequence);

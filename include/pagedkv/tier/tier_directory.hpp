@@ -124,10 +124,12 @@ class tier_directory {
     (newer == no_block ? at(node).newest : at(newer).older) = older;
     return node;
   }
-  void detach_all() noexcept {
+  /// Calls `detached(node)` after each block.
+  template <class Detached>
+  void detach_all(Detached&& detached) noexcept {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (blocks_[i].node != no_node) {
-        detach(to_block(i));
+        detached(detach(to_block(i)));
       }
     }
   }

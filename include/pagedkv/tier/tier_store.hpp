@@ -112,7 +112,11 @@ class tier_store {
 
   /// Every block left the device's cache, and the K/V in the tiers is as useless.
   void reset() noexcept {
-    catalog_.directory().detach_all();
+    catalog_.directory().detach_all([&](node_id node) {
+      if (!catalog_.at(node).on_device() && catalog_.in_host_memory(node)) {
+        catalog_.rank(node);  // transfers may hold it longer
+      }
+    });
     catalog_.forget_all();
   }
 
