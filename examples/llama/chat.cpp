@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,12 @@ bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& w
   const auto& prompt = talk.tokens();
   const auto began = clock_type::now();
   auto first = 0.0;
-  const auto print = [&](const llama::sample& of, pagedkv::token next, bool /*ended*/) {
+  const auto print = [&](const llama::sample& of, std::optional<pagedkv::token> next) {
+    if (!next) {
+      return;
+    }
     first = of.answer().size() == 1 ? seconds_since(began) : first;
-    const auto bytes = words.bytes_of(next);
+    const auto bytes = words.bytes_of(*next);
     std::fwrite(bytes.data(), 1, bytes.size(), stdout);
     std::fflush(stdout);
   };

@@ -16,8 +16,8 @@ engine<Element>::engine(model& with, const engine_sizes& sizes)
       memory_(cache_, with.config(), sizes.max_rows) {}
 
 template <class Element>
-pagedkv::result<const sample*> engine<Element>::submit(std::vector<pagedkv::token> prompt,
-                                                       const generation_options& options, listener on_token) {
+pagedkv::result<void> engine<Element>::check(std::span<const pagedkv::token> prompt,
+                                             const generation_options& options) const {
   using pagedkv::error;
   using pagedkv::error_code;
   if (prompt.empty() || options.max_tokens == 0 || options.num_samples == 0) {
@@ -27,6 +27,34 @@ pagedkv::result<const sample*> engine<Element>::submit(std::vector<pagedkv::toke
     if (each < 0 || each >= model_.config().vocabulary) {
       return error{error_code::invalid_argument, "token of the prompt", each, model_.config().vocabulary - 1};
     }
+  }
+  if (options.num_samples > sizes_.max_rows) {
+    return error{error_code::invalid_argument, "number of answers", static_cast<std::int64_t>(options.num_samples),
+                 static_cast<std::int64_t>(sizes_.max_rows)};
+  }
+  return {};
+}
+
+template <class Element>
+bool engine<Element>::fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
+  const auto length = static_cast<std::int64_t>(num_prompt_tokens + max_tokens);
+  const auto& groups = cache_.config().groups;
+  auto needed = std::int64_t{0};
+  for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+    const auto& plan = cache_.plan().groups[g];
+    const auto each = pagedkv::num_sequence_blocks(groups[g], plan, length);
+    const bool keeps_all = groups[g].kind == pagedkv::group_kind::full;
+    const auto shared = keeps_all ? static_cast<std::int64_t>(num_prompt_tokens) / plan.block_size : 0;
+    needed += shared + static_cast<std::int64_t>(num_samples) * (each - shared);
+  }
+  return needed <= sizes_.num_blocks;
+}
+
+template <class Element>
+pagedkv::result<const sample*> engine<Element>::submit(std::vector<pagedkv::token> prompt,
+                                                       const generation_options& options, listener on_token) {
+  if (const auto checked = check(prompt, options); !checked) {
+    return checked.error();
   }
   auto& added = all_.emplace_back();
   added.num_prompt_tokens = prompt.size();
@@ -42,8 +70,9 @@ template <class Element>
 void engine<Element>::cancel(const sample& which) {
   auto& found = *std::ranges::find_if(all_, [&](const row& r) { return &r == &which; });
   if (found.is_open()) {
-    end(found, generation_state::cancelled);
     std::erase(waiting_, &found);
+    end(found, generation_state::cancelled);
+    tell(found, {});
   }
 }
 
@@ -55,7 +84,7 @@ void engine<Element>::forget(const sample& which) {
 template <class Element>
 bool engine<Element>::step() {
   const auto began = clock::now();
-  const auto in_model = statistics_.in_model;
+  const auto elsewhere = statistics_.in_model + statistics_.in_sampling;
   const auto opened = cache_.begin_step().value();
   rows_.clear();
   budget_ = sizes_.token_budget;
@@ -69,7 +98,7 @@ bool engine<Element>::step() {
   compute();
   cache_.retire_step(opened).value();
   ++statistics_.steps;
-  statistics_.in_cache += clock::now() - began - (statistics_.in_model - in_model);
+  statistics_.in_cache += clock::now() - began - (statistics_.in_model + statistics_.in_sampling - elsewhere);
   return !running_.empty() || !waiting_.empty();
 }
 
@@ -179,8 +208,17 @@ void engine<Element>::put_back(const std::vector<pagedkv::request_id>& preempted
 }
 
 template <class Element>
+std::size_t engine<Element>::num_rows() const {
+  auto count = std::size_t{0};
+  for (const auto* const r : running_) {
+    count += r->num_rows();
+  }
+  return count;
+}
+
+template <class Element>
 void engine<Element>::admit() {
-  while (!waiting_.empty() && rows_.size() < sizes_.max_rows && running_.size() < sizes_.max_rows && budget_ > 0) {
+  while (!waiting_.empty() && budget_ > 0 && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows) {
     auto& r = *waiting_.front();
     const auto admitted = start(r);
     if (!admitted) {
@@ -269,9 +307,7 @@ void engine<Element>::compute() {
     ids_.push_back(r->sequence);
   }
   memory_.prepare(step_, ids_).value();
-  const auto began = clock::now();
-  const auto logits = model_.run(step_, memory_);
-  statistics_.in_model += clock::now() - began;
+  const auto logits = run_model();
   statistics_.computed_tokens += static_cast<std::int64_t>(step_.tokens.size());
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   auto next = std::size_t{0};
@@ -284,13 +320,19 @@ void engine<Element>::compute() {
 }
 
 template <class Element>
+std::span<const float> engine<Element>::run_model() {
+  const auto watch = stopwatch{statistics_.in_model};
+  return model_.run(step_, memory_);
+}
+
+template <class Element>
 void engine<Element>::finish_row(row& r, std::span<const float> logits) {
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   const auto drafts = std::exchange(r.drafts, {});
   auto chosen = std::vector<token>{};
   const auto num_choices = logits.size() / width;
   for (auto i = std::size_t{0}; i < num_choices; ++i) {
-    chosen.push_back(choose(logits.subspan(i * width, width), r.options.sampling, r.random));
+    chosen.push_back(choose_next(r, logits.subspan(i * width, width)));
     if (i == drafts.size() || chosen.back() != drafts[i]) {
       break;
     }
@@ -331,7 +373,7 @@ void engine<Element>::fork(row& r, std::span<const float> logits) {
     other.sequence = forked->sequence;
     other.length = other.computed = r.length;
     running_.push_back(&other);
-    take_tokens(other, std::array{choose(logits, other.options.sampling, other.random)});
+    take_tokens(other, std::array{choose_next(other, logits)});
   }
 }
 
@@ -345,9 +387,7 @@ void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
     if (is_end || is_full) {
       end(r, is_end ? generation_state::ended : generation_state::cut);
     }
-    if (r.on_token) {
-      r.on_token(r, next, is_end || is_full);
-    }
+    tell(r, next);
     if (!r.is_open()) {
       return;
     }
@@ -355,9 +395,24 @@ void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
 }
 
 template <class Element>
+pagedkv::token engine<Element>::choose_next(row& r, std::span<const float> logits) {
+  const auto watch = stopwatch{statistics_.in_sampling};
+  return choose(logits, r.options.sampling, r.random);
+}
+
+template <class Element>
+void engine<Element>::tell(row& r, std::optional<token> next) {
+  if (r.on_token) {
+    const auto watch = stopwatch{statistics_.in_sampling};
+    r.on_token(r, next);
+  }
+}
+
+template <class Element>
 void engine<Element>::fail(row& r, const pagedkv::error& reason) {
   r.failure = reason;
   end(r, generation_state::failed);
+  tell(r, {});
 }
 
 template <class Element>

@@ -63,7 +63,8 @@ struct engine_statistics {
   std::int64_t accepted_drafts = 0;
   std::int64_t preemptions = 0;
   std::chrono::nanoseconds in_model{};
-  std::chrono::nanoseconds in_cache{};  // everything else of the steps but sampling
+  std::chrono::nanoseconds in_sampling{};  // and in listeners
+  std::chrono::nanoseconds in_cache{};     // everything else of the steps
 };
 
 /// Continuous batching: each step computes one token of every running request and chunks of prompts, in one pass.
@@ -77,14 +78,21 @@ template <class Element>
 class engine {
  public:
   using cache_type = pagedkv::group_cache<Element>;
-  /// Called for every new token; `ended` with the last one.
-  using listener = std::function<void(const sample&, pagedkv::token, bool ended)>;
+  /// Called for every new token, and without one for a request that fails or is cancelled. `sample::is_open` tells
+  /// whether more calls follow. Calls nothing of the engine.
+  using listener = std::function<void(const sample&, std::optional<pagedkv::token>)>;
 
   /// `with` outlives the engine.
   engine(model& with, const engine_sizes& sizes);
 
-  /// Queues a request; the pointer is valid until `forget`. Errors: `invalid_argument` for an empty prompt, and for
-  /// tokens outside the vocabulary.
+  /// Whether `submit` takes a request. Reads only what never changes, so any thread may call it. Errors:
+  /// `invalid_argument` for an empty prompt, for tokens outside the vocabulary, and for more answers than rows.
+  [[nodiscard]] pagedkv::result<void> check(std::span<const pagedkv::token> prompt,
+                                            const generation_options& options) const;
+  /// Whether the pool holds that many answers of so many tokens, alone. Any thread may call it.
+  [[nodiscard]] bool fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const;
+
+  /// Queues a request; the pointer is valid until `forget`. Errors: those of `check`.
   pagedkv::result<const sample*> submit(std::vector<pagedkv::token> prompt, const generation_options& options = {},
                                         listener on_token = {});
 
@@ -98,6 +106,8 @@ class engine {
   void run();
 
   [[nodiscard]] const engine_statistics& statistics() const noexcept { return statistics_; }
+  [[nodiscard]] pagedkv::tracker_statistics request_statistics() const noexcept { return requests_.statistics(); }
+  [[nodiscard]] std::size_t num_waiting() const noexcept { return waiting_.size(); }
   [[nodiscard]] cache_type& cache() noexcept { return cache_; }
   /// Every sample that is not forgotten, answers by forks behind those of submissions.
   template <class Visit>
@@ -109,6 +119,13 @@ class engine {
   using clock = std::chrono::steady_clock;
   using token = pagedkv::token;
 
+  /// Adds its life to a sum.
+  struct stopwatch {
+    std::chrono::nanoseconds& sum;
+    clock::time_point began = clock::now();
+    ~stopwatch() { sum += clock::now() - began; }
+  };
+
   struct row : sample {
     pagedkv::request_id id = {};
     pagedkv::sequence_id sequence = {};
@@ -119,6 +136,8 @@ class engine {
     random_numbers random;
     listener on_token;
 
+    /// Rows in a step, those of forks that are still to come included.
+    [[nodiscard]] std::size_t num_rows() const { return index == 0 && answer().empty() ? options.num_samples : 1; }
     [[nodiscard]] std::int64_t num_tokens() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::span<const token> from(std::int64_t first, std::int64_t end) const {
       return std::span(tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
@@ -148,6 +167,9 @@ class engine {
   /// Preempted requests wait again, ahead of the others.
   void put_back(const std::vector<pagedkv::request_id>& preempted);
 
+  /// Rows that the running requests take in a step, those of forks that are still to come included.
+  [[nodiscard]] std::size_t num_rows() const;
+
   /// Starts requests, and resumes preempted ones, while they fit.
   void admit();
 
@@ -158,6 +180,7 @@ class engine {
 
   /// The forward pass, and what follows from its logits.
   void compute();
+  [[nodiscard]] std::span<const float> run_model();
 
   /// Takes the tokens that the logits choose: one, and one more for each draft that was right. Wrong ones are cut off.
   void finish_row(row& r, std::span<const float> logits);
@@ -166,6 +189,8 @@ class engine {
   void fork(row& r, std::span<const float> logits);
 
   void take_tokens(row& r, std::span<const token> chosen);
+  [[nodiscard]] token choose_next(row& r, std::span<const float> logits);
+  void tell(row& r, std::optional<token> next);
 
   void fail(row& r, const pagedkv::error& reason);
   void end(row& r, generation_state how);

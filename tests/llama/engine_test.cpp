@@ -4,7 +4,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,6 +108,62 @@ TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
   });
   CHECK(count == 3);
   check_end(engine);
+}
+
+TEST_CASE("answers by forks keep to the rows of a step", "[llama]") {
+  const auto& [prompt, tokens, logits] = reference_of("llama").cases[1];
+  auto engine = paged_engine(loaded("llama"), {.num_blocks = 200, .max_rows = 4});
+  auto options = exactly(tokens.size());
+  options.num_samples = 3;
+  for (auto i = 0; i < 3; ++i) {
+    static_cast<void>(engine.submit(prompt, options).value());
+  }
+  engine.run();
+  auto count = std::size_t{0};
+  engine.for_each([&](const sample& each) {
+    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
+    ++count;
+  });
+  CHECK(count == 9);
+  options.num_samples = 5;
+  CHECK_FALSE(engine.submit(prompt, options));
+  check_end(engine);
+}
+
+TEST_CASE("a listener hears of every end once", "[llama]") {
+  const auto& model = reference_of("llama");
+  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
+  auto ends = std::map<const sample*, std::size_t>{};
+  const auto listen = [&](const sample& of, std::optional<token> next) {
+    ends[&of] += static_cast<std::size_t>(!of.is_open());
+    CHECK(next.has_value() == (of.is_open() || of.state == generation_state::cut));
+  };
+  const auto* const whole = engine.submit(model.cases[0].prompt, exactly(10), listen).value();
+  const auto* const dropped = engine.submit(model.cases[1].prompt, exactly(10), listen).value();
+  const auto* const large = engine.submit(model.cases.back().prompt, exactly(10), listen).value();
+  engine.step();
+  engine.cancel(*dropped);
+  engine.run();
+  CHECK(ends == std::map<const sample*, std::size_t>{{whole, 1}, {dropped, 1}, {large, 1}});
+  check_end(engine);
+}
+
+TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
+  for (const auto& each : references()) {
+    CAPTURE(each.name);
+    auto engine = paged_engine(loaded(each.name), {.num_blocks = 40});
+    const auto& prompt = each.cases[2].prompt;
+    auto most = std::size_t{1};
+    while (engine.fits(prompt.size(), most + 1, 2)) {
+      ++most;
+    }
+    auto options = exactly(std::min(most, std::size_t{400}));
+    options.num_samples = 2;
+    const auto* const made = engine.submit(prompt, options).value();
+    engine.run();
+    CHECK(made->state == generation_state::cut);
+    check_end(engine);
+  }
 }
 
 TEST_CASE("prompts of one step share what they have in common", "[llama]") {
