@@ -5,10 +5,10 @@
 #include <pagedkv/core/ids.hpp>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace llama {
@@ -16,6 +16,7 @@ namespace llama {
 /// How a model was taught to tell questions and answers apart, recognised by its special tokens.
 struct chat_format {
   std::string start;     // of a conversation
+  std::string system;    // before instructions; empty: they are a part of the first question
   std::string question;  // before a question
   std::string answer;    // between question and answer
   std::string end;       // token behind an answer
@@ -23,12 +24,15 @@ struct chat_format {
 
   [[nodiscard]] static const chat_format& of(const tokenizer& model) {
     static const auto formats = std::array{
-        chat_format{"<|start|>", "<|user|>", "<|end|><|answer|>", "<|end|>", ""},
-        chat_format{"<|begin_of_text|>", "<|start_header_id|>user<|end_header_id|>\n\n",
+        chat_format{"<|start|>", "", "<|user|>", "<|end|><|answer|>", "<|end|>", ""},
+        chat_format{"<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n",
+                    "<|start_header_id|>user<|end_header_id|>\n\n",
                     "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>", ""},
-        chat_format{"", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>", "\n"},
-        chat_format{"<bos>", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>", "\n"},
-        chat_format{"", "", "\n", "", "\n"},
+        chat_format{"", "<|im_start|>system\n", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
+                    "<|im_end|>", "\n"},
+        chat_format{"<bos>", "", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>",
+                    "\n"},
+        chat_format{"", "", "", "\n", "", "\n"},
     };
     for (const auto& each : formats) {
       if (each.end.empty() || model.find_special(each.end)) {
@@ -48,11 +52,20 @@ class conversation {
 
   [[nodiscard]] const std::vector<pagedkv::token>& tokens() const noexcept { return tokens_; }
 
+  /// Instructions for the model, ahead of a question.
+  void instruct(std::string_view text) {
+    if (format_->system.empty()) {
+      instructions_.append(text).append("\n\n");
+    } else {
+      add(format_->system);
+      add_plain(text);
+      add(format_->end + format_->between);
+    }
+  }
   /// The prompt of the next turn. The words of a question are never taken for special tokens' names.
   [[nodiscard]] const std::vector<pagedkv::token>& ask(std::string_view question) {
     add(format_->question);
-    const auto plain = model_->encode_plain(question);
-    tokens_.insert(tokens_.end(), plain.begin(), plain.end());
+    add_plain(std::exchange(instructions_, {}).append(question));
     add(format_->answer);
     return tokens_;
   }
@@ -65,7 +78,6 @@ class conversation {
     }
     add(format_->between);
   }
-  [[nodiscard]] std::optional<pagedkv::token> end_token() const { return model_->find_special(format_->end); }
 
  private:
   void add(std::string_view text) {
@@ -73,9 +85,15 @@ class conversation {
     tokens_.insert(tokens_.end(), more.begin(), more.end());
   }
 
+  void add_plain(std::string_view text) {
+    const auto more = model_->encode_plain(text);
+    tokens_.insert(tokens_.end(), more.begin(), more.end());
+  }
+
   const tokenizer* model_;
   const chat_format* format_;
   std::vector<pagedkv::token> tokens_;
+  std::string instructions_;  // for the next question
 };
 
 }  // namespace llama

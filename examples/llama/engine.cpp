@@ -97,7 +97,6 @@ bool engine<Element>::step() {
   commit_prompts();
   compute();
   cache_.retire_step(opened).value();
-  ++statistics_.steps;
   statistics_.in_cache += clock::now() - began - (statistics_.in_model + statistics_.in_sampling - elsewhere);
   return !running_.empty() || !waiting_.empty();
 }
@@ -308,6 +307,7 @@ void engine<Element>::compute() {
   }
   memory_.prepare(step_, ids_).value();
   const auto logits = run_model();
+  ++statistics_.steps;
   statistics_.computed_tokens += static_cast<std::int64_t>(step_.tokens.size());
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   auto next = std::size_t{0};

@@ -1,0 +1,142 @@
+#include "http.hpp"
+
+#include "page.hpp"
+
+#include <pagedkv/metrics/prometheus.hpp>
+
+#include <sys/socket.h>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace llama {
+
+namespace {
+
+constexpr auto json_type = "application/json";
+constexpr auto most_bytes = std::size_t{16} << 20;  // of a request
+
+/// Between looks whether a client is still there.
+constexpr auto patience = std::chrono::milliseconds(100);
+
+void answer_with(httplib::Response& response, const refusal& reason) {
+  response.status = reason.status;
+  response.set_content(text_of(reason.body()), json_type);
+}
+
+/// A completion under way: what a connection sends, from the engine's news. Gone with the connection, and the answers
+/// with it.
+class transmission {
+ public:
+  transmission(completion_request request, const served_model& by, std::int64_t number, service::ticket of)
+      : made_(std::move(request), by, number, std::time(nullptr)), ticket_(std::move(of)) {}
+
+  /// Sends what there is. Returns false when the client has gone.
+  bool advance(httplib::DataSink& sink) {
+    if (!sink.is_writable()) {
+      return false;
+    }
+    auto text = std::string{};
+    if (made_.streams() && !std::exchange(has_begun_, true)) {
+      text = made_.begin();
+    }
+    text += made_.add(ticket_.take(patience), [&](std::size_t answer) { ticket_.cancel(answer); });
+    if (made_.is_complete()) {
+      text += made_.streams() ? made_.end() : made_.body();
+    }
+    if (!text.empty() && !sink.write(text.data(), text.size())) {
+      return false;
+    }
+    if (made_.is_complete()) {
+      sink.done();
+    }
+    return true;
+  }
+
+ private:
+  completion made_;
+  service::ticket ticket_;
+  bool has_begun_ = false;
+};
+
+}  // namespace
+
+http_server::http_server(const served_model& model, service& with, std::size_t num_connections)
+    : model_(model), service_(with) {
+  server_.new_task_queue = [num_connections] { return new httplib::ThreadPool(num_connections); };
+  server_.set_payload_max_length(most_bytes);
+  server_.set_tcp_nodelay(true);
+  const auto get = [&](const char* path, auto make, const char* type) {
+    server_.Get(path, [make, type](const httplib::Request&, httplib::Response& response) {
+      response.set_content(make(), type);
+    });
+  };
+  get("/", [] { return std::string(page); }, "text/html; charset=utf-8");
+  get("/health", [] { return text_of({{"status", "ok"}}); }, json_type);
+  get("/metrics", [this] { return metrics(); }, "text/plain; version=0.0.4");
+  get("/v1/models", [this] { return list_models(model_); }, json_type);
+  for (const bool is_chat : {false, true}) {
+    server_.Post(is_chat ? "/v1/chat/completions" : "/v1/completions",
+                 [this, is_chat](const httplib::Request& request, httplib::Response& response) {
+                   complete(request, response, is_chat);
+                 });
+  }
+  server_.set_error_handler(httplib::Server::Handler([](const httplib::Request& request, httplib::Response& response) {
+    if (response.body.empty()) {
+      const auto reason = response.status == 404 ? "there is no " + request.method + " " + request.path
+                          : response.status == 413
+                              ? "the request is longer than " + std::to_string(most_bytes) + " bytes"
+                              : "the request is no HTTP that the server understands";
+      answer_with(response, refusal(response.status, reason));
+    }
+  }));
+  server_.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const refusal& reason) {
+      answer_with(response, reason);
+    } catch (const std::exception& error) {
+      answer_with(response, refusal(500, error.what()));
+    }
+  });
+}
+
+void http_server::listening_server::lengthen_queue() { ::listen(svr_sock_, SOMAXCONN); }
+
+int http_server::bind(const std::string& host, int port) {
+  const auto bound = port == 0 ? server_.bind_to_any_port(host) : server_.bind_to_port(host, port) ? port : -1;
+  if (bound >= 0) {
+    server_.lengthen_queue();
+  }
+  return bound;
+}
+
+void http_server::complete(const httplib::Request& request, httplib::Response& response, bool is_chat) {
+  auto read = read_completion(request.body, is_chat, model_, service_);
+  auto ticket = service_.submit(read.wanted);
+  if (!ticket) {
+    throw refusal(400, ticket.error().message());
+  }
+  const bool streams = read.streams;
+  const auto sent = std::make_shared<transmission>(std::move(read), model_, ++num_completions_, std::move(*ticket));
+  response.set_chunked_content_provider(
+      streams ? "text/event-stream" : json_type,
+      [sent](std::size_t /*offset*/, httplib::DataSink& sink) { return sent->advance(sink); });
+}
+
+std::string http_server::metrics() const {
+  const auto labels = std::array{pagedkv::metric_label{"model", model_.name}};
+  const auto taken = service_.statistics();
+  auto text = std::string{};
+  pagedkv::append_prometheus(text, taken.cache, labels);
+  pagedkv::append_prometheus(text, taken.memory, labels);
+  pagedkv::append_prometheus(text, taken.requests, labels);
+  pagedkv::append_prometheus(text, taken.engine, labels);
+  return text;
+}
+
+}  // namespace llama

@@ -1,0 +1,172 @@
+#include "service.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace llama {
+
+struct service::open_job {
+  job wanted;
+  std::vector<const sample*> open;  // by answer; of the engine's thread alone
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable came;
+  std::vector<news> arrived;
+
+  void put(news latest) {
+    const auto lock = std::lock_guard(mutex);
+    arrived.push_back(std::move(latest));
+    came.notify_one();
+  }
+};
+
+service::ticket::~ticket() {
+  if (job_) {
+    service_->drop({job_, {}});
+  }
+}
+
+std::vector<news> service::ticket::take(std::chrono::milliseconds longest) {
+  auto lock = std::unique_lock(job_->mutex);
+  job_->came.wait_for(lock, longest, [&] { return !job_->arrived.empty(); });
+  return std::exchange(job_->arrived, {});
+}
+
+void service::ticket::cancel(std::size_t answer) { service_->drop({job_, answer}); }
+
+service::service(model& with, const engine_sizes& sizes) : engine_(with, sizes) {
+  publish();
+  thread_ = std::thread([this] { work(); });
+}
+
+service::~service() { stop(); }
+
+pagedkv::result<service::ticket> service::submit(job wanted) {
+  for (const auto& prompt : wanted.prompts) {
+    if (const auto checked = engine_.check(prompt, wanted.options); !checked) {
+      return checked.error();
+    }
+  }
+  const auto added = std::make_shared<open_job>();
+  added->wanted = std::move(wanted);
+  added->open.resize(added->wanted.num_answers());
+  const auto lock = std::lock_guard(mutex_);
+  if (stops_) {
+    for (auto i = std::size_t{0}; i < added->open.size(); ++i) {
+      added->put({.answer = i, .state = generation_state::failed, .failure = "the server stops"});
+    }
+  } else {
+    added_.push_back(added);
+    came_.notify_one();
+  }
+  return ticket(*this, added);
+}
+
+std::vector<std::string> service::stop() {
+  {
+    const auto lock = std::lock_guard(mutex_);
+    stops_ = true;
+    came_.notify_one();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  auto faults = engine_.cache().check_invariants();
+  if (const auto in_use = engine_.cache().statistics().blocks.in_use; in_use != 0) {
+    faults.push_back(std::to_string(in_use) + " blocks are in use");
+  }
+  return faults;
+}
+
+service_statistics service::statistics() const {
+  const auto lock = std::lock_guard(mutex_);
+  return statistics_;
+}
+
+void service::drop(dropped_answer which) {
+  const auto lock = std::lock_guard(mutex_);
+  dropped_.push_back(std::move(which));
+  came_.notify_one();
+}
+
+void service::work() {
+  for (auto is_busy = false, stops = false; !stops;) {
+    auto added = std::vector<std::shared_ptr<open_job>>{};
+    auto dropped = std::vector<dropped_answer>{};
+    {
+      auto lock = std::unique_lock(mutex_);
+      came_.wait(lock, [&] { return is_busy || stops_ || !added_.empty() || !dropped_.empty(); });
+      added.swap(added_);
+      dropped.swap(dropped_);
+      stops = stops_;
+    }
+    std::ranges::for_each(added, [&](const auto& each) { start(each); });
+    std::ranges::for_each(dropped, [&](const auto& each) { cancel(each); });
+    if (stops) {
+      auto open = std::vector<const sample*>{};
+      engine_.for_each([&](const sample& each) { open.push_back(&each); });
+      std::ranges::for_each(open, [&](const sample* each) { engine_.cancel(*each); });
+    }
+    is_busy = engine_.step();
+    std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_.forget(*each); });
+    publish();
+  }
+}
+
+void service::start(const std::shared_ptr<open_job>& added) {
+  const auto& wanted = added->wanted;
+  for (auto prompt = std::size_t{0}; prompt < wanted.prompts.size(); ++prompt) {
+    const auto listener = [this, added, prompt](const sample& from, std::optional<pagedkv::token> next) {
+      hear(*added, prompt, from, next);
+    };
+    added->open[prompt * wanted.options.num_samples] =
+        engine_.submit(wanted.prompts[prompt], wanted.options, listener).value();
+  }
+}
+
+void service::hear(open_job& of, std::size_t prompt, const sample& from, std::optional<pagedkv::token> next) {
+  const auto first = prompt * of.wanted.options.num_samples;
+  auto latest = news{.answer = first + from.index,
+                     .token = next,
+                     .state = from.state,
+                     .failure = from.failure ? from.failure->message() : "",
+                     .num_cached_tokens = from.num_cached_tokens};
+  of.open[latest.answer] = from.is_open() ? &from : nullptr;
+  if (!from.is_open()) {
+    ended_.push_back(&from);
+  }
+  // The other answers begin with the first token of this one: without a token there will be none.
+  const bool ends_all = from.index == 0 && from.answer().empty();
+  const auto last = ends_all ? first + of.wanted.options.num_samples - 1 : latest.answer;
+  for (; latest.answer <= last; ++latest.answer) {
+    of.put(latest);
+  }
+}
+
+void service::cancel(const dropped_answer& which) {
+  const auto samples = which.of->open;
+  for (auto i = std::size_t{0}; i < samples.size(); ++i) {
+    if (samples[i] != nullptr && which.answer.value_or(i) == i) {
+      engine_.cancel(*samples[i]);
+    }
+  }
+}
+
+void service::publish() {
+  const auto& made = engine_.statistics();
+  const auto microseconds = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  };
+  const auto counts = engine_counts{.waiting = static_cast<std::int64_t>(engine_.num_waiting()),
+                                    .steps = made.steps,
+                                    .computed_tokens = made.computed_tokens,
+                                    .in_model = microseconds(made.in_model),
+                                    .in_sampling = microseconds(made.in_sampling),
+                                    .in_cache = microseconds(made.in_cache)};
+  const auto taken =
+      service_statistics{engine_.cache().statistics(), engine_.cache().memory(), engine_.request_statistics(), counts};
+  const auto lock = std::lock_guard(mutex_);
+  statistics_ = taken;
+}
+
+}  // namespace llama

@@ -1,0 +1,370 @@
+"""The server of examples/llama, driven by curl, by OpenAI's package and by clients that misbehave. No block may be in use at
+the end of any test: the server's exit status tells."""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import unittest
+
+SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
+sys.path.insert(0, str(SOURCE_ROOT / "build" / "python"))  # of scripts/install
+try:
+    import openai
+except ImportError:
+    openai = None
+
+PROGRAM = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples" / "llama" / "llama_serve"
+MODEL = SOURCE_ROOT / "examples" / "llama" / "model"
+LONG_CROWD = int(os.environ.get("PAGEDKV_SERVE_REQUESTS", "0"))
+QUESTION = [{"role": "user", "content": "What is a hacker?"}]
+LONG = {"prompt": "<|user|>What is a hacker?<|end|><|answer|>", "temperature": 0, "max_tokens": 120}
+
+
+@unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here: scripts/install takes it from Debian")
+class Served(unittest.TestCase):
+    options = ["--blocks", "256"]
+
+    def setUp(self):
+        command = [PROGRAM, "--model", MODEL, "--name", "small", "--port", "0", *self.options]
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.stop)
+        self.address = re.fullmatch(r"small at http://(.+)\n", self.server.stdout.readline()).group(1)
+
+    def stop(self):
+        self.server.send_signal(signal.SIGTERM)
+        _, errors = self.server.communicate()
+        self.assertEqual((self.server.returncode, errors), (0, ""))
+
+    def ask(self, method, path, body=None):
+        """The status and the body of an answer."""
+        connection = http.client.HTTPConnection(self.address)
+        try:
+            connection.request(method, path, body if body is None or isinstance(body, str) else json.dumps(body))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def complete(self, **wishes):
+        status, body = self.ask("POST", "/v1/completions", {**LONG, **wishes})
+        self.assertEqual(status, 200, body)
+        return body
+
+    def metrics(self):
+        rows = re.findall(r'^pagedkv_(\w+)\{model="small"(?:,\w+="(\w+)")?\} (\d+)$', self.ask("GET", "/metrics")[1], re.MULTILINE)
+        return {(name, label): int(value) for name, label, value in rows}
+
+    def metrics_at_rest(self):
+        """Those when no request is left."""
+        while True:
+            values = self.metrics()
+            if values["waiting_requests", ""] + values["requests", "running"] + values["requests", "preempted"] == 0:
+                self.assertEqual(values["pool_blocks", "in_use"], 0)
+                return values
+
+    def leave(self, path, body, read=0):
+        """Sends a request and closes the connection behind so many bytes of the answer."""
+        host, port = self.address.split(":")
+        data = json.dumps(body)
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
+            while read > 0:
+                read -= len(connection.recv(read))
+
+
+class Answers(Served):
+    def test_a_stream_has_the_text_of_the_whole_answer(self):
+        whole = json.loads(self.complete())["choices"][0]
+        events = self.complete(stream=True).removesuffix("\n\n").split("\n\n")
+        self.assertEqual(events.pop(), "data: [DONE]")
+        choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+        self.assertEqual("".join(choice["text"] for choice in choices), whole["text"])
+        self.assertGreater(len(choices), 50)
+        self.assertEqual([choice["finish_reason"] for choice in choices if choice["finish_reason"]], ["length"])
+
+    def test_a_stop_ends_the_answer_before_it(self):
+        whole = json.loads(self.complete())["choices"][0]["text"]
+        stop = whole[40:49]
+        for streams in (False, True):
+            body = self.complete(stop=[stop, "no such words"], stream=streams)
+            text = "".join(json.loads(f'"{found}"') for found in re.findall(r'"text":"((?:[^"\\]|\\.)*)"', body))
+            self.assertEqual(text, whole[: whole.index(stop)])
+            self.assertIn('"finish_reason":"stop"', body)
+        self.assertEqual(self.metrics_at_rest()["ended_requests_total", "cancelled"], 2)
+
+    def test_several_prompts_and_answers(self):
+        texts = [LONG["prompt"], "<|user|>kluge<|end|><|answer|>"]
+        alone = [json.loads(self.complete(prompt=text, max_tokens=20))["choices"][0]["text"] for text in texts]
+        both = json.loads(self.complete(prompt=texts, max_tokens=20, n=2))
+        self.assertEqual([choice["text"] for choice in both["choices"]], [alone[0], alone[0], alone[1], alone[1]])
+        self.assertEqual([choice["index"] for choice in both["choices"]], [0, 1, 2, 3])
+        self.assertEqual(both["usage"]["completion_tokens"], 80)
+
+    def test_tokens_are_a_prompt(self):
+        self.assertEqual(json.loads(self.complete(prompt=[0, 1, 500]))["usage"]["prompt_tokens"], 3)
+        self.assertEqual(len(json.loads(self.complete(prompt=[[0, 1], [0, 2, 3]]))["choices"]), 2)
+
+    def test_a_seed_repeats_an_answer(self):
+        wishes = {"temperature": 2, "seed": 7, "max_tokens": 40}
+        texts = {json.loads(self.complete(**wishes))["choices"][0]["text"] for _ in range(3)}
+        self.assertEqual(len(texts), 1)
+        self.assertNotIn(json.loads(self.complete(**{**wishes, "seed": 8}))["choices"][0]["text"], texts)
+
+    def test_health_models_and_page(self):
+        self.assertEqual(self.ask("GET", "/health"), (200, '{"status":"ok"}'))
+        self.assertEqual(json.loads(self.ask("GET", "/v1/models")[1])["data"][0]["id"], "small")
+        self.assertIn("<title>pagedkv</title>", self.ask("GET", "/")[1])
+
+    def test_the_page_reads_names_that_there_are(self):
+        page = self.ask("GET", "/")[1]
+        values = self.metrics()
+        for name, label in re.findall(r'values\["(\w+)(?:/(\w+))?"\]', page):
+            self.assertIn((name, label), values)
+        self.assertIn(("pool_blocks", "evictable"), values)
+        self.assertIn(("step_microseconds_total", "cache"), values)
+
+
+class Refusals(Served):
+    options = ["--blocks", "8"]
+
+    def check(self, path, body, status, parameter):
+        got, answer = self.ask("POST", path, body)
+        self.assertEqual(got, status, answer)
+        error = json.loads(answer)["error"]
+        self.assertEqual(error["param"], parameter)
+        self.assertNotEqual(error["message"], "")
+
+    def test_what_is_no_json(self):
+        for body in ["", "{", "[]", "null", '"text"', '{"prompt": "a",}', '{"prompt": "\xff"}', "[" * 100_000]:
+            with self.subTest(body=body[:20]):
+                self.check("/v1/completions", body, 400, None)
+
+    def test_members(self):
+        for parameter, value in [
+            ("prompt", None), ("prompt", []), ("prompt", {}), ("prompt", [1.5]), ("prompt", [-1]), ("prompt", ["a", 1]),
+            ("prompt", [2**40]), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", "ten"), ("max_tokens", 2**64),
+            ("n", 0), ("n", 129), ("temperature", -1), ("temperature", "hot"), ("stream", 1), ("stop", ""),
+            ("stop", ["a"] * 5), ("stop", 7), ("seed", "s"), ("stream_options", 1), ("logprobs", 3), ("top_p", 0.5),
+            ("echo", True), ("response_format", {"type": "json_object"}),
+        ]:
+            with self.subTest(parameter=parameter, value=value):
+                self.check("/v1/completions", {"prompt": "a", parameter: value}, 400, parameter)
+        for messages in [None, [], "Hi", [1], [{}], [{"role": "user"}], [{"role": "user", "content": 1}],
+                         [{"role": "user", "content": [{"type": "image_url"}]}], [{"role": "assistant", "content": "Hi"}]]:
+            with self.subTest(messages=messages):
+                got, answer = self.ask("POST", "/v1/chat/completions", {"messages": messages})
+                self.assertEqual(got, 400, answer)
+        self.check("/v1/completions", {"prompt": [2048]}, 400, None)  # behind the vocabulary
+        self.check("/v1/completions", {"prompt": "a", "model": "large"}, 404, "model")
+
+    def test_what_is_longer_than_the_pool_or_the_context(self):
+        self.check("/v1/completions", {"prompt": [5] * 100, "max_tokens": 29}, 400, "prompt")
+        self.check("/v1/completions", {"prompt": [5] * 20, "max_tokens": 30, "n": 4}, 400, "prompt")
+        self.check("/v1/completions", {"prompt": [5] * 600}, 400, "prompt")
+        self.check("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 300}]}, 400, "messages")
+        self.assertEqual(json.loads(self.complete(prompt=[5] * 100, max_tokens=28))["usage"]["prompt_tokens"], 100)
+        self.assertEqual(self.ask("POST", "/v1/chat/completions", {"messages": QUESTION})[0], 200)  # as long as there is room
+
+    def test_what_is_no_http(self):
+        host, port = self.address.split(":")
+        for request, status in [
+            (b"GARBAGE\r\n\r\n", b"400"),
+            (b"GET / HTTP/9\r\n\r\n", b"400"),
+            (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 17000000\r\n\r\n" + bytes(17_000_000), b"413"),
+            (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", b"414"),
+            (b"POST /nothing HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", b"404"),
+        ]:
+            with self.subTest(request=request[:40]), socket.create_connection((host, int(port))) as connection:
+                connection.sendall(request)
+                answer = connection.recv(1 << 16)
+                self.assertEqual(answer.split()[1], status)
+        self.assertEqual(self.ask("GET", "/health")[0], 200)
+
+
+class Departures(Served):
+    options = ["--blocks", "256", "--rows", "2"]
+
+    def test_answers_end_with_their_connection(self):
+        streams = {**LONG, "stream": True, "n": 2, "max_tokens": 400}
+        for body, read in [(streams, 400), (streams, 0), ({**streams, "stream": False}, 0)]:
+            with self.subTest(stream=body["stream"], read=read):
+                before = self.metrics_at_rest()
+                self.leave("/v1/completions", body, read)
+                waiting = json.loads(self.complete(max_tokens=4))["usage"]  # behind it
+                self.assertEqual(waiting["completion_tokens"], 4)
+                after = self.metrics_at_rest()
+                self.assertEqual(after["ended_requests_total", "finished"], before["ended_requests_total", "finished"] + 1)
+
+    def test_the_server_ends_with_answers_under_way(self):
+        connection = http.client.HTTPConnection(self.address)
+        self.addCleanup(connection.close)
+        connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 400, "stream": True, "n": 2}))
+        answer = connection.getresponse()
+        answer.readline()  # the stop in the clean-up finds the rest
+
+
+class Crowd(Served):
+    """A third of the clients leave early; the pool is too small for all that run at once."""
+
+    options = ["--blocks", "100"]
+
+    def setUp(self):
+        super().setUp()
+        self.expected = json.loads(self.complete(max_tokens=24))["choices"][0]["text"]
+
+    def memory(self):
+        """Bytes that the server keeps in memory."""
+        return int(pathlib.Path(f"/proc/{self.server.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def visit(self, number):
+        body = {**LONG, "prompt": f"<|user|>{number}<|end|>" + LONG["prompt"], "max_tokens": 24}
+        if number % 3 == 2:
+            self.leave("/v1/completions", {**body, "stream": number % 2 == 0}, read=300 if number % 4 == 0 else 0)
+            return None
+        status, answer = self.ask("POST", "/v1/completions", body if number % 2 else LONG | {"max_tokens": 24})
+        self.assertEqual(status, 200, answer)
+        choice = json.loads(answer)["choices"][0]
+        if number % 2 == 0:
+            self.assertEqual(choice["text"], self.expected)
+        return choice["finish_reason"]
+
+    def visits(self, numbers):
+        with concurrent.futures.ThreadPoolExecutor(64) as clients:
+            return list(clients.map(self.visit, numbers))
+
+    def test_clients_that_leave_disturb_no_other(self):
+        reasons = self.visits(range(64))
+        self.assertEqual(reasons.count(None), 21)
+        values = self.metrics_at_rest()
+        self.assertEqual(values["ended_requests_total", "failed"], 0)
+
+    @unittest.skipUnless(LONG_CROWD, "takes minutes: PAGEDKV_SERVE_REQUESTS=10000 runs it")
+    def test_memory_stays_flat(self):
+        first = LONG_CROWD // 10  # they fill the records that are kept, and the allocator's arenas
+        self.visits(range(first))
+        before = self.memory()
+        self.visits(range(first, LONG_CROWD))
+        after = self.memory()
+        print(f"# {before >> 10} KiB behind {first} requests, {after >> 10} KiB behind {LONG_CROWD}")
+        self.assertLess(after - before, before // 50)
+        self.metrics_at_rest()
+
+    @unittest.skipUnless(openai, "openai is not here: scripts/install takes it from PyPI")
+    def test_openai_clients(self):
+        def visit(number):
+            asked = [{"role": "user", "content": f"What is a {number}?"}]
+            text = ""
+            with client.chat.completions.create(model="small", messages=asked, stream=True, temperature=0, max_tokens=24) as stream:
+                for chunk in stream:
+                    text += chunk.choices[0].delta.content or ""
+                    if number % 3 == 2:
+                        return None
+            return text
+
+        with openai.OpenAI(base_url=f"http://{self.address}/v1", api_key="none", max_retries=0) as client:
+            with concurrent.futures.ThreadPoolExecutor(64) as clients:
+                texts = list(clients.map(visit, range(64)))
+        self.assertEqual(texts.count(None), 21)
+        self.assertNotIn("", texts)
+        self.metrics_at_rest()
+
+
+@unittest.skipUnless(openai, "openai is not here: scripts/install takes it from PyPI")
+class OpenAi(Served):
+    def setUp(self):
+        super().setUp()
+        self.client = openai.OpenAI(base_url=f"http://{self.address}/v1", api_key="none", max_retries=0)
+        self.addCleanup(self.client.close)
+
+    def test_completions(self):
+        made = self.client.completions.create(model="small", **LONG)
+        self.assertEqual(made.usage.completion_tokens, 120)
+        streamed = self.client.completions.create(model="small", **LONG, stream=True, stream_options={"include_usage": True})
+        chunks = list(streamed)
+        self.assertEqual("".join(chunk.choices[0].text for chunk in chunks[:-1]), made.choices[0].text)
+        self.assertEqual(chunks[-1].usage.completion_tokens, 120)
+        self.assertEqual([model.id for model in self.client.models.list()], ["small"])
+
+    def test_a_conversation_finds_its_history(self):
+        talk = list(QUESTION)
+        cached = []
+        for question in ("Define foo.", "kluge", "What is a bug?"):
+            made = self.client.chat.completions.create(model="small", messages=talk, temperature=0, max_tokens=40)
+            self.assertEqual(made.choices[0].message.role, "assistant")
+            cached.append(made.usage.prompt_tokens_details.cached_tokens)
+            talk += [made.choices[0].message, {"role": "user", "content": question}]
+        self.assertEqual(cached[0], 0)
+        self.assertLess(cached[1], cached[2])
+        self.assertGreater(cached[1], 0)
+
+    def test_instructions_precede_the_question(self):
+        made = self.client.chat.completions.create(
+            model="small", messages=[{"role": "system", "content": "Be brief."}, *QUESTION], temperature=0, max_tokens=8)
+        merged = self.client.chat.completions.create(
+            model="small", messages=[{"role": "user", "content": "Be brief.\n\nWhat is a hacker?"}], temperature=0, max_tokens=8)
+        self.assertEqual(made.choices[0].message.content, merged.choices[0].message.content)
+
+    def test_refusals_are_its_exceptions(self):
+        with self.assertRaises(openai.NotFoundError):
+            self.client.completions.create(model="large", prompt="a")
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.completions.create(model="small", prompt="a", max_tokens=1000)
+        self.assertEqual(raised.exception.code, "context_length_exceeded")
+
+
+@unittest.skipUnless(shutil.which("curl"), "curl is not here: scripts/install takes it from Debian")
+class Curl(Served):
+    def curl(self, path, *options):
+        done = subprocess.run(["curl", "-sS", "--fail-with-body", f"http://{self.address}{path}", *options], capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    def test_answers_and_refusals(self):
+        status, body = self.curl("/v1/chat/completions", "--json", json.dumps({"messages": QUESTION, "max_tokens": 5}))
+        self.assertEqual(status, 0, body)
+        self.assertEqual(json.loads(body)["usage"]["completion_tokens"], 5)
+        status, body = self.curl("/v1/completions", "-N", "--json", json.dumps({**LONG, "stream": True}))
+        self.assertTrue(body.endswith("data: [DONE]\n\n"))
+        self.assertEqual(self.curl("/health")[0], 0)
+        self.assertIn("# TYPE pagedkv_pool_blocks gauge", self.curl("/metrics")[1])
+        status, body = self.curl("/v1/completions", "--json", "{")
+        self.assertEqual(status, 22)
+        self.assertIn("no JSON", body)
+
+
+@unittest.skipUnless(shutil.which("chromium"), "chromium is not here")
+class Browser(Served):
+    def test_the_page_shows_the_pool(self):
+        self.complete(max_tokens=40)  # two blocks or more
+        values = self.metrics_at_rest()
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+        done = subprocess.run(["chromium", *options, f"http://{self.address}/"], capture_output=True, text=True)
+        self.assertIn('<p id="status">live</p>', done.stdout)
+        for state in ("in use", "evictable", "free"):
+            count = values["pool_blocks", state.replace(" ", "_")]
+            self.assertRegex(done.stdout, f"blocks {state}</td><td>{count}</td>")
+
+
+class Start(unittest.TestCase):
+    @unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here")
+    def test_what_cannot_be_served_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            for options, name in [(["--port", port], port), (["--port", "70000"], "--port"), (["--blocks", "0"], "--blocks")]:
+                done = subprocess.run([PROGRAM, "--model", MODEL, *options], capture_output=True, text=True)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(name, done.stderr)
+        done = subprocess.run([PROGRAM, "--model", "/nowhere"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("config.json", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
