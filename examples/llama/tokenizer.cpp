@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <new>
 
 namespace llama {
 
@@ -57,26 +59,26 @@ struct tokenizer::pattern {
     if (code == nullptr) {
       throw bad_model("tokenizer.json: the pattern " + text + " does not compile");
     }
-    match = pcre2_match_data_create_from_pattern(code, nullptr);
   }
   pattern(const pattern&) = delete;
   pattern& operator=(const pattern&) = delete;
-  ~pattern() {
-    pcre2_match_data_free(match);
-    pcre2_code_free(code);
-  }
+  ~pattern() { pcre2_code_free(code); }
 
   /// The next match from a place on, which is empty at the end of the text where there is none.
   [[nodiscard]] std::string_view find(std::string_view text, std::size_t from) const {
+    const auto match = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>(
+        pcre2_match_data_create_from_pattern(code, nullptr), &pcre2_match_data_free);
+    if (match == nullptr) {
+      throw std::bad_alloc();
+    }
     const auto found =
-        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match, nullptr);
-    const auto* const range = pcre2_get_ovector_pointer(match);
+        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match.get(), nullptr);
+    const auto* const range = pcre2_get_ovector_pointer(match.get());
     const bool is_empty = found < 1 || range[0] == range[1];
     return is_empty ? text.substr(text.size()) : text.substr(range[0], range[1] - range[0]);
   }
 
   pcre2_code* code;
-  pcre2_match_data* match;
 };
 
 tokenizer::tokenizer(const std::filesystem::path& directory) {

@@ -19,7 +19,7 @@
 namespace llama {
 
 /// Turns text into tokens and back, as a `tokenizer.json` says: byte-pair encoding over bytes (Llama 3, Qwen) or over
-/// characters with bytes for those that are not in the vocabulary (Gemma).
+/// characters with bytes for those that are not in the vocabulary (Gemma). Any number of threads may use one at once.
 class tokenizer {
  public:
   /// Reads `tokenizer.json`. Throws `bad_model` for a file that is missing or damaged, and for parts that are not known.

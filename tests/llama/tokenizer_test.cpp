@@ -3,8 +3,12 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace llama;
@@ -28,4 +32,20 @@ TEST_CASE("tokens give their text back", "[llama]") {
   CHECK(words.decode(words.encode(broken)) == broken);
   CHECK(words.bytes_of(-1).empty());
   CHECK(words.bytes_of(1'000'000).empty());
+}
+
+TEST_CASE("threads encode with one tokenizer at once", "[llama]") {
+  const auto words = tokenizer(test::trained_model());
+  const auto texts = std::array<std::string, 4>{"What is a hacker?", "kluge", "two  spaces, and 12345", "it's we'll"};
+  auto wrong = std::atomic<int>{0};
+  auto threads = std::vector<std::thread>{};
+  for (const auto& text : texts) {
+    threads.emplace_back([&, expected = words.encode(text)] {
+      for (auto i = 0; i < 500; ++i) {
+        wrong += words.encode(text) == expected ? 0 : 1;
+      }
+    });
+  }
+  std::ranges::for_each(threads, &std::thread::join);
+  CHECK(wrong == 0);
 }
