@@ -95,7 +95,8 @@ TEST_CASE("drafts that repeat the text change no token", "[llama]") {
 
 TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
   const auto& model = GENERATE(from_range(references()));
-  const auto& [prompt, tokens, logits] = model.cases.back();
+  const auto& prompt = model.cases.back().prompt;
+  const auto& tokens = model.cases.back().tokens;
   auto engine = paged_engine(loaded(model.name), {.num_blocks = 200});
   auto options = exactly(tokens.size());
   options.num_samples = 3;
@@ -111,7 +112,8 @@ TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
 }
 
 TEST_CASE("answers by forks keep to the rows of a step", "[llama]") {
-  const auto& [prompt, tokens, logits] = reference_of("llama").cases[1];
+  const auto& prompt = reference_of("llama").cases[1].prompt;
+  const auto& tokens = reference_of("llama").cases[1].tokens;
   auto engine = paged_engine(loaded("llama"), {.num_blocks = 200, .max_rows = 4});
   auto options = exactly(tokens.size());
   options.num_samples = 3;
@@ -167,7 +169,8 @@ TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
 }
 
 TEST_CASE("prompts of one step share what they have in common", "[llama]") {
-  const auto& [prompt, tokens, logits] = reference_of("llama").cases.back();
+  const auto& prompt = reference_of("llama").cases.back().prompt;
+  const auto& tokens = reference_of("llama").cases.back().tokens;
   auto engine = paged_engine(loaded("llama"), {.num_blocks = 200});
   for (auto i = 0; i < 4; ++i) {
     static_cast<void>(engine.submit(prompt, exactly(tokens.size())).value());

@@ -7,7 +7,6 @@
 #include <limits>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <utility>
 
 namespace llama {
@@ -204,10 +203,12 @@ std::vector<pagedkv::token> read_messages(const json& from, const tokenizer& wor
 std::size_t room_behind(std::size_t num_prompt_tokens, std::size_t num_samples, const served_model& by,
                         const service& with) {
   const auto context = static_cast<std::size_t>(by.config.context);
-  const auto lengths = std::views::iota(std::size_t{1}, context - std::min(context, num_prompt_tokens) + 1);
-  const auto first_too_long = std::ranges::partition_point(
-      lengths, [&](std::size_t length) { return with.fits(num_prompt_tokens, length, num_samples); });
-  return static_cast<std::size_t>(first_too_long - lengths.begin());
+  auto room = std::size_t{0};
+  for (auto too_much = context - std::min(context, num_prompt_tokens) + 1; too_much - room > 1;) {
+    const auto between = room + (too_much - room) / 2;
+    (with.fits(num_prompt_tokens, between, num_samples) ? room : too_much) = between;
+  }
+  return room;
 }
 
 void limit_lengths(completion_request& made, std::optional<std::size_t> max_tokens, const served_model& by,
