@@ -43,7 +43,6 @@ json report(llama::bench::load_figures made, double speed) {
     return json{{"p50", of.quantile(0.5) * 1e3}, {"p99", of.quantile(0.99) * 1e3}};
   };
   const auto& engine = made.engine;
-  const auto in_steps = engine.in_model + engine.in_sampling + engine.in_cache;
   return {{"speed", speed},
           {"requests", made.requests},
           {"refused", made.refused},
@@ -60,7 +59,7 @@ json report(llama::bench::load_figures made, double speed) {
           {"preemptions", engine.preemptions},
           {"steps", engine.steps},
           {"tokens_per_step", share(engine.computed_tokens, engine.steps)},
-          {"cache_share", share(engine.in_cache.count(), in_steps.count())},
+          {"cache_share", share(engine.in_cache.count(), engine.in_steps.count())},
           {"cache_us_per_step", share(engine.in_cache.count(), engine.steps) / 1e3},
           {"blocks_in_use_at_end", made.cache.blocks.in_use}};
 }

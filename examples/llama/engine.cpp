@@ -72,7 +72,7 @@ void engine<Element>::cancel(const sample& which) {
   if (found.is_open()) {
     std::erase(waiting_, &found);
     end(found, generation_state::cancelled);
-    tell(found, {});
+    found.tell({});
   }
 }
 
@@ -83,9 +83,8 @@ void engine<Element>::forget(const sample& which) {
 
 template <class Element>
 bool engine<Element>::step() {
-  const auto began = clock::now();
-  const auto elsewhere = statistics_.in_model + statistics_.in_sampling;
-  const auto opened = cache_.begin_step().value();
+  const auto watch = stopwatch{statistics_.in_steps};
+  const auto opened = timed(cache_)->begin_step().value();
   rows_.clear();
   budget_ = sizes_.token_budget;
   extend_running();
@@ -96,8 +95,7 @@ bool engine<Element>::step() {
   }
   commit_prompts();
   compute();
-  cache_.retire_step(opened).value();
-  statistics_.in_cache += clock::now() - began - (statistics_.in_model + statistics_.in_sampling - elsewhere);
+  timed(cache_)->retire_step(opened).value();
   return !running_.empty() || !waiting_.empty();
 }
 
@@ -140,7 +138,7 @@ void engine<Element>::extend_running() {
   }
   auto failures = std::vector<pagedkv::batch_failure>(entries.size());
   auto slots = std::vector<pagedkv::slot>(num_slots(entries));
-  const auto done = cache_.append_batch(entries, {.slots = slots, .failures = failures}).value();
+  const auto done = timed(cache_)->append_batch(entries, {.slots = slots, .failures = failures}).value();
   auto failed = std::vector<bool>(entries.size());
   for (const auto& failure : std::span(failures).first(done.num_failures)) {
     failed[failure.entry] = true;
@@ -188,7 +186,7 @@ void engine<Element>::take_part(row& r, std::size_t count) {
 
 template <class Element>
 bool engine<Element>::append(row& r, std::span<const token> run) {
-  const auto appended = requests_.append(r.id, run);
+  const auto appended = timed(requests_)->append(r.id, run);
   put_back(appended.preempted());
   return appended.has_value();
 }
@@ -242,7 +240,8 @@ pagedkv::result<void> engine<Element>::start(row& r) {
   options.sequence.priority = r.options.priority;
   options.sequence.first_chunk = 0;  // its length is known when the cached tokens are
   options.sequence.num_prompt_tokens = static_cast<std::int64_t>(r.num_prompt_tokens);
-  const auto admitted = r.submitted ? requests_.resume(r.id, r.tokens) : requests_.submit(r.tokens, options);
+  const auto admitted =
+      r.submitted ? timed(requests_)->resume(r.id, r.tokens) : timed(requests_)->submit(r.tokens, options);
   put_back(admitted.preempted());
   if (!admitted) {
     return admitted.error();
@@ -258,23 +257,24 @@ pagedkv::result<void> engine<Element>::start(row& r) {
   statistics_.cached_tokens += admitted->num_cached_tokens;
   const auto end = end_of_chunk(r);
   const auto run = r.from(r.length, end);
-  const auto appended = requests_.append(r.id, run);
+  const auto appended = timed(requests_)->append(r.id, run);
   put_back(appended.preempted());
   if (!appended) {
-    requests_.preempt(r.id).value();
+    timed(requests_)->preempt(r.id).value();
     r.state = generation_state::waiting;
     return appended.error();
   }
   budget_ -= static_cast<std::int64_t>(run.size());
   take_part(r, run.size());
   if (commits_early_) {
-    cache_.commit(r.sequence, r.length).value();
+    timed(cache_)->commit(r.sequence, r.length).value();
   }
   return {};
 }
 
 template <class Element>
 void engine<Element>::commit_prompts() {
+  const auto watch = stopwatch{statistics_.in_cache};
   for (const auto* const r : rows_) {
     if (commits_early_ && r->drafts.empty()) {
       cache_.commit(r->sequence, r->length).value();
@@ -305,7 +305,7 @@ void engine<Element>::compute() {
     }
     ids_.push_back(r->sequence);
   }
-  memory_.prepare(step_, ids_).value();
+  timed(memory_)->prepare(step_, ids_).value();
   const auto logits = run_model();
   ++statistics_.steps;
   statistics_.computed_tokens += static_cast<std::int64_t>(step_.tokens.size());
@@ -332,7 +332,7 @@ void engine<Element>::finish_row(row& r, std::span<const float> logits) {
   auto chosen = std::vector<token>{};
   const auto num_choices = logits.size() / width;
   for (auto i = std::size_t{0}; i < num_choices; ++i) {
-    chosen.push_back(choose_next(r, logits.subspan(i * width, width)));
+    chosen.push_back(choose(logits.subspan(i * width, width), r.options.sampling, r.random));
     if (i == drafts.size() || chosen.back() != drafts[i]) {
       break;
     }
@@ -342,11 +342,11 @@ void engine<Element>::finish_row(row& r, std::span<const float> logits) {
   statistics_.accepted_drafts += static_cast<std::int64_t>(num_right);
   if (num_right < drafts.size()) {
     r.length -= static_cast<std::int64_t>(drafts.size() - num_right);
-    cache_.truncate(r.sequence, r.length).value();
+    timed(cache_)->truncate(r.sequence, r.length).value();
   }
   r.computed = r.length;
   if (!commits_early_ || !drafts.empty()) {
-    cache_.commit(r.sequence, r.computed).value();
+    timed(cache_)->commit(r.sequence, r.computed).value();
   }
   if (!chosen.empty() && r.answer().empty() && r.index == 0) {
     fork(r, logits.first(width));
@@ -363,7 +363,7 @@ void engine<Element>::fork(row& r, std::span<const float> logits) {
     other.index = i;
     other.submitted = true;
     other.random = random_numbers(r.options.sampling.seed + i);
-    const auto forked = requests_.fork(r.id);
+    const auto forked = timed(requests_)->fork(r.id);
     if (!forked) {
       other.submitted = false;
       fail(other, forked.error());
@@ -373,7 +373,7 @@ void engine<Element>::fork(row& r, std::span<const float> logits) {
     other.sequence = forked->sequence;
     other.length = other.computed = r.length;
     running_.push_back(&other);
-    take_tokens(other, std::array{choose_next(other, logits)});
+    take_tokens(other, std::array{choose(logits, other.options.sampling, other.random)});
   }
 }
 
@@ -387,7 +387,7 @@ void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
     if (is_end || is_full) {
       end(r, is_end ? generation_state::ended : generation_state::cut);
     }
-    tell(r, next);
+    r.tell(next);
     if (!r.is_open()) {
       return;
     }
@@ -395,24 +395,10 @@ void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
 }
 
 template <class Element>
-pagedkv::token engine<Element>::choose_next(row& r, std::span<const float> logits) {
-  const auto watch = stopwatch{statistics_.in_sampling};
-  return choose(logits, r.options.sampling, r.random);
-}
-
-template <class Element>
-void engine<Element>::tell(row& r, std::optional<token> next) {
-  if (r.on_token) {
-    const auto watch = stopwatch{statistics_.in_sampling};
-    r.on_token(r, next);
-  }
-}
-
-template <class Element>
 void engine<Element>::fail(row& r, const pagedkv::error& reason) {
   r.failure = reason;
   end(r, generation_state::failed);
-  tell(r, {});
+  r.tell({});
 }
 
 template <class Element>
@@ -420,7 +406,7 @@ void engine<Element>::end(row& r, generation_state how) {
   r.state = how;
   running_.remove(&r);
   if (r.submitted) {
-    (how == generation_state::cancelled ? requests_.cancel(r.id) : requests_.finish(r.id)).value();
+    (how == generation_state::cancelled ? timed(requests_)->cancel(r.id) : timed(requests_)->finish(r.id)).value();
   }
 }
 

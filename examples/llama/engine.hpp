@@ -62,9 +62,9 @@ struct engine_statistics {
   std::int64_t drafts = 0;
   std::int64_t accepted_drafts = 0;
   std::int64_t preemptions = 0;
-  std::chrono::nanoseconds in_model{};
-  std::chrono::nanoseconds in_sampling{};  // and in listeners
-  std::chrono::nanoseconds in_cache{};     // everything else of the steps
+  std::chrono::nanoseconds in_steps{};
+  std::chrono::nanoseconds in_model{};  // of these
+  std::chrono::nanoseconds in_cache{};  // of these: calls of the cache and of the tracker, slots and block tables
 };
 
 /// Continuous batching: each step computes one token of every running request and chunks of prompts, in one pass.
@@ -125,6 +125,17 @@ class engine {
     clock::time_point began = clock::now();
     ~stopwatch() { sum += clock::now() - began; }
   };
+  template <class Part>
+  struct timed_call {
+    Part* part;
+    stopwatch watch;
+    Part* operator->() const noexcept { return part; }
+  };
+  /// A part of cache management for one call, whose time is added up.
+  template <class Part>
+  [[nodiscard]] timed_call<Part> timed(Part& part) {
+    return {&part, {statistics_.in_cache}};
+  }
 
   struct row : sample {
     pagedkv::request_id id = {};
@@ -137,6 +148,11 @@ class engine {
     listener on_token;
 
     /// Rows in a step, those of forks that are still to come included.
+    void tell(std::optional<token> next) const {
+      if (on_token) {
+        on_token(*this, next);
+      }
+    }
     [[nodiscard]] std::size_t num_rows() const { return index == 0 && answer().empty() ? options.num_samples : 1; }
     [[nodiscard]] std::int64_t num_tokens() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::span<const token> from(std::int64_t first, std::int64_t end) const {
@@ -189,8 +205,6 @@ class engine {
   void fork(row& r, std::span<const float> logits);
 
   void take_tokens(row& r, std::span<const token> chosen);
-  [[nodiscard]] token choose_next(row& r, std::span<const float> logits);
-  void tell(row& r, std::optional<token> next);
 
   void fail(row& r, const pagedkv::error& reason);
   void end(row& r, generation_state how);

@@ -80,7 +80,7 @@ function show(values) {
     ["blocks of prompts that were cached", share(values["hit_blocks_total"], values["prompt_blocks_total"])],
     ["blocks evicted", values["evicted_blocks_total"]],
     ["tokens computed", values["computed_tokens_total"]],
-    ["microseconds in cache management", share(time("cache"), time("cache") + time("model") + time("sampling"))],
+    ["microseconds in cache management", share(time("cache"), time("cache") + time("model") + time("other"))],
   ]);
 }
 

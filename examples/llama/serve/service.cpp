@@ -161,8 +161,8 @@ void service::publish() {
                                     .steps = made.steps,
                                     .computed_tokens = made.computed_tokens,
                                     .in_model = microseconds(made.in_model),
-                                    .in_sampling = microseconds(made.in_sampling),
-                                    .in_cache = microseconds(made.in_cache)};
+                                    .in_cache = microseconds(made.in_cache),
+                                    .elsewhere = microseconds(made.in_steps - made.in_model - made.in_cache)};
   const auto taken =
       service_statistics{engine_.cache().statistics(), engine_.cache().memory(), engine_.request_statistics(), counts};
   const auto lock = std::lock_guard(mutex_);

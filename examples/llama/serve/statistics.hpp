@@ -14,8 +14,8 @@ struct engine_counts {
   std::int64_t steps = 0;
   std::int64_t computed_tokens = 0;
   std::int64_t in_model = 0;
-  std::int64_t in_sampling = 0;
   std::int64_t in_cache = 0;
+  std::int64_t elsewhere = 0;
 };
 
 struct service_statistics {
@@ -42,7 +42,7 @@ inline constexpr auto pagedkv::metrics_of<llama::engine_counts> = [] {
           {},
           [](const counts& from) { return from.computed_tokens; }},
       row{time, {"part", "model"}, [](const counts& from) { return from.in_model; }},
-      row{time, {"part", "sampling"}, [](const counts& from) { return from.in_sampling; }},
       row{time, {"part", "cache"}, [](const counts& from) { return from.in_cache; }},
+      row{time, {"part", "other"}, [](const counts& from) { return from.elsewhere; }},
   };
 }();
