@@ -102,7 +102,7 @@ set terminal svg size 760,620 font 'sans,12'
 set output '{}.svg'
 set multiplot layout 2,1
 set grid
-set key top left
+set key outside bottom center horizontal
 set xlabel 'offered requests a second'
 set ylabel 'milliseconds'
 set logscale y
