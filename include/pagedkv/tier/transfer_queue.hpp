@@ -288,11 +288,15 @@ class transfer_queue {
   void drop_replaced() noexcept {
     constexpr auto key_of = [](const record_job& job) { return job.transfer.key.low; };
     std::ranges::sort(batch_, {}, key_of);
-    const auto num_dropped = std::erase_if(erasures_, [&](const erasure& each) {
-      return std::ranges::any_of(std::ranges::equal_range(batch_, each.key.low, {}, key_of), [&](const auto& job) {
+    const auto is_replaced = [&](const erasure& each) {
+      const auto replaces = [&](const record_job& job) {
         return job.outcome == transfer_outcome::done && job.transfer.key == each.key && each.number < job.number;
-      });
-    });
+      };
+      // libstdc++'s range of equal elements needs views, which clang 15 refuses.
+      const auto first = std::ranges::lower_bound(batch_, each.key.low, {}, key_of);
+      return std::any_of(first, std::ranges::upper_bound(batch_, each.key.low, {}, key_of), replaces);
+    };
+    const auto num_dropped = std::erase_if(erasures_, is_replaced);
     num_erasing_.fetch_sub(num_dropped, std::memory_order_release);
   }
 
