@@ -98,10 +98,8 @@ BENCHMARK(commit_inside_a_block)->Iterations(1);
 void append_to_each(benchmark::State& state) {
   constexpr auto block_size = std::int32_t{64};
   const auto seconds = [&](std::int32_t num_sequences, bool shuffled) {
-    auto cache = kv_cache<>{{.block_size = block_size,
-                             .num_blocks = num_sequences,
-                             .head_dim = 1,
-                             .max_sequences = num_sequences}};
+    auto cache = kv_cache<>{
+        {.block_size = block_size, .num_blocks = num_sequences, .head_dim = 1, .max_sequences = num_sequences}};
     auto ids = std::vector<sequence_id>{};
     for (auto i = 0; i < num_sequences; ++i) {
       ids.push_back(cache.create_sequence(std::vector<token>{i})->id);

@@ -82,7 +82,8 @@ TEST_CASE("a batch that fits is the cache's, and preempts no request", "[request
   CHECK(done->num_failures == 0);
   CHECK(done->num_new_blocks == 2);
   CHECK(done.preempted().empty());
-  CHECK(batch.slots == std::vector{last_slot(pool.cache, pool.sequence(first)), last_slot(pool.cache, pool.sequence(second))});
+  CHECK(batch.slots ==
+        std::vector{last_slot(pool.cache, pool.sequence(first)), last_slot(pool.cache, pool.sequence(second))});
 }
 
 TEMPLATE_TEST_CASE("the highest rank gets its block first, and the entry of the lowest is withdrawn", "[requests]",
@@ -219,6 +220,7 @@ TEST_CASE("each entry names a request", "[requests]") {
   const auto entry = batch_entry{pool.sequence(pool.low), next_token};
   const auto refused = pool.tracker.append_batch({}, {&entry, 1}, {slots, failures});
   CHECK(code_of(refused) == error_code::invalid_argument);
+  CHECK(refused.error().message() == "invalid argument: number of requests of a batch is 0, limit 1");
   CHECK(pool.cache.describe(pool.sequence(pool.low))->num_tokens == 2 * block_size);
 }
 
@@ -233,7 +235,8 @@ TEST_CASE("random batches tell what became of every entry", "[requests][random]"
   auto num_preempted = std::size_t{0};
   for (auto round = 0; round < 300; ++round) {
     const auto priority = static_cast<std::uint8_t>(random() % 4);
-    const auto made = pool.tracker.submit(pool.fresh_tokens(std::uniform_int_distribution{1, 12}(random)), with_priority(priority, random() % 4 != 0));
+    const auto made = pool.tracker.submit(pool.fresh_tokens(std::uniform_int_distribution{1, 12}(random)),
+                                          with_priority(priority, random() % 4 != 0));
     for (const auto id : made.preempted()) {
       REQUIRE(pool.tracker.finish(id));
       std::erase(running, id);

@@ -1873,20 +1873,19 @@ int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request
                                  const pagedkv_batch_entry* entries, size_t num_entries,
                                  const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,
                                  pagedkv_batch_outcome* outcome) {
-  return with_tracker(
-      tracker,
-      {array("requests", requests, num_entries), array("entries", entries, num_entries), input("buffers", buffers),
-       copies(stream), output("outcome", outcome)},
-      [&](tracker_type& t) {
-        const auto ids = std::span{reinterpret_cast<const request_id*>(requests), num_entries};
-        const auto append = [&](const auto& converted_entries, const batch_buffers& to, auto report) {
-          return keep_preempted(t.append_batch(ids, converted_entries, to, stream_of(stream)),
-                                [&](const auto& done) { report(*done); });
-        };
-        return with_buffers(buffers, [&](const pagedkv_batch_buffers& out) {
-          return append_batch({entries, num_entries}, out, outcome, append);
-        });
-      });
+  return with_tracker(tracker,
+                      {array("requests", requests, num_entries), array("entries", entries, num_entries),
+                       input("buffers", buffers), copies(stream), output("outcome", outcome)},
+                      [&](tracker_type& t) {
+                        const auto ids = std::span{reinterpret_cast<const request_id*>(requests), num_entries};
+                        const auto append = [&](const auto& converted_entries, const batch_buffers& to, auto report) {
+                          return keep_preempted(t.append_batch(ids, converted_entries, to, stream_of(stream)),
+                                                [&](const auto& done) { report(*done); });
+                        };
+                        return with_buffers(buffers, [&](const pagedkv_batch_buffers& out) {
+                          return append_batch({entries, num_entries}, out, outcome, append);
+                        });
+                      });
 }
 
 int pagedkv_last_preempted(const pagedkv_request** requests, size_t* num_requests) {

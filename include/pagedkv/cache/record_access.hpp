@@ -47,8 +47,7 @@ template <class Map, class Body>
 
 /// A map's record, constant where the map is.
 template <class Map>
-using record_of =
-    std::conditional_t<std::is_const_v<Map>, const typename Map::record_type, typename Map::record_type>;
+using record_of = std::conditional_t<std::is_const_v<Map>, const typename Map::record_type, typename Map::record_type>;
 
 /// Calls `body(record)` alone in the record.
 template <class Map, class Body>

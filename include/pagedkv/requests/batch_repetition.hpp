@@ -18,10 +18,10 @@ namespace pagedkv {
 
 /// A cache that appends batches, such as `kv_cache`.
 template <class C>
-concept cache_for_batches = requires(C cache, std::span<const batch_entry> entries, const batch_buffers& out,
-                                     typename C::stream on) {
-  { cache.append_batch(entries, out, on) } noexcept -> std::same_as<result<batch_outcome>>;
-};
+concept cache_for_batches =
+    requires(C cache, std::span<const batch_entry> entries, const batch_buffers& out, typename C::stream on) {
+      { cache.append_batch(entries, out, on) } noexcept -> std::same_as<result<batch_outcome>>;
+    };
 
 /// A batch of which some entries failed. Repeats single entries, and keeps the caller's buffers as one call would have
 /// filled them.

@@ -102,7 +102,7 @@ struct sequence {
   std::size_t& num_published_blocks = hot.num_published_blocks;
   timestamp& last_access = hot.last_access;
 
-  /// What commits that publish, and appends that take blocks, touch.
+  /// Commits that publish, and appends that take blocks, touch these, too.
   block_table blocks;
   std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
 

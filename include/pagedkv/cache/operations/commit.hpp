@@ -98,7 +98,8 @@ template <class State>
 
 /// Whether a commit of so many tokens is valid and surely publishes nothing.
 template <class State>
-[[nodiscard]] bool publishes_nothing(const State& state, const sequence::hot_part& hot, std::int64_t num_tokens) noexcept {
+[[nodiscard]] bool publishes_nothing(const State& state, const sequence::hot_part& hot,
+                                     std::int64_t num_tokens) noexcept {
   const auto next = static_cast<std::int64_t>((hot.num_published_blocks + 1) * state.block_size());
   return hot.num_computed_tokens <= num_tokens && num_tokens <= hot.num_tokens && num_tokens < next;
 }
