@@ -68,6 +68,8 @@
 extern "C" {
 #endif
 
+/* Handles. Each belongs to the caller, from its create function to its destroy function. A tracker follows requests
+ * from their submission to their end; a batch holds block tables as kernels read them. */
 typedef struct pagedkv_cache pagedkv_cache;
 typedef struct pagedkv_tracker pagedkv_tracker;
 typedef struct pagedkv_batch pagedkv_batch;
@@ -77,11 +79,15 @@ typedef struct pagedkv_batch pagedkv_batch;
  * cast to this; NULL is the default one. */
 typedef struct pagedkv_stream pagedkv_stream;
 
+/* Ids of one cache, or of one tracker. An id whose object has ended is refused, with the error PAGEDKV_UNKNOWN_... of
+ * its kind. Steps (forward passes in flight) are numbered from 1 in the order in which they begin; 0 is none. A pin
+ * keeps a prefix from eviction. */
 typedef uint64_t pagedkv_sequence;
 typedef uint64_t pagedkv_request;
 typedef uint64_t pagedkv_step;
 typedef uint64_t pagedkv_pin;
 
+/* What functions return, and the codes of errors. */
 enum {
   PAGEDKV_OK = 0,
   PAGEDKV_INVALID_ARGUMENT = 1,   /* a value outside what the operation accepts */
@@ -138,6 +144,7 @@ typedef struct pagedkv_build {
   int32_t uses_priority;      /* the eviction policy heeds priorities and retention */
 } pagedkv_build;
 
+/* The same for the whole program, so it may be called before there is a cache. */
 int pagedkv_get_build(pagedkv_build* build);
 
 /* Tokens ------------------------------------------------------------------------------------------------------ */
@@ -161,6 +168,7 @@ typedef struct pagedkv_run {
 
 /* Caches ------------------------------------------------------------------------------------------------------ */
 
+/* Kinds of layers: which tokens the next one reads. */
 enum {
   PAGEDKV_FULL = 0,    /* the next token reads all others */
   PAGEDKV_WINDOW = 1,  /* the last window - 1, and the first num_sinks */
@@ -225,6 +233,7 @@ typedef struct pagedkv_event {
   size_t num_keys;
 } pagedkv_event;
 
+/* When blocks go to the tiers: pagedkv_tiers.write. */
 enum {
   PAGEDKV_WRITE_ON_EVICTION = 0, /* blocks are written to tiers when the device evicts them */
   PAGEDKV_WRITE_THROUGH = 1,     /* when they are committed */
@@ -251,6 +260,7 @@ typedef struct pagedkv_tiers {
   int64_t remote_timeout; /* nanoseconds, of a batch */
 } pagedkv_tiers;
 
+/* pagedkv_config_init fills it first. 0 in event_kinds: no events. */
 typedef struct pagedkv_config {
   size_t struct_size;
   int32_t block_size; /* tokens in a block */
@@ -280,6 +290,8 @@ int pagedkv_config_init(pagedkv_config* config);
 /* The library's defaults; model, host_records and the places of tiers are left to be set. */
 int pagedkv_tiers_init(pagedkv_tiers* tiers);
 
+/* Errors: PAGEDKV_INVALID_ARGUMENT, PAGEDKV_SIZE_OVERFLOW and PAGEDKV_OUT_OF_MEMORY; PAGEDKV_BACKEND_FAILURE where a
+ * device or a tier refuses; PAGEDKV_UNSUPPORTED for what was not compiled. */
 int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache);
 /* Accepts NULL. */
 void pagedkv_destroy(pagedkv_cache* cache);
@@ -319,6 +331,7 @@ int pagedkv_stream_clear(pagedkv_stream* stream);
 
 /* Sequences --------------------------------------------------------------------------------------------------- */
 
+/* Priority and retention of the blocks that hold some tokens, in the units of pagedkv_sequence_options. */
 typedef struct pagedkv_range {
   int64_t first; /* tokens [first, last); empty: says nothing */
   int64_t last;
@@ -326,6 +339,7 @@ typedef struct pagedkv_range {
   int64_t retention;
 } pagedkv_range;
 
+/* Of one sequence, from its creation on. */
 typedef struct pagedkv_sequence_options {
   size_t struct_size;
   uint64_t salt;             /* sequences with different salts share nothing */
@@ -350,6 +364,7 @@ typedef struct pagedkv_sequence_options {
 /* The library's defaults. Functions take NULL for these. */
 int pagedkv_sequence_options_init(pagedkv_sequence_options* options);
 
+/* What a new sequence found in the cache, and what it took. Tokens behind these are still to be appended. */
 typedef struct pagedkv_admission {
   size_t struct_size;
   pagedkv_sequence sequence;
@@ -368,6 +383,7 @@ typedef struct pagedkv_release_hint {
   int64_t expected_return;
 } pagedkv_release_hint;
 
+/* A snapshot of one sequence. */
 typedef struct pagedkv_sequence_info {
   size_t struct_size;
   int64_t num_tokens;
@@ -416,6 +432,7 @@ typedef struct pagedkv_batch_entry {
   int64_t num_ahead;           /* slots to reserve behind */
 } pagedkv_batch_entry;
 
+/* Why an entry, counted from 0, failed. The others are those of pagedkv_error. */
 typedef struct pagedkv_batch_failure {
   size_t entry;
   int64_t code;
@@ -433,6 +450,7 @@ typedef struct pagedkv_new_block {
   uint32_t group;
 } pagedkv_new_block;
 
+/* The caller's arrays, with room for so many elements, that pagedkv_append_batch fills. */
 typedef struct pagedkv_batch_buffers {
   size_t struct_size;
   int64_t* slots; /* for each token and each slot ahead, entry after entry, group after group */
@@ -443,6 +461,7 @@ typedef struct pagedkv_batch_buffers {
   size_t room_for_new_blocks;
 } pagedkv_batch_buffers;
 
+/* How much pagedkv_append_batch wrote into the buffers; of new blocks, how many there are. */
 typedef struct pagedkv_batch_outcome {
   size_t struct_size;
   size_t num_slots; /* of one group */
@@ -469,6 +488,8 @@ typedef struct pagedkv_batch_view {
   const int32_t* last_block_len;
 } pagedkv_batch_view;
 
+/* They take all memory that updates need: for max_blocks in each row, or for max_indices in all rows together. An
+ * update that needs more returns PAGEDKV_LIMIT_REACHED. */
 int pagedkv_batch_create_padded(size_t max_rows, size_t max_blocks, pagedkv_batch** batch);
 int pagedkv_batch_create_compressed(size_t max_rows, size_t max_indices, pagedkv_batch** batch);
 /* Accepts NULL. */
@@ -524,10 +545,13 @@ int pagedkv_retire_step(pagedkv_cache* cache, pagedkv_step step);
 int pagedkv_evict(pagedkv_cache* cache, pagedkv_step step, int32_t* blocks, size_t room, pagedkv_stream* stream,
                   size_t* num_blocks);
 
+/* Of the pool; of those, the ones that an allocation takes without evicting any; and those with the ones that it may
+ * evict. While other threads are at work, the last two are not less than the true ones at some moment of the call. */
 int pagedkv_num_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 int pagedkv_num_free_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 int pagedkv_num_available_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 
+/* Of pagedkv_gain_of_releasing. */
 typedef struct pagedkv_release_gain {
   size_t struct_size;
   int64_t at_once;    /* blocks more for an allocation */
@@ -609,6 +633,7 @@ int pagedkv_get_blocks(pagedkv_cache* cache, pagedkv_storage* storage);
 /* The address of one part of a state, counted in a block that pagedkv_block_table names. */
 int pagedkv_state_part(pagedkv_cache* cache, size_t group, int32_t block, int32_t part, void** address);
 
+/* Types of numbers in rows. The cache converts them to and from its element. */
 enum { PAGEDKV_FLOAT32 = 0, PAGEDKV_FLOAT16 = 1, PAGEDKV_BFLOAT16 = 2 };
 
 /* Rows of numbers of such a type, [token][head][dim], with strides in numbers; those of one head are contiguous. */
@@ -663,12 +688,14 @@ int pagedkv_synchronize(pagedkv_cache* cache, pagedkv_stream* stream);
 
 /* Tiers. PAGEDKV_UNSUPPORTED without -------------------------------------------------------------------------- */
 
+/* How far a sequence's load from the tiers has come. */
 typedef struct pagedkv_load_progress {
   size_t struct_size;
   int64_t num_loaded_tokens;
   int64_t num_loading_tokens; /* behind these; 0: done */
 } pagedkv_load_progress;
 
+/* A snapshot of one tier, in records; counters begin at creation. docs/metrics.md says what they count. */
 typedef struct pagedkv_tier_statistics {
   size_t struct_size;
   const char* name; /* lives as long as the program */
@@ -729,6 +756,7 @@ int pagedkv_hand_over(pagedkv_cache* from, pagedkv_sequence sequence, pagedkv_ca
 
 /* Requests ---------------------------------------------------------------------------------------------------- */
 
+/* How many requests a tracker takes, and which records of ended ones it keeps. */
 typedef struct pagedkv_tracker_config {
   size_t struct_size;
   int32_t max_open;  /* running and preempted; 0: twice the cache's max_sequences */
@@ -736,6 +764,7 @@ typedef struct pagedkv_tracker_config {
   int64_t max_age;   /* nanoseconds of the cache's time since the end */
 } pagedkv_tracker_config;
 
+/* States of a request: it holds a sequence while it runs, none until it is resumed, and none after the other three. */
 enum {
   PAGEDKV_REQUEST_RUNNING = 0,
   PAGEDKV_REQUEST_PREEMPTED = 1,
@@ -744,6 +773,7 @@ enum {
   PAGEDKV_REQUEST_FAILED = 4
 };
 
+/* A request that runs. The fields behind the first are those of pagedkv_admission. */
 typedef struct pagedkv_submission {
   size_t struct_size;
   pagedkv_request request;
@@ -755,6 +785,7 @@ typedef struct pagedkv_submission {
   int64_t num_loading_tokens;
 } pagedkv_submission;
 
+/* The record of a request, until it is purged. Times are in nanoseconds, by pagedkv_advance_time. */
 typedef struct pagedkv_request_info {
   size_t struct_size;
   int32_t state;
@@ -769,6 +800,8 @@ typedef struct pagedkv_request_info {
   int64_t failure_limit;
 } pagedkv_request_info;
 
+/* Requests, forks included: running, preempted and the records kept of ended ones are those of now, the others count
+ * from the tracker's creation on. */
 typedef struct pagedkv_tracker_statistics {
   size_t struct_size;
   int64_t submitted;
@@ -867,6 +900,7 @@ typedef struct pagedkv_label {
   const char* value;
 } pagedkv_label;
 
+/* Snapshots; while other threads are at work, sums over values that change meanwhile. */
 int pagedkv_get_statistics(pagedkv_cache* cache, pagedkv_statistics* statistics);
 int pagedkv_get_memory(pagedkv_cache* cache, pagedkv_memory* memory);
 
