@@ -217,18 +217,15 @@ template <class Element>
 void engine<Element>::admit() {
   while (!waiting_.empty() && budget_ > 0 && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows) {
     auto& r = *waiting_.front();
-    const auto admitted = start(r);
-    if (!admitted) {
-      // A request that does not fit while no other one runs never will.
-      if (rows_.empty() && running_.empty()) {
-        waiting_.pop_front();
-        fail(r, admitted.error());
-        continue;
-      }
+    waiting_.pop_front();  // those that give way to it wait in front of the others
+    if (const auto admitted = start(r); admitted) {
+      running_.push_back(&r);
+    } else if (rows_.empty() && running_.empty()) {
+      fail(r, admitted.error());  // it does not fit while no other one runs, so it never will
+    } else {
+      waiting_.push_front(&r);
       return;
     }
-    waiting_.pop_front();
-    running_.push_back(&r);
   }
 }
 

@@ -147,12 +147,12 @@ class engine {
     random_numbers random;
     listener on_token;
 
-    /// Rows in a step, those of forks that are still to come included.
     void tell(std::optional<token> next) const {
       if (on_token) {
         on_token(*this, next);
       }
     }
+    /// Rows in a step, those of forks that are still to come included.
     [[nodiscard]] std::size_t num_rows() const { return index == 0 && answer().empty() ? options.num_samples : 1; }
     [[nodiscard]] std::int64_t num_tokens() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::span<const token> from(std::int64_t first, std::int64_t end) const {

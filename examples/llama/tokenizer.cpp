@@ -6,13 +6,26 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
+#include <queue>
+#include <tuple>
 
 namespace llama {
 
 namespace {
+
+/// A part of a word while its characters are joined. Joined to the part before, it has no size.
+struct word_part {
+  std::size_t begin = 0;
+  std::size_t size = 0;
+  std::size_t before = 0;
+  std::size_t next = 0;
+};
 
 /// The words of GPT-2, which tokenizers mean where they name no pattern of their own.
 constexpr auto words_of_gpt_2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -224,39 +237,59 @@ void tokenizer::encode_text(std::string_view text, std::vector<pagedkv::token>& 
   }
 }
 
-/// Joins the two neighbours whose merge was learnt first, until none is left.
+/// Joins the two neighbours whose merge was learnt first, of equals the ones further left, until none is left. A heap of
+/// what can be joined keeps that below the square of the word's length.
 void tokenizer::encode_word(std::string_view word, std::vector<pagedkv::token>& out) const {
   if (const auto whole = pieces_.find(std::string(word)); whole_words_ && whole != pieces_.end()) {
     out.push_back(whole->second);
     return;
   }
-  auto parts = std::vector<std::string>{};
-  for (auto rest = word; !rest.empty();) {
-    const auto length = length_of_character(rest);
-    parts.emplace_back(rest.substr(0, length));
-    rest.remove_prefix(length);
+  auto parts = std::vector<word_part>{};
+  for (auto begin = std::size_t{0}; begin < word.size(); begin += parts.back().size) {
+    parts.push_back({begin, length_of_character(word.substr(begin)), parts.size() - 1, parts.size() + 1});
   }
-  while (parts.size() > 1) {
-    auto best = std::numeric_limits<std::uint32_t>::max();
-    auto where = std::size_t{0};
-    for (auto i = std::size_t{0}; i + 1 < parts.size(); ++i) {
-      const auto found = ranks_.find(parts[i] + "\n" + parts[i + 1]);
-      if (found != ranks_.end() && found->second < best) {
-        best = found->second;
-        where = i;
-      }
+  const auto none = parts.size();
+  const auto text_of = [&](const word_part& part) { return std::string(word.substr(part.begin, part.size)); };
+  // Rank, the part on the left, and the length of both: a part that has grown since makes it stale.
+  using merge = std::tuple<std::uint32_t, std::size_t, std::size_t>;
+  auto merges = std::priority_queue<merge, std::vector<merge>, std::greater<>>{};
+  const auto consider = [&](std::size_t left) {
+    if (left >= none || parts[left].next >= none) {
+      return;
     }
-    if (best == std::numeric_limits<std::uint32_t>::max()) {
-      break;
+    const auto& right = parts[parts[left].next];
+    if (const auto found = ranks_.find(text_of(parts[left]) + "\n" + text_of(right)); found != ranks_.end()) {
+      merges.emplace(found->second, left, parts[left].size + right.size);
     }
-    parts[where] += parts[where + 1];
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(where) + 1);
+  };
+  for (auto i = std::size_t{0}; i < none; ++i) {
+    consider(i);
+  }
+  while (!merges.empty()) {
+    const auto [rank, at, size] = merges.top();
+    merges.pop();
+    auto& left = parts[at];
+    if (left.size == 0 || left.next >= none || left.size + parts[left.next].size != size) {
+      continue;
+    }
+    auto& right = parts[left.next];
+    left.size = size;
+    left.next = right.next;
+    right.size = 0;
+    if (left.next < none) {
+      parts[left.next].before = at;
+    }
+    consider(left.before);
+    consider(at);
   }
   for (const auto& part : parts) {
-    if (const auto found = pieces_.find(part); found != pieces_.end()) {
+    if (part.size == 0) {
+      continue;
+    }
+    if (const auto found = pieces_.find(text_of(part)); found != pieces_.end()) {
       out.push_back(found->second);
     } else {
-      encode_unknown(part, out);
+      encode_unknown(text_of(part), out);
     }
   }
 }

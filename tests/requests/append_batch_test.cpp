@@ -135,6 +135,25 @@ TEST_CASE("entries that fail for another reason keep it", "[requests]") {
   CHECK(batch.failures[0].reason.code == error_code::already_ended);
 }
 
+TEST_CASE("of a request with several entries, none is repeated behind another", "[requests]") {
+  auto pool = tracked_cache<kv_cache<>>{2};
+  const auto high = pool.tracker.submit(std::vector<token>{1, 2, 3}, with_priority(90, true)).value();
+  const auto low = pool.running(1, with_priority(10));
+  constexpr auto two = std::array<token, 2>{100, 101};
+  const auto requests = std::array{high.id, high.id};
+  const auto entries = std::array{batch_entry{high.sequence, two}, batch_entry{high.sequence, next_token}};
+  auto slots = std::array<slot, 3>{};
+  auto failures = std::array<batch_failure, 2>{};
+  const auto done = pool.tracker.append_batch(requests, entries, {slots, failures});
+  REQUIRE(done);
+  CHECK(done.preempted().empty());
+  REQUIRE(done->num_failures == 1);
+  CHECK(failures[0].entry == 0);
+  CHECK(slots[0] == skip_slot);
+  CHECK(pool.cache.describe(high.sequence)->num_tokens == 4);
+  CHECK(pool.state(low) == request_state::running);
+}
+
 TEST_CASE("blocks of an open step are promised, and no second request gives way for them", "[requests]") {
   auto pool = full_pool<kv_cache<>>{};
   const auto step = pool.cache.begin_step(std::array{pool.sequence(pool.low)}).value();

@@ -321,6 +321,9 @@ bool completion::add(const news& latest, std::string& events) {
     to.reason = latest.state == generation_state::cut && !to.growing.is_stopped() ? "length" : "stop";
     --num_open_;
     failure_ = latest.failure.empty() ? failure_ : latest.failure;
+    if (latest.state == generation_state::cancelled && !to.growing.is_stopped() && failure_.empty()) {
+      failure_ = "the server stops";
+    }
   }
   if (latest.answer % request_.wanted.options.num_samples == 0 && to.num_tokens == 1) {
     num_cached_tokens_ += latest.num_cached_tokens;

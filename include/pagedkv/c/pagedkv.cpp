@@ -1842,6 +1842,7 @@ void pagedkv_tracker_destroy(pagedkv_tracker* tracker) { delete tracker; }
 
 int pagedkv_tracker_submit(pagedkv_tracker* tracker, const pagedkv_run* prompt, const pagedkv_sequence_options* options,
                            int32_t may_preempt, pagedkv_stream* stream, pagedkv_submission* submission) {
+  last_preempted.clear();  // also where the call does not get as far as the tracker
   return with_tracker(tracker,
                       {whole_run("prompt", prompt), optional_input("options", options), copies(stream),
                        output("submission", submission)},
@@ -1855,6 +1856,7 @@ int pagedkv_tracker_submit(pagedkv_tracker* tracker, const pagedkv_run* prompt, 
 
 int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* tokens,
                            pagedkv_stream* stream, pagedkv_submission* submission) {
+  last_preempted.clear();  // also where the call does not get as far as the tracker
   return with_tracker(tracker, {whole_run("tokens", tokens), copies(stream), output("submission", submission)},
                       [&](tracker_type& t) {
                         return keep_preempted(t.resume(request_of(request), run_of(tokens), stream_of(stream)),
@@ -1864,6 +1866,7 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
 
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
                            pagedkv_stream* stream) {
+  last_preempted.clear();  // also where the call does not get as far as the tracker
   return with_tracker(tracker, {whole_run("run", run), copies(stream)}, [&](tracker_type& t) {
     return keep_preempted(t.append(request_of(request), run_of(run), stream_of(stream)), [](const auto&) {});
   });
@@ -1873,6 +1876,7 @@ int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request
                                  const pagedkv_batch_entry* entries, size_t num_entries,
                                  const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,
                                  pagedkv_batch_outcome* outcome) {
+  last_preempted.clear();  // also where the call does not get as far as the tracker
   return with_tracker(tracker,
                       {array("requests", requests, num_entries), array("entries", entries, num_entries),
                        input("buffers", buffers), copies(stream), output("outcome", outcome)},

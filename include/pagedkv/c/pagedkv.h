@@ -187,7 +187,7 @@ typedef struct pagedkv_group {
   int32_t num_sinks;
   int64_t window;
   int64_t state_bytes;
-  const float* scales;
+  const float* scales; /* as in pagedkv_config */
 } pagedkv_group;
 
 /* Behind each kind are the fields of pagedkv_event that it sets. */
@@ -273,7 +273,7 @@ typedef struct pagedkv_config {
   uint32_t event_kinds;  /* one bit a kind, from the lowest on: those that on_event gets */
   uint64_t hash_seed;    /* 0 draws one at random */
   const float* scales;   /* if the engine gives the element's scales: see cache_config; they stay where they are */
-  const pagedkv_group* groups; /* copied */
+  const pagedkv_group* groups; /* copied, but for their scales, which stay where they are */
   size_t num_groups;
   const pagedkv_tiers* tiers; /* copied */
   void* memory;               /* for the allocator caller_memory: of the engine's, which outlives the cache */
@@ -295,7 +295,8 @@ int pagedkv_tiers_init(pagedkv_tiers* tiers);
 int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache);
 /* Accepts NULL. */
 void pagedkv_destroy(pagedkv_cache* cache);
-/* As it was created, but for tiers, which is NULL. Groups are valid as long as the cache. */
+/* Its sizes and groups, which are valid as long as the cache. Tiers, device, memory and the callback are those of
+ * pagedkv_config_init. */
 int pagedkv_get_config(pagedkv_cache* cache, pagedkv_config* config);
 
 /* How a group uses blocks. */
@@ -830,8 +831,8 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
                            pagedkv_stream* stream);
 /* pagedkv_append_batch for running requests: entries[i] names the sequence of requests[i]. Entries for which blocks are
- * missing are repeated with preemption, the highest rank first; those of requests that gave way count as failed, with
- * PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed entries. */
+ * missing are repeated with preemption, the highest rank first, unless their request has others; those of requests that
+ * gave way count as failed, with PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed entries. */
 int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request* requests,
                                  const pagedkv_batch_entry* entries, size_t num_entries,
                                  const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,

@@ -75,9 +75,8 @@ class request_tracker {
   /// Releases the sequences of running requests, without an event that they ended.
   ~request_tracker() {
     releases_.release_deferred();
-    records_.for_each_in(request_state::running, [&](request_id, const request_info& request) {
-      releases_.release(request.sequence, {});
-    });
+    records_.for_each_in(request_state::running,
+                         [&](request_id, const request_info& request) { releases_.release(request.sequence, {}); });
   }
 
   /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
@@ -149,8 +148,7 @@ class request_tracker {
       return running.error();
     }
     auto preempted = std::vector<request_id>{};
-    const auto repeated =
-        with_room(appended, {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
+    const auto repeated = with_room(appended, {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
     if (!repeated) {
       return {explained(id, repeated.error()), std::move(preempted)};
     }
@@ -158,8 +156,8 @@ class request_tracker {
   }
 
   /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for which
-  /// blocks are missing are repeated with preemption, the highest rank first. The entries of requests that gave way
-  /// count as failed, with `preempted` as the reason. New blocks of repeated entries come last; ignore those of failed
+  /// blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
+  /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of repeated entries come last; ignore those of failed
   /// entries. Errors of the call, which then changes nothing: those of the cache; `invalid_argument` unless there are as
   /// many requests as entries.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
@@ -247,9 +245,8 @@ class request_tracker {
 
  private:
   void report_start(request_id id, sequence_id sequence) noexcept {
-    detail::report<event_kind::started>(cache_.events(), [&] {
-      return cache_event{.sequence = sequence, .request = id};
-    });
+    detail::report<event_kind::started>(cache_.events(),
+                                        [&] { return cache_event{.sequence = sequence, .request = id}; });
   }
 
   using locking_type = typename Cache::locking_type;
@@ -273,8 +270,14 @@ class request_tracker {
       const auto known = records_.describe(id);
       failed.emplace_back(known ? candidate_of(id, *known) : preemption_candidate{.id = id}, &failure);
     }
-    std::ranges::sort(failed, [&](const auto& a, const auto& b) { return preemption_.ranks_above(a.first, b.first); });
+    std::ranges::sort(failed, [&](const auto& a, const auto& b) {
+      return preemption_.ranks_above(a.first, b.first) ||
+             (!preemption_.ranks_above(b.first, a.first) && a.second->entry < b.second->entry);
+    });
     for (const auto& [candidate, failure] : failed) {
+      if (std::ranges::count(requests, candidate.id) > 1) {
+        continue;  // its tokens would come behind those of a later entry
+      }
       const auto repeated = repeat(batch, candidate.id, *failure, preempted, on);
       if (repeated) {
         failure->entry = batch.no_entry;
@@ -285,7 +288,7 @@ class request_tracker {
     batch.drop_repeated();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (std::ranges::find(preempted, requests[i]) != preempted.end() && !batch.failed(i)) {
-        batch.withdraw(i, records_.sequence_of(requests[i]).error());
+        batch.withdraw(i, error{error_code::preempted, "request id", static_cast<std::int64_t>(requests[i])});
       }
     }
     batch.sort_failures();
@@ -346,8 +349,7 @@ class request_tracker {
     if (!held) {
       return held.error();
     }
-    detail::report<event_kind::ended>(cache_.events(),
-                                      [&] { return cache_event{.request = id}; });
+    detail::report<event_kind::ended>(cache_.events(), [&] { return cache_event{.request = id}; });
     if (*held) {
       releases_.release(**held, hint);
     }

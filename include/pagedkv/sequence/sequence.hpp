@@ -94,6 +94,8 @@ struct sequence {
 
   /// The hot part outlives the sequence.
   explicit sequence(hot_part& part) noexcept : hot(part) {}
+  sequence(const sequence&) = delete;
+  sequence& operator=(const sequence&) = delete;
 
   /// Where it is, and its numbers under their names.
   hot_part& hot;
