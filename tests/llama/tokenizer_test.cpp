@@ -34,6 +34,15 @@ TEST_CASE("tokens give their text back", "[llama]") {
   CHECK(words.bytes_of(1'000'000).empty());
 }
 
+TEST_CASE("a word of a hundred thousand letters has tokens, too", "[llama]") {
+  const auto words = tokenizer(test::trained_model());
+  auto word = std::string(100'000, 'a');
+  for (auto i = std::size_t{0}; i < word.size(); ++i) {
+    word[i] = "etaoin"[i * i % 6];
+  }
+  CHECK(words.decode(words.encode_plain(word)) == word);
+}
+
 TEST_CASE("threads encode with one tokenizer at once", "[llama]") {
   const auto words = tokenizer(test::trained_model());
   const auto texts = std::array<std::string, 4>{"What is a hacker?", "kluge", "two  spaces, and 12345", "it's we'll"};
