@@ -144,7 +144,7 @@ typedef struct pagedkv_build {
   int32_t uses_priority;      /* the eviction policy heeds priorities and retention */
 } pagedkv_build;
 
-/* The same for the whole program, so it may be called before there is a cache. */
+/* All caches of a program have one build, so this may be called before there is a cache. */
 int pagedkv_get_build(pagedkv_build* build);
 
 /* Tokens ------------------------------------------------------------------------------------------------------ */

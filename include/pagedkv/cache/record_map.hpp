@@ -239,7 +239,7 @@ class record_map {
     }
   }
 
-  /// The same where the number of tokens alone has changed.
+  /// Publishes the number of tokens, where that alone has changed.
   static void note_num_tokens([[maybe_unused]] cell& inside, [[maybe_unused]] std::int64_t num_tokens) noexcept {
     if constexpr (Locking::family::concurrent) {
       inside.usage.write_num_tokens(num_tokens);

@@ -125,7 +125,7 @@ struct sequence {
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
   timestamp created{};
 
-  /// As of the hot part.
+  /// Whether the hot part has room for the next token.
   [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
   /// The next append finds out anew.
   void forget_room() noexcept { hot.next_token = hot.end_of_room; }

@@ -34,7 +34,7 @@ namespace pagedkv::detail {
   return {};
 }
 
-/// For keys behind the end of a sequence and its last key.
+/// Keys of a sequence come behind its end and its last key. Errors: `invalid_argument`.
 template <class Sequence>
 [[nodiscard]] result<void> check_keys(std::span<const prefix_key> keys, const Sequence& s, std::int64_t end) noexcept {
   const auto least = s.keys.empty() ? s.num_tokens : std::max(s.num_tokens, s.keys.back().position);
