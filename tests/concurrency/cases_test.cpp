@@ -291,7 +291,7 @@ TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
 }
 
 TEMPLATE_LIST_TEST_CASE("case 5: a pool has 4,000,000 blocks", "[cases]", pools) {
-  constexpr auto num_blocks = std::int32_t{testing::slow_fibers ? 400'000 : 4'000'000};  // fewer under ThreadSanitizer
+  constexpr auto num_blocks = std::int32_t{testing::under_thread_sanitizer ? 400'000 : 4'000'000};
   auto pool = TestType{num_blocks};
   auto seen = std::vector<bool>(num_blocks);
   auto num_distinct = 0;
@@ -346,7 +346,7 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
 TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block or a refusal", "[cases]", caches) {
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 1'000;
-  const auto rounds = testing::full_numbers() ? 100'000 : testing::slow_fibers ? 100 : 1'000;
+  const auto rounds = testing::full_numbers() ? 100'000 : testing::under_thread_sanitizer ? 100 : 1'000;
   auto cache = TestType{config_of(num_blocks, 1)};
   const auto first = cache.create_sequence(text(990)).value().id;
   cache.commit(first, 990).value();

@@ -97,9 +97,9 @@ TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[l
   const auto surprises = GENERATE(0U, 3U);
   const auto num_threads = GENERATE(std::size_t{2}, std::size_t{3});
   auto explored = explorer{{.preemptions = 20, .surprises = surprises, .max_steps = 50'000}};
-  const auto programs = (slow_fibers ? 5 : 200) * scale;
+  const auto programs = 200 * scale;
   for (auto program = std::uint64_t{seed}; program < seed + programs; ++program) {
-    const auto found = explored.random(random_history<TestType>(program, num_threads, 4), seed, slow_fibers ? 4 : 20);
+    const auto found = explored.random(random_history<TestType>(program, num_threads, 4), seed, 20);
     INFO(found.failure);
     CAPTURE(program, num_threads, found.seed, found.schedule);
     REQUIRE(found.failure.empty());

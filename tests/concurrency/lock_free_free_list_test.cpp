@@ -296,7 +296,7 @@ void check_passes(const finding& found) {
   CHECK(found.failure.empty());
 }
 
-TEST_CASE("a lock-free free list is exact under every schedule of two threads", "[lock_free_free_list]") {
+TEST_CASE("a lock-free free list is exact under every schedule of two threads", "[lock_free_free_list][scheduler]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 2}};
   for (const auto& body :
@@ -308,7 +308,7 @@ TEST_CASE("a lock-free free list is exact under every schedule of two threads", 
   }
 }
 
-TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_free_list]") {
+TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_free_list][scheduler]") {
   auto explored = explorer{{.preemptions = 2}};
   for (const auto num_caches : {1U, 2U, 3U, 4U}) {
     const auto found = explored.exhaustive(relay<list_of<scheduled>>(num_caches));
@@ -317,7 +317,7 @@ TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_
   }
 }
 
-TEST_CASE("the upper ids of a lock-free free list can be taken out under every schedule", "[lock_free_free_list]") {
+TEST_CASE("the upper ids of a lock-free free list can be taken out under every schedule", "[lock_free_free_list][scheduler]") {
   auto explored = explorer{{.preemptions = 2, .surprises = 1}};
   for (const auto& body : {taking<list_of<scheduled>>(3, 3), taking<list_of<scheduled>>(3, 2),
                            taking<list_of<scheduled>>(3, 1), taking<list_of<scheduled, 3>>(4, 3)}) {
@@ -327,7 +327,7 @@ TEST_CASE("the upper ids of a lock-free free list can be taken out under every s
   }
 }
 
-TEST_CASE("a lock-free free list is never counted too small", "[lock_free_free_list]") {
+TEST_CASE("a lock-free free list is never counted too small", "[lock_free_free_list][scheduler]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 2, .surprises = 1}};
   for (const auto& body :
@@ -379,7 +379,7 @@ scenario count_behind_a_theft(std::uint32_t num_caches) {
   };
 }
 
-TEST_CASE("no count misses an id because another was stolen on its way", "[lock_free_free_list]") {
+TEST_CASE("no count misses an id because another was stolen on its way", "[lock_free_free_list][scheduler]") {
   const auto beyond_the_caches = explorer{{.preemptions = 3}}.exhaustive(count_behind_a_theft(1));
   check_passes(beyond_the_caches);
   CHECK(beyond_the_caches.complete);
@@ -388,7 +388,7 @@ TEST_CASE("no count misses an id because another was stolen on its way", "[lock_
   CHECK(in_a_cache.complete);
 }
 
-TEST_CASE("a lock-free free list stands loads as stale as their order allows", "[lock_free_free_list]") {
+TEST_CASE("a lock-free free list stands loads as stale as their order allows", "[lock_free_free_list][scheduler]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 2, .surprises = 2}};
   for (const auto& body : {handover<list>(2, 3), relay<list>(2), relay<list>(4), theft<list>(1), theft<list>(2),
@@ -402,7 +402,7 @@ TEST_CASE("a lock-free free list stands loads as stale as their order allows", "
   CHECK(found.complete);
 }
 
-TEST_CASE("a lock-free free list is exact under random schedules of many threads", "[lock_free_free_list]") {
+TEST_CASE("a lock-free free list is exact under random schedules of many threads", "[lock_free_free_list][scheduler]") {
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
   auto explored = explorer{{.preemptions = 1'000, .max_steps = 20'000}};
   check_passes(explored.random(crowd<list_of<scheduled>>(5, 9, 3), seed, 2'000));
@@ -413,7 +413,7 @@ TEST_CASE("a lock-free free list is exact under random schedules of many threads
   check_passes(stale.random(crowd<list_of<scheduled, 3>>(10, 3, 4), seed, 2'000));
 }
 
-TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other", "[lock_free_free_list]") {
+TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other", "[lock_free_free_list][scheduler]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 3}};
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
@@ -429,7 +429,7 @@ TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other", "
 
 bool caught(const scenario& body) { return !explorer{}.exhaustive(body).failure.empty(); }
 
-TEST_CASE("bugs planted in a lock-free free list are caught", "[lock_free_free_list]") {
+TEST_CASE("bugs planted in a lock-free free list are caught", "[lock_free_free_list][scheduler]") {
   CHECK(caught(pairs<list_of<untagged>>(2, 1, 2)));
   CHECK(caught(relay<list_of<load_then_store>>(1)));
   CHECK(caught(pairs<list_of<load_then_store>>(2, 1, 1)));

@@ -95,14 +95,14 @@ void check_every_schedule(const scenario& body, const bounds& limits) {
   CHECK(found.complete);
 }
 
-TEST_CASE("a tagged index stack hands out each index once under every schedule", "[tagged_index_stack]") {
+TEST_CASE("a tagged index stack hands out each index once under every schedule", "[tagged_index_stack][scheduler]") {
   check_every_schedule(recycle<scheduled>, {.preemptions = 4});
   check_every_schedule(exchange<scheduled>, {.preemptions = 3});
   check_every_schedule(recycle<scheduled>, {.preemptions = 2, .surprises = 2});
   check_every_schedule(exchange<scheduled>, {.preemptions = 2, .surprises = 1});
 }
 
-TEST_CASE("a thread stopped anywhere in a tagged index stack stops no other", "[tagged_index_stack]") {
+TEST_CASE("a thread stopped anywhere in a tagged index stack stops no other", "[tagged_index_stack][scheduler]") {
   for (const auto thread : {std::size_t{1}, std::size_t{2}}) {
     const auto found = explorer{}.stopped_anywhere(exchange<scheduled>, thread, 1);
     CHECK(found.failure.empty());
@@ -110,7 +110,7 @@ TEST_CASE("a thread stopped anywhere in a tagged index stack stops no other", "[
   }
 }
 
-TEST_CASE("bugs planted in a tagged index stack are caught", "[tagged_index_stack]") {
+TEST_CASE("bugs planted in a tagged index stack are caught", "[tagged_index_stack][scheduler]") {
   CHECK_FALSE(explorer{}.exhaustive(recycle<untagged>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(recycle<load_then_store>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(exchange<unreleased>).failure.empty());
@@ -133,7 +133,7 @@ void sleep_through_many_pushes(execution& e) {
   list.run();
 }
 
-TEST_CASE("a pop that slept while the stack came round 65,536 times fails its swap", "[tagged_index_stack]") {
+TEST_CASE("a pop that slept while the stack came round 65,536 times fails its swap", "[tagged_index_stack][scheduler]") {
   auto explored = explorer{{.max_steps = 1'000'000}};
   constexpr auto before_the_swap = stop{.thread = 1, .steps = 2};
   CHECK(explored.stopped(sleep_through_many_pushes<scheduled>, before_the_swap).failure.empty());

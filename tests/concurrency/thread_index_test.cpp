@@ -41,20 +41,20 @@ void claims(execution& e) {
   e.run();
 }
 
-TEST_CASE("an index belongs to one thread at a time under every schedule", "[thread_index]") {
+TEST_CASE("an index belongs to one thread at a time under every schedule", "[thread_index][scheduler]") {
   const auto found = explorer{{.preemptions = 3, .surprises = 1}}.exhaustive(claims<scheduled>);
   INFO(found.failure << ", schedule " << found.schedule);
   CHECK(found.failure.empty());
   CHECK(found.complete);
 }
 
-TEST_CASE("a thread stopped anywhere in the index registry stops no other", "[thread_index]") {
+TEST_CASE("a thread stopped anywhere in the index registry stops no other", "[thread_index][scheduler]") {
   const auto found = explorer{}.stopped_anywhere(claims<scheduled>, 1, 1);
   CHECK(found.failure.empty());
   CHECK(found.complete);
 }
 
-TEST_CASE("bugs planted in the index registry are caught", "[thread_index]") {
+TEST_CASE("bugs planted in the index registry are caught", "[thread_index][scheduler]") {
   CHECK_FALSE(explorer{}.exhaustive(claims<load_then_store_or>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(claims<unreleased>).failure.empty());
 }

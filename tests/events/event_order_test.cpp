@@ -88,7 +88,7 @@ void drop(execution& e) {
   e.expect(!is_known, "a block is known that is gone");
 }
 
-TEST_CASE("an event that happened before another one is drained first under every schedule", "[events]") {
+TEST_CASE("an event that happened before another one is drained first under every schedule", "[events][scheduler]") {
   for (const auto body : {store_and_evict<scheduled>, drop<scheduled>}) {
     const auto found = explorer{every_schedule}.exhaustive(body);
     INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
@@ -97,7 +97,7 @@ TEST_CASE("an event that happened before another one is drained first under ever
   }
 }
 
-TEST_CASE("the schedules of events find numbers and losses that release nothing", "[events]") {
+TEST_CASE("the schedules of events find numbers and losses that release nothing", "[events][scheduler]") {
   CHECK_FALSE(explorer{every_schedule}.exhaustive(store_and_evict<unreleased_addition>).failure.empty());
   CHECK_FALSE(explorer{every_schedule}.exhaustive(drop<unreleased_addition>).failure.empty());
 }

@@ -1,5 +1,5 @@
-"""Every kernel compiles for NVIDIA, and the backend for AMD and NVIDIA, with the compilers that are installed. What is absent
-is skipped. scripts/amd-check compiles every kernel for AMD."""
+"""Every kernel but those of AMD's own elements compiles for NVIDIA, and the backend for AMD and NVIDIA, with the compilers
+that are installed. What is absent is skipped. scripts/amd-check compiles every kernel for AMD."""
 
 import concurrent.futures
 import os
@@ -134,7 +134,8 @@ class Nvidia(CompilerTest):
         cls.objects = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.objects.cleanup)
         flags = ["-x", "cu", "-std=c++20", "-O3", "-DNDEBUG", "-arch=sm_90", "-Iinclude", "-Ikernels"]
-        sources = sorted(INSTANTIATIONS.glob("*.hip"))
+        # CDNA 3's own forms of fp8 are for AMD: scripts/amd-check compiles them.
+        sources = sorted(source for source in INSTANTIATIONS.glob("*.hip") if "fnuz" not in source.stem)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
             results = workers.map(lambda source: run(nvcc, *flags, "-c", "-o", cls.object_of(source.stem), source), sources)
             cls.compiled = dict(zip(sources, results))

@@ -203,7 +203,7 @@ void run(execution& e) {
   const auto scene = entries_change_keys<Second>{e};
 }
 
-TEST_CASE("entries change keys under every schedule", "[router]") {
+TEST_CASE("entries change keys under every schedule", "[router][scheduler]") {
   for (const auto body : {run_to_the_end<1>, run_to_the_end<64>}) {
     const auto found = explorer{{.preemptions = 2, .surprises = 0}}.exhaustive(body);
     INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
@@ -212,7 +212,7 @@ TEST_CASE("entries change keys under every schedule", "[router]") {
   }
 }
 
-TEST_CASE("a thread stopped anywhere in the index stops no other", "[router]") {
+TEST_CASE("a thread stopped anywhere in the index stops no other", "[router][scheduler]") {
   for (const auto body : {run<1>, run<64>}) {
     for (const auto thread : {0U, 1U}) {
       const auto found = explorer{}.stopped_anywhere(body, thread, 1);
@@ -244,7 +244,7 @@ void additions_want_one_entry(execution& e, int& refused) {
   e.expect(refused == 1 || index.add(worker_id{1}, num_entries + 2), "no entry is free though all additions were refused");
 }
 
-TEST_CASE("of two additions that want one entry, both are refused only where workers fill several words", "[router]") {
+TEST_CASE("of two additions that want one entry, both are refused only where workers fill several words", "[router][scheduler]") {
   auto most_refused = 0;
   const auto explore = [&](auto additions) {
     most_refused = 0;
@@ -261,7 +261,7 @@ TEST_CASE("of two additions that want one entry, both are refused only where wor
   explore(additions_want_one_entry<63>);
   CHECK(most_refused == 1);
   explore(additions_want_one_entry<64>);
-  CHECK((most_refused == 2 || slow_fibers));
+  CHECK(most_refused == 2);
 }
 
 constexpr auto former_key = std::uint64_t{1};
@@ -292,7 +292,7 @@ std::vector<scenario> queries() {
 
 constexpr auto with_stale_loads = bounds{.preemptions = 2, .surprises = 1};
 
-TEST_CASE("a query names no worker of an entry's other key under every schedule", "[router]") {
+TEST_CASE("a query names no worker of an entry's other key under every schedule", "[router][scheduler]") {
   for (const auto& body : queries<scheduled>()) {
     const auto found = explorer{with_stale_loads}.exhaustive(body);
     INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
@@ -339,7 +339,7 @@ class without_second_look : public scheduled<T> {
   mutable std::array<std::optional<T>, max_threads> seen_;
 };
 
-TEST_CASE("bugs planted in claims and queries of an index are caught", "[router]") {
+TEST_CASE("bugs planted in claims and queries of an index are caught", "[router][scheduler]") {
   const auto caught = [](const std::vector<scenario>& all) {
     return std::ranges::any_of(
         all, [](const auto& body) { return !explorer{with_stale_loads}.exhaustive(body).failure.empty(); });

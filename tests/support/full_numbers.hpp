@@ -3,7 +3,18 @@
 #include <cstdlib>
 #include <string_view>
 
+#if defined(__SANITIZE_THREAD__)
+  #define PAGEDKV_UNDER_THREAD_SANITIZER true
+#elif defined(__has_feature)
+  #define PAGEDKV_UNDER_THREAD_SANITIZER __has_feature(thread_sanitizer)
+#else
+  #define PAGEDKV_UNDER_THREAD_SANITIZER false
+#endif
+
 namespace pagedkv::testing {
+
+/// Whether ThreadSanitizer instruments this program, which makes it many times slower.
+inline constexpr bool under_thread_sanitizer = PAGEDKV_UNDER_THREAD_SANITIZER;
 
 /// Whether PAGEDKV_TEST_FULL is set and not empty: long runs are wanted.
 [[nodiscard]] inline bool full_numbers() {

@@ -263,7 +263,7 @@ using scenario = std::function<void(execution&)>;
 /// The result of an exploration. `schedule` replays the failing execution.
 struct finding {
   std::uint64_t schedules = 0;
-  bool complete = false;  // all executions within the bounds were explored, or all that a sanitizer's speed allows
+  bool complete = false;  // all executions within the bounds were explored
   std::string failure;
   std::string schedule;
   std::uint64_t seed = 0;
@@ -278,7 +278,7 @@ class explorer {
   [[nodiscard]] finding exhaustive(const scenario& body) {
     auto result = finding{};
     auto path = std::vector<decision>{};
-    while (result.schedules < (slow_fibers ? slow_schedules : limits_.max_schedules)) {
+    while (result.schedules < limits_.max_schedules) {
       const auto follow = [&](std::size_t position, std::uint32_t) {
         return position < path.size() ? path[position].chosen : 0;
       };
@@ -295,7 +295,6 @@ class explorer {
       }
       ++path.back().chosen;
     }
-    result.complete = slow_fibers;
     return result;
   }
 
@@ -303,8 +302,7 @@ class explorer {
   [[nodiscard]] finding random(const scenario& body, std::uint64_t seed, std::uint64_t schedules) {
     auto result = finding{};
     result.seed = seed;
-    const auto enough = slow_fibers ? std::min(schedules, slow_schedules) : schedules;
-    while (result.schedules < enough && result.failure.empty()) {
+    while (result.schedules < schedules && result.failure.empty()) {
       auto source = std::mt19937_64{seed + result.schedules};
       // Ordinary choices prevail; otherwise threads would meet only at their first steps.
       const auto roll = [&](std::size_t, std::uint32_t options) {
@@ -383,9 +381,6 @@ class explorer {
     result.schedule = schedule.str();
     return run.trace();
   }
-
-  // ThreadSanitizer takes 200 times as long to switch fibers, and checks nothing: one thread runs them all.
-  static constexpr auto slow_schedules = std::uint64_t{500};
 
   bounds limits_;
   std::vector<std::unique_ptr<fiber>> fibers_;
