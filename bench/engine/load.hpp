@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -92,7 +93,7 @@ struct load_figures {
 class load {
  public:
   load(model& with, const engine_sizes& sizes, const trace_scale& scale)
-      : engine_(with, sizes), scale_(scale), vocabulary_(with.config().vocabulary) {}
+      : engine_(make_engine(with, sizes)), scale_(scale), vocabulary_(with.config().vocabulary) {}
 
   [[nodiscard]] load_figures run(std::span<const trace_request> requests) {
     auto next = requests.begin();
@@ -100,16 +101,16 @@ class load {
       for (; next != requests.end() && arrival_of(*next) <= clock_.now(); ++next) {
         submit(*next);
       }
-      is_busy = engine_.step();
-      std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_.forget(*each); });
+      is_busy = engine_->step();
+      std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_->forget(*each); });
       if (!is_busy && next != requests.end()) {
         clock_.skip_to(arrival_of(*next));
       }
     }
     made_.offered_seconds = requests.empty() ? 0 : arrival_of(requests.back()) - arrival_of(requests.front());
     made_.seconds = requests.empty() ? 0 : clock_.now() - arrival_of(requests.front());
-    made_.engine = engine_.statistics();
-    made_.cache = engine_.cache().statistics();
+    made_.engine = engine_->statistics();
+    made_.cache = engine_->cache_statistics();
     return std::move(made_);
   }
 
@@ -124,7 +125,7 @@ class load {
     options.max_tokens = scale_.tokens_for(request.num_output_tokens);
     options.ignores_end = true;
     ++made_.requests;
-    if (prompt.empty() || !engine_.fits(prompt.size(), options.max_tokens, 1)) {
+    if (prompt.empty() || !engine_->fits(prompt.size(), options.max_tokens, 1)) {
       ++made_.refused;
       return;
     }
@@ -141,10 +142,10 @@ class load {
         ended_.push_back(&from);
       }
     };
-    static_cast<void>(engine_.submit(std::move(prompt), options, listener).value());
+    static_cast<void>(engine_->submit(std::move(prompt), options, listener).value());
   }
 
-  engine<pagedkv::float32> engine_;
+  std::unique_ptr<engine> engine_;
   trace_scale scale_;
   std::int32_t vocabulary_;
   skipping_clock clock_;

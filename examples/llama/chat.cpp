@@ -2,7 +2,7 @@
 // conversation, of which only the new tokens are computed. `--help` lists the options.
 
 #include "conversation.hpp"
-#include "engine.hpp"
+#include "options.hpp"
 #include "tokenizer.hpp"
 
 #include <fmt/format.h>
@@ -21,12 +21,11 @@ namespace {
 using clock_type = std::chrono::steady_clock;
 
 struct settings {
-  std::string directory;
+  llama::engine_options engine;
   std::vector<std::string> questions;
   std::string stored = "f32";
   std::size_t max_tokens = 200;
   llama::sampling_options sampling;
-  llama::engine_sizes sizes{.num_blocks = 2048};
 };
 
 double seconds_since(clock_type::time_point begin) {
@@ -35,8 +34,7 @@ double seconds_since(clock_type::time_point begin) {
 
 /// Answers one question; returns false if the request failed. A conversation that has become as long as the texts that
 /// the model was trained on starts anew.
-template <class Engine>
-bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
+bool answer(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
             const std::string& question, std::int32_t context) {
   if (talk.ask(question).size() + chosen.max_tokens > static_cast<std::size_t>(context)) {
     talk = llama::conversation(words);
@@ -67,7 +65,7 @@ bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& w
     return false;
   }
   const auto all = seconds_since(began);
-  const auto blocks = engine.cache().statistics().blocks;
+  const auto blocks = engine.cache_statistics().blocks;
   fmt::print(
       "\n[{} tokens, {:.0f} a second; first after {:.1f} ms; {} of {} prompt tokens were cached; {} blocks hold K/V]\n",
       made.answer().size(), static_cast<double>(made.answer().size()) / all, first * 1e3, made.num_cached_tokens,
@@ -77,13 +75,13 @@ bool answer(Engine& engine, llama::conversation& talk, const llama::tokenizer& w
   return true;
 }
 
-template <class Element>
 int chat(llama::model& loaded, const llama::tokenizer& words, const settings& chosen) {
-  auto engine = llama::engine<Element>(loaded, chosen.sizes);
+  const auto stored = chosen.stored == "f32" ? llama::stored_as::float32 : llama::stored_as::int8;
+  const auto engine = chosen.engine.make(loaded, stored);
   auto talk = llama::conversation(words);
   for (const auto& question : chosen.questions) {
     fmt::print("> {}\n", question);
-    if (!answer(engine, talk, words, chosen, question, loaded.config().context)) {
+    if (!answer(*engine, talk, words, chosen, question, loaded.config().context)) {
       return 1;
     }
   }
@@ -93,11 +91,11 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
   };
   auto line = std::string{};
   while (chosen.questions.empty() && (prompt(), std::getline(std::cin, line)) && line != "exit") {
-    if (!line.empty() && !answer(engine, talk, words, chosen, line, loaded.config().context)) {
+    if (!line.empty() && !answer(*engine, talk, words, chosen, line, loaded.config().context)) {
       return 1;
     }
   }
-  return engine.cache().statistics().blocks.in_use == 0 ? 0 : 1;
+  return engine->cache_statistics().blocks.in_use == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -105,7 +103,7 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
 int main(int argc, char** argv) {
   auto chosen = settings{};
   auto app = CLI::App{"Answers questions with a model of Llama's, Qwen 3's, Gemma 3's or Bamba's kind."};
-  app.add_option("--model", chosen.directory, "folder with config.json, *.safetensors and tokenizer.json")->required();
+  chosen.engine.add_to(app);
   app.add_option("question", chosen.questions, "questions, one after the other; none: read from the terminal");
   app.add_option("--max-tokens", chosen.max_tokens, "of each answer")
       ->check(CLI::PositiveNumber)
@@ -116,17 +114,11 @@ int main(int argc, char** argv) {
   app.add_option("--kv", chosen.stored, "how K/V is stored")
       ->check(CLI::IsMember({"f32", "int8"}))
       ->capture_default_str();
-  app.add_option("--block-size", chosen.sizes.block_size, "tokens in a block")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--blocks", chosen.sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    auto loaded = llama::model(chosen.directory);
-    const auto words = llama::tokenizer(chosen.directory);
-    return chosen.stored == "f32" ? chat<pagedkv::float32>(loaded, words, chosen)
-                                  : chat<pagedkv::int8>(loaded, words, chosen);
+    auto loaded = llama::model(chosen.engine.directory);
+    const auto words = llama::tokenizer(chosen.engine.directory);
+    return chat(loaded, words, chosen);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

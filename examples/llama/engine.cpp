@@ -1,23 +1,78 @@
 #include "engine.hpp"
 
+#include "engine_of.hpp"
+
+#include <pagedkv/tier/basic_file_tier.hpp>
+#include <pagedkv/tier/file_threads.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <ranges>
+#include <stdexcept>
+#include <tuple>
 #include <utility>
 
 namespace llama {
 
-template <class Element>
-engine<Element>::engine(model& with, const engine_sizes& sizes)
+namespace {
+
+using files_tier = pagedkv::basic_file_tier<pagedkv::thread_files>;
+
+template <class Cache>
+[[nodiscard]] pagedkv::cache_config config_of(const model_config& model, const engine_sizes& sizes) {
+  auto config = pagedkv::cache_config{.block_size = sizes.block_size, .num_blocks = sizes.num_blocks};
+  config.max_sequences = static_cast<std::int32_t>(2 * sizes.max_rows);
+  if constexpr (Cache::layers_differ) {
+    config.groups = model.groups();
+  } else {
+    config.num_layers = static_cast<std::int32_t>(model.layers.size());
+    config.num_kv_heads = model.num_kv_heads;
+    config.head_dim = model.head_dim;
+  }
+  return config;
+}
+
+/// Blocks of a group that a sequence takes.
+template <class Cache>
+[[nodiscard]] std::int64_t blocks_of(const Cache& cache, std::size_t group, std::int64_t length) {
+  if constexpr (Cache::layers_differ) {
+    return pagedkv::num_sequence_blocks(cache.config().groups[group], cache.plan().groups[group], length);
+  } else {
+    return (length + cache.config().block_size - 1) / cache.config().block_size;
+  }
+}
+
+template <class Cache>
+[[nodiscard]] std::int64_t block_size_of(const Cache& cache, std::size_t group) {
+  if constexpr (Cache::layers_differ) {
+    return cache.plan().groups[group].block_size;
+  } else {
+    return cache.config().block_size;
+  }
+}
+
+}  // namespace
+
+template <class Cache>
+engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache)
     : model_(with),
       sizes_(sizes),
-      cache_(config_of(with.config(), sizes)),
+      owned_cache_(std::move(cache)),
       requests_(cache_),
       memory_(cache_, with.config(), sizes.max_rows) {}
 
-template <class Element>
-pagedkv::result<void> engine<Element>::check(std::span<const pagedkv::token> prompt,
-                                             const generation_options& options) const {
+template <class Cache>
+engine_of<Cache>::~engine_of() {
+  if constexpr (has_tiers<Cache>) {
+    cache_.wait_idle();
+  }
+}
+
+template <class Cache>
+pagedkv::result<void> engine_of<Cache>::check(std::span<const pagedkv::token> prompt,
+                                              const generation_options& options) const {
   using pagedkv::error;
   using pagedkv::error_code;
   if (prompt.empty() || options.max_tokens == 0 || options.num_samples == 0) {
@@ -35,24 +90,23 @@ pagedkv::result<void> engine<Element>::check(std::span<const pagedkv::token> pro
   return {};
 }
 
-template <class Element>
-bool engine<Element>::fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
+template <class Cache>
+bool engine_of<Cache>::fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
   const auto length = static_cast<std::int64_t>(num_prompt_tokens + max_tokens);
-  const auto& groups = cache_.config().groups;
+  const auto groups = model_.config().groups();
   auto needed = std::int64_t{0};
   for (auto g = std::size_t{0}; g < groups.size(); ++g) {
-    const auto& plan = cache_.plan().groups[g];
-    const auto each = pagedkv::num_sequence_blocks(groups[g], plan, length);
+    const auto each = blocks_of(cache_, g, length);
     const bool keeps_all = groups[g].kind == pagedkv::group_kind::full;
-    const auto shared = keeps_all ? static_cast<std::int64_t>(num_prompt_tokens) / plan.block_size : 0;
+    const auto shared = keeps_all ? static_cast<std::int64_t>(num_prompt_tokens) / block_size_of(cache_, g) : 0;
     needed += shared + static_cast<std::int64_t>(num_samples) * (each - shared);
   }
   return needed <= sizes_.num_blocks;
 }
 
-template <class Element>
-pagedkv::result<const sample*> engine<Element>::submit(std::vector<pagedkv::token> prompt,
-                                                       const generation_options& options, listener on_token) {
+template <class Cache>
+pagedkv::result<const sample*> engine_of<Cache>::submit(std::vector<pagedkv::token> prompt,
+                                                        const generation_options& options, listener on_token) {
   if (const auto checked = check(prompt, options); !checked) {
     return checked.error();
   }
@@ -66,8 +120,8 @@ pagedkv::result<const sample*> engine<Element>::submit(std::vector<pagedkv::toke
   return static_cast<const sample*>(&added);
 }
 
-template <class Element>
-void engine<Element>::cancel(const sample& which) {
+template <class Cache>
+void engine_of<Cache>::cancel(const sample& which) {
   auto& found = *std::ranges::find_if(all_, [&](const row& r) { return &r == &which; });
   if (found.is_open()) {
     std::erase(waiting_, &found);
@@ -76,20 +130,22 @@ void engine<Element>::cancel(const sample& which) {
   }
 }
 
-template <class Element>
-void engine<Element>::forget(const sample& which) {
+template <class Cache>
+void engine_of<Cache>::forget(const sample& which) {
   all_.remove_if([&](const row& r) { return &r == &which && !r.is_open(); });
 }
 
-template <class Element>
-bool engine<Element>::step() {
+template <class Cache>
+bool engine_of<Cache>::step() {
   const auto watch = stopwatch{statistics_.in_steps};
   const auto opened = timed(cache_)->begin_step().value();
+  const auto preempted_before = statistics_.preemptions;
   rows_.clear();
   budget_ = sizes_.token_budget;
   extend_running();
   admit();
-  if (rows_.empty() && !running_.empty()) {  // nothing that runs can go on, and nothing is left to preempt
+  if (rows_.empty() && !wait_for_loads() && !running_.empty() && statistics_.preemptions == preempted_before) {
+    // Nothing that runs can go on, nothing is left to preempt, and no block comes back with this step.
     fail(*running_.back(),
          pagedkv::error{pagedkv::error_code::capacity_exhausted, "number of blocks", sizes_.num_blocks});
   }
@@ -99,32 +155,32 @@ bool engine<Element>::step() {
   return !running_.empty() || !waiting_.empty();
 }
 
-template <class Element>
-void engine<Element>::run() {
-  while (step()) {
+template <class Cache>
+std::vector<const sample*> engine_of<Cache>::samples() const {
+  auto all = std::vector<const sample*>{};
+  std::ranges::transform(all_, std::back_inserter(all), [](const row& each) { return &each; });
+  return all;
+}
+
+template <class Cache>
+std::int64_t engine_of<Cache>::end_of_chunk(const row& r) const {
+  const auto end = std::min(r.num_tokens(), r.length + budget_);
+  if constexpr (Cache::layers_differ) {
+    return has_states_ ? std::min(end, cache_.next_saved_length(r.sequence).value()) : end;
+  } else {
+    return end;
   }
 }
 
-template <class Element>
-pagedkv::cache_config engine<Element>::config_of(const model_config& model, const engine_sizes& sizes) {
-  auto config = pagedkv::cache_config{.block_size = sizes.block_size, .num_blocks = sizes.num_blocks};
-  config.max_sequences = static_cast<std::int32_t>(2 * sizes.max_rows);
-  config.groups = model.groups();
-  return config;
-}
-
-template <class Element>
-std::int64_t engine<Element>::end_of_chunk(const row& r) const {
-  const auto end = std::min(r.num_tokens(), r.length + budget_);
-  return has_states_ ? std::min(end, cache_.next_saved_length(r.sequence).value()) : end;
-}
-
-template <class Element>
-void engine<Element>::extend_running() {
+template <class Cache>
+void engine_of<Cache>::extend_running() {
   auto entries = std::vector<pagedkv::batch_entry>{};
   auto extended = std::vector<row*>{};
   runs_.clear();
   for (auto* const r : running_) {
+    if (!has_arrived(*r)) {
+      continue;
+    }
     const auto end = end_of_chunk(*r);
     if (end == r->length) {
       continue;  // nothing is left of the budget
@@ -152,9 +208,9 @@ void engine<Element>::extend_running() {
   std::erase_if(rows_, [](const row* r) { return r->state != generation_state::running; });
 }
 
-template <class Element>
-std::size_t engine<Element>::num_slots(std::span<const pagedkv::batch_entry> entries) const {
-  const auto num_groups = std::ranges::count_if(cache_.config().groups, &pagedkv::group_config::holds_tokens);
+template <class Cache>
+std::size_t engine_of<Cache>::num_slots(std::span<const pagedkv::batch_entry> entries) const {
+  const auto num_groups = std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
   auto count = std::size_t{0};
   for (const auto& entry : entries) {
     count += entry.run.tokens.size();
@@ -162,8 +218,34 @@ std::size_t engine<Element>::num_slots(std::span<const pagedkv::batch_entry> ent
   return count * static_cast<std::size_t>(num_groups);
 }
 
-template <class Element>
-std::vector<pagedkv::token> engine<Element>::guess(const row& r) const {
+template <class Cache>
+bool engine_of<Cache>::has_arrived(row& r) {
+  if constexpr (has_tiers<Cache>) {
+    if (r.is_loading && timed(cache_)->poll(r.sequence).done()) {
+      r.is_loading = false;
+      const auto settled = timed(cache_)->settle(r.sequence).value();
+      timed(cache_)->truncate(r.sequence, settled).value();  // the rest is computed, as the budget allows
+      statistics_.cached_tokens += settled - r.computed;
+      r.num_cached_tokens += r.answer().empty() ? settled - r.computed : 0;
+      r.length = r.computed = settled;
+    }
+  }
+  return !r.is_loading;
+}
+
+template <class Cache>
+bool engine_of<Cache>::wait_for_loads() {
+  const auto found = std::ranges::find_if(running_, [](const row* each) { return each->is_loading; });
+  if constexpr (has_tiers<Cache>) {
+    if (found != running_.end()) {
+      cache_.wait((*found)->sequence, clock::now() + std::chrono::milliseconds(5));
+    }
+  }
+  return found != running_.end();
+}
+
+template <class Cache>
+std::vector<pagedkv::token> engine_of<Cache>::guess(const row& r) const {
   const auto left = static_cast<std::int64_t>(r.options.max_tokens - r.answer().size()) - 1;
   const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1});
   // A state cannot be taken back.
@@ -178,25 +260,26 @@ std::vector<pagedkv::token> engine<Element>::guess(const row& r) const {
   return {first, first + std::min<std::ptrdiff_t>(most, r.tokens.end() - first)};
 }
 
-template <class Element>
-void engine<Element>::take_part(row& r, std::size_t count) {
+template <class Cache>
+void engine_of<Cache>::take_part(row& r, std::size_t count) {
   r.length += static_cast<std::int64_t>(count);
   rows_.push_back(&r);
 }
 
-template <class Element>
-bool engine<Element>::append(row& r, std::span<const token> run) {
+template <class Cache>
+bool engine_of<Cache>::append(row& r, std::span<const token> run) {
   const auto appended = timed(requests_)->append(r.id, run);
   put_back(appended.preempted());
   return appended.has_value();
 }
 
-template <class Element>
-void engine<Element>::put_back(const std::vector<pagedkv::request_id>& preempted) {
+template <class Cache>
+void engine_of<Cache>::put_back(const std::vector<pagedkv::request_id>& preempted) {
   for (const auto id : preempted) {
     auto& r = **std::ranges::find_if(running_, [&](const row* each) { return each->id == id; });
     r.state = generation_state::waiting;
     r.length = r.computed = 0;
+    r.is_loading = false;
     waiting_.push_front(&r);
     std::erase(rows_, &r);
     running_.remove(&r);
@@ -204,8 +287,8 @@ void engine<Element>::put_back(const std::vector<pagedkv::request_id>& preempted
   }
 }
 
-template <class Element>
-std::size_t engine<Element>::num_rows() const {
+template <class Cache>
+std::size_t engine_of<Cache>::num_rows() const {
   auto count = std::size_t{0};
   for (const auto* const r : running_) {
     count += r->num_rows();
@@ -213,8 +296,8 @@ std::size_t engine<Element>::num_rows() const {
   return count;
 }
 
-template <class Element>
-void engine<Element>::admit() {
+template <class Cache>
+void engine_of<Cache>::admit() {
   while (!waiting_.empty() && budget_ > 0 && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows) {
     auto& r = *waiting_.front();
     waiting_.pop_front();  // those that give way to it wait in front of the others
@@ -229,8 +312,8 @@ void engine<Element>::admit() {
   }
 }
 
-template <class Element>
-pagedkv::result<void> engine<Element>::start(row& r) {
+template <class Cache>
+pagedkv::result<void> engine_of<Cache>::start(row& r) {
   auto options = pagedkv::request_options{};
   options.may_preempt = true;
   options.sequence.salt = r.options.salt;
@@ -252,6 +335,10 @@ pagedkv::result<void> engine<Element>::start(row& r) {
   }
   statistics_.prompt_tokens += r.num_tokens();
   statistics_.cached_tokens += admitted->num_cached_tokens;
+  r.is_loading = admitted->num_loading_tokens > 0;
+  if (r.is_loading) {
+    return {};
+  }
   const auto end = end_of_chunk(r);
   const auto run = r.from(r.length, end);
   const auto appended = timed(requests_)->append(r.id, run);
@@ -269,8 +356,8 @@ pagedkv::result<void> engine<Element>::start(row& r) {
   return {};
 }
 
-template <class Element>
-void engine<Element>::commit_prompts() {
+template <class Cache>
+void engine_of<Cache>::commit_prompts() {
   const auto watch = stopwatch{statistics_.in_cache};
   for (const auto* const r : rows_) {
     if (commits_early_ && r->drafts.empty()) {
@@ -279,8 +366,8 @@ void engine<Element>::commit_prompts() {
   }
 }
 
-template <class Element>
-void engine<Element>::compute() {
+template <class Cache>
+void engine_of<Cache>::compute() {
   if (rows_.empty()) {
     return;
   }
@@ -316,14 +403,14 @@ void engine<Element>::compute() {
   }
 }
 
-template <class Element>
-std::span<const float> engine<Element>::run_model() {
+template <class Cache>
+std::span<const float> engine_of<Cache>::run_model() {
   const auto watch = stopwatch{statistics_.in_model};
   return model_.run(step_, memory_);
 }
 
-template <class Element>
-void engine<Element>::finish_row(row& r, std::span<const float> logits) {
+template <class Cache>
+void engine_of<Cache>::finish_row(row& r, std::span<const float> logits) {
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   const auto drafts = std::exchange(r.drafts, {});
   auto chosen = std::vector<token>{};
@@ -351,8 +438,8 @@ void engine<Element>::finish_row(row& r, std::span<const float> logits) {
   take_tokens(r, chosen);
 }
 
-template <class Element>
-void engine<Element>::fork(row& r, std::span<const float> logits) {
+template <class Cache>
+void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
   for (auto i = std::size_t{1}; i < r.options.num_samples; ++i) {
     auto& other = all_.emplace_back();
     static_cast<sample&>(other) = r;
@@ -374,8 +461,8 @@ void engine<Element>::fork(row& r, std::span<const float> logits) {
   }
 }
 
-template <class Element>
-void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
+template <class Cache>
+void engine_of<Cache>::take_tokens(row& r, std::span<const token> chosen) {
   for (const auto next : chosen) {
     r.tokens.push_back(next);
     const bool is_end = !r.options.ignores_end &&
@@ -391,15 +478,15 @@ void engine<Element>::take_tokens(row& r, std::span<const token> chosen) {
   }
 }
 
-template <class Element>
-void engine<Element>::fail(row& r, const pagedkv::error& reason) {
+template <class Cache>
+void engine_of<Cache>::fail(row& r, const pagedkv::error& reason) {
   r.failure = reason;
   end(r, generation_state::failed);
   r.tell({});
 }
 
-template <class Element>
-void engine<Element>::end(row& r, generation_state how) {
+template <class Cache>
+void engine_of<Cache>::end(row& r, generation_state how) {
   r.state = how;
   running_.remove(&r);
   if (r.submitted) {
@@ -407,7 +494,50 @@ void engine<Element>::end(row& r, generation_state how) {
   }
 }
 
-template class engine<pagedkv::float32>;
-template class engine<pagedkv::int8>;
+namespace {
+
+template <class Element>
+[[nodiscard]] std::unique_ptr<engine> make_without_tiers(model& with, const engine_sizes& sizes) {
+  using cache = pagedkv::group_cache<Element>;
+  return std::make_unique<engine_of<cache>>(with, sizes,
+                                            std::make_unique<cache>(config_of<cache>(with.config(), sizes)));
+}
+
+template <class... Slower>
+[[nodiscard]] std::unique_ptr<engine> make_with_tiers(model& with, const engine_sizes& sizes, const tier_sizes& tiers,
+                                                      Slower... slower) {
+  using cache = pagedkv::tiered_cache<pagedkv::float32, Slower...>;
+  auto chosen = pagedkv::tier_config{};
+  chosen.model = tiers.model;
+  chosen.write = pagedkv::write_policy::through;  // so that a restart finds what was never evicted
+  auto made =
+      std::make_unique<cache>(config_of<cache>(with.config(), sizes), chosen,
+                              pagedkv::host_tier<>{tiers.host_blocks, {}}, std::tuple<Slower...>{std::move(slower)...});
+  return std::make_unique<engine_of<cache>>(with, sizes, std::move(made));
+}
+
+}  // namespace
+
+std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes, stored_as stored, const tier_sizes& tiers) {
+  if (tiers.host_blocks == 0 && tiers.file.empty()) {
+    return stored == stored_as::float32 ? make_without_tiers<pagedkv::float32>(with, sizes)
+                                        : make_without_tiers<pagedkv::int8>(with, sizes);
+  }
+  if (with.config().has(layer_kind::window) || with.config().has(layer_kind::state)) {
+    throw std::invalid_argument("tiers stand behind layers that attend to all tokens; this model has others");
+  }
+  if (stored != stored_as::float32) {
+    throw std::invalid_argument("tiers of this program hold float32");
+  }
+  if (tiers.host_blocks == 0) {
+    throw std::invalid_argument("a file is read and written through host memory, which needs blocks");
+  }
+  if (tiers.file.empty()) {
+    return make_with_tiers(with, sizes, tiers);
+  }
+  using cache = pagedkv::tiered_cache<pagedkv::float32, files_tier>;
+  const auto format = cache::format_of(config_of<cache>(with.config(), sizes), tiers.model);
+  return make_with_tiers(with, sizes, tiers, files_tier::create({tiers.file}, tiers.file_bytes, format).value());
+}
 
 }  // namespace llama

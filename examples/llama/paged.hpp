@@ -23,10 +23,10 @@ class paged_memory final : public memory {
   /// For steps of at most `max_rows` sequences.
   paged_memory(Cache& cache, const model_config& config, std::size_t max_rows, stream on = {})
       : cache_(cache), config_(config), stream_(on) {
-    const auto groups = cache.config().groups.all();
-    for (const auto& group : groups) {
+    const auto groups = config.groups();
+    for (const auto& group : groups.all()) {
       const auto indices = group.holds_tokens() ? max_rows * static_cast<std::size_t>(cache.config().capacity()) : 0;
-      groups_.push_back({.tables = pagedkv::compressed_batch(max_rows, indices)});
+      groups_.push_back({.kind = group, .tables = pagedkv::compressed_batch(max_rows, indices)});
     }
     auto next_layer = std::array<std::int32_t, pagedkv::group_list::max_size>{};
     for (const auto kind : config.layers) {
@@ -42,7 +42,7 @@ class paged_memory final : public memory {
   [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
     step_ = &step;
     for (auto g = std::size_t{0}; g < groups_.size(); ++g) {
-      const auto found = cache_.config().groups[g].holds_tokens() ? find_blocks(g, ids) : find_states(g, ids);
+      const auto found = groups_[g].kind.holds_tokens() ? find_blocks(g, ids) : find_states(g, ids);
       if (!found) {
         return found;
       }
@@ -52,7 +52,7 @@ class paged_memory final : public memory {
 
   void attend(std::size_t layer, const float* queries, const float* keys, const float* values, float* output) override {
     const auto [group, index] = places_[layer];
-    const auto& [slots, tables, states] = groups_[group];
+    const auto& [kind, slots, tables, states] = groups_[group];
     const auto dim = std::int64_t{config_.head_dim};
     const auto of_keys = config_.num_kv_heads * dim;
     const auto of_queries = config_.num_heads * dim;
@@ -74,11 +74,15 @@ class paged_memory final : public memory {
   }
 
   float* state(std::size_t layer, std::size_t row) override {
-    const auto [group, index] = places_[layer];
-    const auto per_block = cache_.plan().groups[group].parts_per_block;
-    const auto& blocks = groups_[group].states[row];
-    const auto block = blocks[static_cast<std::size_t>(index / per_block)];
-    return reinterpret_cast<float*>(cache_.state_part(group, block, index % per_block));
+    if constexpr (Cache::layers_differ) {
+      const auto [group, index] = places_[layer];
+      const auto per_block = cache_.plan().groups[group].parts_per_block;
+      const auto& blocks = groups_[group].states[row];
+      const auto block = blocks[static_cast<std::size_t>(index / per_block)];
+      return reinterpret_cast<float*>(cache_.state_part(group, block, index % per_block));
+    } else {
+      return nullptr;  // a model with states has groups
+    }
   }
 
  private:
@@ -87,6 +91,7 @@ class paged_memory final : public memory {
     std::int32_t index;  // of the layer in its group
   };
   struct rows_of_group {
+    pagedkv::group_config kind;
     std::vector<pagedkv::slot> slots = {};
     pagedkv::compressed_batch tables;
     std::vector<std::vector<pagedkv::block_id>> states = {};
@@ -99,7 +104,7 @@ class paged_memory final : public memory {
   }
 
   [[nodiscard]] pagedkv::result<void> find_blocks(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
-    auto& [slots, tables, states] = groups_[group];
+    auto& [kind, slots, tables, states] = groups_[group];
     slots.resize(step_->tokens.size());
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {
       const auto first = static_cast<std::size_t>(step_->starts[row]);
@@ -117,7 +122,7 @@ class paged_memory final : public memory {
     auto& states = groups_[group].states;
     states.resize(ids.size());
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {
-      states[row].resize(static_cast<std::size_t>(cache_.config().groups[group].num_layers));
+      states[row].resize(static_cast<std::size_t>(groups_[group].kind.num_layers));
       const auto copied = cache_.block_table(ids[row], states[row], 0, group);
       if (!copied) {
         return copied.error();

@@ -317,7 +317,8 @@ TEST_CASE("a lock-free free list never overlooks the last free id", "[lock_free_
   }
 }
 
-TEST_CASE("the upper ids of a lock-free free list can be taken out under every schedule", "[lock_free_free_list][scheduler]") {
+TEST_CASE("the upper ids of a lock-free free list can be taken out under every schedule",
+          "[lock_free_free_list][scheduler]") {
   auto explored = explorer{{.preemptions = 2, .surprises = 1}};
   for (const auto& body : {taking<list_of<scheduled>>(3, 3), taking<list_of<scheduled>>(3, 2),
                            taking<list_of<scheduled>>(3, 1), taking<list_of<scheduled, 3>>(4, 3)}) {

@@ -133,7 +133,8 @@ void sleep_through_many_pushes(execution& e) {
   list.run();
 }
 
-TEST_CASE("a pop that slept while the stack came round 65,536 times fails its swap", "[tagged_index_stack][scheduler]") {
+TEST_CASE("a pop that slept while the stack came round 65,536 times fails its swap",
+          "[tagged_index_stack][scheduler]") {
   auto explored = explorer{{.max_steps = 1'000'000}};
   constexpr auto before_the_swap = stop{.thread = 1, .steps = 2};
   CHECK(explored.stopped(sleep_through_many_pushes<scheduled>, before_the_swap).failure.empty());

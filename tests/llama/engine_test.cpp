@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
 
 #include <algorithm>
 #include <map>
@@ -15,8 +16,6 @@ using namespace llama::test;
 using pagedkv::token;
 
 namespace {
-
-using paged_engine = engine<pagedkv::float32>;
 
 /// The models of reference.json, loaded once.
 model& loaded(const std::string& name) {
@@ -37,23 +36,23 @@ generation_options exactly(std::size_t count) {
 }
 
 /// Nothing is in use when all requests have ended.
-void check_end(paged_engine& engine) {
-  CHECK(engine.cache().statistics().blocks.in_use == 0);
-  CHECK(engine.cache().check_invariants() == std::vector<std::string>{});
+void check_end(engine& on) {
+  CHECK(on.cache_statistics().blocks.in_use == 0);
+  CHECK(on.check_invariants() == std::vector<std::string>{});
 }
 
 /// Submits every case of a model at once, and compares the tokens.
-void check_tokens(paged_engine& engine, const reference& model) {
+void check_tokens(engine& on, const reference& model) {
   auto samples = std::vector<const sample*>{};
   for (const auto& each : model.cases) {
-    samples.push_back(engine.submit(each.prompt, exactly(each.tokens.size())).value());
+    samples.push_back(on.submit(each.prompt, exactly(each.tokens.size())).value());
   }
-  engine.run();
+  on.run();
   for (auto i = std::size_t{0}; i < samples.size(); ++i) {
     CAPTURE(i);
     CHECK(std::vector(samples[i]->answer().begin(), samples[i]->answer().end()) == model.cases[i].tokens);
   }
-  check_end(engine);
+  check_end(on);
 }
 
 }  // namespace
@@ -63,12 +62,12 @@ TEST_CASE("an engine generates the tokens of transformers, without and with hits
   const auto block_size = GENERATE(4, 16, 64);
   const auto budget = GENERATE(512, 23);
   CAPTURE(model.name, block_size, budget);
-  auto engine = paged_engine(loaded(model.name),
-                             {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
-  check_tokens(engine, model);
-  CHECK(engine.statistics().cached_tokens == 0);
-  check_tokens(engine, model);
-  CHECK(engine.statistics().cached_tokens > 0);
+  const auto engine = make_engine(loaded(model.name),
+                                  {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
+  check_tokens(*engine, model);
+  CHECK(engine->statistics().cached_tokens == 0);
+  check_tokens(*engine, model);
+  CHECK(engine->statistics().cached_tokens > 0);
 }
 
 TEST_CASE("preempted requests generate the same tokens when they are resumed", "[llama]") {
@@ -78,9 +77,9 @@ TEST_CASE("preempted requests generate the same tokens when they are resumed", "
   sizes.num_blocks = 40;
   auto preemptions = std::int64_t{0};
   for (; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
-    auto engine = paged_engine(loaded(model.name), sizes);
-    check_tokens(engine, model);
-    preemptions = engine.statistics().preemptions;
+    const auto engine = make_engine(loaded(model.name), sizes);
+    check_tokens(*engine, model);
+    preemptions = engine->statistics().preemptions;
   }
   CHECK(preemptions > 0);
 }
@@ -88,145 +87,216 @@ TEST_CASE("preempted requests generate the same tokens when they are resumed", "
 TEST_CASE("drafts that repeat the text change no token", "[llama]") {
   const auto& model = GENERATE(from_range(references()));
   CAPTURE(model.name);
-  auto engine = paged_engine(loaded(model.name), {.num_blocks = 200, .num_drafts = 3});
-  check_tokens(engine, model);
-  CHECK((engine.statistics().drafts > 0) == (model.name != "bamba"));
+  const auto engine = make_engine(loaded(model.name), {.num_blocks = 200, .num_drafts = 3});
+  check_tokens(*engine, model);
+  CHECK((engine->statistics().drafts > 0) == (model.name != "bamba"));
 }
 
 TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
   const auto& model = GENERATE(from_range(references()));
   const auto& prompt = model.cases.back().prompt;
   const auto& tokens = model.cases.back().tokens;
-  auto engine = paged_engine(loaded(model.name), {.num_blocks = 200});
+  const auto engine = make_engine(loaded(model.name), {.num_blocks = 200});
   auto options = exactly(tokens.size());
   options.num_samples = 3;
-  static_cast<void>(engine.submit(prompt, options).value());
-  engine.run();
+  static_cast<void>(engine->submit(prompt, options).value());
+  engine->run();
   auto count = std::size_t{0};
-  engine.for_each([&](const sample& each) {
-    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
+  for (const auto* each : engine->samples()) {
+    CHECK(std::vector(each->answer().begin(), each->answer().end()) == tokens);
     ++count;
-  });
+  }
   CHECK(count == 3);
-  check_end(engine);
+  check_end(*engine);
 }
 
 TEST_CASE("answers by forks keep to the rows of a step", "[llama]") {
   const auto& prompt = reference_of("llama").cases[1].prompt;
   const auto& tokens = reference_of("llama").cases[1].tokens;
-  auto engine = paged_engine(loaded("llama"), {.num_blocks = 200, .max_rows = 4});
+  const auto engine = make_engine(loaded("llama"), {.num_blocks = 200, .max_rows = 4});
   auto options = exactly(tokens.size());
   options.num_samples = 3;
   for (auto i = 0; i < 3; ++i) {
-    static_cast<void>(engine.submit(prompt, options).value());
+    static_cast<void>(engine->submit(prompt, options).value());
   }
-  engine.run();
+  engine->run();
   auto count = std::size_t{0};
-  engine.for_each([&](const sample& each) {
-    CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens);
+  for (const auto* each : engine->samples()) {
+    CHECK(std::vector(each->answer().begin(), each->answer().end()) == tokens);
     ++count;
-  });
+  }
   CHECK(count == 9);
   options.num_samples = 5;
-  CHECK_FALSE(engine.submit(prompt, options));
-  check_end(engine);
+  CHECK_FALSE(engine->submit(prompt, options));
+  check_end(*engine);
 }
 
 TEST_CASE("a listener hears of every end once", "[llama]") {
   const auto& model = reference_of("llama");
-  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
+  const auto engine = make_engine(loaded("llama"), {.num_blocks = 8});
   auto ends = std::map<const sample*, std::size_t>{};
   const auto listen = [&](const sample& of, std::optional<token> next) {
     ends[&of] += static_cast<std::size_t>(!of.is_open());
     CHECK(next.has_value() == (of.is_open() || of.state == generation_state::cut));
   };
-  const auto* const whole = engine.submit(model.cases[0].prompt, exactly(10), listen).value();
-  const auto* const dropped = engine.submit(model.cases[1].prompt, exactly(10), listen).value();
-  const auto* const large = engine.submit(model.cases.back().prompt, exactly(10), listen).value();
-  engine.step();
-  engine.cancel(*dropped);
-  engine.run();
+  const auto* const whole = engine->submit(model.cases[0].prompt, exactly(10), listen).value();
+  const auto* const dropped = engine->submit(model.cases[1].prompt, exactly(10), listen).value();
+  const auto* const large = engine->submit(model.cases.back().prompt, exactly(10), listen).value();
+  engine->step();
+  engine->cancel(*dropped);
+  engine->run();
   CHECK(ends == std::map<const sample*, std::size_t>{{whole, 1}, {dropped, 1}, {large, 1}});
-  check_end(engine);
+  check_end(*engine);
 }
 
 TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
   for (const auto& each : references()) {
     CAPTURE(each.name);
-    auto engine = paged_engine(loaded(each.name), {.num_blocks = 40});
+    const auto engine = make_engine(loaded(each.name), {.num_blocks = 40});
     const auto& prompt = each.cases[2].prompt;
     auto most = std::size_t{1};
-    while (engine.fits(prompt.size(), most + 1, 2)) {
+    while (engine->fits(prompt.size(), most + 1, 2)) {
       ++most;
     }
     auto options = exactly(std::min(most, std::size_t{400}));
     options.num_samples = 2;
-    const auto* const made = engine.submit(prompt, options).value();
-    engine.run();
+    const auto* const made = engine->submit(prompt, options).value();
+    engine->run();
     CHECK(made->state == generation_state::cut);
-    check_end(engine);
+    check_end(*engine);
   }
 }
 
 TEST_CASE("prompts of one step share what they have in common", "[llama]") {
   const auto& prompt = reference_of("llama").cases.back().prompt;
   const auto& tokens = reference_of("llama").cases.back().tokens;
-  auto engine = paged_engine(loaded("llama"), {.num_blocks = 200});
+  const auto engine = make_engine(loaded("llama"), {.num_blocks = 200});
   for (auto i = 0; i < 4; ++i) {
-    static_cast<void>(engine.submit(prompt, exactly(tokens.size())).value());
+    static_cast<void>(engine->submit(prompt, exactly(tokens.size())).value());
   }
-  engine.step();
-  CHECK(engine.statistics().cached_tokens == 3 * 144);
-  engine.run();
-  engine.for_each(
-      [&](const sample& each) { CHECK(std::vector(each.answer().begin(), each.answer().end()) == tokens); });
-  check_end(engine);
+  engine->step();
+  CHECK(engine->statistics().cached_tokens == 3 * 144);
+  engine->run();
+  for (const auto* each : engine->samples()) {
+    CHECK(std::vector(each->answer().begin(), each->answer().end()) == tokens);
+  }
+  check_end(*engine);
 }
 
 TEST_CASE("a request that the pool cannot hold fails alone", "[llama]") {
   const auto& model = reference_of("llama");
-  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
-  const auto* const large = engine.submit(model.cases.back().prompt, exactly(10)).value();
-  const auto* const small = engine.submit(model.cases[1].prompt, exactly(10)).value();
-  engine.run();
+  const auto engine = make_engine(loaded("llama"), {.num_blocks = 8});
+  const auto* const large = engine->submit(model.cases.back().prompt, exactly(10)).value();
+  const auto* const small = engine->submit(model.cases[1].prompt, exactly(10)).value();
+  engine->run();
   CHECK(large->state == generation_state::failed);
   CHECK(large->failure.has_value());
   CHECK(small->state == generation_state::cut);
-  check_end(engine);
+  check_end(*engine);
 }
 
 TEST_CASE("an answer that outgrows the pool fails, and what it wrote stays cached", "[llama]") {
   const auto& model = reference_of("llama");
-  auto engine = paged_engine(loaded("llama"), {.num_blocks = 8});
-  const auto* const endless = engine.submit(model.cases[1].prompt, exactly(1000)).value();
-  engine.run();
+  const auto engine = make_engine(loaded("llama"), {.num_blocks = 8});
+  const auto* const endless = engine->submit(model.cases[1].prompt, exactly(1000)).value();
+  engine->run();
   CHECK(endless->state == generation_state::failed);
   CHECK(endless->tokens.size() == 8 * 16 + 1);
-  check_end(engine);
+  check_end(*engine);
 }
 
 TEST_CASE("a cancelled request leaves nothing behind", "[llama]") {
   const auto& model = reference_of("gemma3");
-  auto engine = paged_engine(loaded("gemma3"), {.num_blocks = 200, .token_budget = 16});
-  const auto* const first = engine.submit(model.cases[3].prompt, exactly(10)).value();
-  const auto* const second = engine.submit(model.cases[3].prompt, exactly(10)).value();
-  engine.step();
-  engine.cancel(*first);
-  engine.cancel(*second);
-  CHECK_FALSE(engine.step());
-  check_end(engine);
-  CHECK_FALSE(engine.submit({}, {}));
-  CHECK_FALSE(engine.submit({model.config.at("vocab_size").get<token>()}, {}));
+  const auto engine = make_engine(loaded("gemma3"), {.num_blocks = 200, .token_budget = 16});
+  const auto* const first = engine->submit(model.cases[3].prompt, exactly(10)).value();
+  const auto* const second = engine->submit(model.cases[3].prompt, exactly(10)).value();
+  engine->step();
+  engine->cancel(*first);
+  engine->cancel(*second);
+  CHECK_FALSE(engine->step());
+  check_end(*engine);
+  CHECK_FALSE(engine->submit({}, {}));
+  CHECK_FALSE(engine->submit({model.config.at("vocab_size").get<token>()}, {}));
 }
 
 TEST_CASE("the trained model gives the answers that transformers gives", "[llama]") {
   static auto trained = model(trained_model());
-  auto engine = paged_engine(trained, {.num_blocks = 64});
+  const auto engine = make_engine(trained, {.num_blocks = 64});
   for (const auto& each : trained_reference().at("cases")) {
     const auto expected = each.at("tokens").get<std::vector<token>>();
-    const auto* const made = engine.submit(each.at("prompt"), exactly(expected.size())).value();
-    engine.run();
+    const auto* const made = engine->submit(each.at("prompt"), exactly(expected.size())).value();
+    engine->run();
     CHECK(std::vector(made->answer().begin(), made->answer().end()) == expected);
   }
-  check_end(engine);
+  check_end(*engine);
+}
+
+TEST_CASE("what the pool evicts comes back from host memory", "[llama]") {
+  const auto& model = reference_of("llama");
+  const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 40, .token_budget = 64};
+  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, {.host_blocks = 400});
+  check_tokens(*engine, model);
+  const auto cached = engine->statistics().cached_tokens;
+  check_tokens(*engine, model);
+  auto length = std::size_t{0};
+  for (const auto& each : model.cases) {
+    length += each.prompt.size();
+  }
+  CHECK(engine->cache_statistics().evictions > 0);
+  CHECK(engine->statistics().cached_tokens - cached >= static_cast<std::int64_t>(length) * 3 / 4);
+}
+
+TEST_CASE("a restart finds in a file what was cached, and generates the same tokens", "[llama]") {
+  const auto& model = reference_of("llama");
+  const auto folder = model_folder(reference_of("llama"));
+  const auto tiers = tier_sizes{.host_blocks = 64,
+                                .file = folder.path() / "blocks",
+                                .file_bytes = 1 << 20,
+                                .model = "the model of reference.json"};
+  const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 200, .token_budget = 64};
+  {
+    const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+    check_tokens(*engine, model);
+  }
+  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+  check_tokens(*engine, model);
+  auto in_blocks = std::int64_t{0};
+  for (const auto& each : model.cases) {
+    in_blocks += static_cast<std::int64_t>((each.prompt.size() - 1) / 8 * 8);
+  }
+  CHECK(engine->statistics().cached_tokens >= in_blocks * 95 / 100);
+  for (const auto* each : engine->samples()) {
+    CHECK(each->num_cached_tokens <= static_cast<std::int64_t>(each->num_prompt_tokens));
+  }
+  auto other = tiers;
+  other.model = "another one";
+  CHECK_THROWS(make_engine(loaded("llama"), sizes, stored_as::float32, other));
+}
+
+TEST_CASE("a request that is cancelled while its blocks load leaves nothing behind", "[llama]") {
+  const auto& prompt = reference_of("llama").cases.back().prompt;
+  const auto folder = model_folder(reference_of("llama"));
+  const auto tiers =
+      tier_sizes{.host_blocks = 64, .file = folder.path() / "blocks", .file_bytes = 1 << 20, .model = "m"};
+  const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 200};
+  {
+    const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+    engine->submit(prompt, exactly(1)).value();
+    engine->run();
+  }
+  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+  const auto* const dropped = engine->submit(prompt, exactly(1)).value();
+  engine->step();
+  engine->cancel(*dropped);
+  CHECK_FALSE(engine->step());
+  check_end(*engine);
+}
+
+TEST_CASE("tiers are refused where they cannot stand", "[llama]") {
+  const auto tiers = tier_sizes{.host_blocks = 64};
+  CHECK_THROWS_WITH(make_engine(loaded("gemma3"), {}, stored_as::float32, tiers),
+                    "tiers stand behind layers that attend to all tokens; this model has others");
+  CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::int8, tiers), "tiers of this program hold float32");
+  CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::float32, {.file = "blocks"}),
+                    "a file is read and written through host memory, which needs blocks");
 }

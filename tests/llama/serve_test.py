@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
@@ -211,6 +212,28 @@ class Departures(Served):
         answer.readline()  # the stop in the clean-up finds the rest
 
 
+class Restart(Served):
+    """A server finds in its file what the one before it cached."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.options = ["--blocks", "256", "--host-blocks", "64", "--file", f"{folder.name}/blocks", "--file-size", "64MB"]
+
+    def test_a_restart_answers_from_the_file(self):
+        prompt = LONG["prompt"] + "n. A person who enjoys exploring the details of programmable systems"
+        first = json.loads(self.complete(prompt=prompt, max_tokens=24))
+        self.doCleanups()  # ends the server
+        self.setUp()
+        again = json.loads(self.complete(prompt=prompt, max_tokens=24))
+        self.assertEqual(again["choices"], first["choices"])
+        usage = again["usage"]
+        self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], (usage["prompt_tokens"] - 1) // 16 * 16)
+        self.assertGreater(usage["prompt_tokens"], 17)
+
+
 class Crowd(Served):
     """A third of the clients leave early; the pool is too small for all that run at once."""
 
@@ -352,12 +375,21 @@ class Browser(Served):
             self.assertRegex(done.stdout, f"blocks {state}</td><td>{count}</td>")
 
 
+@unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here")
 class Start(unittest.TestCase):
-    @unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here")
+    def test_a_signal_ends_a_server_that_has_hardly_begun(self):
+        for _ in range(5):
+            server = subprocess.Popen([PROGRAM, "--model", MODEL, "--port", "0"], stdout=subprocess.PIPE, text=True)
+            server.stdout.readline()
+            server.send_signal(signal.SIGTERM)
+            server.communicate()
+            self.assertEqual(server.returncode, 0)
+
     def test_what_cannot_be_served_is_named(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            for options, name in [(["--port", port], port), (["--port", "70000"], "--port"), (["--blocks", "0"], "--blocks")]:
+            refused = [(["--port", port], port), (["--port", "70000"], "--port"), (["--blocks", "0"], "--blocks")]
+            for options, name in [*refused, (["--file", "blocks"], "host memory")]:
                 done = subprocess.run([PROGRAM, "--model", MODEL, *options], capture_output=True, text=True)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(name, done.stderr)

@@ -244,7 +244,8 @@ void additions_want_one_entry(execution& e, int& refused) {
   e.expect(refused == 1 || index.add(worker_id{1}, num_entries + 2), "no entry is free though all additions were refused");
 }
 
-TEST_CASE("of two additions that want one entry, both are refused only where workers fill several words", "[router][scheduler]") {
+TEST_CASE("of two additions that want one entry, both are refused only where workers fill several words",
+          "[router][scheduler]") {
   auto most_refused = 0;
   const auto explore = [&](auto additions) {
     most_refused = 0;

@@ -120,6 +120,18 @@ TEST_CASE("a prompt that host memory has evicted comes back from a slower tier",
   CHECK(cache.find_prefix(numbered(13), salt{1}) == 12);
 }
 
+TEST_CASE("without a first chunk, a sequence ends with what a slower tier loads", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  const auto made = driver.create(numbered(15), salt{1}, {.first_chunk = 0});
+  REQUIRE(made);
+  CHECK(made->num_tokens == 12);
+  CHECK(made->num_loading_tokens == 12);
+  cache.run_transfers();
+  driver.settle(made->id);
+  CHECK(driver.live.at(made->id).num_written == 12);
+  driver.check_invariants();
+}
+
 TEST_CASE("a restored session shares what host memory has, and its file brings the rest", "[tier][slower_tiers]") {
   const auto folder = testing::temporary_folder{};
   auto from = kv_cache<float32>{small_device(8)};

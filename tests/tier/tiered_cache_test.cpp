@@ -191,6 +191,19 @@ TEST_CASE("the first chunk follows what the tiers bring", "[tier][tiered_cache]"
   driver.check_invariants();
 }
 
+TEST_CASE("without a first chunk, a sequence ends with what the tiers bring", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(17));
+  driver.serve(numbered(29, 100));
+  const auto made = driver.create(numbered(27), {}, {.first_chunk = 0});
+  REQUIRE(made);
+  CHECK(made->num_cached_tokens == 16);
+  CHECK(made->num_tokens == 16);
+  CHECK(made->num_blocks == 4);
+  driver.check_invariants();
+}
+
 TEST_CASE("options limit what comes from tiers as what comes from the device", "[tier][tiered_cache]") {
   auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
   auto driver = tiered_driver{cache};

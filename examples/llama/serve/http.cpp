@@ -107,6 +107,8 @@ http_server::http_server(const served_model& model, service& with, std::size_t n
 
 void http_server::listening_server::lengthen_queue() { ::listen(svr_sock_, SOMAXCONN); }
 
+void http_server::listening_server::close_socket() { ::shutdown(svr_sock_, SHUT_RDWR); }
+
 int http_server::bind(const std::string& host, int port) {
   const auto bound = port == 0 ? server_.bind_to_any_port(host) : server_.bind_to_port(host, port) ? port : -1;
   if (bound >= 0) {

@@ -20,15 +20,17 @@ class http_server {
 
   /// Returns the port, a free one for 0; -1 if it cannot be had.
   [[nodiscard]] int bind(const std::string& host, int port);
-  /// Serves until another thread calls `stop`.
+  /// Serves until another thread calls `stop`, or returns at once if one has.
   void listen() { server_.listen_after_bind(); }
-  void stop() { server_.stop(); }
+  void stop() { server_.close_socket(); }
 
  private:
   class listening_server : public httplib::Server {
    public:
     /// Lets more clients connect at once than the five that the library lets wait for a thread.
     void lengthen_queue();
+    /// Ends `listen_after_bind`. The library's `stop` does nothing where that has not begun yet.
+    void close_socket();
   };
 
   void complete(const httplib::Request& request, httplib::Response& response, bool is_chat);

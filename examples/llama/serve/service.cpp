@@ -34,7 +34,7 @@ std::vector<news> service::ticket::take(std::chrono::milliseconds longest) {
 
 void service::ticket::cancel(std::size_t answer) { service_->drop({job_, answer}); }
 
-service::service(model& with, const engine_sizes& sizes) : engine_(with, sizes) {
+service::service(std::unique_ptr<engine> from) : engine_(std::move(from)) {
   publish();
   thread_ = std::thread([this] { work(); });
 }
@@ -43,7 +43,7 @@ service::~service() { stop(); }
 
 pagedkv::result<service::ticket> service::submit(job wanted) {
   for (const auto& prompt : wanted.prompts) {
-    if (const auto checked = engine_.check(prompt, wanted.options); !checked) {
+    if (const auto checked = engine_->check(prompt, wanted.options); !checked) {
       return checked.error();
     }
   }
@@ -71,8 +71,8 @@ std::vector<std::string> service::stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
-  auto faults = engine_.cache().check_invariants();
-  if (const auto in_use = engine_.cache().statistics().blocks.in_use; in_use != 0) {
+  auto faults = engine_->check_invariants();
+  if (const auto in_use = engine_->cache_statistics().blocks.in_use; in_use != 0) {
     faults.push_back(std::to_string(in_use) + " blocks are in use");
   }
   return faults;
@@ -103,12 +103,10 @@ void service::work() {
     std::ranges::for_each(added, [&](const auto& each) { start(each); });
     std::ranges::for_each(dropped, [&](const auto& each) { cancel(each); });
     if (stops) {
-      auto open = std::vector<const sample*>{};
-      engine_.for_each([&](const sample& each) { open.push_back(&each); });
-      std::ranges::for_each(open, [&](const sample* each) { engine_.cancel(*each); });
+      std::ranges::for_each(engine_->samples(), [&](const sample* each) { engine_->cancel(*each); });
     }
-    is_busy = engine_.step();
-    std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_.forget(*each); });
+    is_busy = engine_->step();
+    std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_->forget(*each); });
     publish();
   }
 }
@@ -120,7 +118,7 @@ void service::start(const std::shared_ptr<open_job>& added) {
       hear(*added, prompt, from, next);
     };
     added->open[prompt * wanted.options.num_samples] =
-        engine_.submit(wanted.prompts[prompt], wanted.options, listener).value();
+        engine_->submit(wanted.prompts[prompt], wanted.options, listener).value();
   }
 }
 
@@ -147,24 +145,24 @@ void service::cancel(const dropped_answer& which) {
   const auto samples = which.of->open;
   for (auto i = std::size_t{0}; i < samples.size(); ++i) {
     if (samples[i] != nullptr && which.answer.value_or(i) == i) {
-      engine_.cancel(*samples[i]);
+      engine_->cancel(*samples[i]);
     }
   }
 }
 
 void service::publish() {
-  const auto& made = engine_.statistics();
+  const auto& made = engine_->statistics();
   const auto microseconds = [](auto time) {
     return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
   };
-  const auto counts = engine_counts{.waiting = static_cast<std::int64_t>(engine_.num_waiting()),
+  const auto counts = engine_counts{.waiting = static_cast<std::int64_t>(engine_->num_waiting()),
                                     .steps = made.steps,
                                     .computed_tokens = made.computed_tokens,
                                     .in_model = microseconds(made.in_model),
                                     .in_cache = microseconds(made.in_cache),
                                     .elsewhere = microseconds(made.in_steps - made.in_model - made.in_cache)};
   const auto taken =
-      service_statistics{engine_.cache().statistics(), engine_.cache().memory(), engine_.request_statistics(), counts};
+      service_statistics{engine_->cache_statistics(), engine_->cache_memory(), engine_->request_statistics(), counts};
   const auto lock = std::lock_guard(mutex_);
   statistics_ = taken;
 }

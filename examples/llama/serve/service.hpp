@@ -55,8 +55,7 @@ class service {
     std::shared_ptr<open_job> job_;  // none: moved from
   };
 
-  /// `with` outlives the service.
-  service(model& with, const engine_sizes& sizes);
+  explicit service(std::unique_ptr<engine> from);
   service(const service&) = delete;
   service& operator=(const service&) = delete;
   ~service();
@@ -65,7 +64,7 @@ class service {
   [[nodiscard]] pagedkv::result<ticket> submit(job wanted);
   /// Whether the pool holds that many answers to each prompt of such a length at once.
   [[nodiscard]] bool fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
-    return engine_.fits(num_prompt_tokens, max_tokens, num_samples);
+    return engine_->fits(num_prompt_tokens, max_tokens, num_samples);
   }
 
   /// Cancels all jobs, and ends the thread. Returns what is wrong with the cache then: a sentence for each fault.
@@ -87,7 +86,7 @@ class service {
   void cancel(const dropped_answer& which);
   void publish();
 
-  engine<pagedkv::float32> engine_;
+  std::unique_ptr<engine> engine_;
   std::vector<const sample*> ended_;  // in the engine's thread, to be forgotten behind the step
 
   mutable std::mutex mutex_;  // guards what follows

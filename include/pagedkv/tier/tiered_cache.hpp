@@ -255,7 +255,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     auto num_tokens = found->num_computed_tokens;
     if (const auto load = loads_.take(id)) {
       if (num_tokens == first_token(*load)) {
-        num_tokens += settle_load(id, *load, most_blocks(found->num_tokens, load->first), on) * block_size();
+        num_tokens += settle_load(id, *load, num_full_blocks(found->num_tokens, load->first), on) * block_size();
       }
       loads_.end(*load);
       store_.flush(on);
@@ -473,10 +473,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] std::int64_t first_token(const detail::sequence_load& load) const noexcept {
     return static_cast<std::int64_t>(load.first) * block_size();
   }
-  /// Blocks from `first` on that leave a token to compute.
-  [[nodiscard]] std::size_t most_blocks(std::int64_t num_tokens, std::size_t first) const noexcept {
-    const auto most = std::max(num_tokens - 1, std::int64_t{0}) / block_size();
-    return static_cast<std::size_t>(std::max(most - static_cast<std::int64_t>(first), std::int64_t{0}));
+  /// Full blocks from `first` on. Of the prompt, at least the last token is left to compute: no record of its block is
+  /// asked for.
+  [[nodiscard]] std::size_t num_full_blocks(std::int64_t num_tokens, std::size_t first) const noexcept {
+    return static_cast<std::size_t>(
+        std::max(num_tokens / block_size() - static_cast<std::int64_t>(first), std::int64_t{0}));
   }
 
   /// Takes from the tiers what continues a new sequence's device blocks.
@@ -492,7 +493,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
     lengthen(made, prompt, plan.length(first + chain.size()), on);
     store_.flush(on);  // victims go before their blocks get other contents
-    const auto usable = std::min(chain.size(), most_blocks(made.num_tokens, first));
+    const auto usable = std::min(chain.size(), num_full_blocks(made.num_tokens, first));
     const auto in_host = std::ranges::find_if_not(chain.first(usable),
                                                   [&](node_id node) { return store_.in_host_memory(node); });
     const auto at_once = static_cast<std::size_t>(in_host - chain.begin());

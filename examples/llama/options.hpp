@@ -1,0 +1,52 @@
+#pragma once
+
+#include "engine.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace llama {
+
+/// What every program with an engine asks for.
+struct engine_options {
+  std::string directory;
+  engine_sizes sizes{.num_blocks = 2048};
+  tier_sizes tiers;
+
+  void add_to(CLI::App& app) {
+    app.add_option("--model", directory, "folder with config.json, *.safetensors and tokenizer.json")->required();
+    app.add_option("--block-size", sizes.block_size, "tokens in a block")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+    app.add_option("--host-blocks", tiers.host_blocks, "kept in host memory behind the pool")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--file", tiers.file, "keeps blocks for the next start; goes with --host-blocks");
+    app.add_option("--file-size", tiers.file_bytes, "of the file")
+        ->transform(CLI::AsSizeValue(false))
+        ->capture_default_str();
+  }
+
+  [[nodiscard]] std::unique_ptr<engine> make(model& loaded, stored_as stored = stored_as::float32) const {
+    auto named = tiers;
+    named.model = name_of_files();
+    return make_engine(loaded, sizes, stored, named);
+  }
+
+ private:
+  /// Other files have other K/V: the name tells the folder, and when something in it was last written.
+  [[nodiscard]] std::string name_of_files() const {
+    auto newest = std::filesystem::file_time_type::min();
+    for (const auto& file : std::filesystem::directory_iterator(directory)) {
+      newest = std::max(newest, file.last_write_time());
+    }
+    return std::filesystem::canonical(directory).string() + ' ' + std::to_string(newest.time_since_epoch().count());
+  }
+};
+
+}  // namespace llama
