@@ -33,7 +33,7 @@ struct tier_sizes {
   std::int32_t host_blocks = 0;  // 0: no tiers
   std::string file = {};         // empty: none
   std::int64_t file_bytes = std::int64_t{1} << 30;
-  std::string model = {};  // whose records these are: others are not found
+  std::string model = {};  // of the model: records of another name are not found
 };
 
 struct generation_options {

@@ -11,7 +11,7 @@
 
 namespace llama {
 
-/// What every program with an engine asks for.
+/// Options of every program with an engine.
 struct engine_options {
   std::string directory;
   engine_sizes sizes{.num_blocks = 2048};
