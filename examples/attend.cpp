@@ -114,10 +114,9 @@ class model {
     const auto batch = plan.add_to({tables_.indptr(), tables_.indices(), tables_.last_block_len(), starts});
     const auto layer = 0;
     const auto stride = std::int64_t{num_heads} * head_dim;  // from a token to the next
-    cache_.backend()
-        .template attend<bfloat16, float32>(cache_.view(), layer, batch,
-                                            {{queries_.data(), stride, head_dim}, num_heads},
-                                            {{output_.data(), stride, head_dim}, nullptr}, {}, stream_)
+    cache_
+        .attend(layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
+                {{output_.data(), stride, head_dim}, nullptr}, {}, stream_)
         .value();
     cache_.backend().synchronize(stream_).value();
     for (auto i = std::size_t{0}; i < sequences_.size(); ++i) {

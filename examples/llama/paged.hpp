@@ -17,7 +17,6 @@ namespace llama {
 template <class Cache>
 class paged_memory final : public memory {
  public:
-  using element = typename Cache::element_type;
   using stream = typename Cache::stream;
 
   /// For steps of at most `max_rows` sequences.
@@ -66,10 +65,10 @@ class paged_memory final : public memory {
         .scale = config_.attention_scale,
         .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
     };
-    cache_.backend()
-        .template attend<element, pagedkv::float32>(
-            cache_.view(group), index, {tables.indptr(), tables.indices(), tables.last_block_len(), step_->starts},
-            {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr}, options, stream_)
+    cache_
+        .attend(index, {tables.indptr(), tables.indices(), tables.last_block_len(), step_->starts},
+                {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr}, options, stream_,
+                group)
         .value();
   }
 

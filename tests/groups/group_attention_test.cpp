@@ -48,10 +48,11 @@ class twin_groups {
     REQUIRE(cache.update(batch, ids, group));
     auto output = std::vector<float>(queries.size());
     const auto window = static_cast<std::int32_t>(cache.config().groups[1].window);
-    REQUIRE(cache.backend().attend<float32>(
-        cache.view(group), 0, {batch.indptr(), batch.indices(), batch.last_block_len(), {}},
-        {{queries.data(), stride, dim}, num_heads}, {{output.data(), stride, dim}, nullptr}, {.window = window},
-        host_backend::stream{}));
+    const auto rows = attention_batch{batch.indptr(), batch.indices(), batch.last_block_len(), {}};
+    const auto from = attention_queries<float>{{queries.data(), stride, dim}, num_heads};
+    const auto to = attention_output<float>{{output.data(), stride, dim}, nullptr};
+    REQUIRE(cache.attend(0, rows, from, to, {.window = window}, {}, group));
+    CHECK(cache.attend(0, rows, from, to, {}, {}, 2).error().code == error_code::invalid_argument);
     return output;
   }
 

@@ -944,8 +944,8 @@ template <class Cache>
           attention_queries<typename input_type::storage>{rows_of<input_type>(&from.queries), from.queries.num_heads};
       const auto outputs =
           attention_output<typename result_type::storage>{rows_of<result_type>(&from.outputs), from.log_sum_exp};
-      return finish(cache.backend().template attend<element_type, input_type, result_type>(
-          view, from.layer, batch_of(from), queries, outputs, options, on));
+      return finish(cache.template attend<input_type, result_type>(from.layer, batch_of(from), queries, outputs,
+                                                                   options, on, from.group));
     });
   });
 }

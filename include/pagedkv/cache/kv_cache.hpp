@@ -485,6 +485,23 @@ class basic_kv_cache {
     }
   }
 
+  /// Attention of a batch's queries to the blocks of one layer, on `on`: see `attention_options`. `Input` and `Output` say
+  /// how queries and outputs are stored. With `host_backend`, include `pagedkv/host/attend.hpp`. Errors: those of the
+  /// backend, and `invalid_argument` for a group that there is not.
+  template <element Input = float32, element Output = Input>
+    requires attention_backend_for<backend_type, element_type, Input, Output>
+  [[nodiscard]] result<void> attend(std::int32_t layer, const attention_batch& batch,
+                                    const attention_queries<typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options = {}, stream on = {},
+                                    std::size_t group = 0) noexcept {
+    if (auto checked = detail::check_group(state_, group); !checked) {
+      return checked;
+    }
+    return backend_.template attend<element_type, Input, Output>(view(group), layer, batch, queries, output, options,
+                                                                 on);
+  }
+
   /// The blocks of a group that holds tokens, for kernels. Valid as long as the cache.
   [[nodiscard]] const block_storage_view& view([[maybe_unused]] std::size_t group = 0) const noexcept {
     static_assert(has_memory, "this cache has no memory: give kernels the engine's, with block tables and slots");

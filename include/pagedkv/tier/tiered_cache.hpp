@@ -378,8 +378,9 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   using device::advance_time;
-  using device::block_table;
+  using device::attend;
   using device::begin_step;
+  using device::block_table;
   using device::common_prefix;
   using device::describe;
   using device::fewest_to_release;
