@@ -7,5 +7,5 @@
 #define PAGEDKV_VERSION_MINOR 1
 #define PAGEDKV_VERSION_PATCH 0
 
-/* For comparisons: 10203 is version 1.2.3. */
+/* The version as one number, to compare: 10203 is 1.2.3. */
 #define PAGEDKV_VERSION (PAGEDKV_VERSION_MAJOR * 10000 + PAGEDKV_VERSION_MINOR * 100 + PAGEDKV_VERSION_PATCH)

@@ -53,7 +53,7 @@ class attention_planner {
     }
   }
 
-  /// As given to the constructor.
+  /// The shape that the constructor was given.
   [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
 
   /// The words that kernels read; copy them to memory that kernels can access.

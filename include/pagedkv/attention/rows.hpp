@@ -44,7 +44,7 @@ class attention_row_describer {
   }
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return num_rows_; }
-  /// Of all tasks, their overhead included.
+  /// Tiles of all tasks, their overhead included.
   [[nodiscard]] std::int64_t num_tiles() const noexcept { return num_tiles_; }
   /// Whether each row still has the tasks that the row at its place had before.
   [[nodiscard]] bool same_tasks() const noexcept { return same_tasks_; }

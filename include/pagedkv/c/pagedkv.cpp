@@ -87,7 +87,7 @@ using namespace pagedkv;
 // The kind of cache.
 
 #if PAGEDKV_C_EVENTS
-/// In a namespace of its own, so that calls inside the cache do not find the functions below.
+/// The policies have a namespace of their own, so that calls inside the cache do not find the functions below.
 namespace policy {
 
 struct event_function {
@@ -181,7 +181,7 @@ struct pagedkv_batch {
   std::unique_ptr<compressed_batch> compressed;
 };
 
-/// Of the two, the one that the backend's streams have.
+/// The stream of the backend: one of the two members.
 struct pagedkv_stream {
   std::unique_ptr<host::thread_pool> threads;
   std::vector<block_pair> copies;

@@ -122,7 +122,7 @@ typedef struct pagedkv_error {
 
 /* The message of the last error in this thread; empty before the first. Valid until the thread's next error. */
 const char* pagedkv_last_message(void);
-/* The same error in numbers. */
+/* The latest error in numbers. */
 int pagedkv_last_error(pagedkv_error* error);
 
 /* What was compiled ------------------------------------------------------------------------------------------- */
@@ -340,7 +340,7 @@ typedef struct pagedkv_range {
   int64_t retention;
 } pagedkv_range;
 
-/* Of one sequence, from its creation on. */
+/* Options of one sequence, from its creation on. */
 typedef struct pagedkv_sequence_options {
   size_t struct_size;
   uint64_t salt;             /* sequences with different salts share nothing */
@@ -522,7 +522,7 @@ int pagedkv_find_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t s
 /* Whether pagedkv_create_sequence would succeed now. */
 int pagedkv_would_fit(pagedkv_cache* cache, const pagedkv_run* prompt, const pagedkv_sequence_options* options,
                       int64_t* num_cached_tokens, int64_t* num_new_blocks);
-/* For pagedkv_run.hashes; in any thread, under every locking policy. Fills as far as there is room. */
+/* Hashes for pagedkv_run.hashes; in any thread, under every locking policy. Fills as far as there is room. */
 int pagedkv_hash_blocks(pagedkv_cache* cache, const pagedkv_run* prompt, uint64_t salt, uint64_t* hashes, size_t room,
                         size_t* num_hashes);
 int pagedkv_pin_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, pagedkv_pin* pin,
@@ -546,13 +546,13 @@ int pagedkv_retire_step(pagedkv_cache* cache, pagedkv_step step);
 int pagedkv_evict(pagedkv_cache* cache, pagedkv_step step, int32_t* blocks, size_t room, pagedkv_stream* stream,
                   size_t* num_blocks);
 
-/* Of the pool; of those, the ones that an allocation takes without evicting any; and those with the ones that it may
- * evict. While other threads are at work, the last two are not less than the true ones at some moment of the call. */
+/* Blocks of the pool; of those, the ones that an allocation takes without evicting any; and those with the ones that
+ * it may evict. While other threads are at work, the last two are not less than the true ones at some moment of the call. */
 int pagedkv_num_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 int pagedkv_num_free_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 int pagedkv_num_available_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 
-/* Of pagedkv_gain_of_releasing. */
+/* The result of pagedkv_gain_of_releasing. */
 typedef struct pagedkv_release_gain {
   size_t struct_size;
   int64_t at_once;    /* blocks more for an allocation */
@@ -627,7 +627,7 @@ typedef struct pagedkv_storage {
   pagedkv_pieces value_pieces;
 } pagedkv_storage;
 
-/* Of a group that holds tokens. Valid as long as the cache. */
+/* The storage of a group that holds tokens. Valid as long as the cache. */
 int pagedkv_get_storage(pagedkv_cache* cache, size_t group, pagedkv_storage* storage);
 /* Whole blocks of all groups, for transfers: a block's layers are layer_stride apart. Valid as long as the cache. */
 int pagedkv_get_blocks(pagedkv_cache* cache, pagedkv_storage* storage);
@@ -682,7 +682,7 @@ typedef struct pagedkv_attention {
   const float* sinks;        /* [head]; NULL: none */
 } pagedkv_attention;
 
-/* For host_backend. With hip_backend, attention takes a plan, which C has not: PAGEDKV_UNSUPPORTED. */
+/* Attention with host_backend. With hip_backend, attention takes a plan, which C has not: PAGEDKV_UNSUPPORTED. */
 int pagedkv_attend(pagedkv_cache* cache, const pagedkv_attention* attention, pagedkv_stream* stream);
 /* Waits until all work in the stream is done. */
 int pagedkv_synchronize(pagedkv_cache* cache, pagedkv_stream* stream);
@@ -734,7 +734,7 @@ int pagedkv_wait_idle(pagedkv_cache* cache, int64_t timeout, int32_t* is_idle);
 int pagedkv_run_transfers(pagedkv_cache* cache, size_t* num_transfers);
 /* 0 is host memory. */
 int pagedkv_get_tier(pagedkv_cache* cache, size_t number, pagedkv_tier_statistics* statistics);
-/* Of the records in host memory. */
+/* Bytes of the records in host memory. */
 int pagedkv_host_bytes(pagedkv_cache* cache, size_t* num_bytes);
 
 /* Sessions. PAGEDKV_UNSUPPORTED with copy_list ---------------------------------------------------------------- */

@@ -149,7 +149,7 @@ class basic_kv_cache {
     return create(config, allocator_type{}, backend_type{}, std::move(events));
   }
 
-  /// As given to the constructor; `num_blocks()` is the size now.
+  /// The configuration that the constructor was given; `num_blocks()` is the size now.
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
   /// How groups share blocks.
   [[nodiscard]] const memory_plan& plan() const noexcept
@@ -607,7 +607,7 @@ class basic_kv_cache {
   }
 
  protected:
-  /// For a sequence that waited with its prompt uncomputed: takes blocks that others published meanwhile in place of its
+  /// Lets a sequence that waited with its prompt uncomputed take blocks that others published meanwhile in place of its
   /// own, `max_blocks` at most, as hits that creation would have found. Returns how many. Nothing may use the own ones.
   [[nodiscard]] result<std::size_t> share_published(sequence_id id, std::size_t max_blocks) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -658,7 +658,7 @@ class basic_kv_cache {
     return
         [this, &on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
   }
-  /// For operations that do not.
+  /// Copies for operations that need none.
   [[nodiscard]] static auto copier(const unused_stream<stream>&) noexcept {
     return [](std::span<const block_pair>) { return result<void>{}; };
   }

@@ -121,7 +121,7 @@ struct cache_check {
 template <class Defaults, class... Policies>
 using kv_cache_of = typename detail::named_cache<Defaults, Policies...>::type;
 
-/// The same with host memory behind the device, also where no tier is given.
+/// The cache with host memory behind the device, also where no tier is given.
 template <class Defaults, class... Policies>
 using tiered_cache_of = typename detail::cache_with<
     Defaults, typename detail::sorted_policies<Defaults, Policies...>::changes_and_tiers>::type_with_tiers;

@@ -249,7 +249,7 @@ class record_map {
   [[nodiscard]] std::int32_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] std::int32_t size() const noexcept { return capacity_ - vacant_.size(); }
 
-  /// Of all cells, open or not.
+  /// Contention of all cells, open or not.
   [[nodiscard]] contention_counts contention() const noexcept {
     auto sum = detail::contention_in(vacant_);
     if constexpr (requires(const cell& each) { each.mutex.contention(); }) {

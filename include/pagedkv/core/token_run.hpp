@@ -67,7 +67,7 @@ struct token_run {
   /// Whether it has neither keys nor hashes.
   [[nodiscard]] constexpr bool tokens_only() const noexcept { return keys.empty() && hashes.empty(); }
 
-  /// Of a run that starts a sequence.
+  /// A block's contents in a run that starts a sequence.
   [[nodiscard]] constexpr block_contents block(std::size_t index, std::size_t block_size) const noexcept {
     const auto first = index * block_size;
     return {tokens.subspan(first, block_size),

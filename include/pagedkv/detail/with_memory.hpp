@@ -26,7 +26,7 @@ template <class Body, class Refusal>
 #endif
 }
 
-/// The same for a body that constructs what throws `exception` or, when a thread cannot start, `std::system_error`.
+/// Runs a body that constructs what throws `exception` or, when a thread cannot start, `std::system_error`.
 template <class Body>
 [[nodiscard]] std::invoke_result_t<Body&> with_errors(Body body, const error& exhausted) noexcept {
   const auto guarded = [&]() -> std::invoke_result_t<Body&> {

@@ -41,7 +41,7 @@ template <element Element, element Input>
   return to_result(launched, "launch of append");
 }
 
-/// The same, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
+/// Appends, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
 /// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
 /// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, or values that are not like keys.
 template <element Element, element Input, kernels::rope_pairing Pairing>

@@ -85,7 +85,7 @@ template <element Element>
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
     geometry =
         kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
-    // For the largest dimension, two matrices side by side need more registers than exist.
+    // Two matrices of the largest dimension side by side need more registers than exist.
     const auto wide = group_size * use.max_queries > 8 && dim <= 128;
     shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
     shape.joined_waves = properties.matrices == runtime::matrix_instructions::mma ? geometry.waves : 1;
@@ -104,7 +104,7 @@ template <element Element>
   return shape;
 }
 
-/// The same for decoding without trees. `max_queries`: query tokens of a row.
+/// The shape for decoding without trees. `max_queries`: query tokens of a row.
 template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
                                                          std::int32_t group_size, std::int32_t max_rows,

@@ -37,7 +37,7 @@ namespace pagedkv::hip {
   return {};
 }
 
-/// For kernels that read and write rows only.
+/// Checks storage for kernels that read and write rows only.
 [[nodiscard]] inline result<void> check_strided(const block_storage_view& view) noexcept {
   if (!view.strided()) {
     return error{error_code::invalid_argument,

@@ -14,7 +14,7 @@ namespace pagedkv::hip {
                runtime::error_text(status)};
 }
 
-/// For constructors: throws `exception` instead.
+/// Throws `exception` where a status is an error: constructors use it.
 inline void require(runtime::status status, const char* call) { to_result(status, call).value(); }
 
 }  // namespace pagedkv::hip

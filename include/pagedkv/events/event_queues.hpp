@@ -105,7 +105,7 @@ class basic_event_queues {
  public:
   static constexpr auto kinds = Kinds;
 
-  /// For caches of at most this block size. Throws `exception` on sizes that are not positive.
+  /// Queues for caches of at most this block size. Throws `exception` on sizes that are not positive.
   explicit basic_event_queues(std::int32_t block_size, const event_queue_sizes& sizes = {})
       : shared_(std::make_shared<queues>(block_size, sizes)) {}
 

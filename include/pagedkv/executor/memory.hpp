@@ -277,7 +277,7 @@ class memory_map {
   std::atomic<std::uint64_t> generation_ = 1;
 };
 
-/// For device and pinned host memory alike: kernels may touch both.
+/// One map of device and pinned host memory: kernels may touch both.
 [[nodiscard]] inline memory_map& memory() {
   static auto map = memory_map();
   return map;

@@ -53,7 +53,7 @@ void share_out(workers threads, int num_threads, std::size_t count, float* scrat
 struct release_numbers {
   void operator()(float* numbers) const noexcept { ::operator delete(numbers, alignment); }
 
-  /// Of the memory, in bytes.
+  /// The memory's alignment in bytes.
   static constexpr auto alignment = std::align_val_t{row_padding * sizeof(float)};
 };
 

@@ -28,7 +28,7 @@ inline void copy_block(const block_storage_view& view, block_pair pair) noexcept
   return {};
 }
 
-/// The same between two storages, of the same element and inner layout. Errors: `invalid_argument` for blocks or
+/// Copies between two storages, of the same element and inner layout. Errors: `invalid_argument` for blocks or
 /// storages that do not fit, before anything is written.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs) noexcept {

@@ -128,7 +128,7 @@ void append_prometheus(std::string& text, const std::vector<labelled_statistics<
   append_prometheus(text, std::span{all});
 }
 
-/// The same for one cache or tracker.
+/// Appends the metrics of one cache or tracker.
 template <class Statistics>
 void append_prometheus(std::string& text, const Statistics& values, std::span<const metric_label> labels = {}) {
   const auto one = labelled_statistics<Statistics>{labels, values};

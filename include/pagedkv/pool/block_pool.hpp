@@ -181,7 +181,7 @@ class block_pool {
     return before.has_value();
   }
 
-  /// The same for blocks for which `can_lease` is true and stays so until now: no other thread uses the pool.
+  /// Leases blocks for which `can_lease` is true and stays so until now: no other thread uses the pool.
   void reference_leasable(std::span<const block_id> blocks) noexcept {
     leave_order(blocks, [&](block_id block) {
       const auto before = state(block);
@@ -415,7 +415,7 @@ class block_pool {
   // Searches for a block. Leases are short, so retry; give up at last, because the thread that has one may be stopped.
   static constexpr auto max_attempts = Locking::family::concurrent ? 16 : 1;
 
-  // For one allocation. Bounds what a search costs in a pool without groups that may go.
+  // Groups that one allocation searches. Bounds what a search costs in a pool without groups that may go.
   static constexpr auto most_groups_searched = std::size_t{1024};
 
   static_assert(!FreeList::prefers_runs || !Locking::family::concurrent,
@@ -542,7 +542,7 @@ class block_pool {
     return (Locking::family::concurrent && num_blocks <= 1) || static_cast<std::int64_t>(num_blocks) <= num_available();
   }
 
-  /// For blocks that are free by their word.
+  /// Takes back blocks that are free by their word.
   [[nodiscard]] auto put_free() noexcept {
     return [this](block_id block) { free_.push(block); };
   }

@@ -35,7 +35,7 @@ class block_words {
     return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
   }
 
-  /// For the only thread that may change this block now.
+  /// Called by the only thread that may change this block now.
   void set(block_id block, block_state state) noexcept {
     words_[to_index(block)].store(state.word(), std::memory_order_release);
   }

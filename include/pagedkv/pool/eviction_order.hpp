@@ -15,7 +15,7 @@ namespace pagedkv {
 template <class Family, eviction_policy Eviction>
 class eviction_order;
 
-/// For families in which calls go straight to the policy: one thread at a time, or any number at once.
+/// The order for families in which calls go straight to the policy: one thread at a time, or any number at once.
 template <eviction_policy Eviction>
 class direct_order {
  public:
@@ -45,7 +45,7 @@ class eviction_order<unsynchronized_family, Eviction> : public direct_order<Evic
   using direct_order<Eviction>::direct_order;
 };
 
-/// For policies that support several threads and have a cheaper variant for one.
+/// The order of policies that support several threads, by their cheaper variant for one.
 template <eviction_policy Eviction>
   requires eviction_policy<typename Eviction::for_one_thread>
 class eviction_order<unsynchronized_family, Eviction> : public direct_order<typename Eviction::for_one_thread> {

@@ -150,7 +150,7 @@ class victim_search {
     });
   }
 
-  /// For the rare case that every block offered by the policy is fenced by a step or has children.
+  /// Searches in the rare case that every block offered by the policy is fenced by a step or has children.
   template <class Chains>
   [[nodiscard]] block_id claim_any(states& all, Chains& chains) noexcept {
     for (auto i = std::size_t{0}; i < static_cast<std::size_t>(num_blocks_); ++i) {

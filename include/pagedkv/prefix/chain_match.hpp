@@ -22,7 +22,7 @@ class plain_blocks {
   [[nodiscard]] block_contents here() const noexcept { return std::span{tokens_, block_size_}; }
   void go_on() noexcept { tokens_ += block_size_; }
 
-  /// Of the block here.
+  /// The hash of the block here.
   template <class Index>
   [[nodiscard]] std::uint64_t hash(std::uint64_t previous) const noexcept {
     return Index::hash(previous, here());
@@ -33,7 +33,7 @@ class plain_blocks {
   std::size_t block_size_;
 };
 
-/// The same with keys, and with hashes of the first blocks.
+/// Blocks with keys, and with hashes of the first ones.
 class blocks_with_more {
  public:
   blocks_with_more(const token_run& run, std::size_t block_size) noexcept

@@ -63,8 +63,8 @@ class prefix_index {
     return {here.hash, identity_of(here), node};
   }
 
-  /// Of one node, chained. A key is mixed in ahead of the tokens, as the position and the two words of the value, each
-  /// in two halves, the upper one first.
+  /// The hash of one node, chained. A key is mixed in ahead of the tokens, as the position and the two words of the
+  /// value, each in two halves, the upper one first.
   [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, const block_contents& contents) noexcept {
     return Hash::hash(contents.keys.empty() ? previous : hash_keys(previous, contents.keys), contents.tokens);
   }
@@ -141,7 +141,7 @@ class prefix_index {
     return twin;
   }
 
-  /// The same for new contents: `before` is new and no node has been published after it. Skips the search for a twin.
+  /// Publishes new contents: `before` is new and no node has been published after it. Skips the search for a twin.
   void publish_first(Node node, const link_type& before, std::uint64_t hash) noexcept {
     enter(node, before, hash, next_identity_.fetch_add(1, std::memory_order_relaxed));
   }
@@ -184,7 +184,8 @@ class prefix_index {
   [[nodiscard]] bool withdrawn(Node node) const noexcept {
     return (at(node).identity.load(std::memory_order_relaxed) & withdrawn_bit) != 0;
   }
-  /// The same, ordered with withdrawals: either this sees one, or its thread sees what the caller did before.
+  /// Whether it was withdrawn, ordered with withdrawals: either this sees one, or its thread sees what the caller did
+  /// before.
   [[nodiscard]] bool was_withdrawn(Node node) noexcept {
     return (at(node).identity.fetch_or(0, std::memory_order_acq_rel) & withdrawn_bit) != 0;
   }
@@ -250,7 +251,7 @@ class prefix_index {
   /// The node that this one was published after, even if that one has been erased or reused.
   [[nodiscard]] Node parent(Node node) const noexcept { return at(node).parent; }
 
-  /// The same, or `none` if that one is no longer in the index.
+  /// The parent, or `none` if that one is no longer in the index.
   [[nodiscard]] Node parent_in_index(Node node) const noexcept {
     const auto& here = at(node);
     const bool there =

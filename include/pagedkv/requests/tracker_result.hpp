@@ -17,7 +17,7 @@ class [[nodiscard]] tracker_result : public result<T> {
   tracker_result(result<T> outcome, std::vector<request_id> preempted) noexcept
       : result<T>(std::move(outcome)), preempted_(std::move(preempted)) {}
 
-  /// In the order of preemption. Takes memory only when there are any.
+  /// Requests that gave way, in the order of preemption. Takes memory only when there are any.
   [[nodiscard]] const std::vector<request_id>& preempted() const& noexcept { return preempted_; }
   [[nodiscard]] std::vector<request_id> preempted() && noexcept { return std::move(preempted_); }
 

@@ -13,7 +13,7 @@ namespace pagedkv {
 /// keys.
 class cache_keys {
  public:
-  /// For caches with this `cache_config::hash_seed` and sequences with this salt.
+  /// Keys of caches with this `cache_config::hash_seed` and sequences with this salt.
   explicit cache_keys(std::uint64_t hash_seed, salt tenant = salt::none) noexcept {
     const auto bits = static_cast<std::uint64_t>(tenant);
     const auto halves = std::array{static_cast<token>(bits >> 32), static_cast<token>(bits & 0xffff'ffffU)};

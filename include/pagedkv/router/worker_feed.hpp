@@ -19,7 +19,7 @@ namespace pagedkv {
 /// indexed, and how often: a worker may hold a block twice, and then loses it twice. Different hashes may have one key,
 /// since keys leave out salts and images; the key is indexed until the last of them is removed.
 ///
-/// For one thread. Refers to the index, which outlives it.
+/// One thread uses a feed. It refers to the index, which outlives it.
 template <block_keys Keys, class Index = worker_index>
 class worker_feed {
  public:
@@ -92,7 +92,7 @@ class worker_feed {
     }
   }
 
-  /// As given to the constructor.
+  /// The worker that the constructor was given.
   [[nodiscard]] worker_id worker() const noexcept { return worker_; }
   [[nodiscard]] const Keys& keys() const noexcept { return keys_; }
 
@@ -164,7 +164,7 @@ class worker_feed {
   Keys keys_;
   std::optional<std::pair<std::string, Keys>> latest_;  // adapter
   boost::unordered_flat_map<std::uint64_t, block> blocks_;  // by the worker's own hash
-  // Of a key: its hashes beyond the first; seldom any.
+  // Hashes of a key beyond the first; seldom any.
   boost::unordered_flat_map<std::uint64_t, std::int64_t> num_twins_;
   std::int64_t num_orphans_ = 0;
   std::int64_t num_foreign_ = 0;

@@ -63,7 +63,7 @@ class basic_worker_index {
     }
   }
 
-  /// As in the configuration.
+  /// Workers of the configuration.
   [[nodiscard]] std::int32_t num_workers() const noexcept { return num_workers_; }
 
   /// Notes that a worker holds a block; false when it is refused.
@@ -231,7 +231,7 @@ class basic_worker_index {
     } else {
       word(entry, bit.word).fetch_or(bit.mask);
     }
-    // In this order: a thread that claims the entry behind the first load sees the bit, and leaves the key.
+    // The order matters: a thread that claims the entry behind the first load sees the bit, and leaves the key.
     if ((first.load() & claimed) == 0 && has_key(entry, key)) {
       return true;
     }

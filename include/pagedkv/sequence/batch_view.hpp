@@ -106,7 +106,7 @@ class compressed_batch {
   [[nodiscard]] std::span<const block_id> indices() const noexcept {
     return std::span{indices_}.first(static_cast<std::size_t>(indptr_[num_rows()]));
   }
-  /// In [1, block_size]; 0 for an empty sequence.
+  /// Tokens in the last block of each row: in [1, block_size], 0 for an empty sequence.
   [[nodiscard]] std::span<const std::int32_t> last_block_len() const noexcept {
     return std::span{last_block_len_}.first(num_rows());
   }

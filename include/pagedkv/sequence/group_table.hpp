@@ -43,7 +43,7 @@ class group_table {
       blocks_.reserve(std::max(size, 2 * blocks_.capacity()));
     }
   }
-  /// The same; false when memory is exhausted.
+  /// Reserves room; false when memory is exhausted.
   [[nodiscard]] bool try_reserve(std::size_t size) noexcept {
     const auto reserved = [&] {
       reserve(size);

@@ -103,7 +103,7 @@ class group_storage {
   }
 
   [[nodiscard]] const memory_plan& plan() const noexcept { return plan_; }
-  /// Of a group that holds tokens. Valid as long as the storage.
+  /// The view of a group that holds tokens. Valid as long as the storage.
   [[nodiscard]] const block_storage_view& view(std::size_t group) const noexcept { return views_[group]; }
   /// Whole blocks, as one layer each: to copy and to move them.
   [[nodiscard]] const block_storage_view& blocks() const noexcept { return blocks_; }

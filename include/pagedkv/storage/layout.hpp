@@ -186,7 +186,7 @@ template <memory_layout Layout>
   return detail::plan_layers<Layout>(group, config.block_size, config.capacity(), element, granule);
 }
 
-/// The same for one group with blocks of its own. Errors: those of `validate`; `invalid_argument` for states, which
+/// The plan for one group with blocks of its own. Errors: those of `validate`; `invalid_argument` for states, which
 /// hold no tokens, and for sizes below one.
 template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const group_config& group, std::int32_t block_size,

@@ -164,7 +164,7 @@ class block_search {
     return fits;
   }
 
-  /// Of a sequence of typical length: half of the last block is empty, and so is half of the first one in a window.
+  /// Blocks of a sequence of typical length: half of the last block is empty, and so is half of a window's first one.
   [[nodiscard]] constexpr double expected_blocks(const group_config& group, const group_plan& plan) const noexcept {
     if (!group.holds_tokens()) {
       return plan.blocks_per_state;

@@ -67,7 +67,7 @@ struct block_storage_view {
     return alone;
   }
 
-  /// The same for the values.
+  /// The storage's values alone.
   [[nodiscard]] block_storage_view values_alone() const noexcept {
     auto alone = keys_alone();
     alone.base = base + value_offset;
@@ -98,7 +98,7 @@ struct block_storage_view {
     return row<Storage>(layer, block, 0, offset * token_stride + head * head_stride);
   }
 
-  /// The same of the value.
+  /// First element of the value of one token and head.
   template <class Storage>
   [[nodiscard]] PAGEDKV_HOST_DEVICE Storage* value(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                    std::int32_t head) const noexcept {
@@ -113,7 +113,7 @@ struct block_storage_view {
     return row<float>(layer, block, key_scale_offset, offset * scale_token_stride + head * scale_head_stride);
   }
 
-  /// The same of the value.
+  /// Scale of the value of one token and head.
   [[nodiscard]] PAGEDKV_HOST_DEVICE float* value_scale(std::int32_t layer, std::int64_t block, std::int32_t offset,
                                                        std::int32_t head) const noexcept {
     return row<float>(layer, block, value_scale_offset, offset * scale_token_stride + head * scale_head_stride);

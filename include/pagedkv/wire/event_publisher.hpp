@@ -71,13 +71,13 @@ class event_publisher {
   /// Publishes what is in the queues. Waits for up to a second until subscribers have it.
   ~event_publisher() = default;
 
-  /// As bound, with the port that was chosen for "*".
+  /// The bound endpoint, with the port that was chosen for "*".
   [[nodiscard]] const std::string& endpoint() const noexcept { return endpoint_; }
   [[nodiscard]] const std::string& replay_endpoint() const noexcept { return replay_endpoint_; }
 
   /// Sent so far.
   [[nodiscard]] std::uint64_t num_batches() const noexcept { return num_batches_.load(std::memory_order_relaxed); }
-  /// Of the cache, before blocks of one chain are merged.
+  /// Events of the cache, before blocks of one chain are merged.
   [[nodiscard]] std::uint64_t num_events() const noexcept { return num_events_.load(std::memory_order_relaxed); }
 
  private:

@@ -102,7 +102,7 @@ class wire_reader {
     return XXH3_64bits(digest.data(), digest.size());
   }
 
-  /// Of the parts of an array, arrays in it included; texts that are `but` do not count. 0 for none.
+  /// A hash of the parts of an array, arrays in it included; texts that are `but` do not count. 0 for none.
   [[nodiscard]] std::uint64_t hash_of_parts(std::string_view but) noexcept {
     auto hash = std::uint64_t{0};
     auto left = take_nil() ? std::uint64_t{0} : std::uint64_t{array()};
@@ -145,7 +145,7 @@ class wire_reader {
     return 0;
   }
 
-  /// Of a text or of bytes.
+  /// The bytes of a text or of a string of bytes.
   [[nodiscard]] std::string_view bytes() noexcept {
     const auto* next = at_;
     if (!has(mp_check(&next, end_))) {

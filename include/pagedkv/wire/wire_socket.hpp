@@ -44,7 +44,7 @@ class wire_socket {
     uninterrupted([&] { socket_.connect(endpoint); });
   }
 
-  /// As bound, with the port that was chosen for "*".
+  /// The bound endpoint, with the port that was chosen for "*".
   [[nodiscard]] std::string endpoint() const {
     return uninterrupted([&] { return socket_.get(zmq::sockopt::last_endpoint); });
   }

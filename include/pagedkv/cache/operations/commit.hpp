@@ -126,7 +126,7 @@ template <class State>
   return {};
 }
 
-/// The same, by its id; copies nothing.
+/// Commits the sequence with this id; copies nothing.
 template <class State, class Copy>
 [[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&&) noexcept {
   const auto note = [&](sequence::hot_part& hot) {

@@ -33,7 +33,7 @@ template <class State>
   return shared;
 }
 
-/// The same as a function, of at most all blocks before the last token.
+/// A function that finds the prefix, of at most all blocks before the last token.
 template <class State>
 [[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt salt) noexcept {
   return [&, salt] {

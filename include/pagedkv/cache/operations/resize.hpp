@@ -101,7 +101,7 @@ template <class State, class Move, class Rename, class Wait>
   return moves;
 }
 
-/// The same where other threads may be at work: moves nothing, and evicts the cached blocks from `num_blocks` on.
+/// Shrinks where other threads may be at work: moves nothing, and evicts the cached blocks from `num_blocks` on.
 template <class State, class Wait>
 [[nodiscard]] result<std::vector<block_pair>> shrink_among_others(State& state, std::int32_t num_blocks,
                                                                   Wait wait) noexcept {

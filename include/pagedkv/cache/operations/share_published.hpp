@@ -59,7 +59,7 @@ template <class State>
   return last - first;
 }
 
-/// The same, reported as a hit on the blocks that are shared now.
+/// Shares published blocks, reported as a hit on the blocks that are shared now.
 template <class State>
 [[nodiscard]] result<std::size_t> share_published(State& state, sequence_id id, std::size_t max_blocks) noexcept {
   return visit_sequence(state, id, [&](sequence& s) -> result<std::size_t> {

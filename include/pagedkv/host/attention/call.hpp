@@ -54,7 +54,7 @@ struct attention_call {
     return (view.head_dim + row_padding - 1) / row_padding * row_padding;
   }
 
-  /// The same for a value.
+  /// Numbers of a value, padded as those of a key.
   [[nodiscard]] std::int32_t padded_value_dim() const noexcept {
     return (view.dim_of_values() + row_padding - 1) / row_padding * row_padding;
   }

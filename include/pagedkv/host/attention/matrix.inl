@@ -347,7 +347,7 @@ PAGEDKV_INLINE floats upper_runs(floats a, floats b, std::integer_sequence<int, 
   return __builtin_shufflevector(a, b, ((Lane & Width) != 0 ? lanes + Lane : Lane + Width)...);
 }
 
-/// For vectors of `Rows` runs of lanes: exchanges the number of a vector and that of a run.
+/// Exchanges, in vectors of `Rows` runs of lanes, the number of a vector and that of a run.
 template <int Rows, int Distance = 1>
 PAGEDKV_INLINE void exchange_rows(floats* v) {
   if constexpr (Distance < Rows) {

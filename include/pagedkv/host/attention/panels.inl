@@ -170,7 +170,7 @@ PAGEDKV_INLINE void lay_out_whole_values(const tile& t, std::int32_t first, std:
   write_transposed(odd, to + row, 2 * row);
 }
 
-/// The same for 16 numbers of any element, without those of `skipped` tokens and of tokens after the last one.
+/// Lays out 16 numbers of any element, without those of `skipped` tokens and of tokens after the last one.
 template <class Element>
 PAGEDKV_INLINE void lay_out_some_values(const tile& t, std::int32_t first, std::int32_t d, std::uint64_t skipped,
                                         std::int64_t row, std::int64_t part, float* to) {

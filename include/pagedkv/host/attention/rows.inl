@@ -301,7 +301,7 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
   }
 }
 
-/// The same for all of their sums, in groups that fit the registers.
+/// Adds the columns of all of their sums, in groups that fit the registers.
 template <class Element, int Rows, int Tokens, int Chunk>
 PAGEDKV_INLINE void add_columns(const tile& t, token_range range, const float* weights, float* sums,
                                 std::int32_t stride, std::int32_t d = 0) {

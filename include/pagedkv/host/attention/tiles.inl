@@ -60,7 +60,7 @@ struct tile_of_blocks {
     return call.view.base + head * call.view.head_stride * size_of<Element>;
   }
 
-  /// The same for its values.
+  /// Where the values of the head start.
   [[nodiscard]] PAGEDKV_INLINE static const std::byte* values_of(const attention_call& call, std::int32_t head) {
     const auto& view = call.view;
     const auto stride = view.has_own_values() ? view.value_head_stride : view.head_stride;

@@ -191,7 +191,7 @@ PAGEDKV_INLINE void restore_pairs(float* numbers, std::int32_t dim) {
   restore_pairs(numbers, dim, std::make_integer_sequence<int, lanes>{});
 }
 
-/// For two vectors that consist of runs of `2 * Half` lanes: adds the halves of each run, and puts the sums of `a`
+/// In two vectors that consist of runs of `2 * Half` lanes, adds the halves of each run, and puts the sums of `a`
 /// before those of `b`. Each sum takes one lane of a blend of both and one of a shuffle, because blends are faster.
 template <int Half, int... Lane>
 PAGEDKV_INLINE floats add_halves(floats a, floats b, std::integer_sequence<int, Lane...>) {

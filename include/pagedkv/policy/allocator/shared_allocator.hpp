@@ -41,7 +41,7 @@ class shared_allocator {
     ::close(std::exchange(*descriptor_, -1));
   }
 
-  /// Of the allocation; -1 without one. Closed with it.
+  /// The allocation's descriptor; -1 without one. Closed with it.
   [[nodiscard]] int descriptor() const noexcept { return *descriptor_; }
 
  private:

@@ -40,7 +40,7 @@ struct event_kinds {
       bits |= bit(kind);
     }
   }
-  /// As nvcc writes a template argument for the host's compiler.
+  /// Kinds from bits: nvcc writes a template argument so for the host's compiler.
   constexpr event_kinds(std::uint32_t all) noexcept : bits(all) {}  // NOLINT(google-explicit-constructor)
 
   /// Whether a kind is in the set.

@@ -25,7 +25,7 @@ class basic_clock_sweep {
   static constexpr std::string_view name = "clock_sweep";
   static constexpr bool concurrent = true;
 
-  /// The same, where one thread at a time calls it.
+  /// The policy where one thread at a time calls it.
   using for_one_thread = basic_clock_sweep<Bits, unsynchronized>;
 
   explicit basic_clock_sweep(std::int32_t num_blocks)

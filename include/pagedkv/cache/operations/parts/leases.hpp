@@ -21,7 +21,7 @@ struct counted_leases {
   void end(block_id block) const noexcept { state.pool.end_lease(block); }
 };
 
-/// The same where no other thread can evict a block during a look-up: nothing is counted.
+/// Leases where no other thread can evict a block during a look-up: nothing is counted.
 template <class State>
 struct free_leases {
   const State& state;

@@ -105,7 +105,7 @@ void release_blocks(State& state, const block_table& blocks, std::size_t first, 
   }
 }
 
-/// The same for the blocks of a sequence; `how`: see `release_of`.
+/// Releases the blocks of a sequence; `how`: see `release_of`.
 template <class State>
 void release_blocks(State& state, const sequence& from, std::size_t first, std::size_t last,
                     const block_release& how) noexcept {

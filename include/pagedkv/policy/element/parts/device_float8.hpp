@@ -117,7 +117,7 @@ template <class Format>
   }
 }
 
-/// The same as two numbers of binary16, which hold every number of 8 bits.
+/// Decodes to two numbers of binary16, which hold every number of 8 bits.
 template <class Format>
 [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_halves(std::uint32_t bits) noexcept {
   const auto values = device_float8_values<Format>(bits);
@@ -148,7 +148,7 @@ template <class Format>
   return bits;
 }
 
-/// As two numbers of binary16, which hold every number of 8 bits.
+/// Decodes to two numbers of binary16, which hold every number of 8 bits.
 template <class Format>
 [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_float8_halves(std::uint32_t bits) noexcept {
   std::uint32_t halves;

@@ -49,7 +49,7 @@ struct row_loops {
   }
 
 #if defined(PAGEDKV_WIDE_VECTORS)
-  // The same loops with wider vectors, and with an element's own vector functions if it has any.
+  // Loops with wider vectors, and with an element's own vector functions if it has any.
   [[gnu::flatten]] PAGEDKV_WIDE static void encode_wide(const float* row, float scale, storage* stored,
                                                         std::size_t size) noexcept {
     auto i = std::size_t{0};
@@ -152,13 +152,13 @@ void decode_row(std::span<const typename E::storage> stored, float scale, std::s
   row_loops<E>::decode(stored.data(), scale, row.data(), stored.size());
 }
 
-/// The general case of `recode_row`: by way of float32, in pieces that stay in the cache.
-/// Of two magnitudes. A NaN is larger than any number.
+/// The larger of two magnitudes. A NaN is larger than any number.
 [[nodiscard]] inline float larger_magnitude(float a, float b) noexcept {
   const auto bits = std::max(__builtin_bit_cast(std::int32_t, a), __builtin_bit_cast(std::int32_t, b));
   return __builtin_bit_cast(float, bits);
 }
 
+/// The general case of `recode_row`: by way of float32, in pieces that stay in the cache.
 template <element To, element From>
 float recode_in_pieces(std::span<const typename From::storage> from, float from_scale,
                        std::span<typename To::storage> to, float given) noexcept {

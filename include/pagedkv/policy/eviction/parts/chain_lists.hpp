@@ -35,7 +35,7 @@ class chain_lists {
   [[nodiscard]] std::uint16_t note(block_id block) const noexcept { return at(block).note; }
   void set_note(block_id block, std::uint16_t number) noexcept { at(block).note = number; }
 
-  /// Of a tracked block.
+  /// The list of a tracked block.
   [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list(); }
 
   /// Tracked blocks that belong to the list: wherever they are.
@@ -115,7 +115,7 @@ class chain_lists {
     return block;
   }
 
-  /// The same at the other end.
+  /// The newest block of a list that is evictable, parents included.
   [[nodiscard]] block_id newest_evictable(list_index list) noexcept {
     auto block = lists_.newest(list);
     for (; block != no_block && at(block).where() == place::held; block = lists_.newest(list)) {
@@ -149,7 +149,7 @@ class chain_lists {
     return take_parked(offer);
   }
 
-  /// For when every evictable block is parked: a leaf if one is among the first, or else the one parked longest.
+  /// Takes a block when every evictable one is parked: a leaf if one is among the first, or else the longest parked.
   template <class Offer>
   [[nodiscard]] block_id take_any(Offer& offer) noexcept {
     for (auto tries = 0; tries < max_tries; ++tries) {

@@ -18,7 +18,7 @@ class deadline_heap {
 
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
 
-  /// Of a heap that is not empty.
+  /// The first of a heap that is not empty.
   [[nodiscard]] block_id earliest() const noexcept { return heap_[0].block; }
   [[nodiscard]] timestamp earliest_deadline() const noexcept { return heap_[0].deadline; }
 

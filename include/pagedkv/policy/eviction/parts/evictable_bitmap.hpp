@@ -71,7 +71,7 @@ class evictable_bitmap {
     return size_;
   }
 
-  /// The same without the summary: misses nothing that was set before the call and stays set.
+  /// Searches without the summary: misses nothing that was set before the call and stays set.
   [[nodiscard]] std::size_t find_exhaustively(std::size_t from) const noexcept {
     for (auto word = from / 64; word < words_.size(); ++word) {
       const auto wanted = ~std::uint64_t{0} << (word == from / 64 ? from % 64 : 0);

@@ -35,7 +35,7 @@ class place_index {
     return std::nullopt;
   }
 
-  /// Of a place that is in the index. No tombstones: entries that probed across the gap move into it.
+  /// Erases a place that is in the index. No tombstones: entries that probed across the gap move into it.
   template <class HashOf>
   void erase(place p, HashOf hash_of) noexcept {
     auto gap = home(hash_of(p));

@@ -2,7 +2,7 @@
 
 namespace pagedkv {
 
-/// For loops that read a word repeatedly: yields the core's resources for a moment.
+/// Pauses a loop that reads a word repeatedly: yields the core's resources for a moment.
 inline void spin_pause() noexcept {
   for (auto i = 0; i < 8; ++i) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -26,7 +26,7 @@ class plain_tally {
   std::array<Atomic<std::int64_t>, Count> sums_{};
 };
 
-/// The same for many threads: few threads share a cache line. `get` reads all lines; its result is exact unless other
+/// A tally for many threads: few threads share a cache line. `get` reads all lines; its result is exact unless other
 /// threads add meanwhile.
 template <template <class> class Atomic, std::size_t Count, class ThreadIndex = this_thread_index>
 class striped_tally {
