@@ -1,6 +1,7 @@
 // Replays a trace's arrivals, lengths and shared prefixes against the engine of examples/llama, at several speeds, and
 // reports throughput, latencies, hits and the share of time in cache management. `--help` lists the options.
 
+#include "files.hpp"
 #include "load.hpp"
 
 #include "../../examples/support/trace.hpp"
@@ -12,9 +13,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <limits>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,15 +75,6 @@ void print(const json& row) {
   std::fflush(stdout);
 }
 
-void write(const std::string& path, const std::string& text) {
-  auto file = std::ofstream(path);
-  file << text;
-  file.close();
-  if (!file) {
-    throw std::runtime_error(path + ": cannot be written");
-  }
-}
-
 /// A script that draws latencies and throughput against the offered load: `gnuplot FILE` writes FILE.svg.
 std::string plot_of(const json& rows, const std::string& file) {
   auto data = std::string{};
@@ -128,10 +118,10 @@ void run(const settings& chosen) {
     print(rows.back());
   }
   if (!chosen.json_file.empty()) {
-    write(chosen.json_file, rows.dump(2) + "\n");
+    llama::bench::write_file(chosen.json_file, rows.dump(2) + "\n");
   }
   if (!chosen.plot.empty()) {
-    write(chosen.plot, plot_of(rows, chosen.plot));
+    llama::bench::write_file(chosen.plot, plot_of(rows, chosen.plot));
   }
 }
 

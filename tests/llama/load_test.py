@@ -1,4 +1,4 @@
-"""The load benchmark of the engine: its counts over a small trace, and the files that it writes."""
+"""The benchmarks of the engine: their counts over a small load, and the files that they write."""
 
 import json
 import os
@@ -8,7 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
-PROGRAM = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "bench" / "engine" / "engine_load"
+PROGRAMS = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "bench" / "engine"
+PROGRAM = PROGRAMS / "engine_load"
 
 
 class Load(unittest.TestCase):
@@ -75,6 +76,24 @@ class Load(unittest.TestCase):
         wrong = subprocess.run([PROGRAM, "--trace", "x", "--speed", "0"], capture_output=True, text=True)
         self.assertNotEqual(wrong.returncode, 0)
         self.assertIn("--speed", wrong.stderr)
+
+
+class Turns(unittest.TestCase):
+    def test_each_turn_computes_its_own_tokens(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            options = ["--turns", "4", "--repeats", "1", "--file", folder / "blocks", "--json", folder / "json", "--plot", folder / "plot"]
+            done = subprocess.run([PROGRAMS / "engine_turns", *options], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = json.loads((folder / "json").read_text())
+            self.assertIn("$turns using 1:4", (folder / "plot").read_text())
+        for turn, row in enumerate(rows):
+            self.assertEqual(row["prompt_tokens"], 24 + 64 * turn)
+            self.assertTrue(row["cached"]["same_answer"] and row["restarted"]["same_answer"])
+            # The last token of an answer was never computed, and a block has 16.
+            self.assertEqual(row["cached"]["cached_tokens"], max(64 * turn - 1, 0) // 16 * 16)
+            self.assertEqual(row["restarted"]["cached_tokens"], row["cached"]["cached_tokens"])
+            self.assertEqual(row["computed"]["cached_tokens"], 0)
 
 
 if __name__ == "__main__":
