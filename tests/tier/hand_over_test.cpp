@@ -191,3 +191,21 @@ TEST_CASE("another process takes over a sequence through shared memory", "[tier]
   ::close(pipe[0]);
   ::close(pipe[1]);
 }
+
+TEST_CASE("an offer whose numbers do not go together is refused, though it is sealed", "[tier][hand_over]") {
+  auto cache = plain{small_config()};
+  const auto offer = offer_sequence(cache, create_written(cache, {text(7, 11), {}}, {})).value();
+  REQUIRE(decode_offer(encode_offer(offer).value()));
+  const auto is_refused = [&](auto&& change) {
+    auto changed = offer;
+    change(changed.head);
+    return decode_offer(encode_offer(changed).value()).has_error();
+  };
+  constexpr auto huge = std::int64_t{1} << 62;
+  CHECK(is_refused([](auto& head) { head.num_computed_tokens = -1; }));
+  CHECK(is_refused([](auto& head) { head.num_computed_tokens = 12; }));
+  CHECK(is_refused([](auto& head) { head.tables[0].num_entries = huge; }));
+  CHECK(is_refused([](auto& head) { head.tables[0].num_entries = -1; }));
+  CHECK(is_refused([](auto& head) { head.tables[1].first_place = huge; }));
+  CHECK(is_refused([](auto& head) { head.tables[0].num_leading = head.tables[0].num_entries + 1; }));
+}

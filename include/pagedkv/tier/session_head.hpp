@@ -9,11 +9,13 @@
 #include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/sealed_header.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -158,6 +160,18 @@ struct session_reading {
   return bytes;
 }
 
+/// Whether the numbers of a head go together, so that sums and places of its records are right. A head that is whole may
+/// be of another program.
+[[nodiscard]] inline bool is_consistent(const session_head& head) noexcept {
+  constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  const auto is_place = [](std::int64_t number) { return number >= 0 && number <= limit; };
+  return head.num_computed_tokens >= 0 && head.num_computed_tokens <= head.num_tokens() &&
+         std::ranges::all_of(head.tables, [&](const session_table& table) {
+           return is_place(table.num_entries) && is_place(table.num_leading) && is_place(table.first_place) &&
+                  table.num_leading <= table.num_entries;
+         });
+}
+
 /// None for bytes that are damaged. May throw `std::bad_alloc`.
 [[nodiscard]] inline std::optional<session_reading> decode_head(std::span<const std::byte> bytes) {
   const auto header = sealed_header<session_numbers>::open(bytes);
@@ -176,7 +190,7 @@ struct session_reading {
   reading.head.tables = numbers.tables;
   reading.checksum = header->first.checksum;
   reading.size = std::ssize(bytes);
-  return reading;
+  return is_consistent(reading.head) ? std::optional{std::move(reading)} : std::nullopt;
 }
 
 /// Errors: `invalid_argument` for a file that is damaged or of another format; those of the system. May throw

@@ -1,0 +1,198 @@
+// Operations on small caches, with and without groups and tiers, chosen by the bytes: none fails but with an error, the
+// cache's invariants hold after each, and nothing is in use when all sequences have ended.
+
+#include "../support/small_config.hpp"
+#include "target.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pagedkv::fuzz {
+
+namespace {
+
+constexpr auto most_sequences = std::size_t{6};
+
+cache_config small() {
+  auto config = test::small_config(10);
+  config.num_layers = 1;
+  config.max_sequences = static_cast<std::int32_t>(most_sequences);
+  return config;
+}
+
+template <class Cache>
+class driver {
+ public:
+  driver(Cache& cache, input bytes) : cache_(cache), bytes_(bytes) {}
+
+  void run() {
+    while (!bytes_.at_end()) {
+      const auto number = bytes_.below(18);
+      operate(number);
+      check(std::to_string(number));
+    }
+    for (const auto step : steps_) {
+      require(cache_.retire_step(step).has_value(), "an open step is not retired");
+    }
+    for (const auto id : ids_) {
+      require(cache_.release(id).has_value(), "a sequence is not released");
+    }
+    cache_.unpin_all();
+    check("the end");
+    require(cache_.statistics().blocks.in_use == 0, "blocks are in use at the end");
+  }
+
+ private:
+  void check(const std::string& behind) {
+    for (const auto& sentence : cache_.check_invariants()) {
+      require(false, sentence + ", behind operation " + behind);
+    }
+  }
+
+  /// Few different ones, so that prompts share.
+  std::vector<token> tokens(int most) {
+    auto made = std::vector<token>(static_cast<std::size_t>(bytes_.below(most + 1)));
+    const auto first = bytes_.below(3) * 100;
+    for (auto i = std::size_t{0}; i < made.size(); ++i) {
+      made[i] = static_cast<token>(first + static_cast<int>(i));
+    }
+    return made;
+  }
+  sequence_id any() {
+    return ids_.empty() ? sequence_id{} : ids_[static_cast<std::size_t>(bytes_.take()) % ids_.size()];
+  }
+  std::int64_t length(sequence_id id) {
+    const auto found = cache_.describe(id);
+    return found ? found->num_tokens : 0;
+  }
+
+  void operate(int number) {
+    switch (number) {
+      case 0:
+      case 1:
+      case 2: return create();
+      case 3:
+      case 4: return static_cast<void>(cache_.append(any(), token_run{tokens(9)}));
+      case 5:
+      case 6: return commit();
+      case 7: {
+        const auto id = any();
+        if (const auto made = cache_.fork(id)) {
+          ids_.push_back(*made);
+        }
+        return;
+      }
+      case 8: {
+        const auto id = any();
+        return static_cast<void>(cache_.truncate(id, bytes_.below(static_cast<int>(length(id)) + 2)));
+      }
+      case 9:
+      case 10: return release();
+      case 11: return static_cast<void>(cache_.reserve_slots(any(), bytes_.below(6)));
+      case 12: return static_cast<void>(cache_.pin(token_run{tokens(12)}));
+      case 13: return static_cast<void>(cache_.unpin_all());
+      case 14: return static_cast<void>(cache_.invalidate_prefix(token_run{tokens(12)}));
+      case 15: return step();
+      case 16: return batch();
+      default: return static_cast<void>(cache_.resize(5 + bytes_.below(8)));
+    }
+  }
+
+  void create() {
+    const auto prompt = tokens(24);
+    auto options = sequence_options{};
+    options.salt = salt{static_cast<std::uint64_t>(bytes_.below(2))};
+    if (bytes_.below(3) == 0) {
+      options.first_chunk = bytes_.below(8);
+    }
+    const auto made = cache_.create_sequence(token_run{prompt}, options);
+    if (made) {
+      require(made->num_cached_tokens <= std::max<std::int64_t>(std::ssize(prompt) - 1, 0),
+              "all of a prompt is cached");
+      ids_.push_back(made->id);
+    }
+  }
+  void commit() {
+    const auto id = any();
+    const auto all = length(id);
+    static_cast<void>(cache_.commit(id, bytes_.below(2) == 0 ? all : bytes_.below(static_cast<int>(all) + 2)));
+  }
+  void release() {
+    const auto id = any();
+    if (cache_.release(id)) {
+      std::erase(ids_, id);
+    }
+    require(!cache_.describe(id).has_value(), "a sequence that was released is there");
+  }
+  void step() {
+    if (!steps_.empty() && bytes_.below(2) == 0) {
+      require(cache_.retire_step(steps_.back()).has_value(), "an open step is not retired");
+      steps_.pop_back();
+    } else if (const auto opened = cache_.begin_step(); opened) {
+      steps_.push_back(*opened);
+    }
+  }
+  void batch() {
+    const auto more = tokens(3);
+    auto entries = std::vector<batch_entry>{};
+    for (const auto id : ids_) {
+      entries.push_back({.id = id, .run = token_run{more}, .num_computed_tokens = length(id), .num_ahead = 1});
+    }
+    auto slots = std::vector<slot>(entries.size() * 8);
+    auto failures = std::vector<batch_failure>(entries.size());
+    require(cache_.append_batch(entries, {.slots = slots, .failures = failures}).has_value(),
+            "a batch is refused whole");
+  }
+
+  Cache& cache_;
+  reader bytes_;
+  std::vector<sequence_id> ids_;
+  std::vector<step_id> steps_;
+};
+
+std::vector<std::vector<std::uint8_t>> random_bytes() {
+  auto random = std::mt19937{1};
+  auto made = std::vector<std::vector<std::uint8_t>>(16);
+  for (auto& each : made) {
+    each.resize(200);
+    std::ranges::generate(each, [&] { return static_cast<std::uint8_t>(random()); });
+  }
+  return made;
+}
+
+template <class Cache, class... Arguments>
+void drive(input bytes, const Arguments&... arguments) {
+  auto cache = Cache{arguments...};
+  driver<Cache>{cache, bytes}.run();
+}
+
+cache_config grouped() {
+  auto config = small();
+  auto full = group_config{};
+  full.num_kv_heads = 2;
+  full.key_dim = full.value_dim = 8;
+  auto window = full;
+  window.kind = group_kind::window;
+  window.window = 6;
+  config.groups = {full, window};
+  config.num_blocks = 20;
+  return config;
+}
+
+}  // namespace
+
+const target operations_of_caches{"operations_of_caches", random_bytes,
+                                  [](input bytes) { drive<kv_cache<>>(bytes, small()); }};
+const target operations_of_groups{"operations_of_groups", random_bytes,
+                                  [](input bytes) { drive<group_cache<>>(bytes, grouped()); }};
+const target operations_of_tiers{"operations_of_tiers", random_bytes, [](input bytes) {
+                                   drive<tiered_cache<>>(bytes, small(), tier_config{}, host_tier<>{6, {}});
+                                 }};
+
+}  // namespace pagedkv::fuzz
