@@ -78,7 +78,8 @@ class bucket_table {
     return Node{-1};
   }
 
-  void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&buckets_[home(hash)]); }
+  /// Inlined, because g++ drops calls of functions that do nothing but prefetch.
+  [[gnu::always_inline]] void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&buckets_[home(hash)]); }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_buckets_ * sizeof(bucket); }
 

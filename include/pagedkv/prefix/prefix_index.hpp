@@ -103,7 +103,7 @@ class prefix_index {
   /// First and second part of a look-up in three parts, which hide memory latency. The third part is `find_near`: like
   /// `find`, but it tries the second part's result first, which is not `none`. Where the second part finds none, the
   /// look-up finds none either, unless another thread publishes one meanwhile.
-  void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
+  [[gnu::always_inline]] void prefetch_bucket(std::uint64_t hash) const noexcept { table_.prefetch(hash); }
   [[nodiscard]] Node prefetch_node(std::uint64_t hash) const noexcept {
     return table_.find(hash, [&](Node node) {
       __builtin_prefetch(&at(node));
@@ -159,7 +159,7 @@ class prefix_index {
   }
 
   /// Prefetches for `publish`.
-  void prefetch_publication(Node node, std::uint64_t hash) const noexcept {
+  [[gnu::always_inline]] void prefetch_publication(Node node, std::uint64_t hash) const noexcept {
     __builtin_prefetch(&at(node), 1);
     table_.prefetch(hash);
   }

@@ -102,7 +102,7 @@ class group_nodes {
     return find_or_add(before, index_.hash(before.hash, contents), contents);
   }
   /// Prefetches for `find_or_add` of new contents, so many of which are added before.
-  void prefetch_addition(std::uint64_t hash, std::size_t ahead) const noexcept {
+  [[gnu::always_inline]] void prefetch_addition(std::uint64_t hash, std::size_t ahead) const noexcept {
     if (ahead < vacant_.size()) {
       const auto next = vacant_[vacant_.size() - 1 - ahead];
       index_.prefetch_publication(next, hash);
