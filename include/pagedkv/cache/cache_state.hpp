@@ -53,6 +53,7 @@ struct cache_state {
   [[nodiscard]] const auto& node_index() const noexcept { return index; }
   [[nodiscard]] std::size_t tokens_per_node() const noexcept { return block_size(); }
   [[nodiscard]] std::size_t index_bytes() const noexcept { return index.metadata_bytes(); }
+  [[nodiscard]] static constexpr bool commits_only_publish() noexcept { return true; }
   /// The components are for as many threads as the locking policy says.
   [[nodiscard]] static detail::no_guard guard_nodes() noexcept { return {}; }
 

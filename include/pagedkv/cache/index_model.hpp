@@ -25,6 +25,7 @@ namespace pagedkv {
 /// | `s.time()`                           | the cache's time                                                          |
 /// | `s.node_index()`                     | finds nodes by their tokens: `root(salt)`, `hash(before, contents)`       |
 /// | `s.tokens_per_node()`                | how many tokens a node has                                                |
+/// | `s.commits_only_publish()`           | whether a commit that reaches the end of no node does no more than note it |
 /// | `s.guard_nodes()`                    | keeps other threads out of nodes and pool, where the components do not    |
 /// | `s.chains()`, `s.silent_chains()`    | the nodes as the pool's searches for victims see them; without events     |
 /// | `s.free_useless(fence, freed)`       | frees what evictions made useless, and calls `freed(block)`               |
@@ -41,6 +42,7 @@ concept index_model = requires(S state, const S& constant, step_id step, void (*
   { constant.node_index().root(salt::none).hash } -> std::convertible_to<std::uint64_t>;
   { constant.tokens_per_node() } noexcept -> std::same_as<std::size_t>;
   { constant.index_bytes() } noexcept -> std::same_as<std::size_t>;
+  { constant.commits_only_publish() } noexcept -> std::same_as<bool>;
   constant.guard_nodes();
   state.chains();
   state.silent_chains();

@@ -207,7 +207,13 @@ class basic_kv_cache {
   /// committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::commit(state_, id, num_tokens, copier(on));
+    return detail::commit(state_, id, num_tokens, [&](auto& s) {
+      if constexpr (layers_differ) {
+        return detail::commit(state_, s, num_tokens, copier(on));
+      } else {
+        return detail::commit(state_, s, num_tokens);
+      }
+    });
   }
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
@@ -223,14 +229,20 @@ class basic_kv_cache {
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::fork(state_, id, copier(on));
+    return detail::fork(state_, id, [&](auto& from, auto& to) {
+      if constexpr (layers_differ) {
+        return detail::fork(state_, from, to, copier(on));
+      } else {
+        return detail::fork(state_, from, to);
+      }
+    });
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
   /// published ones stay published. A prompt that is cut ends there.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::truncate(state_, id, num_tokens);
+    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::truncate(state_, s, num_tokens); });
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
@@ -607,6 +619,9 @@ class basic_kv_cache {
   }
 
  protected:
+  /// Where blocks are found by their tokens, or nodes.
+  [[nodiscard]] const auto& node_index() const noexcept { return state_.node_index(); }
+
   /// Lets a sequence that waited with its prompt uncomputed take blocks that others published meanwhile in place of its
   /// own, `max_blocks` at most, as hits that creation would have found. Returns how many. Nothing may use the own ones.
   [[nodiscard]] result<std::size_t> share_published(sequence_id id, std::size_t max_blocks) noexcept {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 namespace pagedkv {
 
@@ -32,14 +33,15 @@ namespace pagedkv {
 /// published. Others read them only under a reference or a lease: `leases.take(id)` takes one, or refuses, and
 /// `leases.end(id)` ends it.
 ///
-/// `Node` says what a node is. `block_id`: a block, which has one node at a time. `node_id`: nodes have numbers of
-/// their own, and the caller records which blocks, if any, hold a node's K/V. The index does the same in both cases.
+/// `Node` says what a node is. `block_id`: a block, which has one node at a time; the index counts those that continue
+/// it. `node_id`: nodes have numbers of their own, and a `node_tree` keeps them, the first child of each in the index.
 template <locking Locking, block_hash Hash, class Node = block_id>
 class prefix_index {
  public:
   using node_type = Node;
   using link_type = node_link<Node>;
   static constexpr auto none = Node{-1};
+  static constexpr bool nodes_are_blocks = std::same_as<Node, block_id>;
   /// Whether a link from a node to its newest child always names a published node that continues its contents.
   static constexpr bool links_are_exact = !Locking::family::concurrent;
 
@@ -166,10 +168,32 @@ class prefix_index {
 
   /// Number of published nodes that were published after one with this id. (Some may continue earlier contents of the
   /// id: they count, because equal contents may return to it.) Exact unless other threads publish or erase.
-  [[nodiscard]] std::uint32_t num_children(Node node) const noexcept {
+  [[nodiscard]] std::uint32_t num_children(Node node) const noexcept
+    requires nodes_are_blocks
+  {
     return at(node).children.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] bool has_children(Node node) const noexcept { return num_children(node) != 0; }
+  [[nodiscard]] bool has_children(Node node) const noexcept
+    requires nodes_are_blocks
+  {
+    return num_children(node) != 0;
+  }
+
+  /// A link for the tree that keeps the nodes; `none` for a new one.
+  [[nodiscard]] Node first_child(Node node) const noexcept
+    requires(!nodes_are_blocks)
+  {
+    return at(node).children.load(std::memory_order_relaxed);
+  }
+  void set_first_child(Node node, Node child) noexcept
+    requires(!nodes_are_blocks)
+  {
+    at(node).children.store(child, std::memory_order_relaxed);
+  }
+  /// Whether a node is in the index, withdrawn or not.
+  [[nodiscard]] bool is_published(Node node) const noexcept {
+    return at(node).identity.load(std::memory_order_relaxed) != 0;
+  }
 
   /// Hides a published node from all look-ups that begin afterwards; everything else about it stays until `erase`.
   /// False when it was hidden before.
@@ -196,6 +220,9 @@ class prefix_index {
     return here.parent == none && here.before == static_cast<std::uint64_t>(salt);
   }
 
+  /// The salt of a published node that is the first of a chain.
+  [[nodiscard]] salt salt_of_first(Node node) const noexcept { return static_cast<salt>(at(node).before); }
+
   /// Erases a detached published node. Nodes that continue it stay but cannot be found until equal contents return.
   void erase(Node node) noexcept {
     if (!withdrawn(node)) {
@@ -206,15 +233,21 @@ class prefix_index {
     at(node).identity.store(0, std::memory_order_relaxed);
   }
 
-  /// Removes a published node from its parent's number of children, or adds it again. A detached node is about to be
+  /// Prefetches for `erase`.
+  [[gnu::always_inline]] void prefetch_erasure(Node node) const noexcept { table_.prefetch(at(node).hash); }
+  /// Removes a published block from its parent's number of children, or adds it again. A detached one is about to be
   /// erased.
-  void detach(Node node) noexcept {
-    table_.prefetch(at(node).hash);
+  void detach(Node node) noexcept
+    requires nodes_are_blocks
+  {
+    prefetch_erasure(node);
     if (const auto before = parent(node); before != none) {
       at(before).children.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  void attach(Node node) noexcept {
+  void attach(Node node) noexcept
+    requires nodes_are_blocks
+  {
     if (const auto before = parent(node); before != none) {
       at(before).children.fetch_add(1, std::memory_order_relaxed);
     }
@@ -222,7 +255,9 @@ class prefix_index {
 
   /// Compaction: `to`, which is free, replaces `from`. After all moves, `rename_links` applies `new_id(old id)` to the
   /// links between nodes.
-  void rename(Node from, Node to, bool published) noexcept {
+  void rename(Node from, Node to, bool published) noexcept
+    requires nodes_are_blocks
+  {
     copy_run(tokens_.of(from), tokens_.of(to));
     keys_.rename(from, to);
     newest_.rename(from, to);
@@ -306,13 +341,14 @@ class prefix_index {
  private:
   template <class T>
   using atomic = typename Locking::template atomic<T>;
+  using children_type = std::conditional_t<nodes_are_blocks, std::uint32_t, Node>;
 
   struct alignas(32) record {
     std::uint64_t hash = 0;
     std::uint64_t before = 0;           // identity of the preceding contents
     atomic<std::uint64_t> identity{0};  // 0 while not published
     Node parent = none;                 // the node it was published after; that one may have been erased
-    atomic<std::uint32_t> children{0};  // published nodes whose parent had this id
+    atomic<children_type> children{static_cast<children_type>(nodes_are_blocks ? 0 : -1)};  // of a block: how many
   };
 
   // Beside the identity of a node that is withdrawn. Identities are counted, so they never come that far.
@@ -345,7 +381,9 @@ class prefix_index {
     here.before = before.identity;
     here.parent = before.node;
     here.identity.store(identity, std::memory_order_relaxed);
-    attach(node);
+    if constexpr (nodes_are_blocks) {
+      attach(node);
+    }
     if (before.node != none && identity_of(at(before.node)) == before.identity) {  // or else it has other contents now
       newest_.note(before.node, node);
     }

@@ -73,19 +73,21 @@ struct release_hint {
   std::int64_t expected_return = 0;  // nanoseconds until the next request; 0: as in `sequence_options`
 };
 
-/// One token stream. The first `num_computed_tokens` have their K/V written; full blocks of those are published.
-struct sequence {
+/// The part of a sequence's record that both index models have. The first `num_computed_tokens` have their K/V written;
+/// full blocks of those, or full nodes, are published.
+struct sequence_record {
   static constexpr auto unknown_code = error_code::unknown_sequence;
   static constexpr auto id_name = "sequence id";
 
   /// Appending inside a block, and a commit that publishes nothing, touch this alone.
   struct hot_part {
-    // The rest of the last block, when no other sequence can see it: appending is a store. Empty when in doubt.
+    // Where the next tokens go as long as no other sequence can see their slots: appending is a store. Empty when in
+    // doubt.
     token* next_token = nullptr;
     token* end_of_room = nullptr;
     std::int64_t num_tokens = 0;
     std::int64_t num_computed_tokens = 0;
-    std::size_t num_published_blocks = 0;  // at the start of the table; without `publish`, only prefix hits
+    std::size_t num_published = 0;  // blocks, or nodes, from the start; without `publish`, only prefix hits
     timestamp last_access{};
 
     /// Whether the next token needs no more than a store.
@@ -93,42 +95,63 @@ struct sequence {
   };
 
   /// The hot part outlives the sequence.
-  explicit sequence(hot_part& part) noexcept : hot(part) {}
-  sequence(const sequence&) = delete;
-  sequence& operator=(const sequence&) = delete;
+  explicit sequence_record(hot_part& part) noexcept : hot(part) {}
+  sequence_record(const sequence_record&) = delete;
+  sequence_record& operator=(const sequence_record&) = delete;
+
+  sequence_options options;            // as at creation
+  std::int64_t num_prompt_tokens = 0;  // also those that are still to be appended
+  std::int64_t num_cached_tokens = 0;
+  timestamp created{};
+  bool has_ranges = false;  // in its options
+
+  std::vector<prefix_key> keys;   // of the tokens, and of the rest of the prompt
+  step_set steps;                 // that use it
+  bool reuses_slots = false;      // the rest of the last blocks held tokens before, which an open step may read
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
 
   /// Where it is, and its numbers under their names.
   hot_part& hot;
   std::int64_t& num_tokens = hot.num_tokens;
   std::int64_t& num_computed_tokens = hot.num_computed_tokens;
-  std::size_t& num_published_blocks = hot.num_published_blocks;
   timestamp& last_access = hot.last_access;
-
-  /// Commits that publish, and appends that take blocks, touch these, too.
-  block_table blocks;
-  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
-
-  chain_link tail;          // link that block number `num_published_blocks` continues
-  chain_link window_start;  // link that the first block still held continues
-
-  std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
-  std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
-
-  step_set steps;             // that use it
-  bool reuses_slots = false;  // the rest of the last block held tokens before, which an open step may read
-
-  bool has_ranges = false;  // in its options
-
-  sequence_options options;            // as at creation
-  std::int64_t num_prompt_tokens = 0;  // also those that are still to be appended
-  std::int64_t num_cached_tokens = 0;
-  std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
-  timestamp created{};
 
   /// Whether the hot part has room for the next token.
   [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
   /// The next append finds out anew.
   void forget_room() noexcept { hot.next_token = hot.end_of_room; }
+
+  /// Makes this the fork of a sequence, but for blocks, tokens and keys.
+  void continue_as(const sequence_record& from, timestamp now) noexcept {
+    forget_room();
+    num_tokens = from.num_tokens;
+    num_computed_tokens = from.num_computed_tokens;
+    hot.num_published = from.hot.num_published;
+    num_prompt_tokens = from.num_prompt_tokens;
+    num_cached_tokens = from.num_cached_tokens;
+    num_reserved = 0;
+    steps = {};
+    // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
+    reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
+    options = from.options;
+    has_ranges = from.has_ranges;
+    created = last_access = now;
+  }
+};
+
+/// One token stream whose blocks are nodes.
+struct sequence : sequence_record {
+  using sequence_record::sequence_record;
+
+  std::size_t& num_published_blocks = hot.num_published;
+
+  /// Commits that publish, and appends that take blocks, touch these, too.
+  block_table blocks;
+  chain_link tail;          // link that block number `num_published_blocks` continues
+  chain_link window_start;  // link that the first block still held continues
+
+  std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
+  std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
 
   /// Calls `visit(blocks)` on the entries of its table.
   template <class Visit>

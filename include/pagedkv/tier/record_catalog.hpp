@@ -68,6 +68,12 @@ class record_catalog {
     });
     return *found;
   }
+  /// Whether there are records from before whose ancestors are missing.
+  [[nodiscard]] bool has_orphans() const noexcept {
+    auto any = false;
+    slower_.for_each([&](std::size_t, const auto& tier) { any |= !tier.orphans.empty(); });
+    return any;
+  }
   [[nodiscard]] bool has_records() const noexcept { return counts_.num_records != 0 || num_slower_records_ != 0; }
 
   [[nodiscard]] tier_node& at(node_id node) noexcept { return directory_.at(node); }
@@ -87,7 +93,7 @@ class record_catalog {
     }
     const auto node = directory_.find_or_add(before, hash, contents, tag);
     if (node != no_node && has_orphans()) {
-      adopt_behind(directory_.link(node), at(node).key, tag,
+      adopt_behind(directory_.link(node), directory_.key(node), tag,
                    [this](node_id adopted, std::size_t number) { rank_in(adopted, number); });
     }
     return node;
@@ -95,11 +101,7 @@ class record_catalog {
 
   template <class Visit>
   void for_each_alive(Visit&& visit) noexcept(noexcept(visit(no_node))) {
-    for (std::size_t i = 0; i < directory_.num_nodes(); ++i) {
-      if (at(to_node(i)).alive) {
-        visit(to_node(i));
-      }
-    }
+    directory_.for_each(visit);
   }
 
   void hold(node_id node) noexcept { directory_.hold(node); }
@@ -110,8 +112,8 @@ class record_catalog {
   /// Drops records that nothing needs any more, and then the node.
   void tidy(node_id node) noexcept {
     const auto& here = at(node);
-    if (here.holders == 0) {
-      if (here.withdrawn) {
+    if (directory_.num_holders(node) == 0) {
+      if (directory_.is_withdrawn(node)) {
         drop_records(node);
       } else if (exclusive_ && here.on_device() && here.due == 0 && in_host_memory(node)) {
         drop_host_record(node);
@@ -120,10 +122,12 @@ class record_catalog {
     directory_.prune(node);
   }
 
-  void withdraw(node_id node) noexcept {
-    if (!at(node).withdrawn) {
-      forget_orphans(at(node).salt);
-      directory_.withdraw(node);
+  /// With all that continues it. Its records, and theirs, stay until `end_invalidation`.
+  void withdraw(node_id top) noexcept {
+    if (!directory_.is_withdrawn(top)) {
+      forget_orphans(directory_.salt_of(top));
+      directory_.for_each_below(
+          top, [&](node_id node) { num_stale_writes_ += directory_.withdraw(node) && at(node).writing ? 1 : 0; });
       withdrew_ = true;
     }
   }
@@ -144,10 +148,12 @@ class record_catalog {
   void forget_orphans(salt tag) noexcept {
     slower_.for_each([&](std::size_t, auto& tier) { tier.orphans.take_with(tag, erasure_from(tier)); });
   }
-  /// Forgets all that continues the nodes withdrawn since the last call, and erases records that places still hold
-  /// although they left the catalog. Linear in the nodes and places.
+  /// Forgets the nodes withdrawn since the last call, and erases records that places still hold although they left the
+  /// catalog. Linear in the nodes and places.
   void end_invalidation() noexcept {
-    forget_descendants();
+    if (std::exchange(withdrew_, false)) {
+      for_each_alive([&](node_id node) { tidy(node); });
+    }
     slower_.for_each([]<class Tier>(std::size_t, Tier& tier) {
       if constexpr (Tier::has_places) {
         tier.places.retire_unsure([&](std::int32_t place) { tier.queue.erase({}, place); });
@@ -184,7 +190,7 @@ class record_catalog {
   /// The device has the contents of a node, too.
   void unrank(node_id node) noexcept { places_.unrank(directory_.place(node, host)); }
   void rank(node_id node) noexcept {
-    places_.rank(directory_.place(node, host), directory_.link(node).hash, at(node).depth);
+    places_.rank(directory_.place(node, host), directory_.link(node).hash, directory_.depth(node));
   }
   /// A record that is in the order becomes its newest.
   void touch(node_id node) noexcept {
@@ -197,7 +203,7 @@ class record_catalog {
   /// Notes that slower tiers should get a record that they lack; while it is in host memory, it can be written.
   void owe(node_id node) noexcept {
     auto& here = at(node);
-    if (!in_host_memory(node) || here.withdrawn) {
+    if (!in_host_memory(node) || directory_.is_withdrawn(node)) {
       return;
     }
     num_waiting_ -= waits(here);
@@ -222,12 +228,14 @@ class record_catalog {
   void end_write(node_id node) noexcept {
     at(node).writing = false;
     num_waiting_ += waits(at(node));
-    num_stale_writes_ -= at(node).withdrawn ? 1 : 0;
+    num_stale_writes_ -= directory_.is_withdrawn(node) ? 1 : 0;
     let_go(node);
   }
   /// Records that are owed.
   [[nodiscard]] std::size_t num_waiting() const noexcept { return static_cast<std::size_t>(num_waiting_); }
-  [[nodiscard]] bool is_owed(node_id node) const noexcept { return waits(at(node)) != 0 && !at(node).withdrawn; }
+  [[nodiscard]] bool is_owed(node_id node) const noexcept {
+    return waits(at(node)) != 0 && !directory_.is_withdrawn(node);
+  }
   /// A record that is owed, of a chain the first, or `no_node`, also when a short search does not find one.
   [[nodiscard]] node_id find_owed() noexcept {
     auto found = num_waiting_ == 0 ? no_node : places_.find([&](node_id node) { return is_owed(node); });
@@ -266,7 +274,7 @@ class record_catalog {
     ++tier.counts.num_records;
     ++num_slower_records_;
     tier.places.note_written(place);
-    tier.places.rank(place, directory_.link(node).hash, at(node).depth);
+    tier.places.rank(place, directory_.link(node).hash, directory_.depth(node));
   }
   /// Room for the adoption of so many records. Throws `std::bad_alloc`.
   void reserve_adoptions(std::size_t count) { adopted_.reserve(count); }
@@ -287,13 +295,13 @@ class record_catalog {
         return;
       }
       before = directory_.link(adopted_.back());
-      key = at(adopted_.back()).key;
+      key = directory_.key(adopted_.back());
       adopted_.pop_back();
     }
   }
   template <class Tier>
   void rank_in(node_id node, std::size_t number, Tier& tier) noexcept {
-    tier.places.rank(directory_.place(node, number), directory_.link(node).hash, at(node).depth);
+    tier.places.rank(directory_.place(node, number), directory_.link(node).hash, directory_.depth(node));
   }
   void rank_in(node_id node, std::size_t number) noexcept {
     slower_.for_each([&](std::size_t each, auto& tier) {
@@ -319,7 +327,7 @@ class record_catalog {
       return;
     }
     clear(node, number, tier);
-    erase_place(at(node).key, place, tier);
+    erase_place(directory_.key(node), place, tier);
   }
   /// Has a place erased that no node has any more; it is free afterwards.
   template <class Tier>
@@ -390,20 +398,21 @@ class record_catalog {
     auto num_stale_writes = std::int64_t{0};
     for_each_alive([&](node_id node) {
       const auto& here = at(node);
-      num_holders += here.holders;
+      num_holders += directory_.num_holders(node);
       num_read += here.loading;
       num_waiting += waits(here);
       require(!here.pending, "tiers: a block waits to be copied after an operation");
       require(here.due == 0 || in_host_memory(node), "tiers: a record is owed that host memory has given up");
-      num_stale_writes += here.withdrawn && here.writing;
+      num_stale_writes += directory_.is_withdrawn(node) && here.writing;
       if (const auto place = directory_.place(node, host); place >= 0) {
         ++num_records;
         require(places_.owner(place) == node, "tiers: the owner of a place is another node");
         require(places_.ranked(place) != here.on_device(), "tiers: a record is in the order and on the device");
-        require(!exclusive_ || !here.on_device() || here.due != 0 || here.holders != 0,
+        require(!exclusive_ || !here.on_device() || here.due != 0 || directory_.num_holders(node) != 0,
                 "tiers: an exclusive record is on the device");
       }
-      require(here.on_device() || here.holders != 0 || directory_.has_record(node) || has_child(node),
+      require(here.on_device() || directory_.num_holders(node) != 0 || directory_.has_record(node) ||
+                  directory_.first_child(node) != no_node,
               "tiers: a node stays that nothing needs");
     });
     const auto& c = counts_;
@@ -438,35 +447,14 @@ class record_catalog {
  private:
   static constexpr auto max_forgotten = 16;  // for the room of one node
 
-  void forget_descendants() noexcept {
-    if (withdrew_) {
-      withdrew_ = false;
-      directory_.withdraw_descendants();
-      num_stale_writes_ = 0;
-      for_each_alive([&](node_id node) {
-        num_stale_writes_ += at(node).withdrawn && at(node).writing ? 1 : 0;
-        tidy(node);
-      });
-    }
-  }
-
   [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes, std::int32_t num_records,
                                               slower_tiers<Slower...>& slower) {
-    auto sum = 2 * std::int64_t{sizes.num_blocks} + num_records;
+    auto sum = std::int64_t{sizes.num_blocks} + num_records;
     slower.for_each([&](std::size_t, auto& tier) { sum += tier.places.num_places(); });
     if (sum > std::int64_t{1} << 30) {
       detail::fail({error_code::size_overflow, "records of all tiers", sum, std::int64_t{1} << 30});
     }
     return static_cast<std::int32_t>(sum);
-  }
-
-  [[nodiscard]] bool has_child(node_id node) const {
-    for (std::size_t i = 0; i < directory_.num_nodes(); ++i) {
-      if (at(to_node(i)).alive && directory_.parent(to_node(i)) == node) {
-        return true;
-      }
-    }
-    return false;
   }
 
   void remove_host_record(node_id node) noexcept {
@@ -513,16 +501,11 @@ class record_catalog {
   [[nodiscard]] auto erasure_from(Tier& tier) noexcept {
     return [this, &tier](const found_record& record) { erase_place(record.identity.key, record.place, tier); };
   }
-  [[nodiscard]] bool has_orphans() noexcept {
-    auto any = false;
-    slower_.for_each([&](std::size_t, auto& tier) { any |= !tier.orphans.empty(); });
-    return any;
-  }
   /// The node of a record that continues a chain; `no_node` for one that no look-up could use, which is erased.
   template <class Tier>
   [[nodiscard]] node_id adopt(const found_record& record, const link_type& before, salt tag, std::size_t number,
                               Tier& tier) noexcept {
-    const auto position = before.node == no_node ? 0 : (at(before.node).depth + 1) * record.tokens.size();
+    const auto position = before.node == no_node ? 0 : (directory_.depth(before.node) + 1) * record.tokens.size();
     const auto follows =
         record.identity.salt == tag && static_cast<std::size_t>(record.identity.position) == position;
     const auto hash = directory_type::hash(before.hash, record.contents());
@@ -548,7 +531,7 @@ class record_catalog {
 
   /// Whether a node's record may make room in a tier.
   [[nodiscard]] eviction_answer may_go(node_id node, std::size_t number, bool anyway) const noexcept {
-    if (at(node).holders != 0) {
+    if (directory_.num_holders(node) != 0) {
       return eviction_answer::fenced;
     }
     return !anyway && directory_.has_children(node, number) ? eviction_answer::has_children : eviction_answer::taken;

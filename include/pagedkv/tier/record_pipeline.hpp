@@ -190,21 +190,7 @@ class record_pipeline {
   [[gnu::noinline]] void save_pending(stream on) noexcept {
     pairs_.clear();
     copied_.clear();
-    for (const auto& [node, block] : pending_) {
-      catalog_.at(node).pending = false;
-      if (catalog_.in_host_memory(node) || catalog_.at(node).withdrawn) {
-        continue;
-      }
-      const auto to = catalog_.take_host_place(node);
-      if (to < 0) {
-        catalog_.lose_unwritten();
-        continue;
-      }
-      ++counts_of(host).handed_over;
-      catalog_.enter_host_memory(node, to);
-      pairs_.push_back({static_cast<std::int32_t>(block), to});
-      copied_.push_back(node);
-    }
+    take_host_places();
     const bool copied =
         pairs_.empty() || (marks_.order(on) &&
                            backend_.swap_blocks(device_, host_blocks_, pairs_, swap_direction::to_host, on));
@@ -220,6 +206,25 @@ class record_pipeline {
     }
     pending_.clear();
     progress();
+  }
+  /// For what is pending, as far as there are any.
+  void take_host_places() noexcept {
+    const auto removals = catalog_.directory().delay_removals();
+    for (const auto& [node, block] : pending_) {
+      catalog_.at(node).pending = false;
+      if (catalog_.in_host_memory(node) || catalog_.directory().is_withdrawn(node)) {
+        continue;
+      }
+      const auto to = catalog_.take_host_place(node);
+      if (to < 0) {
+        catalog_.lose_unwritten();
+        continue;
+      }
+      ++counts_of(host).handed_over;
+      catalog_.enter_host_memory(node, to);
+      pairs_.push_back({static_cast<std::int32_t>(block), to});
+      copied_.push_back(node);
+    }
   }
 
   // Writes to slower tiers.
@@ -258,7 +263,7 @@ class record_pipeline {
   /// Writes a node's host record to the next tiers from `number` on that lack it, one after the other.
   void write_on(node_id node, std::size_t number) noexcept {
     for (; number < num_tiers; ++number) {
-      const auto wanted = !catalog_.at(node).withdrawn && catalog_.is_due(node, number);
+      const auto wanted = !catalog_.directory().is_withdrawn(node) && catalog_.is_due(node, number);
       if (wanted && start_write(node, number)) {
         return;
       }
@@ -390,12 +395,11 @@ class record_pipeline {
   }
 
   [[nodiscard]] record_job job_for(node_id node, std::int32_t host_place, std::int32_t in_tier) const noexcept {
-    const auto& here = catalog_.at(node);
     const auto& directory = catalog_.directory();
     auto job = record_job{};
-    job.identity = {here.key, directory.parent_key(node), here.salt,
-                    static_cast<std::int64_t>(here.depth) * records_.format().block_size, directory.contents(node)};
-    job.transfer = {here.key, in_tier, records_.record(host_place)};
+    job.identity = {directory.key(node), directory.parent_key(node), directory.salt_of(node),
+                    std::int64_t{directory.depth(node)} * records_.format().block_size, directory.contents(node)};
+    job.transfer = {directory.key(node), in_tier, records_.record(host_place)};
     job.node = node;
     job.host_place = host_place;
     return job;

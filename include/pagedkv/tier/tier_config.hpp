@@ -23,7 +23,7 @@ struct tier_config {
   bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
-  /// Records that the cache remembers of each tier without places. Their memory is taken at construction: about 140
+  /// Records that the cache remembers of each tier without places. Their memory is taken at construction: about 136
   /// bytes each and four for each token of a block, 8 more with each further tier. `memory_profile::index` counts it.
   std::int32_t known_records = 1 << 16;
   std::int32_t ask_ahead = 0;            // blocks that a tier without places may have; see docs/tiers.md

@@ -10,6 +10,7 @@
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,12 +23,16 @@ namespace pagedkv {
 
 /// Everything that a tiered cache knows beyond its device: which contents have records where, and what is under way.
 /// Hears what the device's cache does as events. One thread at a time; a failed transfer is a lost write or a miss.
-template <swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
+///
+/// A block that only the device has is in its index alone. It gets a node when it is to be written, or where a record
+/// continues it.
+template <locking Locking, swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
 class tier_store {
  public:
   using catalog_type = record_catalog<Hash, typename Host::eviction_type, Slower...>;
   using pipeline_type = record_pipeline<Backend, typename Host::allocator_type, catalog_type>;
   using directory_type = typename catalog_type::directory_type;
+  using device_index = prefix_index<Locking, Hash>;
   using stream = typename Backend::stream;
   static constexpr auto host = catalog_type::host;
   static constexpr auto num_tiers = catalog_type::num_tiers;
@@ -42,6 +47,7 @@ class tier_store {
                   host_tier.num_records, catalog_) {
     chain_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     path_.reserve(static_cast<std::size_t>(sizes.num_blocks));
+    blocks_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     detail::adopt_records(catalog_);
   }
   tier_store(const tier_store&) = delete;
@@ -54,58 +60,32 @@ class tier_store {
     catalog_.slower().stop();
   }
 
+  /// Before the first event.
+  void attach(const device_index& index) noexcept { device_ = &index; }
+
   [[nodiscard]] pipeline_type& transfers() noexcept { return pipeline_; }
   [[nodiscard]] const pipeline_type& transfers() const noexcept { return pipeline_; }
 
   // Events of the device's cache.
 
+  /// False where `stored` would change nothing.
+  [[nodiscard]] bool hears_stored() const noexcept {
+    return num_tiers != 1 || catalog_.directory().num_alive() != 0 || makes_nodes();
+  }
   void stored(const cache_event& event) noexcept {
     auto& directory = catalog_.directory();
-    const auto above = event.origin == no_block ? no_node : directory.node_of(event.origin);
-    if (event.origin != no_block && above == no_node) {
-      catalog_.lose_unwritten();
-      return;
-    }
-    const auto before = above == no_node ? directory.root(event.salt) : directory.link(above);
-    const auto node = catalog_.find_or_add(before, event.hash, {event.tokens, event.keys}, event.salt);
-    if (node == no_node) {
-      catalog_.lose_unwritten();
-      return;
-    }
-    directory.attach(node, event.block);
-    if (catalog_.in_host_memory(node)) {
-      catalog_.unrank(node);
-      catalog_.tidy(node);
-    } else if (config_.write == write_policy::through) {
-      want_ancestors_written(node, directory.number_of(event.block));
-      pipeline_.want_written(node, event.block);
+    directory.note_stored(event.block);
+    if (event.origin == no_block || directory.node_of(event.origin) != no_node || makes_nodes()) {
+      continue_known(event);
     }
   }
 
   void evicted(block_id block) noexcept {
-    auto& directory = catalog_.directory();
-    if (directory.node_of(block) == no_node) {
-      return;
+    if (catalog_.directory().node_of(block) != no_node || config_.write == write_policy::on_eviction || invalidating_) {
+      leave_device(block);
+    } else {
+      catalog_.directory().detach(block);
     }
-    const auto number = directory.number_of(block);
-    const auto node = directory.detach(block);
-    const auto& here = catalog_.at(node);
-    if (invalidating_) {
-      catalog_.withdraw(node);
-    }
-    if (here.on_device()) {
-      return;
-    }
-    const auto is_wanted = !here.withdrawn && config_.write != write_policy::through_hits;
-    if (is_wanted) {
-      want_ancestors_written(node, number);
-    }
-    if (catalog_.in_host_memory(node)) {
-      catalog_.rank(node);
-    } else if (is_wanted) {
-      pipeline_.want_written(node, block);
-    }
-    catalog_.tidy(node);
   }
 
   void shared(block_id last) noexcept { last_shared_ = last; }
@@ -138,12 +118,18 @@ class tier_store {
     if (config_.write != write_policy::through_hits || last_shared_ == no_block) {
       return;
     }
-    const auto& directory = catalog_.directory();
+    auto& directory = catalog_.directory();
+    auto deepest = no_block;
+    for (auto block = last_shared_; block != no_block; block = device_->parent_in_index(block)) {
+      if (directory.count_hit(block) >= config_.hits_before_write && deepest == no_block) {
+        deepest = block;
+      }
+    }
     path_.clear();
-    for (auto node = directory.node_of(last_shared_); node != no_node; node = directory.parent(node)) {
-      auto& here = catalog_.at(node);
-      ++here.num_hits;
-      if (here.num_hits >= config_.hits_before_write && here.on_device() && !directory.has_record(node)) {
+    for (auto node = deepest == no_block ? no_node : add_chain(deepest); node != no_node;
+         node = directory.parent(node)) {
+      const auto block = catalog_.at(node).oldest;
+      if (block != no_block && directory.num_hits(block) >= config_.hits_before_write && !directory.has_record(node)) {
         path_.push_back(node);
       }
     }
@@ -158,7 +144,9 @@ class tier_store {
     chain_.clear();
     auto before = directory.root(tag);
     if (first != 0) {
-      const auto last = last_shared_ == no_block ? no_node : directory.node_of(last_shared_);
+      const auto last = last_shared_ == no_block ? no_node
+                        : config_.ask_ahead != 0 ? add_chain(last_shared_)
+                                                 : find_chain(last_shared_);
       if (last == no_node) {
         return chain_;
       }
@@ -190,10 +178,10 @@ class tier_store {
 
   /// The same for a load that began earlier: contents that were invalidated since then are not served.
   [[nodiscard]] bool is_ready(node_id node) const noexcept {
-    return in_host_memory(node) && !catalog_.at(node).withdrawn;
+    return in_host_memory(node) && !catalog_.directory().is_withdrawn(node);
   }
   [[nodiscard]] bool is_awaited(node_id node) const noexcept {
-    return is_loading(node) && !catalog_.at(node).withdrawn;
+    return is_loading(node) && !catalog_.directory().is_withdrawn(node);
   }
 
   /// The tier that a node's record comes from, for the counts.
@@ -204,6 +192,13 @@ class tier_store {
     auto& counts = catalog_.counts_of(static_cast<std::size_t>(from));
     ++counts.hit_blocks;
     counts.hit_tokens += static_cast<std::int64_t>(block_size_);
+  }
+
+  /// Before a sequence drops blocks ahead of this one: it is found by its node when they have gone.
+  void keep_chain(block_id last) noexcept {
+    if (device_->is_published(last) && !device_->withdrawn(last)) {
+      static_cast<void>(add_chain(last));
+    }
   }
 
   // Invalidations.
@@ -280,6 +275,128 @@ class tier_store {
   }
 
  private:
+  /// Whether every block gets a node as soon as it is stored.
+  [[nodiscard]] bool makes_nodes() const noexcept {
+    return config_.write == write_policy::through || catalog_.has_orphans();
+  }
+
+  /// A block that may continue known contents was stored.
+  [[gnu::noinline]] void continue_known(const cache_event& event) noexcept {
+    auto& directory = catalog_.directory();
+    const auto above = event.origin == no_block ? no_node
+                       : makes_nodes()          ? add_chain(event.origin)
+                                                : directory.node_of(event.origin);
+    if (event.origin != no_block && (above == no_node || directory.is_withdrawn(above))) {
+      if (makes_nodes()) {
+        catalog_.lose_unwritten();
+      }
+      return;
+    }
+    const auto before = above == no_node ? directory.root(event.salt) : directory.link(above);
+    const auto contents = block_contents{event.tokens, event.keys};
+    const auto node = makes_nodes() ? catalog_.find_or_add(before, event.hash, contents, event.salt)
+                                    : directory.find(before, event.hash, contents);
+    if (node == no_node) {
+      if (makes_nodes()) {
+        catalog_.lose_unwritten();
+      }
+      return;
+    }
+    attach(node, event.block);
+    if (config_.write == write_policy::through && !catalog_.in_host_memory(node)) {
+      want_ancestors_written(node, directory.number_of(event.block));
+      pipeline_.want_written(node, event.block);
+    }
+  }
+
+  [[gnu::noinline]] void leave_device(block_id block) noexcept {
+    auto& directory = catalog_.directory();
+    const auto is_written = config_.write == write_policy::on_eviction && !invalidating_;
+    if ((is_written ? add_chain(block) : find_chain(block)) == no_node) {
+      directory.detach(block);
+      if (is_written) {
+        catalog_.lose_unwritten();
+      }
+      return;
+    }
+    const auto number = directory.number_of(block);
+    const auto node = directory.detach(block);
+    const auto& here = catalog_.at(node);
+    if (invalidating_) {
+      catalog_.withdraw(node);
+    }
+    if (here.on_device()) {
+      return;
+    }
+    const auto is_wanted = !directory.is_withdrawn(node) && config_.write != write_policy::through_hits;
+    if (is_wanted) {
+      want_ancestors_written(node, number);
+    }
+    if (catalog_.in_host_memory(node)) {
+      catalog_.rank(node);
+    } else if (is_wanted) {
+      pipeline_.want_written(node, block);
+    }
+    catalog_.tidy(node);
+  }
+
+  void attach(node_id node, block_id block) noexcept {
+    catalog_.directory().attach(node, block);
+    if (catalog_.in_host_memory(node)) {
+      catalog_.unrank(node);
+      catalog_.tidy(node);
+    }
+  }
+
+  /// The node of a published device block, if its contents are known; `no_node` also if its ancestors are not all on the
+  /// device.
+  [[nodiscard]] node_id find_chain(block_id last) noexcept {
+    return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt) {
+      return catalog_.directory().find(before, hash, contents);
+    });
+  }
+  /// The same, made if it is new.
+  [[nodiscard]] node_id add_chain(block_id last) noexcept {
+    return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt tag) {
+      return catalog_.find_or_add(before, hash, contents, tag);
+    });
+  }
+  /// Attaches the blocks of a chain to their nodes, as `node_of(before, hash, contents, salt)` gives them.
+  template <class NodeOf>
+  [[nodiscard]] node_id node_of_chain(block_id last, NodeOf&& node_of) noexcept {
+    auto& directory = catalog_.directory();
+    blocks_.clear();
+    auto block = last;
+    for (; block != no_block && directory.node_of(block) == no_node; block = device_->parent_in_index(block)) {
+      blocks_.push_back(block);
+    }
+    if (blocks_.empty()) {
+      return directory.node_of(last);
+    }
+    if (block == no_block && device_->parent(blocks_.back()) != no_block) {
+      return no_node;
+    }
+    const auto tag =
+        block == no_block ? device_->salt_of_first(blocks_.back()) : directory.salt_of(directory.node_of(block));
+    auto before = block == no_block ? directory.root(tag) : directory.link(directory.node_of(block));
+    constexpr auto num_ahead = std::size_t{16};
+    for (auto left = blocks_.size(); left > 0; --left) {
+      if ((blocks_.size() - left) % num_ahead == 0) {  // the cache lines that the next ones touch
+        for (std::size_t i = 0; i < std::min(left, num_ahead); ++i) {
+          directory.prefetch_addition(i, device_->link(blocks_[left - 1 - i]).hash);
+        }
+      }
+      const auto there = blocks_[left - 1];
+      const auto node = node_of(before, device_->link(there).hash, device_->contents(there), tag);
+      if (node == no_node) {
+        return no_node;
+      }
+      attach(node, there);
+      before = directory.link(node);
+    }
+    return before.node;
+  }
+
   /// A record is of use only with those of its ancestors. Of a chain whose head the device keeps, because others share
   /// it, and whose tail goes, the head is written, too: as much as slower tiers could get at once, and the rest with
   /// the next tail. Blocks that got these contents after block number `number` got its own are left out: their K/V may
@@ -316,8 +433,10 @@ class tier_store {
   pipeline_type pipeline_;
   block_id last_shared_ = no_block;
   bool invalidating_ = false;
+  const device_index* device_ = nullptr;
   std::vector<node_id> chain_;
-  std::vector<node_id> path_;  // from a node's parent up
+  std::vector<node_id> path_;     // from a node's parent up
+  std::vector<block_id> blocks_;  // the same, of the device
 };
 
 }  // namespace pagedkv

@@ -23,6 +23,11 @@ class tier_tap {
   void attach(Store& store) noexcept { store_ = &store; }
   [[nodiscard]] Events& user() noexcept { return user_; }
 
+  /// Whether an event is of use to anyone now. A store that knows no contents need not be told of new ones.
+  [[nodiscard]] bool hears(event_kind kind) const noexcept {
+    return kind != event_kind::stored || Events::kinds.contains(kind) || store_->hears_stored();
+  }
+
   void emit(const cache_event& event) noexcept {
     switch (event.kind) {
       case event_kind::stored: store_->stored(event); break;

@@ -91,7 +91,7 @@ struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies
   template <class Axis>
   using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
 
-  using store = tier_store<on<backend_axis>, on<hash_axis>, Host, Slower...>;
+  using store = tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
                             saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>,
                             tier_tap<on<events_axis>, store>, on<free_list_axis>>;
@@ -162,6 +162,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                device::view(), make_record_format(device::view(), element_type::name, tiers.model), std::move(host),
                std::move(slower)),
         loads_(store_, config.block_size) {
+    store_.attach(device::node_index());
     device::backend().attach(store_);
     device::events().attach(store_);
   }
@@ -302,6 +303,16 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       return found.error();
     }
     const auto last = std::max(found->num_computed_tokens / block_size() - 1, std::int64_t{0}) * block_size();
+    if (last != 0) {
+      const auto block = static_cast<std::size_t>(last / block_size());
+      const auto find = [&] {
+        blocks_.resize(static_cast<std::size_t>(device::config().capacity()));
+        return device::block_table(id, blocks_, block).has_value();
+      };
+      if (detail::with_memory(find, false)) {
+        store_.keep_chain(blocks_.front());
+      }
+    }
     return device::drop_before(id, num_tokens <= found->num_computed_tokens ? std::min(num_tokens, last) : num_tokens);
   }
 

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_state.hpp>
-#include <pagedkv/cache/groups/parts/hashes.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace pagedkv::detail {
@@ -69,6 +70,27 @@ template <layered State>
   return true;
 }
 
+/// Caches how many tokens appends may write without a look at the tables. None inside a block with nodes, which hits and
+/// pins may share.
+template <layered State>
+void find_room(const State& state, group_sequence& s) noexcept {
+  s.forget_room();
+  auto end = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g)) {
+      const auto is_inside = s.num_tokens % state.block_size(g) != 0;
+      const auto last = is_inside ? s.tables[g][state.place_of(g, s.num_tokens)] : no_block;
+      if (is_inside && (state.nodes.highest_end(last, 1) != 0 || may_have_to_copy(state, s, g))) {
+        return;
+      }
+      end = std::min(end, static_cast<std::int64_t>(s.tables[g].end()) * state.block_size(g));
+    }
+  }
+  const auto room = s.pending.from(state.num_pending(s));
+  s.hot.next_token = room.data();
+  s.hot.end_of_room = room.data() + std::min(static_cast<std::int64_t>(room.size()), end - s.num_tokens);
+}
+
 /// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
 template <layered State, class Copy>
 [[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
@@ -128,12 +150,22 @@ template <layered State, class Copy>
       const auto place = state.place_of(g, s.num_tokens);
       const auto shared = s.tables[g][place];
       s.tables[g].replace(place, targets[g]);
+      s.has_copies = true;
       state.release(shared, state.releases_of(s)(g, place), fence);
       count<&cache_statistics::copies>(state.counts, 1);
       report<event_kind::copied>(state.events, [&] { return cache_event{.block = targets[g], .origin = shared}; });
     }
   }
   return {};
+}
+
+/// Keeps the hashes that a caller told of runs which are full now, until they are published.
+template <layered State>
+void note_hashes(const State& state, group_sequence& s, std::span<const std::uint64_t> hashes) noexcept {
+  const auto num_full = static_cast<std::size_t>(s.num_tokens / state.granularity());
+  for (auto i = s.num_nodes + s.hashes.size(); i < std::min(num_full, hashes.size()); ++i) {
+    s.hashes.push_back(hashes[i]);
+  }
 }
 
 /// Appends tokens, and reserves slots for `num_ahead` more: all or nothing.
@@ -152,20 +184,16 @@ template <layered State, class Copy>
   if (auto checked = check_keys(run.keys, s, num_tokens); !checked) {
     return checked;
   }
-  const auto size = s.pending.size() + tokens.size();
-  const auto reserve = [&] {
-    if (size > s.pending.capacity()) {
-      s.pending.reserve(2 * size);
-    }
-    return true;
-  };
-  if (!with_memory(reserve, false) || !reserve_keys(s, run.keys) || !reserve_hashes(s, run.hashes)) {
+  const auto num_pending = state.num_pending(s);
+  s.forget_room();  // the pending tokens may move
+  if (!s.pending.try_reserve(num_pending, num_pending + tokens.size()) || !reserve_keys(s, run.keys) ||
+      !reserve_entries(s.hashes, run.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens", s.num_tokens};
   }
   if (auto made = make_room(state, s, num_tokens + num_ahead, copy); !made) {
     return made;
   }
-  s.pending.insert(s.pending.end(), tokens.begin(), tokens.end());
+  copy_run(tokens, s.pending.from(num_pending));
   add_keys(s, run.keys);
   s.num_tokens = num_tokens;
   note_hashes(state, s, run.hashes);
@@ -173,18 +201,9 @@ template <layered State, class Copy>
     s.num_reserved = std::max(s.num_reserved, num_tokens + num_ahead);
   }
   s.reuses_slots = false;
+  find_room(state, s);
   s.last_access = state.time();
   return {};
-}
-
-/// Appends a run, or a token, by `extend(s, run)`.
-template <layered State, class Extend>
-[[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
-  return visit_sequence(state, id, [&](group_sequence& s) { return extend(s, run); });
-}
-template <layered State, class Extend>
-[[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
-  return append(state, id, token_run{std::span<const token>{&next, 1}}, extend);
 }
 
 }  // namespace pagedkv::detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
 
 #include <algorithm>
@@ -62,21 +63,24 @@ template <layered State>
 /// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there. Not those that were
 /// invalidated.
 template <layered State>
-void attach_blocks(State& state, const group_sequence& s, node_id node) noexcept {
+void attach_blocks(State& state, group_sequence& s, node_id node) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    if (state.holds_tokens(g) && state.nodes.attached(node, g) == no_block) {
-      const auto block = s.tables[g][state.nodes.depth(node) / state.nodes_in_block(g)];
-      if (block != no_block && !state.pool.state(block).claimed()) {
-        state.nodes.attach(node, g, block);
-        state.pool.publish(block);
-      }
+    if (!state.holds_tokens(g)) {
+      continue;
+    }
+    const auto block = s.tables[g][state.place_of_node(g, state.nodes.depth(node))];
+    if (const auto there = state.nodes.attached(node, g); there != no_block) {
+      s.has_copies |= there != block;
+    } else if (block != no_block && !state.pool.state(block).claimed()) {
+      state.nodes.attach(node, g, block);
+      state.pool.publish(block);
     }
   }
 }
 
 /// The same at all of its nodes: equal blocks that were found instead of them may have been evicted since.
 template <layered State>
-void attach_blocks_again(State& state, const group_sequence& s) noexcept {
+void attach_blocks_again(State& state, group_sequence& s) noexcept {
   if (s.options.publish) {
     auto last = s.tail.node;
     while (last != no_node && state.nodes.is_withdrawn(last)) {
@@ -89,7 +93,7 @@ void attach_blocks_again(State& state, const group_sequence& s) noexcept {
   }
 }
 
-/// Publishes the node behind the published ones; false where there is no room for it.
+/// Publishes the node behind the published ones; false where there is no room for it. The caller holds the last one.
 template <layered State>
 [[nodiscard]] bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
                                 const block_contents& contents) noexcept {
@@ -97,10 +101,8 @@ template <layered State>
   if (node == no_node) {
     return false;
   }
-  state.nodes.hold(node);
   attach_blocks(state, s, node);
   state.announce_up_to(node, s.options.salt);
-  state.let_go(s.tail);
   s.tail = state.nodes.link(node);
   ++s.num_nodes;
   return true;
@@ -119,9 +121,10 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
     attach_blocks_again(state, s);
   }
   const auto first_node = s.num_nodes;
+  const auto first_tail = s.tail;
   const auto contents_of = [&](std::size_t node) {
     const auto first = static_cast<std::int64_t>(node * size);
-    return block_contents{std::span<const token>{s.pending}.subspan((node - first_node) * size, size),
+    return block_contents{s.pending.from((node - first_node) * size).first(size),
                           keys_between(s.keys, first, first + state.granularity())};
   };
   std::array<std::uint64_t, 16> hashes;  // zeroing it would cost more than a node's hash
@@ -134,14 +137,21 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
       const auto told = run + i - first_node;
       last_hash = hashes[i] =
           told < s.hashes.size() ? s.hashes[told] : state.nodes.index().hash(last_hash, contents_of(run + i));
-      state.nodes.prefetch_addition(last_hash, i);
+      state.nodes.prefetch_addition(i, last_hash);
+      for (std::size_t g = 0; g < state.num_groups(); ++g) {
+        if (state.holds_tokens(g)) {
+          state.nodes.prefetch_attachment(s.tables[g][state.place_of_node(g, static_cast<std::uint32_t>(run + i))]);
+        }
+      }
     }
     for (std::size_t i = 0; i < count && known; ++i) {
       known = publish_next(state, s, hashes[i], contents_of(run + i));
     }
   }
+  state.hold(s.tail);
+  state.let_go(first_tail);
   const auto num_done = s.num_nodes - first_node;
-  s.pending.erase(s.pending.begin(), s.pending.begin() + static_cast<std::ptrdiff_t>(num_done * size));
+  s.pending.drop(num_done * size, state.num_pending(s));
   s.hashes.erase(s.hashes.begin(), s.hashes.begin() + std::ptrdiff_t(std::min(num_done, s.hashes.size())));
 }
 
@@ -270,12 +280,8 @@ template <layered State, class Copy>
   }
   note();
   drop_behind_windows(state, s, num_tokens);
+  find_room(state, s);
   return {};
-}
-
-template <layered State, class Copy>
-[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&& copy) noexcept {
-  return visit_sequence(state, id, [&](group_sequence& s) { return commit(state, s, num_tokens, copy); });
 }
 
 /// Releases blocks behind the windows of the token at `num_tokens`, before which nothing is computed here. Errors:

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/longest_hit.hpp>
-#include <pagedkv/cache/groups/parts/hashes.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
 #include <pagedkv/cache/operations/parts/prompt_plan.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
+
+#include <pagedkv/detail/copy_run.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -188,10 +190,10 @@ template <layered State>
     s.pairs.reserve(largest + group_list::max_size);
     s.saved.reserve(largest);
     s.newest.reserve(largest);
-    s.pending.reserve(static_cast<std::size_t>(num_tokens + state.granularity()));
     return true;
   };
-  return with_memory(reserve, false);
+  return with_memory(reserve, false) &&
+         s.pending.try_reserve(0, static_cast<std::size_t>(num_tokens + state.granularity()));
 }
 
 /// Makes an empty sequence one of this prompt with a hit. Errors: those of `group_state::refuse`, and of `copy`.
@@ -221,7 +223,7 @@ template <layered State, class Copy>
   s.num_nodes = found.num_nodes;
   s.tail = found.num_nodes == 0 ? state.nodes.root(options.salt) : state.nodes.link(found.path[found.num_nodes - 1]);
   const auto rest = tokens.subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(length - cached));
-  s.pending.assign(rest.begin(), rest.end());
+  copy_run(rest, s.pending.from(0));
   return admitted;
 }
 
@@ -256,7 +258,7 @@ template <layered State, class Copy>
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
   if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens)) || !reserve_keys(s, prompt.keys) ||
-      !reserve_hashes(s, prompt.hashes)) {
+      !reserve_entries(s.hashes, prompt.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
   const auto guard = state.guard_nodes();
@@ -291,6 +293,11 @@ template <layered State, class Copy>
   s.num_reserved = 0;
   s.options = options;
   s.created = s.last_access = state.time();
+  s.has_copies = false;
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {  // of a block that a hit took in part, if its node is lost
+    s.has_copies |= state.holds_tokens(g) && s.num_cached_tokens % state.block_size(g) != 0;
+  }
+  find_room(state, s);
   count<&cache_statistics::prompts>(state.counts, 1);
   count<&cache_statistics::prompt_blocks>(state.counts, num_prompt / state.granularity());
   count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(s.num_nodes));

@@ -38,8 +38,8 @@ template <layered State, class Copy>
     to.tables[g].clear();
   }
   to.keys.clear();
-  if (!reserve_room(state, to, static_cast<std::int64_t>(from.pending.size())) || !reserve_keys(to, from.keys) ||
-      !reserve_hashes(to, from.hashes)) {
+  if (!reserve_room(state, to, static_cast<std::int64_t>(state.num_pending(from))) || !reserve_keys(to, from.keys) ||
+      !reserve_entries(to.hashes, from.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
   }
   const auto guard = state.guard_nodes();
@@ -76,40 +76,16 @@ template <layered State, class Copy>
       return copied;
     }
   }
-  to.pending.assign(from.pending.begin(), from.pending.end());
+  copy_run(from.pending.from(0).first(state.num_pending(from)), to.pending.from(0));
   add_keys(to, from.keys);
   to.hashes.assign(from.hashes.begin(), from.hashes.end());
-  to.num_nodes = from.num_nodes;
+  to.continue_as(from, state.time());
   to.tail = from.tail;
   state.hold(to.tail);
-  to.num_tokens = from.num_tokens;
-  to.num_computed_tokens = from.num_computed_tokens;
-  to.num_prompt_tokens = from.num_prompt_tokens;
-  to.num_cached_tokens = from.num_cached_tokens;
   to.branch = 0;
-  to.steps = {};
-  to.num_reserved = 0;
-  // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
-  to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
-  to.has_ranges = from.has_ranges;
-  to.options = from.options;
-  to.created = to.last_access = state.time();
+  to.has_copies = from.has_copies;
+  from.forget_room();
   return {};
-}
-
-/// The same for a new record.
-template <layered State, class Copy>
-[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Copy&& copy) noexcept {
-  return visit_sequence(state, id, [&](group_sequence& from) -> result<sequence_id> {
-    const auto made = make_record(state.sequences, "number of sequences",
-                                  [&](group_sequence& to) { return fork(state, from, to, copy); });
-    if (!made) {
-      return made.error();
-    }
-    const auto forked = static_cast<sequence_id>(*made);
-    report<event_kind::forked>(state.events, [&] { return cache_event{.sequence = forked, .source = id}; });
-    return forked;
-  });
 }
 
 }  // namespace pagedkv::detail

@@ -1,15 +1,11 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/copy_run.hpp>
-#include <pagedkv/detail/token_runs.hpp>
 #include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
-#include <pagedkv/prefix/chain_match.hpp>
-#include <pagedkv/prefix/prefix_index.hpp>
+#include <pagedkv/prefix/node_tree.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -21,108 +17,67 @@
 namespace pagedkv {
 
 /// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
-/// block that holds the node's K/V, or the first block of the state saved at the node's end. Nodes have ids of their
-/// own. Contents have at most one node. A node stays while it has a block, a child or a holder.
+/// block that holds the node's K/V, or the first block of the state saved at the node's end. A node with a block is used.
 ///
 /// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
 /// nodes of these are attached to.
 ///
-/// A *withdrawn* node is not found any more, nor what continues it. It stays for its holders, without blocks.
+/// Nodes that continue a withdrawn one are withdrawn, too. Withdrawn nodes have no blocks.
 ///
 /// A node is *announced* from the time when hits can come as far as it until none can, because the node or one before
 /// it has lost a block of a group that every hit needs.
 template <locking Locking, block_hash Hash>
-class group_nodes {
+class group_nodes : public node_tree<Locking, Hash> {
+  using tree = node_tree<Locking, Hash>;
+
  public:
-  using link_type = node_link<node_id>;
+  using link_type = typename tree::link_type;
+  using tree::depth;
+  using tree::first_child;
+  using tree::for_each_below;
+  using tree::hold;
+  using tree::index;
+  using tree::is_withdrawn;
+  using tree::next;
+  using tree::parent;
+  using tree::walk_below;
 
   /// Throws `std::bad_alloc`. `nodes_per_block`: of each group; 0 for states.
   group_nodes(std::int32_t num_nodes, std::int32_t num_blocks, std::int32_t granularity, std::uint64_t seed,
               std::span<const std::int32_t> nodes_per_block)
-      : num_groups_(nodes_per_block.size()),
+      : tree(num_nodes, granularity, seed),
+        num_groups_(nodes_per_block.size()),
         nodes_per_block_(nodes_per_block.begin(), nodes_per_block.end()),
-        index_(num_nodes, granularity, seed),
-        nodes_(static_cast<std::size_t>(num_nodes)),
-        attached_(nodes_.size() * num_groups_, no_block),
+        attached_(static_cast<std::size_t>(num_nodes) * num_groups_, no_block),
         blocks_(static_cast<std::size_t>(num_blocks)),
-        ends_(blocks_.size()) {
-    vacant_.reserve(nodes_.size());
-    for (auto i = nodes_.size(); i > 0; --i) {
-      vacant_.push_back(to_node(i - 1));
-    }
-  }
+        next_of_state_(std::ranges::count(nodes_per_block, 0) != 0 ? blocks_.size() : 0, no_block),
+        ends_(are_shared ? blocks_.size() : 0) {}
 
-  [[nodiscard]] const prefix_index<Locking, Hash, node_id>& index() const noexcept { return index_; }
-  [[nodiscard]] link_type root(salt tag) const noexcept { return index_.root(tag); }
-  [[nodiscard]] link_type link(node_id node) const noexcept { return index_.link(node); }
-  [[nodiscard]] std::span<const token> tokens(node_id node) const noexcept { return index_.tokens(node); }
-  [[nodiscard]] node_id parent(node_id node) const noexcept { return index_.parent(node); }
-  /// Nodes before it in its chain.
-  [[nodiscard]] std::size_t depth(node_id node) const noexcept { return at(node).depth; }
-  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
+  [[nodiscard]] std::span<const token> tokens(node_id node) const noexcept { return index().tokens(node); }
 
-  /// Calls `found(node)` on the nodes of the longest known prefix, at most `max_nodes`.
-  template <class Found>
-  std::size_t match(const link_type& from, const token_run& run, std::size_t granularity, std::size_t max_nodes,
-                    Found&& found) const noexcept {
-    return match_chain(index_, from, run, granularity, max_nodes, no_leases{}, found);
-  }
-
-  /// The node of these contents after `before`, made if it is new; `no_node` when there are no more, or no memory for
-  /// keys. `hash` is theirs, chained.
-  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
-                                    const block_contents& contents) noexcept {
-    const auto may_be_known = before.node == no_node || at(before.node).first_child != no_node;
-    const auto known = may_be_known ? index_.find(before, hash, contents, no_leases{}) : no_node;
-    if (known != no_node || vacant_.empty()) {
-      return known;
-    }
-    const auto added = vacant_.back();
-    if (!contents.keys.empty() && !index_.assign_keys(added, contents.keys)) {
-      return no_node;
-    }
-    vacant_.pop_back();
-    detail::copy_tokens(contents.tokens, index_.tokens(added));
-    index_.publish_first(added, before, hash);
-    auto& here = at(added);
-    here = {};
-    if (before.node != no_node) {
-      auto& above = at(before.node);
-      here.depth = above.depth + 1;
-      here.next = above.first_child;
-      if (here.next != no_node) {
-        at(here.next).previous = added;
-      }
-      above.first_child = added;
-    }
-    return added;
-  }
-
+  using tree::find_or_add;
   [[nodiscard]] node_id find_or_add(const link_type& before, const block_contents& contents) noexcept {
-    return find_or_add(before, index_.hash(before.hash, contents), contents);
+    return find_or_add(before, index().hash(before.hash, contents), contents);
   }
   /// Prefetches for `find_or_add` of new contents, so many of which are added before.
-  [[gnu::always_inline]] void prefetch_addition(std::uint64_t hash, std::size_t ahead) const noexcept {
-    if (ahead < vacant_.size()) {
-      const auto next = vacant_[vacant_.size() - 1 - ahead];
-      index_.prefetch_publication(next, hash);
-      __builtin_prefetch(index_.tokens(next).data(), 1);
-      __builtin_prefetch(&at(next), 1);
-      __builtin_prefetch(&attached_[to_index(next) * num_groups_], 1);
+  [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
+    if (const auto node = tree::prefetch_addition(ahead, hash); node != no_node) {
+      __builtin_prefetch(&attached_[to_index(node) * num_groups_], 1);
     }
   }
-
-  void hold(node_id node) noexcept { ++at(node).holders; }
+  [[gnu::always_inline]] void prefetch_attachment(block_id block) const noexcept {
+    if (block != no_block) {
+      __builtin_prefetch(&of(block), 1);
+    }
+  }
   void let_go(node_id node) noexcept {
-    --at(node).holders;
+    tree::let_go(node);
     prune(node);
   }
-  [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
 
-  [[nodiscard]] bool is_withdrawn(node_id node) const noexcept { return index_.withdrawn(node); }
-  [[nodiscard]] bool is_announced(node_id node) const noexcept { return at(node).is_announced; }
+  [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
-  void announce(node_id node) noexcept { at(node).is_announced = true; }
+  void announce(node_id node) noexcept { tree::mark(node, true); }
 
   [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
     return attached_[to_index(node) * num_groups_ + group];
@@ -130,10 +85,9 @@ class group_nodes {
   /// Requires that the node has no block of this group, and that a block is attached to nodes of one place only.
   void attach(node_id node, std::size_t group, block_id block) noexcept {
     slot_of(node, group) = block;
-    ++at(node).num_attached;
     auto& there = of(block);
-    there.group = static_cast<std::uint32_t>(group);
-    if (there.num_nodes++ == 0 || at(there.deepest).depth < at(node).depth) {
+    there.group = static_cast<std::uint8_t>(group);
+    if (there.num_nodes++ == 0 || depth(there.deepest) < depth(node)) {
       there.deepest = node;
     }
     note_end(block);
@@ -141,14 +95,14 @@ class group_nodes {
   /// Attaches the state in these blocks; losing one loses all.
   void attach_state(node_id node, std::size_t group, std::span<const block_id> state) noexcept {
     slot_of(node, group) = state.front();
-    ++at(node).num_attached;
     for (std::size_t i = 0; i < state.size(); ++i) {
-      of(state[i]) = {node, i + 1 < state.size() ? state[i + 1] : no_block, static_cast<std::uint32_t>(group), 1};
+      of(state[i]) = {node, 1, static_cast<std::uint8_t>(group)};
+      next_of_state_[to_index(state[i])] = i + 1 < state.size() ? state[i + 1] : no_block;
       note_end(state[i]);
     }
   }
   /// The block after this one in the same state.
-  [[nodiscard]] block_id next_of_state(block_id block) const noexcept { return of(block).next; }
+  [[nodiscard]] block_id next_of_state(block_id block) const noexcept { return next_of_state_[to_index(block)]; }
 
   [[nodiscard]] bool is_attached(block_id block) const noexcept { return of(block).num_nodes != 0; }
   [[nodiscard]] std::size_t group_of(block_id block) const noexcept { return of(block).group; }
@@ -161,7 +115,11 @@ class group_nodes {
   /// At least `published_end`, for the holders of a block. Equal to it where one thread at a time is inside. Where
   /// others change the tree meanwhile, it never falls while the block is held, so no hit found the tokens behind it.
   [[nodiscard]] std::int64_t highest_end(block_id block, std::int64_t granularity) const noexcept {
-    return std::int64_t{ends_[to_index(block)].load(std::memory_order_acquire)} * granularity;
+    if constexpr (are_shared) {
+      return std::int64_t{ends_[to_index(block)].load(std::memory_order_acquire)} * granularity;
+    } else {
+      return published_end(block, granularity);
+    }
   }
   /// For blocks that were free.
   void forget_ends([[maybe_unused]] std::span<const block_id> blocks) noexcept {
@@ -172,27 +130,13 @@ class group_nodes {
     }
   }
 
-  /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
-  template <class Visit>
-  void walk_below(node_id top, Visit&& visit) const noexcept {
-    for (auto id = top;;) {
-      if (visit(id) && at(id).first_child != no_node) {
-        id = at(id).first_child;
-        continue;
-      }
-      while (id != top && at(id).next == no_node) {
-        id = parent(id);
-      }
-      if (id == top) {
-        return;
-      }
-      id = at(id).next;
-    }
-  }
   /// Whether this node or one below it, in the same place, has a block of the group: that one holds the place from its
   /// start.
   [[nodiscard]] bool holds_place(node_id top, std::size_t group) const noexcept {
-    auto found = false;
+    auto found = attached(top, group) != no_block;
+    if (found || nodes_per_block_[group] == 1) {
+      return found;
+    }
     walk_below(top, [&](node_id node) {
       const bool same_place = place_of(node, group) == place_of(top, group);
       found |= same_place && attached(node, group) != no_block;
@@ -206,7 +150,7 @@ class group_nodes {
     auto num = std::uint32_t{0};
     auto below = no_node;
     for_each_node(block, [&](node_id node) {
-      for (auto child = at(node).first_child; child != no_node && num < 2; child = at(child).next) {
+      for (auto child = first_child(node); child != no_node && num < 2; child = next(child)) {
         num += child != below;
       }
       below = node;
@@ -232,20 +176,26 @@ class group_nodes {
     const auto last = deepest(block);
     if (nodes_per_block_[group] == 0) {
       for (auto part = attached(last, group); part != no_block;) {
-        const auto next = next_of_state(part);
+        const auto after = next_of_state(part);
         vacate(part);
         if (part != block) {
           useless(part);
         }
-        part = next;
+        part = after;
       }
-      clear_slot(last, group);
+      slot_of(last, group) = no_block;
       prune(last);
       return;
     }
+    if (num_groups_ == 1 && first_child(last) == no_node && nodes_per_block_[group] == 1) {  // short for the rest
+      slot_of(last, group) = no_block;
+      vacate(block);
+      retract_one(last, retracted);
+      return prune(last);
+    }
     auto top = last;
     for_each_node(block, [&](node_id node) {
-      clear_slot(node, group);
+      slot_of(node, group) = no_block;
       top = node;
     });
     vacate(block);
@@ -264,25 +214,20 @@ class group_nodes {
   /// `retracted` as `detach` does.
   template <class IsWhole, class Lost, class Retracted>
   void withdraw(node_id top, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
-    auto next = top;
-    while (next != no_node) {
-      top = next;
+    for (auto above = top; above != no_node; above = lost_above(top, is_whole)) {
+      top = above;
       for_each_below(top, [&](node_id node) { withdraw_one(node, lost, retracted); });
-      next = lost_above(top, is_whole);
     }
-    hold(top);
-    prune_below(top);
-    let_go(top);
+    tree::prune_below(top, is_used());
   }
   /// Withdraws every chain with this salt. Linear in the nodes.
   template <class IsWhole, class Lost, class Retracted>
   void withdraw_chains(salt tag, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      const auto node = to_node(i);
-      if (is_needed(node) && !is_withdrawn(node) && index_.begins_chain(node, tag)) {
+    tree::for_each([&](node_id node) {
+      if (!is_withdrawn(node) && index().begins_chain(node, tag)) {
         withdraw(node, is_whole, lost, retracted);
       }
-    }
+    });
   }
   /// The first node in an attached block, or the one of a state.
   [[nodiscard]] node_id first_in(block_id block) const noexcept {
@@ -299,94 +244,67 @@ class group_nodes {
     for (const auto& [from, to] : moves) {
       of(block_id{to}) = of(block_id{from});
       note_end(block_id{to});
+      if (!next_of_state_.empty()) {
+        next_of_state_[static_cast<std::size_t>(to)] = next_of_state_[static_cast<std::size_t>(from)];
+      }
       vacate(block_id{from});
     }
     for (auto& block : attached_) {
       block = new_id(block);
     }
-    for (auto& there : blocks_) {
-      there.next = new_id(there.next);
-    }
-  }
-
-  /// Calls `visit(node, depth, num_attached)` on every node that is in use. For tests.
-  template <class Visit>
-  void for_each(Visit&& visit) const {
-    auto is_vacant = std::vector<bool>(nodes_.size());
-    for (const auto node : vacant_) {
-      is_vacant[to_index(node)] = true;
-    }
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!is_vacant[i]) {
-        visit(to_node(i), nodes_[i].depth, nodes_[i].num_attached);
-      }
-    }
+    std::ranges::transform(next_of_state_, next_of_state_.begin(), new_id);
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return index_.metadata_bytes() + nodes_.size() * (sizeof(node_facts) + sizeof(node_id)) +
-           attached_.size() * sizeof(block_id) + blocks_.size() * (sizeof(block_place) + sizeof(end_type));
+    return tree::metadata_bytes() + (attached_.size() + next_of_state_.size()) * sizeof(block_id) +
+           blocks_.size() * sizeof(block_place) + ends_.size() * sizeof(end_type);
   }
 
  private:
-  struct no_leases {
-    [[nodiscard]] bool take(node_id) const noexcept { return true; }
-    void end(node_id) const noexcept {}
-  };
-
-  struct node_facts {
-    node_id first_child = no_node;
-    node_id next = no_node;  // child of the same parent
-    node_id previous = no_node;
-    std::uint32_t depth = 0;
-    std::uint32_t holders = 0;
-    std::uint16_t num_attached = 0;
-    bool is_announced = false;
-  };
   using end_type = typename Locking::template atomic<std::uint32_t>;
   static constexpr bool are_shared = detail::has_nodes_mutex<typename Locking::family>;
   struct block_place {
     node_id deepest = no_node;
-    block_id next = no_block;  // of the same state
-    std::uint32_t group = 0;
-    std::uint32_t num_nodes = 0;
+    std::uint32_t num_nodes : 24 = 0;
+    std::uint32_t group : 8 = 0;
   };
 
-  [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
-  [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
+  /// Whether a node has a block.
+  [[nodiscard]] auto is_used() const noexcept {
+    return [this](node_id node) {
+      const auto first = attached_.begin() + static_cast<std::ptrdiff_t>(to_index(node) * num_groups_);
+      return std::any_of(first, first + static_cast<std::ptrdiff_t>(num_groups_),
+                         [](block_id block) { return block != no_block; });
+    };
+  }
+  void prune(node_id node) noexcept { tree::prune(node, is_used()); }
   [[nodiscard]] block_place& of(block_id block) noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] const block_place& of(block_id block) const noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
     return attached_[to_index(id) * num_groups_ + group];
   }
   [[nodiscard]] std::uint32_t end_of(block_id block) const noexcept {
-    return is_attached(block) ? at(deepest(block)).depth + 1 : 0;
+    return is_attached(block) ? depth(deepest(block)) + 1 : 0;
   }
-  void note_end(block_id block) noexcept {
-    auto& highest = ends_[to_index(block)];
-    const auto end = end_of(block);
-    if (!are_shared || end > highest.load(std::memory_order_relaxed)) {
-      highest.store(end, std::memory_order_release);
+  void note_end([[maybe_unused]] block_id block) noexcept {
+    if constexpr (are_shared) {
+      auto& highest = ends_[to_index(block)];
+      if (const auto end = end_of(block); end > highest.load(std::memory_order_relaxed)) {
+        highest.store(end, std::memory_order_release);
+      }
     }
   }
   void vacate(block_id block) noexcept {
     of(block) = {};
     note_end(block);
   }
-  void clear_slot(node_id id, std::size_t group) noexcept {
-    slot_of(id, group) = no_block;
-    --at(id).num_attached;
-  }
 
   template <class Lost, class Retracted>
   void withdraw_one(node_id node, Lost& lost, Retracted& retracted) noexcept {
-    if (!index_.withdraw(node)) {
+    if (!tree::withdraw(node)) {
       return;
     }
-    if (at(node).is_announced) {
-      at(node).is_announced = false;
-      retracted(node);
-    }
+    retract_one(node, retracted);
     for (std::size_t group = 0; group < num_groups_; ++group) {
       detach_from(node, group, lost);
     }
@@ -415,13 +333,13 @@ class group_nodes {
     if (block == no_block) {
       return;
     }
-    clear_slot(node, group);
+    slot_of(node, group) = no_block;
     if (nodes_per_block_[group] == 0) {
       for (auto part = block; part != no_block;) {
-        const auto next = next_of_state(part);
+        const auto after = next_of_state(part);
         vacate(part);
         lost(part);
-        part = next;
+        part = after;
       }
     } else if (--of(block).num_nodes == 0) {
       vacate(block);
@@ -449,16 +367,9 @@ class group_nodes {
     }
   }
 
-  template <class Visit>
-  void for_each_below(node_id top, Visit&& visit) const noexcept {
-    walk_below(top, [&](node_id node) {
-      visit(node);
-      return true;
-    });
-  }
-
   [[nodiscard]] std::uint32_t place_of(node_id node, std::size_t group) const noexcept {
-    return at(node).depth / static_cast<std::uint32_t>(nodes_per_block_[group]);
+    const auto size = static_cast<std::uint32_t>(nodes_per_block_[group]);
+    return size == 1 ? depth(node) : depth(node) / size;
   }
 
   /// The first node of a place that has lost its last block with this one: those before it were held by that block,
@@ -472,19 +383,23 @@ class group_nodes {
     return node;
   }
 
+  template <class Retracted>
+  void retract_one(node_id node, Retracted& retracted) noexcept {
+    if (is_announced(node)) {
+      tree::mark(node, false);
+      retracted(node);
+    }
+  }
   /// Withdraws the announcement of nodes that hits can no longer pass because this place lost a block.
   template <class Retracted>
   void retract(node_id top, std::size_t group, Retracted& retracted) noexcept {
     walk_below(top, [&](node_id node) {
-      auto& here = at(node);
       const auto above = parent(node);
       const bool same_place = place_of(node, group) == place_of(top, group);
-      if (here.is_announced && ((above != no_node && !at(above).is_announced) ||
-                                (same_place && !holds_place(node, group)))) {
-        here.is_announced = false;
-        retracted(node);
+      if ((above != no_node && !is_announced(above)) || (same_place && !holds_place(node, group))) {
+        retract_one(node, retracted);
       }
-      return same_place || !here.is_announced;
+      return same_place || !is_announced(node);
     });
   }
 
@@ -498,7 +413,7 @@ class group_nodes {
       }
       auto reaches_above = false;
       if (nodes_per_block_[group] != 0) {
-        for_each_node(block, [&](node_id node) { reaches_above |= at(node).depth < at(top).depth; });
+        for_each_node(block, [&](node_id node) { reaches_above |= depth(node) < depth(top); });
       }
       if (!reaches_above) {
         useless(block);
@@ -506,59 +421,12 @@ class group_nodes {
     }
   }
 
-  [[nodiscard]] bool is_needed(node_id id) const noexcept {
-    return at(id).num_attached != 0 || at(id).holders != 0 || at(id).first_child != no_node;
-  }
-
-  /// Removes a node that nothing needs, and then its ancestors of which that is true.
-  void prune(node_id id) noexcept {
-    while (id != no_node && !is_needed(id)) {
-      const auto above = parent(id);
-      remove(id);
-      id = above;
-    }
-  }
-  /// Removes what nothing needs of a tree, those that continue a node before the node.
-  void prune_below(node_id top) noexcept {
-    for (auto id = first_leaf(top); id != top;) {
-      const auto next = at(id).next != no_node ? first_leaf(at(id).next) : parent(id);
-      if (!is_needed(id)) {
-        remove(id);
-      }
-      id = next;
-    }
-  }
-  [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
-    while (at(id).first_child != no_node) {
-      id = at(id).first_child;
-    }
-    return id;
-  }
-
-  void remove(node_id id) noexcept {
-    const auto above = parent(id);
-    const auto here = at(id);
-    if (here.next != no_node) {
-      at(here.next).previous = here.previous;
-    }
-    if (here.previous != no_node) {
-      at(here.previous).next = here.next;
-    } else if (above != no_node) {
-      at(above).first_child = here.next;
-    }
-    index_.detach(id);
-    index_.erase(id);
-    vacant_.push_back(id);
-  }
-
   std::size_t num_groups_;
   std::vector<std::int32_t> nodes_per_block_;
-  prefix_index<Locking, Hash, node_id> index_;
-  std::vector<node_facts> nodes_;
   std::vector<block_id> attached_;  // [node][group]
   std::vector<block_place> blocks_;
-  std::vector<end_type> ends_;  // of each block, see `highest_end`: nodes from the start of the sequence
-  std::vector<node_id> vacant_;
+  std::vector<block_id> next_of_state_;  // of each block, if there are states
+  std::vector<end_type> ends_;           // of each block, see `highest_end`: nodes from the start of the sequence
 };
 
 }  // namespace pagedkv

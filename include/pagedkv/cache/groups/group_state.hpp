@@ -10,6 +10,7 @@
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/core/step_set.hpp>
 #include <pagedkv/detail/random_seed.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/events/concept.hpp>
@@ -27,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,33 +37,53 @@ namespace pagedkv {
 
 using group_tables = std::array<group_table, group_list::max_size>;
 
-/// One token stream in a cache with groups.
-struct group_sequence {
-  static constexpr auto unknown_code = error_code::unknown_sequence;
-  static constexpr auto id_name = "sequence id";
+/// The tokens of a sequence behind its published nodes, and room for more, which appends fill. The sequence knows how
+/// many there are.
+class pending_tokens {
+ public:
+  [[nodiscard]] std::span<token> from(std::size_t first) noexcept { return {memory_.get() + first, size_ - first}; }
+  [[nodiscard]] std::span<const token> from(std::size_t first) const noexcept {
+    return {memory_.get() + first, size_ - first};
+  }
+  /// Room for so many in all, of which the first ones are kept. False when memory is exhausted.
+  [[nodiscard]] bool try_reserve(std::size_t num_kept, std::size_t size) noexcept {
+    const auto grow = [&] {
+      const auto larger = std::max(size, 2 * size_);
+      auto memory = std::make_unique_for_overwrite<token[]>(larger);
+      std::copy_n(memory_.get(), num_kept, memory.get());
+      memory_ = std::move(memory);
+      size_ = larger;
+      return true;
+    };
+    return size <= size_ || detail::with_memory(grow, false);
+  }
+  /// Moves those behind the first `count` to the front.
+  void drop(std::size_t count, std::size_t num_left) noexcept {
+    std::copy_n(memory_.get() + count, num_left, memory_.get());
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return size_ * sizeof(token); }
 
-  group_tables tables;         // of a state group: the blocks of the sequence's own state
-  std::vector<token> pending;  // those behind the published nodes
-  std::size_t num_nodes = 0;   // published, from the start
-  std::vector<prefix_key> keys;       // of the tokens, and of the rest of the prompt
+ private:
+  std::unique_ptr<token[]> memory_;
+  std::size_t size_ = 0;
+};
+
+/// One token stream in a cache with groups.
+struct group_sequence : sequence_record {
+  using sequence_record::sequence_record;
+
+  std::size_t& num_nodes = hot.num_published;
+
+  group_tables tables;  // of a state group: the blocks of the sequence's own state
+  pending_tokens pending;
   std::vector<std::uint64_t> hashes;  // that the caller told, of the nodes behind the published ones
-  node_link<node_id> tail;     // link that the next node continues
-  std::int64_t num_tokens = 0;
-  std::int64_t num_computed_tokens = 0;
-  std::int64_t num_prompt_tokens = 0;
-  std::int64_t num_cached_tokens = 0;
-  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
-  std::int64_t branch = 0;  // length at which the prompt left what is cached; 0: nowhere
-  step_set steps;
-  bool has_ranges = false;    // in its options
-  bool reuses_slots = false;  // the rest of the last blocks held tokens before, which an open step may read
-  sequence_options options;
+  node_link<node_id> tail;            // link that the next node continues
+  std::int64_t branch = 0;            // length at which the prompt left what is cached; 0: nowhere
+  bool has_copies = false;  // it has blocks of its own at nodes that have others: these may be evicted before its own
   std::vector<block_pair> pairs;  // scratch: blocks to copy
   std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves
   std::vector<block_id> newest;   // blocks of a state of the answer, which the end of the sequence makes findable
   std::size_t newest_nodes = 0;   // its length
-  timestamp created{};
-  timestamp last_access{};
 
   /// Calls `visit(blocks)` on the entries of every table.
   template <class Visit>
@@ -73,7 +95,7 @@ struct group_sequence {
   }
 
   [[nodiscard]] table_usage usage() const noexcept {
-    auto used = table_usage{num_tokens, 0, static_cast<std::int64_t>(pending.capacity() * sizeof(token))};
+    auto used = table_usage{num_tokens, 0, static_cast<std::int64_t>(pending.bytes())};
     for (const auto& table : tables) {
       used.num_blocks += static_cast<std::int64_t>(table.all().size());
       used.bytes += static_cast<std::int64_t>(table.bytes());
@@ -124,6 +146,12 @@ class group_state {
         pins(config.max_sequences),
         events(std::move(stream)) {
     useless_.reserve(static_cast<std::size_t>(config.capacity()));
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      const auto kind = group(g).kind;
+      nodes_in_block_[g] = static_cast<std::uint32_t>(block_size(g) / granularity());
+      holds_tokens_ |= (group(g).holds_tokens() ? 1U : 0U) << g;
+      is_whole_ |= (kind == group_kind::full || kind == group_kind::latent ? 1U : 0U) << g;
+    }
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
@@ -150,13 +178,11 @@ class group_state {
   [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
   [[nodiscard]] std::size_t index_bytes() const noexcept { return nodes.metadata_bytes(); }
 
-  [[nodiscard]] std::size_t num_groups() const noexcept { return config.groups.size(); }
+  [[nodiscard]] std::size_t num_groups() const noexcept { return num_groups_; }
   [[nodiscard]] const group_config& group(std::size_t g) const noexcept { return config.groups[g]; }
-  [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return group(g).holds_tokens(); }
+  [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return (holds_tokens_ >> g & 1) != 0; }
   /// Whether a hit needs all of the group's blocks.
-  [[nodiscard]] bool is_whole(std::size_t g) const noexcept {
-    return group(g).kind == group_kind::full || group(g).kind == group_kind::latent;
-  }
+  [[nodiscard]] bool is_whole(std::size_t g) const noexcept { return (is_whole_ >> g & 1) != 0; }
   /// The group of states; `num_groups` if there is none.
   [[nodiscard]] std::size_t group_with_state() const noexcept {
     const auto groups = config.groups.all();
@@ -173,9 +199,17 @@ class group_state {
   /// Tokens of a node.
   [[nodiscard]] std::int64_t granularity() const noexcept { return config.block_size; }
   [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
-  [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept {
-    return static_cast<std::size_t>(block_size(g) / granularity());
+  [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
+  /// The place of a node with so many before it.
+  [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
+    return nodes_in_block_[g] == 1 ? depth : depth / nodes_in_block_[g];
   }
+  /// Tokens of a sequence behind its published nodes.
+  [[nodiscard]] std::size_t num_pending(const group_sequence& s) const noexcept {
+    return static_cast<std::size_t>(s.num_tokens) - s.num_nodes * tokens_per_node();
+  }
+  /// Others may release blocks behind a window. (States are saved at the ends of nodes.)
+  [[nodiscard]] bool commits_only_publish() const noexcept { return holds_tokens_ == is_whole_; }
   [[nodiscard]] std::size_t place_of(std::size_t g, std::int64_t position) const noexcept {
     return static_cast<std::size_t>(position / block_size(g));
   }
@@ -206,11 +240,15 @@ class group_state {
   void allocate(std::span<block_id> blocks) noexcept {
     auto watched = chains();
     auto num_evicted = std::int64_t{0};
-    const auto at_once = FreeList::prefers_runs ? std::max(blocks.size(), std::size_t{1}) : 1;
-    for (std::size_t i = 0; i < blocks.size(); i += at_once) {
-      [[maybe_unused]] const auto taken = pool.allocate(blocks.subspan(i, at_once), watched, time(), num_evicted);
+    const auto removals = nodes.delay_removals();
+    for (auto rest = blocks; !rest.empty();) {
+      const auto at_once = FreeList::prefers_runs
+                               ? rest.size()
+                               : std::clamp(static_cast<std::size_t>(pool.num_free()), std::size_t{1}, rest.size());
+      [[maybe_unused]] const auto taken = pool.allocate(rest.first(at_once), watched, time(), num_evicted);
       assert(taken && "the caller has counted the available blocks");
       num_evicted += watched.free_useless();  // before the next victim is chosen
+      rest = rest.subspan(at_once);
     }
     nodes.forget_ends(blocks);
     detail::count<&cache_statistics::evictions>(counts, num_evicted);
@@ -246,6 +284,9 @@ class group_state {
     if (last == no_node || nodes.is_announced(last)) {
       return;
     }
+    if (nodes.first_child(last) == no_node && is_reachable(last)) {
+      return announce(last, tag);
+    }
     for (auto above = nodes.parent(last); above != no_node && !nodes.is_announced(above); above = nodes.parent(above)) {
       last = above;
     }
@@ -261,7 +302,7 @@ class group_state {
   }
 
   /// Gives back one reference. A block that no hit can find any more is freed with its last one.
-  void release(block_id block, block_release how, std::uint32_t fence) noexcept {
+  [[gnu::always_inline]] void release(block_id block, block_release how, std::uint32_t fence) noexcept {
     if (nodes.is_attached(block)) {
       how.hash = nodes.link(nodes.deepest(block)).hash;
     } else if (const auto seen = pool.state(block); seen.published() && seen.count() == 1) {
@@ -290,30 +331,22 @@ class group_state {
   template <class HowAt>
   void release_from(const group_table& table, std::size_t g, std::size_t place, HowAt&& how_at,
                     std::uint32_t fence) noexcept {
+    auto above = table.end() != 0 ? table[table.end() - 1] : no_block;
     for (auto i = table.end(); i > place; --i) {
-      if (table.is_held(i - 1)) {
+      const auto block = above;
+      above = i > 1 ? table[i - 2] : no_block;
+      if (block != no_block) {
         auto how = how_at(g, i - 1);
         how.depth = static_cast<std::uint32_t>(i - 1);
-        how.parent = i > 1 ? table[i - 2] : no_block;
-        release(table[i - 1], how, fence);
+        how.parent = above;
+        release(block, how, fence);
       }
     }
   }
 
-  [[nodiscard]] block_release release_of(const group_sequence& s, const release_hint& hint = {}) const noexcept {
-    auto how = block_release{};
-    how.num_chain_blocks = static_cast<std::uint32_t>(s.num_nodes);
-    how.num_prompt_tokens = static_cast<std::uint32_t>(s.num_prompt_tokens);
-    how.num_output_tokens = static_cast<std::uint32_t>(std::max(s.num_tokens - s.num_prompt_tokens, std::int64_t{0}));
-    how.priority = s.options.priority;
-    how.ended = hint.session_ended;
-    how.expected_return = hint.expected_return != 0 ? hint.expected_return : s.options.expected_return;
-    how.retain_until = detail::retention_end(time(), s.options.retention);
-    return how;
-  }
   /// A function: the facts of the block at a place of a group, of a state those of its sequence's last token.
   [[nodiscard]] auto releases_of(const group_sequence& s, const release_hint& hint = {}) const noexcept {
-    return [this, &s, common = release_of(s, hint)](std::size_t g, std::size_t place) noexcept {
+    return [this, &s, common = detail::release_of(s, time(), hint)](std::size_t g, std::size_t place) noexcept {
       auto how = common;
       if (s.has_ranges) {
         const auto last = static_cast<std::size_t>(std::max(s.num_computed_tokens, std::int64_t{1}) - 1);
@@ -482,6 +515,10 @@ class group_state {
     return least;
   }
 
+  std::array<std::uint32_t, group_list::max_size> nodes_in_block_{};
+  std::size_t num_groups_ = config.groups.size();
+  std::uint32_t holds_tokens_ = 0;  // a bit for each group
+  std::uint32_t is_whole_ = 0;
   [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;
   std::vector<block_id> useless_;     // each of them referenced; room for every block
 };

@@ -14,11 +14,12 @@ template <layered State>
     report<event_kind::released>(state.events,
                                  [&] { return cache_event{.sequence = id, .num_tokens = s.num_tokens}; });
     const auto guard = state.guard_nodes();
-    attach_blocks_again(state, s);
+    if (s.has_copies) {
+      attach_blocks_again(state, s);
+    }
     attach_newest_state(state, s);
     state.release_all(s.tables, state.releases_of(s, hint), state.pool.fence_of(s.steps));
     state.let_go(s.tail);
-    s.pending.clear();
   });
 }
 

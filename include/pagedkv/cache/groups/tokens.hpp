@@ -32,7 +32,7 @@ template <layered State>
       }
     };
     const auto size = static_cast<std::size_t>(state.granularity());
-    put(s.num_nodes * size, s.pending);
+    put(s.num_nodes * size, s.pending.from(0).first(state.num_pending(s)));
     for (auto node = s.tail.node; node != no_node; node = state.nodes.parent(node)) {
       put(state.nodes.depth(node) * size, state.nodes.tokens(node));
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
@@ -33,7 +34,6 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
   const auto size = static_cast<std::size_t>(state.granularity());
   const auto num_nodes = static_cast<std::size_t>(num_tokens) / size;
   if (num_nodes >= s.num_nodes) {
-    s.pending.resize(static_cast<std::size_t>(num_tokens) - s.num_nodes * size);
     return;
   }
   auto below = s.tail.node;
@@ -43,7 +43,7 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
     node = state.nodes.parent(node);
   }
   const auto rest = state.nodes.tokens(below).first(static_cast<std::size_t>(num_tokens) % size);
-  s.pending.assign(rest.begin(), rest.end());
+  copy_run(rest, s.pending.from(0));
   const auto tail = s.tail;
   s.tail = node == no_node ? state.nodes.root(s.options.salt) : state.nodes.link(node);
   state.hold(s.tail);
@@ -91,12 +91,8 @@ template <layered State>
   s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
   s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
   s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
+  find_room(state, s);
   return {};
-}
-
-template <layered State>
-[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
-  return visit_sequence(state, id, [&](group_sequence& s) { return truncate(state, s, num_tokens); });
 }
 
 }  // namespace pagedkv::detail

@@ -65,7 +65,7 @@ template <class State, class Copy>
 /// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes.
 template <class State, class Extend>
 [[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
-  const auto store = [&](sequence::hot_part& hot) {
+  const auto store = [&](sequence_record::hot_part& hot) {
     const auto size = std::ssize(run.tokens);
     if (size > hot.end_of_room - hot.next_token || size == 0 || !run.tokens_only()) {
       return false;
@@ -75,13 +75,13 @@ template <class State, class Extend>
     hot.num_tokens += size;
     return true;
   };
-  return visit_sequence(state, id, store, [&](sequence& s) { return extend(s, run); });
+  return visit_sequence(state, id, store, [&](auto& s) { return extend(s, run); });
 }
 
 /// Appends a token, by `extend(s, run)` where no block has room for it.
 template <class State, class Extend>
 [[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
-  const auto store = [&](sequence::hot_part& hot) {
+  const auto store = [&](sequence_record::hot_part& hot) {
     if (!hot.has_room()) [[unlikely]] {
       return false;
     }
@@ -90,7 +90,7 @@ template <class State, class Extend>
     ++hot.num_tokens;
     return true;
   };
-  return visit_sequence(state, id, store, [&](sequence& s) {
+  return visit_sequence(state, id, store, [&](auto& s) {
     const auto run = std::array{next};  // only here does the token need an address
     return extend(s, run);
   });

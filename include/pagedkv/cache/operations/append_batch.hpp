@@ -66,10 +66,11 @@ template <class State, class Change, class Added>
 /// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit
 /// publishes nothing.
 template <class State>
-[[nodiscard]] bool only_stores(const State& state, const sequence::hot_part& hot, const batch_entry& entry) noexcept {
+[[nodiscard]] bool only_stores(const State& state, const sequence_record::hot_part& hot,
+                               const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;
   return entry.run.tokens.size() == 1 && entry.run.keys.empty() && hot.has_room() && entry.num_ahead == 0 &&
-         (num_computed == batch_entry::no_commit || publishes_nothing(state, hot, num_computed));
+         (num_computed == batch_entry::no_commit || only_notes(state, hot, num_computed));
 }
 
 /// Commits, then appends by `extend(s, run, num_ahead)`; fills the slots.
@@ -107,7 +108,7 @@ template <class State, class Copy>
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
-    const auto store = [&](sequence::hot_part& hot) {
+    const auto store = [&](sequence_record::hot_part& hot) {
       if (!only_stores(state, hot, entry)) [[unlikely]] {
         return false;
       }

@@ -5,33 +5,27 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pagedkv::detail {
 
-/// Collects a sentence for each invariant that does not hold. Linear in the pool and in all block tables.
+/// The part that both index models check: references, states and counts of blocks.
 template <class State>
-class invariant_check {
- public:
-  explicit invariant_check(const State& state)
-      : state_(state), references_(num_blocks()), children_(num_blocks()), times_free_(num_blocks()) {}
-
-  [[nodiscard]] std::vector<std::string> run() {
-    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record()); });
-    state_.pins.for_each([&](const auto& cell) { count_references(cell.record().blocks); });
-    count_children();
-    count_free();
-    auto counted = block_counts{};
-    for (std::size_t i = 0; i < num_blocks(); ++i) {
-      i < static_cast<std::size_t>(state_.pool.size()) ? check_block(to_block(i), counted) : check_outside(to_block(i));
-    }
-    check_counts(counted);
-    return std::move(broken_);
+class pool_check {
+ protected:
+  explicit pool_check(const State& state) : state_(state), references_(num_blocks()), times_free_(num_blocks()) {
+    state_.pool.for_each_free([&](block_id block) {
+      expect(to_index(block) < num_blocks(), "the free list has a block outside the pool", std::int64_t(block));
+      if (to_index(block) < num_blocks()) {
+        ++times_free_[to_index(block)];
+      }
+    });
   }
 
- private:
   [[nodiscard]] std::size_t num_blocks() const noexcept { return static_cast<std::size_t>(state_.config.capacity()); }
 
   void expect(bool holds, const char* sentence, std::int64_t which) {
@@ -40,8 +34,8 @@ class invariant_check {
     }
   }
 
-  void count_references(const block_table& blocks) {
-    for (const auto block : blocks.held()) {
+  void count_references(std::span<const block_id> blocks) {
+    for (const auto block : blocks) {
       expect(to_index(block) < num_blocks(), "a block table names a block outside the pool", std::int64_t(block));
       if (to_index(block) < num_blocks()) {
         ++references_[to_index(block)];
@@ -49,12 +43,91 @@ class invariant_check {
     }
   }
 
-  void check_sequence(const sequence& s) {
-    count_references(s.blocks);
-    expect(s.blocks.size() == state_.blocks_for(std::max(s.num_tokens, s.num_reserved)),
-           "a block table does not match its sequence's length", s.num_tokens);
+  void check_lengths(const sequence_record& s) {
     expect(0 <= s.num_computed_tokens && s.num_computed_tokens <= s.num_tokens,
            "a sequence has more computed tokens than tokens", s.num_computed_tokens);
+  }
+
+  /// When all references are counted. Calls `check(block, state)` on each block of the pool.
+  template <class Check>
+  void check_blocks(Check&& check) {
+    auto counted = block_counts{};
+    for (std::size_t i = 0; i < num_blocks(); ++i) {
+      const auto state = state_.pool.state(to_block(i));
+      if (i < static_cast<std::size_t>(state_.pool.size())) {
+        check_block(to_block(i), state, counted);
+        check(to_block(i), state);
+      } else {
+        expect(state.word() == block_state::outside().word() && references_[i] == 0 && times_free_[i] == 0,
+               "a block outside the pool has a state, a holder or a place in the free list",
+               static_cast<std::int64_t>(i));
+      }
+    }
+    check_counts(counted);
+  }
+
+  const State& state_;
+  std::vector<std::uint32_t> references_;
+  std::vector<std::uint32_t> times_free_;
+  std::vector<std::string> broken_;
+
+ private:
+  void check_block(block_id block, block_state state, block_counts& counted) {
+    const auto name = static_cast<std::int64_t>(block);
+    expect(state.count() == references_[to_index(block)],
+           "a reference count differs from the block-table entries and pins", name);
+    expect(!state.claimed() || state.count() > 0, "a block is left claimed by an evictor", name);
+    expect(state.leases() == 0, "a lease on a block has not ended", name);
+    expect(times_free_[to_index(block)] == (state.word() == 0 ? 1U : 0U),
+           "a free block is not in the free list once, or another is there", name);
+    if (state.count() != 0) {
+      ++counted.in_use;
+    } else if (state.step() != 0) {
+      ++counted.retiring;
+    } else {
+      ++(state.published() ? counted.evictable : counted.free);
+    }
+  }
+
+  void check_counts(const block_counts& counted) {
+    const auto kept = state_.pool.counts();
+    expect(kept.free == counted.free, "the free list differs in size from the free blocks", kept.free);
+    expect(kept.free + kept.in_use + kept.evictable + kept.retiring == state_.pool.size(),
+           "the blocks of all states do not add up to the pool", state_.pool.size());
+    expect(kept.evictable == counted.evictable, "the count of evictable blocks is wrong", kept.evictable);
+    expect(kept.retiring == counted.retiring, "the count of retiring blocks is wrong", kept.retiring);
+    expect(state_.pool.step_in_flight() || counted.retiring == 0, "blocks are retiring with no step in flight",
+           counted.retiring);
+    expect(state_.sequences.size() + state_.pins.size() > 0 || counted.in_use == 0,
+           "blocks are in use without sequences or pins", counted.in_use);
+  }
+};
+
+/// Collects a sentence for each invariant that does not hold. Linear in the pool and in all block tables.
+template <class State>
+class invariant_check : pool_check<State> {
+  using base = pool_check<State>;
+  using base::expect;
+  using base::num_blocks;
+  using base::state_;
+
+ public:
+  explicit invariant_check(const State& state) : base(state), children_(num_blocks()) {}
+
+  [[nodiscard]] std::vector<std::string> run() {
+    state_.sequences.for_each([&](const auto& cell) { check_sequence(cell.record()); });
+    state_.pins.for_each([&](const auto& cell) { this->count_references(cell.record().blocks.held()); });
+    count_children();
+    this->check_blocks([&](block_id block, block_state state) { check_block(block, state); });
+    return std::move(base::broken_);
+  }
+
+ private:
+  void check_sequence(const sequence& s) {
+    this->count_references(s.blocks.held());
+    this->check_lengths(s);
+    expect(s.blocks.size() == state_.blocks_for(std::max(s.num_tokens, s.num_reserved)),
+           "a block table does not match its sequence's length", s.num_tokens);
     const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state_.block_size();
     expect(s.num_published_blocks == num_full || (!s.options.publish && s.num_published_blocks < num_full),
            "a sequence's full committed blocks are not all published", static_cast<std::int64_t>(num_full));
@@ -91,31 +164,8 @@ class invariant_check {
     }
   }
 
-  void count_free() {
-    state_.pool.for_each_free([&](block_id block) {
-      expect(to_index(block) < num_blocks(), "the free list has a block outside the pool", std::int64_t(block));
-      if (to_index(block) < num_blocks()) {
-        ++times_free_[to_index(block)];
-      }
-    });
-  }
-
-  void check_block(block_id block, block_counts& counted) {
-    const auto state = state_.pool.state(block);
+  void check_block(block_id block, block_state state) {
     const auto name = static_cast<std::int64_t>(block);
-    expect(state.count() == references_[to_index(block)],
-           "a reference count differs from the block-table entries and pins", name);
-    expect(!state.claimed() || state.count() > 0, "a block is left claimed by an evictor", name);
-    expect(state.leases() == 0, "a lease on a block has not ended", name);
-    expect(times_free_[to_index(block)] == (state.word() == 0 ? 1U : 0U),
-           "a free block is not in the free list once, or another is there", name);
-    if (state.count() != 0) {
-      ++counted.in_use;
-    } else if (state.step() != 0) {
-      ++counted.retiring;
-    } else {
-      ++(state.published() ? counted.evictable : counted.free);
-    }
     if (state.published()) {
       const auto withdrawn = state_.index.withdrawn(block);
       expect(withdrawn || !state.claimed(), "a withdrawn block can still be found", name);
@@ -129,30 +179,7 @@ class invariant_check {
     }
   }
 
-  void check_outside(block_id block) {
-    expect(state_.pool.state(block).word() == block_state::outside().word() && references_[to_index(block)] == 0 &&
-               times_free_[to_index(block)] == 0,
-           "a block outside the pool has a state, a holder or a place in the free list", std::int64_t(block));
-  }
-
-  void check_counts(const block_counts& counted) {
-    const auto kept = state_.pool.counts();
-    expect(kept.free == counted.free, "the free list differs in size from the free blocks", kept.free);
-    expect(kept.free + kept.in_use + kept.evictable + kept.retiring == state_.pool.size(),
-           "the blocks of all states do not add up to the pool", state_.pool.size());
-    expect(kept.evictable == counted.evictable, "the count of evictable blocks is wrong", kept.evictable);
-    expect(kept.retiring == counted.retiring, "the count of retiring blocks is wrong", kept.retiring);
-    expect(state_.pool.step_in_flight() || counted.retiring == 0, "blocks are retiring with no step in flight",
-           counted.retiring);
-    expect(state_.sequences.size() + state_.pins.size() > 0 || counted.in_use == 0,
-           "blocks are in use without sequences or pins", counted.in_use);
-  }
-
-  const State& state_;
-  std::vector<std::uint32_t> references_;
   std::vector<std::uint32_t> children_;
-  std::vector<std::uint32_t> times_free_;
-  std::vector<std::string> broken_;
 };
 
 }  // namespace pagedkv::detail

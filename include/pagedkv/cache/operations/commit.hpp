@@ -96,12 +96,13 @@ template <class State>
   return {};
 }
 
-/// Whether a commit of so many tokens is valid and surely publishes nothing.
+/// Whether a commit of so many tokens is valid and surely changes no more than the hot part.
 template <class State>
-[[nodiscard]] bool publishes_nothing(const State& state, const sequence::hot_part& hot,
-                                     std::int64_t num_tokens) noexcept {
-  const auto next = static_cast<std::int64_t>((hot.num_published_blocks + 1) * state.block_size());
-  return hot.num_computed_tokens <= num_tokens && num_tokens <= hot.num_tokens && num_tokens < next;
+[[nodiscard]] bool only_notes(const State& state, const sequence_record::hot_part& hot,
+                              std::int64_t num_tokens) noexcept {
+  const auto next = static_cast<std::int64_t>((hot.num_published + 1) * state.tokens_per_node());
+  return state.commits_only_publish() && hot.num_computed_tokens <= num_tokens && num_tokens <= hot.num_tokens &&
+         num_tokens < next;
 }
 
 /// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written.
@@ -126,18 +127,18 @@ template <class State>
   return {};
 }
 
-/// Commits the sequence with this id; copies nothing.
-template <class State, class Copy>
-[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Copy&&) noexcept {
-  const auto note = [&](sequence::hot_part& hot) {
-    if (!publishes_nothing(state, hot, num_tokens)) {
+/// Commits the sequence with this id: by `publish(s)`, where there is more to do than to note the number.
+template <class State, class Publish>
+[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Publish&& publish) noexcept {
+  const auto note = [&](sequence_record::hot_part& hot) {
+    if (!only_notes(state, hot, num_tokens)) {
       return false;
     }
     hot.num_computed_tokens = num_tokens;
     hot.last_access = state.time();
     return true;
   };
-  return visit_sequence(state, id, note, [&](sequence& s) { return commit(state, s, num_tokens); });
+  return visit_sequence(state, id, note, publish);
 }
 
 }  // namespace pagedkv::detail

@@ -11,7 +11,7 @@ namespace pagedkv::detail {
 /// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the
 /// other has tokens that are not computed: their K/V would be written into shared blocks.
 template <class State>
-[[nodiscard]] result<void> share_blocks(State& state, sequence& from, sequence& to) noexcept {
+[[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
                  from.num_tokens - from.num_computed_tokens, 0};
@@ -33,33 +33,20 @@ template <class State>
   }
   to.blocks.copy(from.blocks, num_blocks);
   add_keys(to, from.keys);
-  to.num_tokens = from.num_tokens;
-  to.num_computed_tokens = from.num_computed_tokens;
-  to.num_published_blocks = from.num_published_blocks;
+  to.continue_as(from, state.time());
   to.tail = from.tail;
   to.window_start = from.window_start;
-  to.num_reserved = 0;
   to.num_hashed_blocks = from.num_hashed_blocks;
-  to.steps = {};
-  // An open step of the other sequence may write its slots ahead in the shared block; its release fences the block.
-  to.reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
-  to.options = from.options;
-  to.has_ranges = from.has_ranges;
-  to.num_prompt_tokens = from.num_prompt_tokens;
-  to.num_cached_tokens = from.num_cached_tokens;
   to.num_branch_blocks = num_blocks;
-  to.created = to.last_access = state.time();
   from.forget_room();
-  to.forget_room();
   return {};
 }
 
-/// Makes a second sequence on the blocks of the first; copies none.
-template <class State, class Copy>
-[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Copy&&) noexcept {
-  return visit_sequence(state, id, [&](sequence& from) -> result<sequence_id> {
-    const auto made = make_record(state.sequences, "number of sequences",
-                                  [&](sequence& to) { return share_blocks(state, from, to); });
+/// Makes a second sequence of the first by `share(from, to)`.
+template <class State, class Share>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Share&& share) noexcept {
+  return visit_sequence(state, id, [&](auto& from) -> result<sequence_id> {
+    const auto made = make_record(state.sequences, "number of sequences", [&](auto& to) { return share(from, to); });
     if (!made) {
       return made.error();
     }

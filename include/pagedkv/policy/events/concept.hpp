@@ -133,6 +133,11 @@ namespace detail {
 /// not take the kind.
 template <event_kind Kind, events Events, class Describe>
 void report([[maybe_unused]] Events& stream, [[maybe_unused]] Describe&& describe) noexcept {
+  if constexpr (requires { stream.hears(Kind); }) {
+    if (!stream.hears(Kind)) {
+      return;
+    }
+  }
   if constexpr (reports<Events, Kind>) {
     auto event = cache_event{describe()};
     event.kind = Kind;

@@ -17,22 +17,27 @@ namespace pagedkv::detail {
              : static_cast<timestamp>(end);
 }
 
-/// The facts about one sequence's blocks for the eviction policy.
-[[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, const release_hint& hint,
-                                              std::size_t block_size) noexcept {
+/// The facts about one sequence's blocks, or nodes, for the eviction policy.
+[[nodiscard]] inline block_release release_of(const sequence_record& from, timestamp now,
+                                              const release_hint& hint) noexcept {
   auto how = block_release{};
-  how.num_chain_blocks = static_cast<std::uint32_t>(from.num_published_blocks);
+  how.num_chain_blocks = static_cast<std::uint32_t>(from.hot.num_published);
   how.num_prompt_tokens = static_cast<std::uint32_t>(from.num_prompt_tokens);
   const auto num_output = std::max(from.num_tokens - from.num_prompt_tokens, std::int64_t{0});
   how.num_output_tokens = static_cast<std::uint32_t>(num_output);
-  how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);
   how.priority = from.options.priority;
   how.ended = hint.session_ended;
   how.expected_return = hint.expected_return != 0 ? hint.expected_return : from.options.expected_return;
+  how.retain_until = retention_end(now, from.options.retention);
+  return how;
+}
+[[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, const release_hint& hint,
+                                              std::size_t block_size) noexcept {
+  auto how = release_of(from, now, hint);
+  how.num_cached_blocks = static_cast<std::uint32_t>(static_cast<std::size_t>(from.num_cached_tokens) / block_size);
   if (how.num_cached_blocks > from.blocks.num_dropped() && how.num_cached_blocks <= from.blocks.size()) {
     how.last_cached = from.blocks[how.num_cached_blocks - 1];
   }
-  how.retain_until = retention_end(now, from.options.retention);
   how.released_at = now;
   return how;
 }

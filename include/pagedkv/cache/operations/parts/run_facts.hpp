@@ -10,6 +10,7 @@
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 namespace pagedkv::detail {
 
@@ -41,15 +42,18 @@ template <class Sequence>
   return check_keys_within(keys, least, end);
 }
 
-/// Room for keys, so that adding them does not allocate. False when memory is exhausted.
-template <class Sequence>
-[[nodiscard]] bool reserve_keys(Sequence& s, std::span<const prefix_key> keys) noexcept {
-  const auto size = s.keys.size() + keys.size();
+/// Room for so many entries, so that adding them does not allocate. False when memory is exhausted.
+template <class Entry>
+[[nodiscard]] bool reserve_entries(std::vector<Entry>& entries, std::size_t size) noexcept {
   const auto grow = [&] {
-    s.keys.reserve(std::max(size, 2 * s.keys.capacity()));
+    entries.reserve(std::max(size, 2 * entries.capacity()));
     return true;
   };
-  return size <= s.keys.capacity() || with_memory(grow, false);
+  return size <= entries.capacity() || with_memory(grow, false);
+}
+template <class Sequence>
+[[nodiscard]] bool reserve_keys(Sequence& s, std::span<const prefix_key> keys) noexcept {
+  return reserve_entries(s.keys, s.keys.size() + keys.size());
 }
 
 /// Adds keys, with room for them.

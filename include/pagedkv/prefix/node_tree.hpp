@@ -1,0 +1,253 @@
+#pragma once
+
+#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/token_runs.hpp>
+#include <pagedkv/prefix/chain_match.hpp>
+#include <pagedkv/prefix/prefix_index.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagedkv {
+
+/// Nodes with numbers of their own over a prefix index. Contents that can be found have one node. A node stays while it
+/// has a child, a holder, or a use: what its user keeps at the node, as `is_used(node)` tells.
+///
+/// A *withdrawn* node is not found any more. It stays while it is needed, as do those that continue it.
+///
+/// 24 bytes for each node beside the index's. One thread at a time; only the constructor allocates, except for keys.
+template <locking Locking, block_hash Hash>
+class node_tree {
+ public:
+  using index_type = prefix_index<Locking, Hash, node_id>;
+  using link_type = typename index_type::link_type;
+
+  /// Throws `std::bad_alloc`.
+  node_tree(std::int32_t num_nodes, std::int32_t block_size, std::uint64_t seed)
+      : index_(num_nodes, block_size, seed), nodes_(static_cast<std::size_t>(num_nodes)) {
+    vacant_.reserve(nodes_.size());
+    for (auto i = nodes_.size(); i > 0; --i) {
+      vacant_.push_back(to_node(i - 1));
+    }
+  }
+
+  [[nodiscard]] const index_type& index() const noexcept { return index_; }
+  [[nodiscard]] link_type root(salt tag) const noexcept { return index_.root(tag); }
+  [[nodiscard]] link_type link(node_id node) const noexcept { return index_.link(node); }
+  [[nodiscard]] node_id parent(node_id node) const noexcept { return index_.parent(node); }
+  [[nodiscard]] node_id first_child(node_id node) const noexcept { return index_.first_child(node); }
+  /// The next child of the same parent.
+  [[nodiscard]] node_id next(node_id node) const noexcept { return at(node).next; }
+  /// Nodes before it in its chain.
+  [[nodiscard]] std::uint32_t depth(node_id node) const noexcept { return at(node).depth; }
+
+  [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
+  [[nodiscard]] bool is_full() const noexcept { return vacant_.empty(); }
+  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
+
+  /// Calls `found(node)` on the nodes of the longest known prefix, at most `max_nodes`.
+  template <class Found>
+  std::size_t match(const link_type& from, const token_run& run, std::size_t block_size, std::size_t max_nodes,
+                    Found&& found) const noexcept {
+    return match_chain(index_, from, run, block_size, max_nodes, no_leases{}, found);
+  }
+  /// The node of these contents after `before`; `no_node` if there is none. `hash` is theirs, chained.
+  [[nodiscard]] node_id find(const link_type& before, std::uint64_t hash,
+                             const block_contents& contents) const noexcept {
+    const auto may_be_known = before.node == no_node || first_child(before.node) != no_node;
+    return may_be_known ? index_.find(before, hash, contents, no_leases{}) : no_node;
+  }
+  /// The same, made if it is new; `no_node` when there are no more, or no memory for keys.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
+                                    const block_contents& contents) noexcept {
+    const auto known = find(before, hash, contents);
+    if (known != no_node || vacant_.empty()) {
+      return known;
+    }
+    const auto added = vacant_.back();
+    if (!contents.keys.empty() && !index_.assign_keys(added, contents.keys)) {
+      return no_node;
+    }
+    vacant_.pop_back();
+    detail::copy_tokens(contents.tokens, index_.tokens(added));
+    index_.publish_first(added, before, hash);
+    index_.set_first_child(added, no_node);
+    auto& here = at(added) = {};
+    if (before.node != no_node) {
+      here.depth = at(before.node).depth + 1;
+      here.next = first_child(before.node);
+      if (here.next != no_node) {
+        at(here.next).previous = added;
+      }
+      index_.set_first_child(before.node, added);
+    }
+    return added;
+  }
+  /// Prefetches for `find_or_add` of new contents, so many of which are added before. Returns the node, or `no_node` if
+  /// there are no more.
+  [[gnu::always_inline]] node_id prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
+    if (ahead >= vacant_.size()) {
+      return no_node;
+    }
+    const auto node = vacant_[vacant_.size() - 1 - ahead];
+    index_.prefetch_publication(node, hash);
+    __builtin_prefetch(index_.tokens(node).data(), 1);
+    __builtin_prefetch(&at(node), 1);
+    return node;
+  }
+
+  void hold(node_id node) noexcept { ++at(node).holders; }
+  /// `prune` it next.
+  void let_go(node_id node) noexcept { --at(node).holders; }
+  [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
+
+  /// A mark of the user's, which a new node lacks.
+  [[nodiscard]] bool is_marked(node_id node) const noexcept { return at(node).is_marked; }
+  void mark(node_id node, bool marked) noexcept { at(node).is_marked = marked; }
+
+  [[nodiscard]] bool is_withdrawn(node_id node) const noexcept { return index_.withdrawn(node); }
+  /// False when it was withdrawn before.
+  bool withdraw(node_id node) noexcept { return index_.withdraw(node); }
+
+  /// Calls `visit(node)` on a node and those that continue it; goes on below those for which it returns true.
+  template <class Visit>
+  void walk_below(node_id top, Visit&& visit) const noexcept {
+    for (auto id = top;;) {
+      if (visit(id) && first_child(id) != no_node) {
+        id = first_child(id);
+        continue;
+      }
+      while (id != top && next(id) == no_node) {
+        id = parent(id);
+      }
+      if (id == top) {
+        return;
+      }
+      id = next(id);
+    }
+  }
+  template <class Visit>
+  void for_each_below(node_id top, Visit&& visit) const noexcept {
+    walk_below(top, [&](node_id node) {
+      visit(node);
+      return true;
+    });
+  }
+  /// Calls `visit(node)` on every node, which may remove any. Linear in the nodes.
+  template <class Visit>
+  void for_each(Visit&& visit) const noexcept(noexcept(visit(no_node))) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (index_.is_published(to_node(i))) {
+        visit(to_node(i));
+      }
+    }
+  }
+
+  /// Removes a node that nothing needs, and then its ancestors of which that is true.
+  template <class IsUsed>
+  void prune(node_id id, IsUsed&& is_used) noexcept {
+    while (id != no_node && !is_needed(id, is_used)) {
+      const auto above = parent(id);
+      remove(id);
+      id = above;
+    }
+  }
+  /// Removes what nothing needs of a tree, those that continue a node before the node, and then its ancestors.
+  template <class IsUsed>
+  void prune_below(node_id top, IsUsed&& is_used) noexcept {
+    for (auto id = first_leaf(top); id != top;) {
+      const auto after = next(id) != no_node ? first_leaf(next(id)) : parent(id);
+      if (!is_needed(id, is_used)) {
+        remove(id);
+      }
+      id = after;
+    }
+    prune(top, is_used);
+  }
+
+  /// During its lifetime nodes are removed but none is found or added: they leave the index a few at a time, so that
+  /// the cache lines that this touches come meanwhile.
+  [[nodiscard]] auto delay_removals() noexcept { return removals{*this}; }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return index_.metadata_bytes() + nodes_.size() * (sizeof(node_facts) + sizeof(node_id));
+  }
+
+ private:
+  static constexpr auto most_delayed = std::size_t{16};
+
+  class [[nodiscard]] removals {
+   public:
+    explicit removals(node_tree& tree) noexcept : tree_(tree) { tree_.delays_ = true; }
+    removals(const removals&) = delete;
+    removals& operator=(const removals&) = delete;
+    ~removals() {
+      tree_.erase_removed();
+      tree_.delays_ = false;
+    }
+
+   private:
+    node_tree& tree_;
+  };
+
+  struct no_leases {
+    [[nodiscard]] bool take(node_id) const noexcept { return true; }
+    void end(node_id) const noexcept {}
+  };
+  struct node_facts {
+    node_id next = no_node;
+    node_id previous = no_node;
+    std::uint32_t depth = 0;
+    std::uint32_t holders : 31 = 0;
+    bool is_marked : 1 = false;
+  };
+
+  [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
+  [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
+
+  template <class IsUsed>
+  [[nodiscard]] bool is_needed(node_id id, IsUsed& is_used) const noexcept {
+    return at(id).holders != 0 || first_child(id) != no_node || is_used(id);
+  }
+  [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
+    while (first_child(id) != no_node) {
+      id = first_child(id);
+    }
+    return id;
+  }
+
+  void remove(node_id id) noexcept {
+    index_.prefetch_erasure(id);
+    const auto here = at(id);
+    if (here.next != no_node) {
+      at(here.next).previous = here.previous;
+    }
+    if (here.previous != no_node) {
+      at(here.previous).next = here.next;
+    } else if (const auto above = parent(id); above != no_node) {
+      index_.set_first_child(above, here.next);
+    }
+    vacant_.push_back(id);
+    if (++num_removed_ == most_delayed || !delays_) {
+      erase_removed();
+    }
+  }
+  /// Those that were removed last.
+  void erase_removed() noexcept {
+    for (auto i = vacant_.size() - num_removed_; i < vacant_.size(); ++i) {
+      index_.erase(vacant_[i]);
+    }
+    num_removed_ = 0;
+  }
+
+  index_type index_;
+  std::vector<node_facts> nodes_;
+  std::vector<node_id> vacant_;
+  std::size_t num_removed_ = 0;
+  bool delays_ = false;
+};
+
+}  // namespace pagedkv
