@@ -1,5 +1,6 @@
 // Attention on every core: decoding, relative to the rate at which the same cores read the same memory in the same run;
-// with a shared prefix, relative to reading it for each sequence; and of prompts. Calls alternate between the keys and
+// with a shared prefix, relative to reading it for each sequence; with lists of blocks, relative to all blocks; and of
+// prompts. Calls alternate between the keys and
 // values of several layers, so that no cache holds them.
 
 #include "../support/best_of.hpp"
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -106,6 +108,25 @@ class workload {
     output_.resize(queries_.size());
   }
 
+  /// Lists of `percent` of the blocks of each row, in order.
+  void choose_blocks(listed_blocks kind, std::int32_t percent) {
+    auto random = std::mt19937{2};
+    const auto num_blocks = shape_.num_tokens / block_size;
+    const auto count = static_cast<std::ptrdiff_t>(num_blocks * percent / 100);
+    const auto num_lists = kind == listed_blocks::of_heads ? plan_.view.num_kv_heads : 1;
+    auto all = std::vector<std::int32_t>(static_cast<std::size_t>(num_blocks));
+    std::iota(all.begin(), all.end(), 0);
+    kind_ = kind;
+    list_blocks_.clear();
+    list_indptr_.assign(1, 0);
+    for (auto row = 0; row < shape_.num_sequences; ++row) {
+      for (auto list = 0; list < num_lists; ++list) {
+        std::ranges::sample(all, std::back_inserter(list_blocks_), count, random);
+      }
+      list_indptr_.push_back(static_cast<std::int32_t>(list_blocks_.size()));
+    }
+  }
+
   [[nodiscard]] std::int64_t bytes() const { return plan_.bytes; }
 
   [[nodiscard]] std::int32_t num_layers() const { return plan_.view.num_layers; }
@@ -120,6 +141,7 @@ class workload {
     constexpr auto stride = std::int64_t{num_heads} * head_dim;
     auto batch = attention_batch{indptr_, indices_, last_block_len_, query_indptr_};
     batch.shares_prefixes = shares_prefixes;
+    batch.lists = {kind_, list_indptr_, list_blocks_};
     host::attend<Element, Query>(plan_.view, layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
                                  {{output_.data(), stride, head_dim}, nullptr}, {}, threads)
         .value();
@@ -182,6 +204,9 @@ class workload {
   std::vector<std::int32_t> last_block_len_ =
       std::vector<std::int32_t>(static_cast<std::size_t>(shape_.num_sequences), block_size);
   std::vector<block_id> indices_;
+  listed_blocks kind_ = listed_blocks::none;
+  std::vector<std::int32_t> list_indptr_;
+  std::vector<std::int32_t> list_blocks_;
   std::vector<typename Query::storage> queries_;
   std::vector<typename Query::storage> output_;
 };
@@ -226,6 +251,29 @@ void decode_shared(benchmark::State& state) {
   state.counters["flat_ms"] = flat * 1e3 / work.num_layers();
   state.counters["shared_ms"] = shared * 1e3 / work.num_layers();
   state.counters["flat_over_shared"] = flat / shared;
+}
+
+/// Lists of some blocks. `share_of_time`: relative to all blocks without lists; `over_share`: that, relative to the
+/// share of the blocks.
+template <class Element, listed_blocks Kind>
+void decode_listed(benchmark::State& state) {
+  auto shape = batch_shape{};
+  shape.group_size = static_cast<std::int32_t>(state.range(0));
+  shape.num_tokens = 16384;
+  shape.num_sequences = 4;
+  auto all = workload<Element, hnd_layer_major, bfloat16>(shape);
+  auto some = workload<Element, hnd_layer_major, bfloat16>(shape);
+  some.choose_blocks(Kind, static_cast<std::int32_t>(state.range(1)));
+  auto fastest_all = 1e9;
+  auto fastest = 1e9;
+  for (auto _ : state) {
+    fastest_all = std::min(fastest_all, bench::best_seconds(1, [&] { all.attend(); }));
+    const auto seconds = bench::best_seconds(1, [&] { some.attend(); });
+    state.SetIterationTime(seconds);
+    fastest = std::min(fastest, seconds);
+  }
+  state.counters["share_of_time"] = fastest / fastest_all;
+  state.counters["over_share"] = fastest / fastest_all * 100 / static_cast<double>(state.range(1));
 }
 
 /// Small layers in turn, as in a step of an engine. `over_one_thread`: how long they take on all cores, relative to the
@@ -314,6 +362,16 @@ PAGEDKV_BENCHMARK_SHARED(float16);
 PAGEDKV_BENCHMARK_SHARED(bfloat16);
 PAGEDKV_BENCHMARK_SHARED(int8);
 PAGEDKV_BENCHMARK_SHARED(float8_e4m3);
+#define PAGEDKV_BENCHMARK_LISTED(element, kind) \
+  BENCHMARK(decode_listed<element, kind>)       \
+      ->ArgNames({"group_size", "percent"})     \
+      ->ArgsProduct({{1, 4}, {5, 10, 25, 100}}) \
+      ->UseManualTime()                         \
+      ->Unit(benchmark::kMillisecond)           \
+      ->Iterations(5)
+PAGEDKV_BENCHMARK_LISTED(bfloat16, listed_blocks::of_rows);
+PAGEDKV_BENCHMARK_LISTED(bfloat16, listed_blocks::of_heads);
+PAGEDKV_BENCHMARK_LISTED(int8, listed_blocks::of_rows);
 BENCHMARK(small_layers)
     ->ArgNames({"tokens", "gap_us"})
     ->ArgsProduct({{32, 64, 128, 256, 512}, {0, 20, 300}})

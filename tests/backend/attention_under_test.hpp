@@ -33,6 +33,8 @@ struct batch_shape {
   bool latent = false;
   bool tree = false;  // random tree masks
   std::vector<shared_start> shared = {};  // of each row; empty: none
+  listed_blocks lists = listed_blocks::none;
+  std::vector<std::int32_t> listed = {};  // entries of each list of each row, which are random
 };
 
 /// Sequences in blocks in random order. Every slot without a token holds garbage: NaN where the element has one.
@@ -68,6 +70,7 @@ class attention_under_test {
       query_indptr_.push_back(query_indptr_.back() + (shape.queries.empty() ? 1 : shape.queries[row]));
       fill_row(row, random);
     }
+    make_lists(random);
     fill_queries(random);
     for (auto query = 0; query < (shape.tree ? query_indptr_.back() : 0); ++query) {
       tree_masks_.push_back(static_cast<std::uint32_t>(random()));
@@ -86,8 +89,10 @@ class attention_under_test {
     }
     result.tree_masks = tree_masks_;
     result.shares_prefixes = !shape_.shared.empty();
+    result.lists = {shape_.lists, list_indptr_, entries_};
     return result;
   }
+  [[nodiscard]] std::vector<std::int32_t>& entries() { return entries_; }
 
   /// Keys and values of one token.
   [[nodiscard]] slot slot_of(std::size_t row, std::int64_t token) const {
@@ -117,6 +122,7 @@ class attention_under_test {
     alone.indptr = alone.indptr.subspan(row, 2);
     alone.last_block_len = alone.last_block_len.subspan(row, 1);
     alone.query_indptr = std::span(query_indptr_).subspan(row, 2);
+    alone.lists.indptr = shape_.lists == listed_blocks::none ? alone.lists.indptr : alone.lists.indptr.subspan(row, 2);
     return attend(alone, options, {}, instructions);
   }
 
@@ -234,6 +240,21 @@ class attention_under_test {
   }
 
   template <class Random>
+  void make_lists(Random& random) {
+    list_indptr_.push_back(0);
+    for (auto row = std::size_t{0}; row < shape_.listed.size(); ++row) {
+      const auto blocks = std::span{indices_}.subspan(static_cast<std::size_t>(indptr_[row]),
+                                                      static_cast<std::size_t>(indptr_[row + 1] - indptr_[row]));
+      const auto num_lists = shape_.lists == listed_blocks::of_heads ? shape_.num_kv_heads : 1;
+      const auto added =
+          random_entries(static_cast<std::int32_t>(blocks.size()), num_lists * shape_.listed[row], random);
+      entries_.insert(entries_.end(), added.begin(), added.end());
+      list_indptr_.push_back(static_cast<std::int32_t>(entries_.size()));
+      remove_unlisted(blocks, added);
+    }
+  }
+
+  template <class Random>
   void fill_queries(Random& random) {
     auto number = std::uniform_real_distribution<float>{-shape_.magnitude, shape_.magnitude};
     queries_.resize(static_cast<std::size_t>(query_indptr_.back() * token_stride()));
@@ -248,6 +269,13 @@ class attention_under_test {
                               shape_.lengths[row]);
     problem.num_queries = query_indptr_[row + 1] - query_indptr_[row];
     problem.num_heads = num_heads();
+    for (auto head = 0; shape_.lists != listed_blocks::none && head < shape_.num_kv_heads; ++head) {
+      const auto begin = static_cast<std::size_t>(list_indptr_[row]);
+      const auto num_lists = shape_.lists == listed_blocks::of_heads ? shape_.num_kv_heads : 1;
+      const auto each = (static_cast<std::size_t>(list_indptr_[row + 1]) - begin) / static_cast<std::size_t>(num_lists);
+      const auto own = begin + (num_lists == 1 ? 0 : static_cast<std::size_t>(head) * each);
+      problem.listed.push_back(tokens_of_entries(std::span{entries_}.subspan(own, each), shape_.block_size));
+    }
     for (auto query = query_indptr_[row]; shape_.tree && query < query_indptr_[row + 1]; ++query) {
       problem.tree_masks.push_back(tree_masks_[static_cast<std::size_t>(query)]);
     }
@@ -267,6 +295,8 @@ class attention_under_test {
   std::vector<std::int32_t> query_indptr_;
   std::vector<block_id> indices_;
   std::vector<std::int32_t> last_block_len_;
+  std::vector<std::int32_t> list_indptr_;
+  std::vector<std::int32_t> entries_;
   std::vector<typename Input::storage> queries_;
   std::vector<std::uint32_t> tree_masks_;
   std::vector<typename Output::storage> output_;

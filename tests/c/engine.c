@@ -757,6 +757,27 @@ static void test_kv(void) {
   destroy_checked(cache);
 }
 
+/* Tokens 0 to 19, whose values are their positions, in blocks of 16. */
+static void check_lists(pagedkv_cache* cache, pagedkv_attention call) {
+  const int32_t list_indptr[] = {0, 2};
+  const int32_t second_block[] = {-1, 1};
+  const int32_t beyond[] = {0, 2};
+  call.lists = PAGEDKV_LISTS_OF_ROWS;
+  WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
+  call.list_indptr = list_indptr;
+  call.list_blocks = beyond;
+  call.num_list_blocks = 2;
+  WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
+  call.list_blocks = second_block;
+  call.lists = 3;
+  WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
+  call.lists = PAGEDKV_LISTS_OF_ROWS;
+  OK_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
+  if (build.computes_attention) {
+    CHECK(is_near(((float*)call.outputs.data)[0], 17.5f)); /* the mean of 16 to 19 */
+  }
+}
+
 static void test_attention(void) {
   enum { num_tokens = 20, query_heads = 4 };
   static float keys[num_tokens * num_heads * head_dim], values[num_tokens * num_heads * head_dim];
@@ -820,7 +841,9 @@ static void test_attention(void) {
     call.window = 1;
     OK(pagedkv_attend(cache, &call, NULL));
     CHECK(is_near(outputs[0], 19.0f));
+    call.window = 0;
   }
+  check_lists(cache, call);
   pagedkv_batch_destroy(batch);
   if (threads != stream) {
     pagedkv_stream_destroy(threads);

@@ -49,6 +49,9 @@ struct attention_case {
   std::int32_t grown = 0;                  // tokens of each row since the plan was made; their blocks are older
   bool far = false;                        // blocks have ids up to 70,000, and lie within 4.6 GB
   bool graph = true;                       // launch what reads shared prefixes even if the plan has none
+  listed_blocks lists = listed_blocks::none;
+  std::vector<std::int32_t> listed = {};  // entries of each list of each row, which are random
+  bool captured_for_one = false;          // the call knows only of one query a row
 };
 
 /// A copy of a few blocks, with ids up to 70,000 and 64 KiB apart. On the executor, memory costs what is touched.
@@ -100,6 +103,7 @@ class attention_batch_under_test {
       query_indptr_.push_back(query_indptr_.back() + num_queries(query_indptr_.size() - 1));
     }
     make_blocks();
+    make_lists();
     fill_queries();
     for (auto head = 0; head < num_heads(); ++head) {
       slopes_.push_back(std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(num_heads())));
@@ -129,6 +133,7 @@ class attention_batch_under_test {
     if (!asked_.queries.empty()) {
       batch.query_indptr = query_indptr_;
     }
+    batch.lists = {asked_.lists, list_indptr_, entries_};
     return batch;
   }
 
@@ -138,6 +143,7 @@ class attention_batch_under_test {
     batch.indptr = batch.indptr.subspan(row, 2);
     batch.last_block_len = batch.last_block_len.subspan(row, 1);
     batch.query_indptr = std::span(query_indptr_).subspan(row, 2);
+    batch.lists.indptr = asked_.lists == listed_blocks::none ? batch.lists.indptr : batch.lists.indptr.subspan(row, 2);
     return batch;
   }
 
@@ -161,7 +167,7 @@ class attention_batch_under_test {
   [[nodiscard]] answer run(const Target& target, int device, std::optional<std::size_t> alone = {}) {
     auto shape = hip::attention_shape_on<Element>(device, view(), asked_.group_size,
                                                   {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0,
-                                                   asked_.tree, !asked_.shared.empty()})
+                                                   asked_.tree, !asked_.shared.empty(), asked_.lists})
                      .value();
     shape.window = asked_.window;
     shape.split_tokens = asked_.split_tokens;
@@ -206,6 +212,9 @@ class attention_batch_under_test {
     batch.indices = {indices.data(), indices.size()};
     batch.plan = {shape, words.data(), workspace.data(), asked_.graph || num_prefixes_ > 0};
     batch.tree_masks = {masks.data(), tree_masks_.size()};
+    const auto entries = target_array<std::int32_t, Target>(target, entries_);
+    batch.lists.blocks = {entries.data(), entries_.size()};
+    batch.query_indptr = asked_.captured_for_one ? std::span<const std::int32_t>{} : batch.query_indptr;
     const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
     const auto to = attention_output<number>{{output.data(), output_token_stride(), output_head_stride()},
                                               log_sum_exp.data()};
@@ -225,6 +234,12 @@ class attention_batch_under_test {
       auto problem = attention_problem{};
       problem.num_queries = num_queries(row);
       problem.num_heads = num_heads();
+      for (auto head = 0; asked_.lists != listed_blocks::none && head < asked_.num_kv_heads; ++head) {
+        const auto each = static_cast<std::size_t>(asked_.listed[row]);
+        const auto own = asked_.lists == listed_blocks::of_heads ? static_cast<std::size_t>(head) * each : 0;
+        problem.listed.push_back(tokens_of_entries(
+            std::span(entries_).subspan(static_cast<std::size_t>(list_indptr_[row]) + own, each), asked_.block_size));
+      }
       read_blocks<Element>(problem, view(), layer, std::span(indices_).subspan(static_cast<std::size_t>(indptr_[row])),
                            asked_.lengths[row]);
       for (auto i = query_indptr_[row]; i < query_indptr_[row + 1]; ++i) {
@@ -312,6 +327,19 @@ class attention_batch_under_test {
     }
   }
 
+  void make_lists() {
+    for (auto row = std::size_t{0}; row < asked_.listed.size(); ++row) {
+      const auto num_blocks = indptr_[row + 1] - indptr_[row];
+      const auto num_lists = asked_.lists == listed_blocks::of_heads ? asked_.num_kv_heads : 1;
+      const auto added = random_entries(num_blocks, num_lists * asked_.listed[row], random_);
+      entries_.insert(entries_.end(), added.begin(), added.end());
+      list_indptr_.push_back(static_cast<std::int32_t>(entries_.size()));
+      remove_unlisted(
+          std::span(indices_).subspan(static_cast<std::size_t>(indptr_[row]), static_cast<std::size_t>(num_blocks)),
+          added);
+    }
+  }
+
   void fill_queries() {
     auto number_of = std::uniform_real_distribution<float>(-asked_.magnitude, asked_.magnitude);
     queries_.assign(static_cast<std::size_t>(num_query_tokens() * token_stride()), canary());
@@ -357,6 +385,8 @@ class attention_batch_under_test {
   std::vector<float> slopes_;
   std::vector<float> sinks_;
   std::vector<std::uint32_t> tree_masks_;
+  std::vector<std::int32_t> list_indptr_ = {0};
+  std::vector<std::int32_t> entries_;
   std::size_t num_prefixes_ = 0;
 };
 

@@ -111,6 +111,18 @@ TEST_CASE("several queries of a sequence see no later token", "[attention]") {
   }
 }
 
+TEST_CASE("a call that was captured for one query a row serves rows of several", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {300, 16, 490};
+  asked.queries = std::vector<std::int32_t>{5, 1, 16};
+  asked.group_size = 3;
+  asked.num_shares = 23;
+  asked.captured_for_one = true;
+  check_everywhere<bfloat16, bfloat16>(asked);
+  asked.shared = {{}, {}, {0, 272}};
+  check_everywhere<float16, bfloat16>(asked);
+}
+
 TEST_CASE("queries and outputs with strides of their own", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {40, 3};
@@ -373,6 +385,13 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
     change(other);
     return other;
   };
+  const auto for_lists = with_shape([](auto& shape) { shape.lists = listed_blocks::of_heads; });
+  auto with_lists = with_shape([](auto& shape) {
+    shape.columns = 8;
+    shape.lists = listed_blocks::of_rows;
+    shape.block_size = 24;
+  });
+  with_lists.lists.kind = listed_blocks::of_rows;
   const auto for_latent = with_shape([](auto& shape) { shape.columns = kernels::latent_columns; });
   const auto for_plain = with_shape([](auto& shape) { shape.columns = 1; });
   const auto for_waves = with_shape([](auto& shape) { shape.columns = 8; });
@@ -399,6 +418,11 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
       {refused(batch.view(), 0, with_shape([](auto& shape) { shape.group_size = 3; })),
        invalid("attention_queries.num_heads, which are not those of attention_batch.plan, is " +
                number(batch.num_heads()) + ", limit " + number(3 * batch.view().num_kv_heads))},
+      {refused(batch.view(), 0, for_lists),
+       invalid("kind of the lists of attention_batch.plan, which is not the batch's, is 2, limit 0")},
+      {refused(with_view([](auto& view) { view.block_size = 24; }), 0, with_lists),
+       invalid(
+           "columns of attention_batch.plan, too many for lists of blocks whose size no tile divides, is 8, limit 1")},
       {refused(with_view([](auto& view) { view.head_dim = kernels::largest_plain_dim; }), 0, for_latent),
        invalid("latent vectors in the storage, for which attention_batch.plan was made, is 0, limit 1")},
       {refused(with_view([](auto& view) { view.head_dim = 600; }), 0, for_plain),

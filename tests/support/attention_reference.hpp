@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct attention_problem {
   std::vector<double> values;   // [token][KV head][value_dim]
   std::vector<double> queries;  // [query][head][key_dim]
   std::vector<std::uint32_t> tree_masks = {};  // [query]; empty: no tree
+  std::vector<std::vector<std::int64_t>> listed = {};  // [KV head]: the tokens that are read; empty: all
 };
 
 struct attention_answer {
@@ -97,6 +99,57 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
          (problem.tree_masks[static_cast<std::size_t>(query)] >> in_tree & 1U) == 0;
 }
 
+/// The tokens from `begin` up to `end` that a query sees in a KV head, as often as they are listed.
+[[nodiscard]] inline std::vector<std::int64_t> seen_tokens(const attention_problem& problem, std::int64_t query,
+                                                           std::int64_t kv_head, std::int64_t begin, std::int64_t end) {
+  auto tokens = std::vector<std::int64_t>{};
+  const auto add = [&](std::int64_t token) {
+    if (token >= begin && token < end && !hidden_by_tree(problem, query, token)) {
+      tokens.push_back(token);
+    }
+  };
+  if (problem.listed.empty()) {
+    for (auto token = begin; token < end; ++token) {
+      add(token);
+    }
+  } else {
+    std::ranges::for_each(problem.listed[static_cast<std::size_t>(kv_head)], add);
+  }
+  return tokens;
+}
+
+/// `count` entries in any order, of which some are negative and some may be equal; none where the row has no block.
+template <class Random>
+[[nodiscard]] std::vector<std::int32_t> random_entries(std::int32_t num_blocks, std::int32_t count, Random& random) {
+  auto entries = std::vector<std::int32_t>{};
+  auto entry_of = std::uniform_int_distribution<std::int32_t>(num_blocks > 3 ? -num_blocks / 4 : -1, num_blocks - 1);
+  for (auto i = 0; i < count; ++i) {
+    entries.push_back(num_blocks == 0 ? -1 : entry_of(random));
+  }
+  return entries;
+}
+
+/// Sets the blocks of a row that no entry names to `no_block`: nothing may read them.
+inline void remove_unlisted(std::span<block_id> blocks, std::span<const std::int32_t> entries) {
+  for (auto i = std::size_t{0}; i < blocks.size(); ++i) {
+    if (std::ranges::find(entries, static_cast<std::int32_t>(i)) == entries.end()) {
+      blocks[i] = no_block;
+    }
+  }
+}
+
+/// The tokens of the blocks that entries name.
+[[nodiscard]] inline std::vector<std::int64_t> tokens_of_entries(std::span<const std::int32_t> entries,
+                                                                 std::int32_t block_size) {
+  auto tokens = std::vector<std::int64_t>{};
+  for (const auto entry : entries) {
+    for (auto offset = 0; entry >= 0 && offset < block_size; ++offset) {
+      tokens.push_back(std::int64_t{entry} * block_size + offset);
+    }
+  }
+  return tokens;
+}
+
 /// Attention in float64, from its definition. A query that sees no token gives zeros and minus infinity.
 [[nodiscard]] inline attention_answer reference_attention(const attention_problem& problem,
                                                           const attention_options& options) {
@@ -112,19 +165,23 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
     if (end <= begin) {
       continue;
     }
+    const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
+    const auto tokens = seen_tokens(problem, query, kv_head, begin, end);
+    if (tokens.empty()) {
+      continue;
+    }
     auto scores = std::vector<double>{};
     auto highest = options.sinks == nullptr ? -infinity : double{options.sinks[head]};
-    for (auto token = begin; token < end; ++token) {
-      scores.push_back(hidden_by_tree(problem, query, token) ? -infinity
-                                                             : reference_score(problem, options, query, head, token));
+    for (const auto token : tokens) {
+      scores.push_back(reference_score(problem, options, query, head, token));
       highest = std::max(highest, scores.back());
     }
     auto sum = options.sinks == nullptr ? 0.0 : std::exp(double{options.sinks[head]} - highest);
     auto* const output = answer.output.data() + row * problem.value_dim;
-    const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
-    for (auto token = begin; token < end; ++token) {
-      const auto weight = std::exp(scores[static_cast<std::size_t>(token - begin)] - highest);
-      const auto* const value = problem.values.data() + (token * problem.num_kv_heads + kv_head) * problem.value_dim;
+    for (auto n = std::size_t{0}; n < tokens.size(); ++n) {
+      const auto weight = std::exp(scores[n] - highest);
+      const auto* const value =
+          problem.values.data() + (tokens[n] * problem.num_kv_heads + kv_head) * problem.value_dim;
       for (auto i = std::int64_t{0}; i < problem.value_dim; ++i) {
         output[i] += weight * value[i];
       }

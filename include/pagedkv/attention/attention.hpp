@@ -46,6 +46,9 @@ struct attention_prefix_costs {
   }
 };
 
+/// Which blocks rows read: all of their tables, those of a list for each row, or of a list for each KV head of a row.
+enum class listed_blocks : std::uint8_t { none, of_rows, of_heads };
+
 /// The shape that an attention plan is made for: the same for all layers of a group.
 struct attention_shape {
   std::int32_t block_size = 16;
@@ -64,13 +67,19 @@ struct attention_shape {
   std::int32_t prefix_columns = 0;    // as `columns`, for prefixes that sequences share; 0: each reads its own
   std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
   attention_prefix_costs prefix_costs = {};
+  listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
 
   /// Whether plans let sequences share the read of a prefix. Not where it would change bits or save nothing: fixed
-  /// splits, windows (which leave little of a prefix, and move), and prompts (whose arithmetic takes longer than the
-  /// read).
+  /// splits, windows (which leave little of a prefix, and move), prompts (whose arithmetic takes longer than the read),
+  /// and lists of blocks.
   [[nodiscard]] constexpr bool may_share_prefixes() const noexcept {
     return prefix_columns >= group_size && prefix_shares > 0 && split_tokens == 0 && window <= 0 &&
-           max_query_tokens == 0;
+           max_query_tokens == 0 && lists == listed_blocks::none;
+  }
+
+  /// Lists that a row has.
+  [[nodiscard]] constexpr std::int32_t lists_of_row() const noexcept {
+    return lists == listed_blocks::of_heads ? num_kv_heads : 1;
   }
 };
 
@@ -87,6 +96,54 @@ struct attention_plan {
     return with_prefixes && shape.may_share_prefixes();
   }
 };
+
+/// The blocks that each row reads, for engines with sparse attention. An entry is a position in the row's block table.
+/// The queries of a row see those tokens of the listed blocks that they would see without a list: none after their own,
+/// and with a window none before it. Nothing else is read, so unlisted blocks may be `no_block`. A query sees its own
+/// token only if the list has its block. A query that sees no token gives zeros and minus infinity, with a sink, too.
+///
+/// Entries may be in any order; their order changes the last bits of a result. A negative entry is skipped. The tokens
+/// of a block that is listed twice count twice.
+///
+/// On a device, plans depend on `indptr` alone: a kernel may write `blocks` after the plan was made, and before each
+/// layer.
+struct attention_lists {
+  listed_blocks kind = listed_blocks::none;
+  std::span<const std::int32_t> indptr;  // [rows + 1]: where the entries of a row start; devices do not read it
+  std::span<const std::int32_t> blocks;  // [row][KV head, with `of_heads`][entry]: lists of a row are equally long
+};
+
+/// Errors: `invalid_argument` for an `indptr` that has not one entry more than there are rows, starts below zero,
+/// decreases, or ends past `blocks`, or for a row whose entries are not equally long lists of its KV heads.
+/// `lists_of_row`: their number; 1 unless KV heads have their own.
+[[nodiscard]] inline result<void> validate(const attention_lists& lists, std::size_t num_rows,
+                                           std::int32_t lists_of_row) noexcept {
+  if (lists.kind == listed_blocks::none) {
+    return {};
+  }
+  if (lists.indptr.size() != num_rows + 1) {
+    return error{error_code::invalid_argument, "size of attention_batch.lists.indptr",
+                 static_cast<std::int64_t>(lists.indptr.size()), static_cast<std::int64_t>(num_rows) + 1};
+  }
+  auto least = std::int32_t{0};
+  for (const auto entry : lists.indptr) {
+    if (entry < least) {
+      return error{error_code::invalid_argument, "entry of attention_batch.lists.indptr, below the one before it,",
+                   entry, least};
+    }
+    if (const auto rest = (entry - lists.indptr.front()) % lists_of_row; rest != 0) {
+      return error{error_code::invalid_argument,
+                   "entry of attention_batch.lists.indptr, where a row needs equal lists of all KV heads,", entry,
+                   entry - rest};
+    }
+    least = entry;
+  }
+  if (static_cast<std::size_t>(least) > lists.blocks.size()) {
+    return error{error_code::invalid_argument, "last entry of attention_batch.lists.indptr, beyond its blocks,", least,
+                 static_cast<std::int64_t>(lists.blocks.size())};
+  }
+  return {};
+}
 
 /// The query tokens of a row that has tree masks.
 inline constexpr std::int32_t largest_attention_tree = 32;
@@ -108,6 +165,7 @@ struct attention_batch {
   attention_plan plan = {};                      // for devices
   std::span<const std::uint32_t> tree_masks = {};  // [query token], see above; empty: no trees
   bool shares_prefixes = false;                    // for hosts; for devices, the plan says it
+  attention_lists lists = {};                      // rows with lists share no prefixes
 
   /// Sequences in the batch.
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }

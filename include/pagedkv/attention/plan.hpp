@@ -78,10 +78,11 @@ class attention_planner {
   /// One for each merge; empty if the shape shares no prefixes.
   [[nodiscard]] std::span<const attention_prefix_results> prefix_results() const noexcept { return prefix_results_; }
 
-  /// Makes a new plan. The spans of the batch are host memory; `indices` may be empty if prefixes need not be shared.
-  /// Errors: `limit_reached` when rows or partial results
-  /// exceed the shape's limits, or a row with tree masks has more than `largest_attention_tree` queries; the plan is
-  /// empty then.
+  /// Makes a new plan. The spans of the batch are host memory, but for `lists.blocks`, of which only the size is read;
+  /// `indices` may be empty if prefixes need not be shared. Errors: `limit_reached` when rows or partial results exceed
+  /// the shape's limits, a row with tree masks has more than `largest_attention_tree` queries, or lists have 2^31
+  /// tokens together; `invalid_argument` for lists that are not those of the shape, or not as `attention_lists` says.
+  /// The plan is empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
@@ -150,6 +151,7 @@ class attention_planner {
       return refuse(described.error());
     }
     counts_->num_rows = static_cast<std::int32_t>(row_describer_.num_rows());
+    counts_->used_columns = batch.query_indptr.empty() ? std::min(shape_.group_size, shape_.columns) : shape_.columns;
     num_tiles_ = row_describer_.num_tiles();
     return {};
   }

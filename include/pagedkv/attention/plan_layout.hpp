@@ -11,6 +11,11 @@ namespace pagedkv {
 /// Tokens that kernels process together: the unit of work sharing.
 inline constexpr std::int32_t attention_tile = 16;
 
+/// Tiles of a block in a list: they end with their block.
+[[nodiscard]] constexpr std::int32_t attention_tiles_of_block(std::int32_t block_size) noexcept {
+  return (block_size + attention_tile - 1) / attention_tile;
+}
+
 /// A row of the batch, or a shared prefix, as kernels read it. Its tasks are numbered by KV head, then by column tile.
 /// A column is a pair of query token and query head; each task reads all visible tokens.
 struct attention_row {
@@ -18,7 +23,9 @@ struct attention_row {
   std::int32_t num_tokens = 0;
   std::int32_t first_query = 0;  // its first query token; of a shared prefix: index of an `attention_prefix_query`
   std::int32_t num_queries = 1;
-  std::int32_t first_tile = 0;  // the first tile that its first query sees, or after a shared prefix
+  // The first tile that its first query sees, or after a shared prefix. With lists, tiles are counted among those of
+  // all listed blocks; each KV head's own list follows that of the head before.
+  std::int32_t first_tile = 0;
   std::int32_t num_tiles = 1;   // at least one, so that an empty sequence gets zeros
   std::int32_t num_tasks = 1;
   std::int32_t num_column_tiles = 1;
@@ -83,6 +90,7 @@ struct attention_counts {
   std::int32_t num_large = 0;
   std::int32_t num_prefixes = 0;
   std::int32_t joined_waves = 1;  // neighbouring waves whose results may be one; see `attention_shape`
+  std::int32_t used_columns = 1;  // of a task, at most
 };
 
 /// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a

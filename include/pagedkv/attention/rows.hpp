@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -18,10 +19,14 @@ class attention_row_describer {
   attention_row_describer(const attention_shape& shape, std::span<attention_row> rows) noexcept
       : shape_(shape), rows_(rows) {}
 
-  /// Errors: `limit_reached` when there is no room for another row, or a row with tree masks has more than
-  /// `largest_attention_tree` queries; the rows have no meaning then.
+  /// Errors: `limit_reached` when there is no room for another row, a row with tree masks has more than
+  /// `largest_attention_tree` queries, or lists have 2^31 tokens together; `invalid_argument` for lists that are not
+  /// those of the shape, or not as `attention_lists` says. The rows have no meaning then.
   [[nodiscard]] result<void> describe(const attention_batch& batch) noexcept {
     if (const auto checked = check_trees(batch); !checked) {
+      return checked;
+    }
+    if (const auto checked = check_lists(batch); !checked) {
       return checked;
     }
     if (shape_.max_query_tokens > 0 && !batch.query_indptr.empty()) {
@@ -33,7 +38,9 @@ class attention_row_describer {
     }
     num_rows_ = batch.num_rows();
     // Most batches have neither; the loop for them has no branches.
-    if (batch.query_indptr.empty() && shape_.window <= 0) {
+    if (shape_.lists != listed_blocks::none) {
+      describe_listed(batch);
+    } else if (batch.query_indptr.empty() && shape_.window <= 0) {
       describe_each(batch, std::false_type{}, std::false_type{});
     } else if (batch.query_indptr.empty()) {
       describe_each(batch, std::false_type{}, std::true_type{});
@@ -73,7 +80,8 @@ class attention_row_describer {
           return error{error_code::limit_reached, "number of rows and query tokens",
                        static_cast<std::int64_t>(used) + 1, static_cast<std::int64_t>(rows_.size())};
         }
-        rows_[used++] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);
+        rows_[used] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);
+        set_list(batch, i, rows_[used++]);
         num_tiles_ += std::int64_t{rows_[used - 1].num_tiles + task_overhead_} * rows_[used - 1].num_tasks;
         end = begin;
       }
@@ -96,6 +104,55 @@ class attention_row_describer {
     row.num_column_tiles = column_tiles(shape_, num_queries);
     row.num_tasks = row.num_column_tiles * shape_.num_kv_heads;
     return row;
+  }
+
+  /// With a list, tiles are those of its blocks. A row that reads none is like an empty sequence.
+  void set_list(const attention_batch& batch, std::size_t index, attention_row& row) const noexcept {
+    if (shape_.lists == listed_blocks::none) {
+      return;
+    }
+    const auto tiles_of_block = attention_tiles_of_block(shape_.block_size);
+    const auto num_entries = batch.lists.indptr[index + 1] - batch.lists.indptr[index];
+    row.first_tile = batch.lists.indptr[index] * tiles_of_block;
+    row.num_tiles = std::max(num_entries / shape_.lists_of_row() * tiles_of_block, 1);
+    row.num_tokens = num_entries == 0 ? 0 : row.num_tokens;
+  }
+
+  void describe_listed(const attention_batch& batch) noexcept {
+    num_tiles_ = 0;
+    same_tasks_ = true;
+    for (auto i = std::size_t{0}; i < num_rows_; ++i) {
+      const auto before = rows_[i];
+      const auto index = batch.indptr[i];
+      const auto num_blocks = batch.indptr[i + 1] - index;
+      const auto num_tokens = num_blocks == 0 ? 0 : (num_blocks - 1) * shape_.block_size + batch.last_block_len[i];
+      const auto first_query = batch.query_indptr.empty() ? static_cast<std::int32_t>(i) : batch.query_indptr[i];
+      const auto num_queries = batch.query_indptr.empty() ? 1 : batch.query_indptr[i + 1] - first_query;
+      auto& row = rows_[i];
+      row = make_row(index, num_tokens, first_query, num_queries);
+      set_list(batch, i, row);
+      same_tasks_ = same_tasks_ && row.num_tasks == before.num_tasks && row.num_tiles >= before.num_tiles;
+      num_tiles_ += std::int64_t{row.num_tiles + task_overhead_} * row.num_tasks;
+    }
+  }
+
+  [[nodiscard]] result<void> check_lists(const attention_batch& batch) const noexcept {
+    const auto& lists = batch.lists;
+    if (lists.kind != shape_.lists) {
+      return error{error_code::invalid_argument,
+                   "kind of attention_batch.lists, which is not that of the plan's shape,",
+                   static_cast<std::int64_t>(lists.kind), static_cast<std::int64_t>(shape_.lists)};
+    }
+    if (const auto checked = validate(lists, batch.num_rows(), shape_.lists_of_row()); !checked) {
+      return checked;
+    }
+    const auto num_tokens = static_cast<std::int64_t>(lists.indptr.empty() ? 0 : lists.indptr.back()) *
+                            attention_tiles_of_block(shape_.block_size) * attention_tile;
+    constexpr auto most_tokens = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+    if (num_tokens > most_tokens) {
+      return error{error_code::limit_reached, "tokens of attention_batch.lists", num_tokens, most_tokens};
+    }
+    return {};
   }
 
   /// Errors: a row whose tree has more tokens than a mask has bits.

@@ -192,6 +192,8 @@ namespace {
 static_assert(std::is_same_v<token, std::int32_t>);
 static_assert(sizeof(pagedkv_key) == sizeof(prefix_key) && offsetof(pagedkv_key, value) == offsetof(prefix_key, value));
 static_assert(sizeof(pagedkv_block_pair) == sizeof(block_pair));
+static_assert(static_cast<int>(listed_blocks::of_rows) == PAGEDKV_LISTS_OF_ROWS &&
+              static_cast<int>(listed_blocks::of_heads) == PAGEDKV_LISTS_OF_HEADS);
 static_assert(sizeof(pagedkv_new_block) == sizeof(new_block) &&
               offsetof(pagedkv_new_block, group) == offsetof(new_block, group));
 static_assert(PAGEDKV_EVENT_ENDED == static_cast<int>(event_kind::ended));
@@ -887,7 +889,8 @@ template <class Move>
   });
 }
 
-/// Errors: `invalid_argument` for rows that do not hold as many numbers as attention reads or writes.
+/// Errors: `invalid_argument` for rows that do not hold as many numbers as attention reads or writes, or for no kind of
+/// lists.
 [[nodiscard]] [[maybe_unused]] result<void> check_rows(const pagedkv_attention& from,
                                                        const block_storage_view& view) noexcept {
   const auto num_queries = from.num_rows == 0             ? std::int64_t{0}
@@ -911,6 +914,9 @@ template <class Move>
       return error{error_code::invalid_argument, subject, value, needed};
     }
   }
+  if (from.lists < PAGEDKV_LISTS_NONE || from.lists > PAGEDKV_LISTS_OF_HEADS) {
+    return error{error_code::invalid_argument, "pagedkv_attention.lists", from.lists, PAGEDKV_LISTS_NONE};
+  }
   return {};
 }
 
@@ -923,6 +929,11 @@ template <class Move>
   batch.query_indptr = {from.query_indptr, from.query_indptr == nullptr ? 0 : num_pointers};
   batch.tree_masks = {from.tree_masks, from.tree_masks == nullptr ? 0 : from.num_tree_masks};
   batch.shares_prefixes = from.shares_prefixes != 0;
+  if (from.lists != PAGEDKV_LISTS_NONE) {
+    batch.lists = {static_cast<listed_blocks>(from.lists),
+                   {from.list_indptr, from.list_indptr == nullptr ? 0 : num_pointers},
+                   {from.list_blocks, from.list_blocks == nullptr ? 0 : from.num_list_blocks}};
+  }
   return batch;
 }
 

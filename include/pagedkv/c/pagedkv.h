@@ -657,6 +657,9 @@ int pagedkv_write(pagedkv_cache* cache, int32_t layer, const int64_t* slots, siz
 int pagedkv_read(pagedkv_cache* cache, int32_t layer, const int64_t* slots, size_t num_slots, const pagedkv_rows* keys,
                  const pagedkv_rows* values, pagedkv_stream* stream, size_t group);
 
+/* Which blocks rows read: all, those of a list for each row, or of a list for each KV head of a row, all as long. */
+enum { PAGEDKV_LISTS_NONE = 0, PAGEDKV_LISTS_OF_ROWS = 1, PAGEDKV_LISTS_OF_HEADS = 2 };
+
 /* Attention of a batch's queries over one layer. Rows of sequences are those of a compressed batch. */
 typedef struct pagedkv_attention {
   size_t struct_size;
@@ -680,6 +683,12 @@ typedef struct pagedkv_attention {
   int32_t padding;
   const float* alibi_slopes; /* [head]; NULL: none */
   const float* sinks;        /* [head]; NULL: none */
+  /* Positions in the block tables of their rows, of the blocks that are read; negative ones are skipped. */
+  const int32_t* list_blocks; /* [row][KV head, with PAGEDKV_LISTS_OF_HEADS][entry] */
+  size_t num_list_blocks;
+  const int32_t* list_indptr; /* [num_rows + 1]; where those of a row start */
+  int32_t lists;              /* PAGEDKV_LISTS_NONE, ... */
+  int32_t padding_of_lists;
 } pagedkv_attention;
 
 /* Attention with host_backend. With hip_backend, attention takes a plan, which C has not: PAGEDKV_UNSUPPORTED. */

@@ -36,6 +36,7 @@ struct attention_use {
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: decoding
   bool with_trees = false;            // batches have tree masks
   bool shares_prefixes = false;       // plans may let sequences share the read of a prefix
+  listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
 };
 
 /// Whether the kernel whose workgroups share tasks supports the storage.
@@ -66,16 +67,22 @@ template <element Element>
   shape.group_size = group_size;
   shape.max_rows = use.max_rows;
   shape.max_query_tokens = use.max_query_tokens;
+  shape.lists = use.lists;
+  // Tiles of a list end with their block, which matrix instructions do not do.
+  const auto divides_blocks = use.lists == listed_blocks::none || view.block_size % attention_tile == 0;
   auto geometry = kernels::plain_attention_geometry;
   shape.columns = 1;
-  if (view.is_latent() && view.head_dim > kernels::largest_attention_dim) {
+  if (!divides_blocks) {
+    // plain arithmetic
+  } else if (view.is_latent() && view.head_dim > kernels::largest_attention_dim) {
     if (aligned_for_attention<Element>(view) &&
         kernels::has_latent_attention<Element>(properties, view.head_dim, view.dim_of_values())) {
       geometry = {1, 1, kernels::latent_residency};
       shape.columns = kernels::latent_columns;
     }
   } else if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
-    if (has_group_attention<Element>(properties, view)) {
+    const auto takes_lists = kernels::group_takes_lists(properties.matrices == runtime::matrix_instructions::mfma);
+    if (has_group_attention<Element>(properties, view) && (use.lists == listed_blocks::none || takes_lists)) {
       geometry = {1, 1, kernels::group_residency(properties.matrices)};
       shape.columns = kernels::group_columns(
           properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
@@ -179,6 +186,15 @@ template <element Element>
     return error{error_code::invalid_argument, "window of attention_batch.plan, which is not that of the options,",
                  shape.window, options.window};
   }
+  if (shape.lists != batch.lists.kind) {
+    return error{error_code::invalid_argument, "kind of the lists of attention_batch.plan, which is not the batch's,",
+                 static_cast<std::int64_t>(shape.lists), static_cast<std::int64_t>(batch.lists.kind)};
+  }
+  if (shape.lists != listed_blocks::none && shape.columns != 1 && view.block_size % attention_tile != 0) {
+    return error{error_code::invalid_argument,
+                 "columns of attention_batch.plan, too many for lists of blocks whose size no tile divides,",
+                 shape.columns, 1};
+  }
   if (num_heads != shape.num_kv_heads * shape.group_size) {
     return error{error_code::invalid_argument,
                  "attention_queries.num_heads, which are not those of attention_batch.plan,", num_heads,
@@ -241,10 +257,13 @@ template <element Element, element Input = float32, element Output = Input>
   call.alibi_slopes = options.alibi_slopes;
   call.sinks = options.sinks;
   call.tree_masks = batch.tree_masks.empty() ? nullptr : batch.tree_masks.data();
+  call.lists = {batch.lists.kind, batch.lists.blocks.data(),
+                kernels::divider<std::int32_t>(attention_tiles_of_block(view.block_size))};
   call.partial_stride = (view.dim_of_values() + 3) / 4 * 4;
   call.partials = reinterpret_cast<float*>(batch.plan.workspace);
   call.partial_sums = call.partials + layout.num_columns * call.partial_stride;
-  // Without a number of queries per row, each row has one query, and a task has no more columns than heads.
+  // Without a number of queries per row, each row has one query, and a task has no more columns than heads. This sizes
+  // a grid; the plan says how many columns there are.
   const auto max_columns = batch.query_indptr.empty() ? call.group_size : batch.plan.shape.columns;
   return to_result(kernels::decode_attention<Element, attention_numbers>(call, batch.plan, max_columns, stream),
                    "launch of attention");

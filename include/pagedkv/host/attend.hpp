@@ -76,8 +76,9 @@ struct release_numbers {
       const auto num_heads = static_cast<std::size_t>(call.view.num_kv_heads);
       share_out(threads, plan.num_threads, plan.units.size() * num_heads, nullptr, 0, [&](std::size_t i, float*) {
         const auto& u = plan.units[i / num_heads];
-        if (u.first_partial >= 0 && !u.is_prefix) {
-          code.merge_chunks(call, plan, u, static_cast<std::int32_t>(i % num_heads), partials.get());
+        const auto head = static_cast<std::int32_t>(i % num_heads);
+        if (u.first_partial >= 0 && !u.is_prefix && head >= u.first_head && head - u.first_head < u.num_heads) {
+          code.merge_chunks(call, plan, u, head, partials.get());
         }
       });
     }
@@ -103,8 +104,8 @@ struct release_numbers {
 /// For g++ and clang; nvcc does not compile this header.
 ///
 /// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a negative window or cap, a
-/// row pointer or a block outside the storage; `out_of_memory` for the working memory: some 100 KiB of each thread, and
-/// 64 MiB at most for results of parts of rows.
+/// row pointer, an entry of a list beyond its row's blocks, or a block outside the storage; `out_of_memory` for the
+/// working memory: some 100 KiB of each thread, and 64 MiB at most for results of parts of rows.
 template <element Element, element Input = float32, element Output = Input>
   requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

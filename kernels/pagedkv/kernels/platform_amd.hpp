@@ -26,6 +26,12 @@ inline constexpr bool points_on_every_lane = true;
 /// A value that is equal on every lane of the wave: the compiler then keeps it in a scalar register.
 [[nodiscard]] __device__ inline int uniform(int value) { return __builtin_amdgcn_readfirstlane(value); }
 
+/// The value in a vector register, also if it is equal on every lane: where scalar registers do not suffice.
+[[nodiscard]] __device__ inline std::int32_t of_lane(std::int32_t value) {
+  asm("" : "+v"(value));
+  return value;
+}
+
 /// The kernel's first argument, which `argument` is, read from memory again: between distant uses its members need no
 /// registers.
 template <class T>

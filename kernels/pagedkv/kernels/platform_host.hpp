@@ -75,6 +75,9 @@ template <auto Kernel, class... Arguments>
 /// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.
 [[nodiscard]] inline int uniform(int value) { return value; }
 
+/// The value: AMD's compiler then keeps it in a vector register.
+[[nodiscard]] inline std::int32_t of_lane(std::int32_t value) { return value; }
+
 /// The kernel's first argument, which `argument` is: between distant uses its members need no registers on AMD.
 template <class T>
 [[nodiscard]] const T& read_again(const T& argument) {

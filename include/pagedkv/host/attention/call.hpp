@@ -90,6 +90,18 @@ struct attention_call {
     return num_blocks == 0 ? 0 : (num_blocks - 1) * view.block_size + batch.last_block_len[row];
   }
 
+  /// The entries that a row reads in a KV head, of those with lists.
+  [[nodiscard]] std::span<const std::int32_t> list(std::size_t row, std::int32_t head) const noexcept {
+    const auto& lists = batch.lists;
+    const auto begin = static_cast<std::size_t>(lists.indptr[row]);
+    const auto all = lists.blocks.subspan(begin, static_cast<std::size_t>(lists.indptr[row + 1]) - begin);
+    if (lists.kind == listed_blocks::of_rows) {
+      return all;
+    }
+    const auto each = all.size() / static_cast<std::size_t>(view.num_kv_heads);
+    return all.subspan(static_cast<std::size_t>(head) * each, each);
+  }
+
   /// Position of one query of a row; negative before the first token.
   [[nodiscard]] std::int64_t position(std::size_t row, std::int32_t query) const noexcept {
     return num_tokens(row) - num_queries(row) + query;

@@ -46,6 +46,34 @@ namespace pagedkv::host::attention {
   return {};
 }
 
+[[nodiscard]] inline result<void> check_block(const attention_call& call, block_id id) noexcept {
+  const auto block = static_cast<std::int32_t>(id);
+  if (block < 0 || block >= call.view.num_blocks) {
+    return pagedkv::detail::bad_index("block in attention_batch.indices", block, call.view.num_blocks);
+  }
+  return {};
+}
+
+/// Whether every entry of the row's lists is in its table, and every block that a query of the row sees in the storage.
+[[nodiscard]] inline result<void> check_listed(const attention_call& call, std::size_t row) noexcept {
+  const auto blocks = call.blocks(row);
+  const auto seen = visible_from(call.position(row, 0), call.options.window).begin;
+  const auto begin = static_cast<std::size_t>(call.batch.lists.indptr[row]);
+  const auto end = static_cast<std::size_t>(call.batch.lists.indptr[row + 1]);
+  for (const auto entry : call.batch.lists.blocks.subspan(begin, end - begin)) {
+    if (entry >= static_cast<std::int64_t>(blocks.size())) {
+      return wrong("entry of attention_batch.lists.blocks, beyond its row's blocks,", entry,
+                   static_cast<std::int64_t>(blocks.size()) - 1);
+    }
+    if (entry >= seen / call.view.block_size) {
+      if (const auto checked = check_block(call, blocks[static_cast<std::size_t>(entry)]); !checked) {
+        return checked;
+      }
+    }
+  }
+  return {};
+}
+
 /// Whether every block that a query of the row sees is in the storage.
 [[nodiscard]] inline result<void> check_row(const attention_call& call, std::size_t row) noexcept {
   const auto blocks = call.blocks(row);
@@ -60,11 +88,13 @@ namespace pagedkv::host::attention {
   if (call.num_queries(row) == 0) {
     return {};
   }
+  if (call.batch.lists.kind != listed_blocks::none) {
+    return check_listed(call, row);
+  }
   const auto seen = visible_from(call.position(row, 0), call.options.window).begin;
   for (auto i = static_cast<std::size_t>(seen / call.view.block_size); i < blocks.size(); ++i) {
-    const auto block = static_cast<std::int32_t>(blocks[i]);
-    if (block < 0 || block >= call.view.num_blocks) {
-      return pagedkv::detail::bad_index("block in attention_batch.indices", block, call.view.num_blocks);
+    if (const auto checked = check_block(call, blocks[i]); !checked) {
+      return checked;
     }
   }
   return {};
@@ -98,6 +128,10 @@ namespace pagedkv::host::attention {
   const auto num_queries = call.first_query(num_rows);
   if (!batch.tree_masks.empty() && static_cast<std::int64_t>(batch.tree_masks.size()) < num_queries) {
     return wrong("size of attention_batch.tree_masks", static_cast<std::int64_t>(batch.tree_masks.size()), num_queries);
+  }
+  const auto of_heads = batch.lists.kind == listed_blocks::of_heads;
+  if (const auto checked = validate(batch.lists, num_rows, of_heads ? call.view.num_kv_heads : 1); !checked) {
+    return checked;
   }
   for (auto row = std::size_t{0}; row < num_rows; ++row) {
     if (const auto checked = check_row(call, row); !checked) {

@@ -20,7 +20,9 @@ struct unit {
   std::size_t row = 0;           // of a shared prefix: one of the rows that share it
   std::int32_t first_query = 0;  // of the row; of a shared prefix: an index among the plan's queries of prefixes
   std::int32_t num_queries = 0;
-  token_range seen;  // tokens that any of the queries sees
+  std::int32_t first_head = 0;  // KV heads
+  std::int32_t num_heads = 0;
+  token_range seen;  // tokens that any of the queries sees; with a list, counted in its order
   std::int64_t chunk_tokens = 0;
   std::int32_t num_chunks = 0;
   std::int64_t first_partial = -1;  // offset of the chunks' partial results, in numbers, if any
@@ -80,7 +82,7 @@ struct attention_plan {
 /// Offset of the partial result of one chunk and KV head, if any.
 [[nodiscard]] inline std::int64_t offset_of_partial(const attention_call& call, const unit& u, std::int64_t chunk,
                                                     std::int32_t head) noexcept {
-  return u.first_partial + (chunk * call.view.num_kv_heads + head) * partial_size(call, u);
+  return u.first_partial + (chunk * u.num_heads + head - u.first_head) * partial_size(call, u);
 }
 
 /// Whether the matrix unit multiplies the rows of a unit in panels.
@@ -128,6 +130,16 @@ inline constexpr auto panel_state_size = 5 * row_padding;
   return call.has_panels ? 256 : 64;
 }
 
+/// The tokens that a unit's queries see, or those of its list.
+[[nodiscard]] inline token_range tokens_of(const attention_call& call, const unit& u) noexcept {
+  if (call.batch.lists.kind != listed_blocks::none) {
+    const auto num_entries = static_cast<std::int64_t>(call.list(u.row, u.first_head).size());
+    return {0, call.position(u.row, u.first_query + u.num_queries - 1) < 0 ? 0 : num_entries * call.view.block_size};
+  }
+  return {visible_from(call.position(u.row, u.first_query), call.options.window).begin,
+          visible_from(call.position(u.row, u.first_query + u.num_queries - 1), call.options.window).end};
+}
+
 inline void add_units(const attention_call& call, std::size_t row, std::vector<unit>& units) {
   const auto num_queries = call.num_queries(row);
   const auto step = std::max(1, most_unit_rows(call) / call.group_size);
@@ -136,11 +148,14 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
     u.row = row;
     u.first_query = first;
     u.num_queries = std::min(step, num_queries - first);
-    u.seen = {visible_from(call.position(row, first), call.options.window).begin,
-              visible_from(call.position(row, first + u.num_queries - 1), call.options.window).end};
-    u.chunk_tokens = tokens_of_chunk(u.seen.size(), is_in_panels(call, u));
-    u.num_chunks = static_cast<std::int32_t>(divide_up(u.seen.size(), u.chunk_tokens));
-    units.push_back(u);
+    // Lists of KV heads are read apart.
+    u.num_heads = call.batch.lists.kind == listed_blocks::of_heads ? 1 : call.view.num_kv_heads;
+    for (; u.first_head < call.view.num_kv_heads; u.first_head += u.num_heads) {
+      u.seen = tokens_of(call, u);
+      u.chunk_tokens = tokens_of_chunk(u.seen.size(), is_in_panels(call, u));
+      u.num_chunks = static_cast<std::int32_t>(divide_up(u.seen.size(), u.chunk_tokens));
+      units.push_back(u);
+    }
   }
 }
 
@@ -175,6 +190,7 @@ inline void add_prefix(const attention_call& call, attention_plan& plan, const a
   auto prefix = unit{};
   prefix.row = static_cast<std::size_t>(finder.row_of(group, 0));
   prefix.is_prefix = true;
+  prefix.num_heads = call.view.num_kv_heads;
   prefix.first_query = static_cast<std::int32_t>(plan.prefix_queries.size());
   prefix.seen = {0, std::int64_t{group.num_tiles} * attention_tile};
   for (auto i = std::size_t{0}; i < group.num_members; ++i) {
@@ -200,7 +216,8 @@ inline void add_prefix(const attention_call& call, attention_plan& plan, const a
 /// Throws `std::bad_alloc`.
 inline void share_prefixes(const attention_call& call, attention_plan& plan) {
   const auto shape = shape_of_prefixes(call);
-  if (!call.batch.shares_prefixes || call.batch.num_rows() < 2 || !shape.may_share_prefixes()) {
+  if (!call.batch.shares_prefixes || call.batch.lists.kind != listed_blocks::none || call.batch.num_rows() < 2 ||
+      !shape.may_share_prefixes()) {
     return;
   }
   auto rows = std::vector<attention_row>(call.batch.num_rows());
@@ -220,7 +237,7 @@ inline void share_prefixes(const attention_call& call, attention_plan& plan) {
 
 /// Estimated cost of a unit: bytes read plus, with a smaller weight, rows computed.
 [[nodiscard]] inline std::int64_t cost_of(const attention_call& call, const unit& u) noexcept {
-  return (u.seen.size() + tile_tokens) * call.view.num_kv_heads * call.padded_dim() * (4 + rows_of(call, u));
+  return (u.seen.size() + tile_tokens) * u.num_heads * call.padded_dim() * (4 + rows_of(call, u));
 }
 
 /// Divides a unit into pieces of about `target` cost: by chunks first, then by heads. A single thread takes whole
@@ -229,7 +246,7 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   constexpr auto most_scratch = std::int64_t{64} << 10;
   constexpr auto most_partials = std::int64_t{16} << 20;  // numbers
   auto& u = plan.units[index];
-  const auto num_heads = std::int64_t{call.view.num_kv_heads};
+  const auto num_heads = std::int64_t{u.num_heads};
   const auto heads_that_fit = std::clamp(most_scratch / scratch_of_head(call, u), std::int64_t{1}, num_heads);
   const auto wanted = target == 0 ? 1 : divide_up(cost_of(call, u), target);
   const auto partials = partial_size(call, u) * u.num_chunks * num_heads;
@@ -245,7 +262,7 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   }
   for (auto chunk = std::int64_t{0}; chunk < std::max(1, u.num_chunks); chunk += chunks) {
     for (auto head = std::int64_t{0}; head < num_heads; head += heads) {
-      plan.pieces.push_back({index, static_cast<std::int32_t>(head),
+      plan.pieces.push_back({index, u.first_head + static_cast<std::int32_t>(head),
                              static_cast<std::int32_t>(std::min(heads, num_heads - head)),
                              static_cast<std::int32_t>(chunk),
                              static_cast<std::int32_t>(std::min<std::int64_t>(chunks, u.num_chunks - chunk))});

@@ -49,7 +49,8 @@ PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_
     auto total = p.totals[row];
     auto highest = p.highest[row];
     const auto position = call.position(u.row, u.first_query + static_cast<std::int32_t>(row / call.group_size));
-    if (call.options.sinks != nullptr && position >= 0) {
+    const auto sees_none = call.batch.lists.kind != listed_blocks::none && total == 0;
+    if (call.options.sinks != nullptr && position >= 0 && !sees_none) {
       const auto sink = call.options.sinks[head] * log2_e;
       const auto base = highest > sink ? highest : sink;
       const auto factors = exp2(floats{highest - base, sink - base});

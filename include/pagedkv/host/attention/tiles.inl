@@ -18,37 +18,52 @@ struct tile_of_blocks {
 
   /// Locates the tokens from `first` up to `end`.
   PAGEDKV_INLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
-    const auto& view = call.view;
-    const auto blocks = call.blocks(row);
-    first_token = first;
-    num_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(tile_tokens, end - first));
-    auto block = first / view.block_size;
-    auto offset = first % view.block_size;
-    const auto* start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
-    num_blocks = 0;
-    first_of_block[num_blocks++] = 0;
-    for (auto i = 0; i < num_tokens; ++i) {
-      if (offset == view.block_size) {
-        offset = 0;
-        ++block;
-        first_of_block[num_blocks++] = i;
-        start = view.block(call.layer, static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)]));
-      }
-      const auto block_offset = start - view.base;
-      offsets[i] = block_offset + offset * view.token_stride * size_of<Element>;
-      if constexpr (Element::scaled) {
-        scale_offsets[i] = block_offset + offset * view.scale_token_stride * static_cast<std::int64_t>(sizeof(float));
-      }
-      if (view.has_own_values()) {
-        own_value_offsets[i] = block_offset + offset * view.value_token_stride * size_of<Element>;
-      }
-      ++offset;
+    begin(first);
+    end = std::min(end, first + tile_tokens);
+    while (first < end) {
+      const auto count = std::min(end - first, call.view.block_size - first % call.view.block_size);
+      add(call, row, first, count);
+      first += count;
     }
-    first_of_block[num_blocks] = num_tokens;
-    for (auto i = num_tokens; i % row_padding != 0; ++i) {
-      offsets[i] = offsets[num_tokens - 1];
-      own_value_offsets[i] = own_value_offsets[num_tokens - 1];
+    pad();
+  }
+
+  /// Locates tokens of a unit's list from `first` up to `end`, in the order of the list, that a query may see; the
+  /// token after them. Blocks from anywhere share a tile if every query sees all of it and positions do not matter.
+  PAGEDKV_INLINE std::int64_t locate_listed(const attention_call& call, const unit& u, std::int64_t first,
+                                            std::int64_t end) {
+    const auto block_size = std::int64_t{call.view.block_size};
+    const auto of_first = visible_from(call.position(u.row, u.first_query), call.options.window);
+    const auto of_last = visible_from(call.position(u.row, u.first_query + u.num_queries - 1), call.options.window);
+    const auto list = call.list(u.row, u.first_head);
+    const auto seen_by_all = call.batch.tree_masks.empty() ? of_first.end : call.position(u.row, 0);
+    const auto seen_anywhere = call.options.window == 0 && call.options.alibi_slopes == nullptr ? seen_by_all : 0;
+    auto most = std::int64_t{tile_tokens};
+    auto gaps = false;
+    begin(0);
+    while (first < end && num_tokens < most) {
+      const auto entry = std::int64_t{list[static_cast<std::size_t>(first / block_size)]};
+      const auto rest = std::min(block_size - first % block_size, end - first);
+      const auto token = entry * block_size + first % block_size;
+      const auto from = std::max(token, of_first.begin);
+      const auto to = std::min(token + rest, of_last.end);
+      if (entry < 0 || from >= to) {
+        first += rest;
+        continue;
+      }
+      if (num_tokens == 0) {
+        gaps = to <= seen_anywhere;
+        first_token = gaps ? 0 : from;
+        most = gaps ? std::min(most, seen_anywhere) : most;
+      } else if (gaps ? to > seen_anywhere : from != first_token + num_tokens) {
+        break;
+      }
+      const auto count = std::min(to - from, most - num_tokens);
+      add(call, u.row, from, count);
+      first += from + count == to ? rest : from + count - token;
     }
+    pad();
+    return first;
   }
 
   [[nodiscard]] PAGEDKV_INLINE const std::int64_t* value_offsets(const attention_call& call) const {
@@ -138,6 +153,40 @@ struct tile_of_blocks {
   }
 
  private:
+  PAGEDKV_INLINE void begin(std::int64_t first) {
+    first_token = first;
+    num_tokens = 0;
+    num_blocks = 0;
+  }
+
+  /// Adds tokens of one block.
+  PAGEDKV_INLINE void add(const attention_call& call, std::size_t row, std::int64_t token, std::int64_t count) {
+    const auto& view = call.view;
+    const auto block = call.blocks(row)[static_cast<std::size_t>(token / view.block_size)];
+    const auto block_offset = view.block(call.layer, static_cast<std::int64_t>(block)) - view.base;
+    const auto first = token % view.block_size;
+    first_of_block[num_blocks++] = num_tokens;
+    for (auto offset = first; offset < first + count; ++offset, ++num_tokens) {
+      offsets[num_tokens] = block_offset + offset * view.token_stride * size_of<Element>;
+      if constexpr (Element::scaled) {
+        scale_offsets[num_tokens] =
+            block_offset + offset * view.scale_token_stride * static_cast<std::int64_t>(sizeof(float));
+      }
+      if (view.has_own_values()) {
+        own_value_offsets[num_tokens] = block_offset + offset * view.value_token_stride * size_of<Element>;
+      }
+    }
+    first_of_block[num_blocks] = num_tokens;
+  }
+
+  /// Repeats the last token.
+  PAGEDKV_INLINE void pad() {
+    for (auto i = num_tokens; i % row_padding != 0; ++i) {
+      offsets[i] = offsets[num_tokens - 1];
+      own_value_offsets[i] = own_value_offsets[num_tokens - 1];
+    }
+  }
+
   /// Scales of one kind.
   PAGEDKV_INLINE void read_scales(const attention_call& call, std::int64_t offset, std::int32_t head,
                                   float* scales) const {

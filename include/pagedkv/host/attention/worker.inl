@@ -84,6 +84,10 @@ class worker {
   PAGEDKV_INLINE void attend_chunks(Self& self, float* partials) {
     const auto begin = unit_.seen.begin + piece_.first_chunk * unit_.chunk_tokens;
     const auto end = std::min(unit_.seen.end, begin + piece_.num_chunks * unit_.chunk_tokens);
+    if (call_.batch.lists.kind != listed_blocks::none) {
+      attend_listed_chunks<Element>(self, partials);
+      return;
+    }
     auto next = tile_of_blocks<Element>{};
     if (begin < end) {
       next.locate(call_, unit_.row, begin, end);
@@ -97,6 +101,46 @@ class worker {
           next.locate(call_, unit_.row, first + tile_tokens, end);
         }
         self.attend_tile(where, next);
+      }
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        self.finish_chunk(chunk, head, partials);
+      }
+    }
+  }
+
+  /// The next tile of a list.
+  template <class Element>
+  struct listed_tile {
+    std::int32_t chunk;
+    std::int64_t next;  // token after the tile, in the order of the list
+    tile_of_blocks<Element> where;
+  };
+
+  /// Finds the next tile that has tokens, before the end of a chunk.
+  template <class Element>
+  PAGEDKV_INLINE void find_listed(listed_tile<Element>& tile, std::int32_t end_chunk) const {
+    tile.where.num_tokens = 0;
+    for (; tile.chunk < end_chunk; ++tile.chunk) {
+      const auto end = std::min(unit_.seen.end, (tile.chunk + 1) * unit_.chunk_tokens);
+      tile.next = tile.where.locate_listed(call_, unit_, tile.next, end);
+      if (tile.where.num_tokens != 0) {
+        return;
+      }
+    }
+  }
+
+  /// The same for the blocks of a list.
+  template <class Element, class Self>
+  PAGEDKV_INLINE void attend_listed_chunks(Self& self, float* partials) {
+    const auto end = piece_.first_chunk + piece_.num_chunks;
+    auto next = listed_tile<Element>{piece_.first_chunk, piece_.first_chunk * unit_.chunk_tokens, {}};
+    find_listed(next, end);
+    for (auto chunk = piece_.first_chunk; chunk < end; ++chunk) {
+      self.begin_chunk();
+      while (next.chunk == chunk) {
+        const auto where = next.where;
+        find_listed(next, end);
+        self.attend_tile(where, next.chunk < end ? next.where : where);
       }
       for (auto head = 0; head < piece_.num_heads; ++head) {
         self.finish_chunk(chunk, head, partials);

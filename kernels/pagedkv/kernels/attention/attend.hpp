@@ -92,6 +92,9 @@ template <class Element, class Numbers>
       constexpr auto values = decltype(value_dim)::value;
       constexpr auto waves = group_lanes / matrix_type::lanes;
       constexpr auto tiles = matrix_type::columns == 8 && values <= 128 ? 2 : 1;
+      if (call.lists.exist() && !group_takes_lists(matrix_type::lanes == 64)) {
+        return runtime::error_invalid_value;
+      }
       if constexpr (keys <= matrix_type::largest_dim) {
         constexpr auto kernel = group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>;
         const auto shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
@@ -178,8 +181,9 @@ template <class Element, class Numbers>
     return launched;
   }
   const auto layout = attention_plan_layout(plan.shape);
+  // Without prefixes, a share begins one merge at most. Workgroups loop, so fewer suffice for more: also for a batch
+  // with more queries in a row than that of the call when a graph was captured.
   const auto used_columns = std::min(max_columns, plan.shape.columns);
-  // Without prefixes, a share begins one merge at most. Workgroups loop, so fewer suffice for more.
   const auto max_merges = plan.shape.may_share_prefixes() && !plan.launches_prefixes()
                               ? std::min(layout.max_merges, plan.shape.num_shares)
                               : layout.max_merges;
@@ -190,9 +194,9 @@ template <class Element, class Numbers>
   const auto launch_merge = [&](auto head_dim) {
     constexpr auto dim = decltype(head_dim)::value;
     return plan.launches_prefixes() ? launch_following<merge_kernel<Numbers, dim, true>>(
-                                          shape, stream, planned, plan.shape.columns, used_columns)
+                                          shape, stream, planned, plan.shape.columns)
                                     : launch_following<merge_kernel<Numbers, dim, false>>(
-                                          shape, stream, planned, plan.shape.columns, used_columns);
+                                          shape, stream, planned, plan.shape.columns);
   };
   return call.output.dim > largest_attention_dim ? launch_merge(std::integral_constant<int, largest_value_dim>{})
                                                  : for_head_dim(call.output.dim, launch_merge);

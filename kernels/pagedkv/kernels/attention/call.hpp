@@ -3,6 +3,7 @@
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/kernels/divider.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <cstdint>
@@ -69,6 +70,15 @@ struct attention_plan_view {
   }
 };
 
+/// The blocks that rows read; see `attention_lists`.
+struct attention_lists_view {
+  listed_blocks kind = listed_blocks::none;
+  const std::int32_t* blocks = nullptr;
+  divider<std::int32_t> tiles_of_block;
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE bool exist() const { return kind != listed_blocks::none; }
+};
+
 /// The arguments that the kernels of one call share.
 struct attention_call {
   block_storage_view view;
@@ -89,6 +99,7 @@ struct attention_call {
   std::int32_t partial_stride = 0;
   attention_plan_view plan;
   const std::uint32_t* tree_masks = nullptr;  // [query token]
+  attention_lists_view lists;
 };
 
 }  // namespace pagedkv::kernels

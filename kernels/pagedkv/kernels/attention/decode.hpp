@@ -106,9 +106,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     while (!walk.done) {
       state.begin(walk);
       for (auto tile = walk.tile; tile < walk.end; ++tile) {
+        const auto first_token = walk.first_token(read_again(call), tile);
         reader.tiles.begin_tile();
         reader.read_next();
-        state.add_tile(reader.tiles, (walk.row.first_tile + tile) * attention_tile);
+        state.add_tile(reader.tiles, first_token);
       }
       if (joins) {
         break;

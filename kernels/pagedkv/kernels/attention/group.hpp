@@ -8,7 +8,7 @@ namespace pagedkv::kernels {
 
 /// The pieces of a share. The waves of a workgroup share keys and values in shared memory; each has its own columns.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
-PAGEDKV_DEVICE void attend_group(const attention_call& call, const divider<std::int32_t>& block_size) {
+PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divider<std::int32_t>& block_size) {
   using stages = group_tiles<Element, KeyDim, ValueDim, Matrix, Waves>;
   PAGEDKV_SHARED typename stages::memory shared;
   const auto index = static_cast<int>(local_index().x);
@@ -19,20 +19,23 @@ PAGEDKV_DEVICE void attend_group(const attention_call& call, const divider<std::
   auto state =
       piece_state<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>(call, index % Matrix::lanes, wave);
   while (!walk.done) {
-    const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
-    stage.read(walk, first_token(walk.tile));
+    stage.read(walk, walk.tile);
     state.begin(walk);
     for (auto tile = walk.tile; tile < walk.end; tile += stages::tiles) {
       barrier();  // all waves have used the previous stage
       stage.put();
       barrier();
       if (tile + stages::tiles < walk.end) {
-        stage.read(walk, first_token(tile + stages::tiles));
+        stage.read(walk, tile + stages::tiles);
       }
       for (auto i = 0; i < stages::tiles && tile + i < walk.end; ++i) {
-        if (state.sees(first_token(tile + i))) {
+        auto first_token = (walk.row.first_tile + tile + i) * attention_tile;
+        if constexpr (stages::takes_lists) {
+          first_token = walk.first_token(read_again(call), tile + i);
+        }
+        if (state.sees(first_token)) {
           stage.select(i);
-          state.add_tile(stage, first_token(tile + i));
+          state.add_tile(stage, first_token);
         }
       }
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
 
@@ -48,12 +49,13 @@ struct shared_scales<Tokens, true> {
 template <bool ReadAgain>
 class stage_location {
  public:
+  /// `tile`: of the row, the stage's first.
   PAGEDKV_DEVICE stage_location(const attention_call& call, const divider<std::int32_t>& block_size,
-                                const attention_walk& walk, std::int32_t first_token)
+                                const attention_walk& walk, std::int32_t tile)
       : call_(call),
         block_size_(block_size),
         first_index_(walk.row.first_index),
-        first_token_(first_token),
+        first_token_((walk.row.first_tile + tile) * attention_tile),
         last_(walk.row.num_tokens - 1) {
     const auto seen = walk.row.num_tokens - walk.row.num_queries - call.window + 1;
     first_ = call.window > 0 && seen > 0 ? seen : 0;
@@ -62,6 +64,7 @@ class stage_location {
   [[nodiscard]] PAGEDKV_DEVICE bool empty() const { return last_ < 0; }
 
   struct token {
+    static constexpr bool exists = true;
     const std::byte* block;
     std::int32_t offset;
   };
@@ -86,6 +89,54 @@ class stage_location {
   std::int32_t last_;
 };
 
+/// The same where rows have lists. A tile that is skipped has no tokens.
+class listed_stage_location {
+ public:
+  PAGEDKV_DEVICE listed_stage_location(const attention_call& call, const divider<std::int32_t>& block_size,
+                                       const attention_walk& walk, std::int32_t tile)
+      : call_(call), block_size_(block_size), row_(walk.row), first_tile_(walk.row.first_tile + tile) {}
+
+  [[nodiscard]] PAGEDKV_DEVICE bool empty() const { return row_.num_tokens <= 0; }
+
+  struct token {
+    bool exists;
+    const std::byte* block;
+    std::int32_t offset;
+  };
+
+  [[nodiscard]] PAGEDKV_DEVICE token find(int row) const {
+    const auto& call = read_again(call_);
+    const auto last = row_.num_tokens - 1;
+    const auto unseen = last - row_.num_queries - call.window + 2;
+    const auto place = first_tile_ * attention_tile + row;
+    const auto nearest = token_to_read(call, row_, place, call.window > 0 && unseen > 0 ? unseen : 0, last);
+    const auto exists = nearest >= 0;
+    const auto [index, offset] = block_size_.split(exists ? nearest : 0);
+    const auto block = static_cast<std::int32_t>(load(call.indices + row_.first_index + index));
+    check(!exists || (block >= 0 && block < call.view.num_blocks), "block within the storage");
+    return {exists, call.view.block(call.layer, exists ? block : 0), offset};
+  }
+
+ private:
+  const attention_call& call_;
+  const divider<std::int32_t>& block_size_;
+  const attention_row& row_;
+  std::int32_t first_tile_;
+};
+
+/// Calls `use` with the location of the stage at a tile. `TakesLists`: rows may have lists.
+template <bool ReadAgain, bool TakesLists, class Use>
+PAGEDKV_INLINED_DEVICE void with_stage(const attention_call& call, const divider<std::int32_t>& block_size,
+                                       const attention_walk& walk, std::int32_t tile, Use use) {
+  if constexpr (TakesLists) {
+    if (read_again(call).lists.exist()) {
+      use(listed_stage_location(call, block_size, walk, tile));
+      return;
+    }
+  }
+  use(stage_location<ReadAgain>(call, block_size, walk, tile));
+}
+
 /// The rows of a stage on their way to shared memory, in the registers of a workgroup's lanes. `Whole`: rows have no
 /// fewer numbers than their shape.
 template <class Shape, int Tokens, int Lanes, bool Whole>
@@ -107,7 +158,9 @@ class row_copies {
         const auto token = where.find(at / chunks);
         const auto number = token.offset * static_cast<std::int32_t>(token_stride) + of_head;
         const auto* const row = token.block + offset + static_cast<std::int64_t>(number) * Shape::number_bytes;
-        words_[i] = load_vector<4>(reinterpret_cast<const lane_word*>(row) + chunk * 4);
+        if (token.exists) {
+          words_[i] = load_vector<4>(reinterpret_cast<const lane_word*>(row) + chunk * 4);
+        }
       }
     }
   }
@@ -142,6 +195,7 @@ class group_tiles {
  public:
   static constexpr int tokens = stage_tokens(keys::row_bytes, values::row_bytes);
   static constexpr int tiles = tokens / attention_tile;
+  static constexpr bool takes_lists = group_takes_lists(Matrix::lanes == 64);
 
   struct memory : shared_scales<tokens, Element::scaled> {
     shared_rows<keys::row_bytes, tokens> key_rows;
@@ -156,29 +210,10 @@ class group_tiles {
         index_(lane_of_group),
         lane_(lane_of_group % Matrix::lanes) {}
 
-  /// Starts to read the stage at a token of the walk's row.
-  PAGEDKV_DEVICE void read(const attention_walk& walk, std::int32_t first_token) {
-    const auto& call = read_again(call_);
-    const auto& view = call.view;
-    const auto where = stage_location<Element::scaled>(call_, block_size_, walk, first_token);
-    const auto head = walk.task / walk.row.num_column_tiles;
-    next_keys_.read(where, index_, 0, view.head_dim, view.token_stride,
-                    head * static_cast<std::int32_t>(view.head_stride));
-    const auto own = view.has_own_values();
-    next_values_.read(where, index_, view.value_offset, call.output.dim,
-                      own ? view.value_token_stride : view.token_stride,
-                      head * static_cast<std::int32_t>(own ? view.value_head_stride : view.head_stride));
-    if constexpr (Element::scaled) {
-      next_key_scale_ = next_value_scale_ = 0.0F;
-      if (index_ < tokens && !where.empty()) {
-        const auto token = where.find(index_);
-        const auto& scales = read_again(call_).view;
-        const auto at = token.offset * static_cast<std::int32_t>(scales.scale_token_stride) +
-                        head * static_cast<std::int32_t>(scales.scale_head_stride);
-        next_key_scale_ = load(reinterpret_cast<const float*>(token.block + scales.key_scale_offset) + at);
-        next_value_scale_ = load(reinterpret_cast<const float*>(token.block + scales.value_scale_offset) + at);
-      }
-    }
+  /// Starts to read the stage at a tile of the walk's row. Inlined, because a call would move the tiles to memory.
+  PAGEDKV_INLINED_DEVICE void read(const attention_walk& walk, std::int32_t tile) {
+    with_stage<Element::scaled, takes_lists>(call_, block_size_, walk, tile,
+                                             [&](const auto& where) { read_at(where, walk); });
   }
 
   /// Puts the stage that was read into shared memory. Between barriers of the workgroup.
@@ -221,6 +256,31 @@ class group_tiles {
   }
 
  private:
+  template <class Location>
+  PAGEDKV_INLINED_DEVICE void read_at(const Location& where, const attention_walk& walk) {
+    const auto& call = read_again(call_);
+    const auto& view = call.view;
+    const auto head = walk.task / walk.row.num_column_tiles;
+    next_keys_.read(where, index_, 0, view.head_dim, view.token_stride,
+                    head * static_cast<std::int32_t>(view.head_stride));
+    const auto own = view.has_own_values();
+    next_values_.read(where, index_, view.value_offset, call.output.dim,
+                      own ? view.value_token_stride : view.token_stride,
+                      head * static_cast<std::int32_t>(own ? view.value_head_stride : view.head_stride));
+    if constexpr (Element::scaled) {
+      next_key_scale_ = next_value_scale_ = 0.0F;
+      if (index_ < tokens && !where.empty()) {
+        const auto token = where.find(index_);
+        const auto& scales = read_again(call_).view;
+        const auto at = token.offset * static_cast<std::int32_t>(scales.scale_token_stride) +
+                        head * static_cast<std::int32_t>(scales.scale_head_stride);
+        // Of a token that does not exist, they may hold any bits.
+        next_key_scale_ = load(reinterpret_cast<const float*>(token.block + scales.key_scale_offset) + at);
+        next_value_scale_ = load(reinterpret_cast<const float*>(token.block + scales.value_scale_offset) + at);
+      }
+    }
+  }
+
   const attention_call& call_;
   const divider<std::int32_t>& block_size_;
   memory& shared_;

@@ -85,10 +85,10 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     }
   }
 
-  /// Processes the stage in shared memory, of which `num_tiles` tiles belong to the piece. All waves call this.
-  PAGEDKV_DEVICE void add_stage(std::int32_t first_token, std::int32_t num_tiles) {
+  /// Processes the stage in shared memory, which starts at a tile of the row. All waves call this.
+  PAGEDKV_DEVICE void add_stage(const attention_walk& walk, std::int32_t tile) {
     registers<float, 1, Matrix::sums> scores;
-    find_scores(first_token + tile_ * attention_tile, tile_ < num_tiles, scores);
+    find_scores(walk.first_token(base::call_, tile + tile_), tile + tile_ < walk.end, scores);
     share_largest(scores);
     barrier();
     raise_references();
@@ -389,11 +389,11 @@ PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divi
   auto state = latent_piece<Element, Numbers, Matrix>(call, shared, index % Matrix::lanes,
                                                       uniform(index / Matrix::lanes), first);
   while (!walk.done) {
-    const auto first_token = [&](std::int32_t tile) { return (walk.row.first_tile + tile) * attention_tile; };
     const auto read = [&](std::int32_t tile) {
       const auto& view = read_again(call).view;
-      next.read(stage_location<true>(call, block_size, walk, first_token(tile)), index, 0, view.head_dim,
-                view.token_stride, 0);
+      with_stage<true, true>(call, block_size, walk, tile, [&](const auto& where) {
+        next.read(where, index, 0, view.head_dim, view.token_stride, 0);
+      });
     };
     if (find_column(call, walk.row, walk.task, first, latent_columns).exists()) {
       read(walk.tile);
@@ -405,7 +405,7 @@ PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divi
         if (tile + shape::tiles < walk.end) {
           read(tile + shape::tiles);
         }
-        state.add_stage(first_token(tile), walk.end - tile);
+        state.add_stage(walk, tile);
       }
       state.finish(walk);
     }

@@ -78,6 +78,10 @@ template <class Element>
   return waves * (matrices == runtime::matrix_instructions::mma && dims.values > 128 ? 8 : 16);
 }
 
+/// Whether the kernel whose workgroups share tasks reads blocks of lists. It would need more scalar registers than CDNA
+/// has. `wide_waves`: of 64 lanes, as on CDNA.
+[[nodiscard]] constexpr bool group_takes_lists(bool wide_waves) noexcept { return !wide_waves; }
+
 /// For kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 

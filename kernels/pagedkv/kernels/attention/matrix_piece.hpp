@@ -62,7 +62,7 @@ class piece_state {
   }
 
   template <class ReadAhead>
-  PAGEDKV_DEVICE void add_tile(const ReadAhead& tile, std::int32_t first_token) {
+  PAGEDKV_INLINED_DEVICE void add_tile(const ReadAhead& tile, std::int32_t first_token) {
     registers<float, Tiles, Matrix::sums> scores;
     multiply_keys(tile, scores);
     registers<float, Matrix::score_rows> weight;  // factor of the values
@@ -390,7 +390,7 @@ class piece_state {
     }
   }
 
-  PAGEDKV_DEVICE void apply_options(registers<float, Tiles, Matrix::sums>& scores, std::int32_t first_token) {
+  PAGEDKV_INLINED_DEVICE void apply_options(registers<float, Tiles, Matrix::sums>& scores, std::int32_t first_token) {
     if (call_.soft_cap > 0.0F) {
       PAGEDKV_UNROLL
       for (auto t = 0; t < Tiles; ++t) {
@@ -423,7 +423,7 @@ class piece_state {
     }
   }
 
-  PAGEDKV_DEVICE void raise_reference(const registers<float, Tiles, Matrix::sums>& scores,
+  PAGEDKV_INLINED_DEVICE void raise_reference(const registers<float, Tiles, Matrix::sums>& scores,
                                       const registers<float, Matrix::score_rows>& bias) {
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {

@@ -286,7 +286,7 @@ class merger {
 /// any size.
 template <class Numbers, int HeadDim, bool Prefixes>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
-    merge_kernel(attention_call call, std::int32_t columns, std::int32_t used_columns) {
+    merge_kernel(attention_call call, std::int32_t columns) {
   using merger_type = merger<Numbers, HeadDim, Prefixes>;
   using results_type = typename merger_type::results_type;
   PAGEDKV_SHARED typename merger_type::memory shared;
@@ -294,6 +294,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
   let_next_kernel_start();
+  const auto used_columns = load(&call.plan.counts->used_columns);
   const auto num_large = load(&call.plan.counts->num_large) * used_columns;
   for (auto i = first; i < num_large; i += step) {
     const auto index = load(call.plan.large + i / used_columns);

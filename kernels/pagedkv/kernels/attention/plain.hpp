@@ -56,10 +56,12 @@ class plain_piece {
     }
   }
 
-  PAGEDKV_DEVICE void add_tile(const attention_walk& walk, std::int32_t first_token) {
+  PAGEDKV_DEVICE void add_tile(const attention_walk& walk, std::int32_t tile) {
+    const auto first_token = first_token_of(read_again(call_), walk.row, walk.row.first_tile + tile);
+    const auto last_token = last_of_tile(first_token);
     for (auto i = 0; i < attention_tile; i += num_groups_) {
       const auto token = first_token + i + group_;
-      auto visible = token >= rule_.first_token && token <= rule_.last_token;
+      auto visible = token >= rule_.first_token && token <= last_token;
       if constexpr (General) {
         visible = visible && !branches_.hide(token);
       }
@@ -92,6 +94,16 @@ class plain_piece {
   }
 
  private:
+  /// The last token of a tile that the query may see: with lists, tiles end with their block.
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t last_of_tile(std::int32_t first_token) const {
+    const auto& call = read_again(call_);
+    if (!call.lists.exist() || first_token < 0) {
+      return rule_.last_token;
+    }
+    const auto last = first_token + call.view.block_size - block_size_.split(first_token).remainder - 1;
+    return last < rule_.last_token ? last : rule_.last_token;
+  }
+
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_dim(int j) const { return (j * group_lanes + lane_) * chunk; }
 
   /// Address of a token's key, of its key scale, and of its value if that has a row of its own.
@@ -282,7 +294,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves * 64)
   while (!walk.done) {
     state.begin(walk);
     for (auto tile = walk.tile; tile < walk.end; ++tile) {
-      state.add_tile(walk, (walk.row.first_tile + tile) * attention_tile);
+      state.add_tile(walk, tile);
     }
     state.finish(walk);
     walk.next_piece();

@@ -14,7 +14,7 @@ struct softmax_end {
 /// `sum` adds exponentials relative to `reference`, both in base 2.
 [[nodiscard]] PAGEDKV_DEVICE inline softmax_end end_softmax(const attention_call& call, const query_column& query,
                                                             float reference, float sum) {
-  if (query.position < 0) {
+  if (query.position < 0 || (call.lists.exist() && sum == 0.0F)) {
     return {0.0F, -INFINITY};
   }
   auto largest = reference;

@@ -73,6 +73,19 @@ class tile_reader {
     std::int32_t offset;
   };
 
+  /// Lane i of the wave looks up the block of a tile of the list, and as offset its first token.
+  PAGEDKV_DEVICE token_location look_up_listed(std::int32_t tile) const {
+    const auto& call = read_again(call_);
+    const auto token = first_token_of(call, walk_.row, tile);
+    auto found = token_location{-1, token};
+    if (token >= 0) {
+      found.block = static_cast<std::int32_t>(
+          load(call.indices + walk_.row.first_index + block_size_.split(token).quotient));
+      check(found.block < call.view.num_blocks, "block within the storage");
+    }
+    return found;
+  }
+
   /// Lane i of the wave looks up the block of token `first + i * step`.
   PAGEDKV_DEVICE token_location look_up(std::int32_t token) const {
     const auto last = walk_.row.num_tokens - 1;
@@ -90,18 +103,22 @@ class tile_reader {
     const auto tile = walk_.row.first_tile + walk_.tile;
     const auto first_token = tile * attention_tile;
     // With scales or long rows, the scalar registers of some devices do not suffice for strides and offsets, too.
-    const auto& call = shape::scaled || shape::row_bytes > 256 ? read_again(call_) : call_;
+    const auto& call = shape::scaled || HeadDim > 128 ? read_again(call_) : call_;
     const auto& view = call.view;
     if (view.block_size % attention_tile == 0) {
       if (walk_.tile >= batch_ + Matrix::lanes || walk_.tile < batch_) {
         batch_ = walk_.tile;
-        batch_location_ = look_up(first_token + lane_ * attention_tile);
+        batch_location_ = read_again(call_).lists.exist() ? look_up_listed(tile + lane_)
+                                                          : look_up(first_token + lane_ * attention_tile);
       }
       const auto block = shuffle(batch_location_.block, walk_.tile - batch_, Matrix::lanes);
+      const auto seen_from = read_again(call_).lists.exist()
+                                 ? shuffle(batch_location_.offset, walk_.tile - batch_, Matrix::lanes)
+                                 : first_token;
       const auto offset = block_size_.split(first_token).remainder;
       const auto* const start = tile_start(call, block, offset);
       read_rows(
-          call, first_token,
+          call, seen_from,
           [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
           [&](int row) { return scale_start(call, block, offset + row); }, block >= 0);
     } else {

@@ -24,10 +24,48 @@ namespace pagedkv::kernels {
   return {words.values[0], words.values[1], words.values[2], words.values[3]};
 }
 
+/// The position of tiles that a list skips: before every token that a query sees.
+inline constexpr std::int32_t skipped_tokens = -(1 << 30);
+
+/// The first token of a tile, which is counted like a row's `first_tile`: among the tiles of the sequence, or with
+/// lists among those of all listed blocks. `row`: as in a walk.
+[[nodiscard]] PAGEDKV_INLINED_DEVICE std::int32_t first_token_of(const attention_call& call, const attention_row& row,
+                                                                std::int32_t tile) {
+  if (!call.lists.exist()) {
+    return tile * attention_tile;
+  }
+  if (row.num_tokens <= 0) {
+    return skipped_tokens;
+  }
+  // Few branches: each would take scalar registers, of which some kernels have none left.
+  const auto last = row.first_tile + row.num_tiles - 1;
+  const auto [entry, tile_of_block] = call.lists.tiles_of_block.split(tile < last ? tile : last);
+  const auto block = load(call.lists.blocks + entry);
+  const auto token = static_cast<std::int64_t>(block) * call.view.block_size + tile_of_block * attention_tile;
+  return tile > last || block < 0 || token >= row.num_tokens ? skipped_tokens : static_cast<std::int32_t>(token);
+}
+
+/// The token to read at a place among the tiles of a row, counted like those. A token that no query of the row sees,
+/// outside of `first` to `last`, is replaced by the nearest one that is seen, so that no stale NaN enters. Negative:
+/// none, because a list skips the tile.
+[[nodiscard]] PAGEDKV_DEVICE inline std::int32_t token_to_read(const attention_call& call, const attention_row& row,
+                                                               std::int32_t place, std::int32_t first,
+                                                               std::int32_t last) {
+  auto wanted = place;
+  auto skipped = false;
+  if (call.lists.exist()) {
+    const auto start = first_token_of(call, row, place / attention_tile);
+    skipped = start > last || start + attention_tile <= first;
+    wanted = start + place % attention_tile;
+  }
+  const auto seen = wanted < first ? first : wanted;
+  return skipped ? skipped_tokens : (seen > last ? last : seen);
+}
+
 /// Iterates over the pieces of one wave's work: a piece is a run of tiles of one task.
 class attention_walk {
  public:
-  attention_row row;
+  attention_row row;  // with lists of KV heads, its first tile is that of the task's head
   std::int32_t row_index;
   std::int32_t task;     // index in the row
   std::int32_t tile;     // first tile of the piece, among the row's visible tiles
@@ -45,9 +83,15 @@ class attention_walk {
     partial = start.first_partial;
     done = start.row == last_.row && start.task == last_.task && start.tile == last_.tile;
     if (!done) {
-      row = load_row(call.plan.rows + row_index);
+      begin_task(call);
       find_end(call.plan);
     }
+  }
+
+  /// The first token of a tile of the row. `call`: that of the walk.
+  [[nodiscard]] PAGEDKV_INLINED_DEVICE std::int32_t first_token(const attention_call& call,
+                                                                std::int32_t tile_of_row) const {
+    return of_lane(first_token_of(call, row, row.first_tile + tile_of_row));
   }
 
   /// Whether this is the share's only piece, but not a whole task.
@@ -65,13 +109,14 @@ class attention_walk {
   PAGEDKV_DEVICE void extend_to_end() { whole = tile == 0 && !has_other_pieces(read_again(call_).plan); }
 
   PAGEDKV_DEVICE void next_piece() {
-    const auto& plan = read_again(call_).plan;
+    const auto& call = read_again(call_);
+    const auto& plan = call.plan;
     partial += whole ? 0 : 1;
     tile = end;
     if (in_last_task() && tile >= end_of_task()) {
       done = true;
     } else if (tile >= row.num_tiles) {
-      next_task(plan);
+      next_task(call);
     }
     if (!done) {
       find_end(plan);
@@ -85,7 +130,14 @@ class attention_walk {
     return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
   }
 
-  PAGEDKV_DEVICE void next_task(const attention_plan_view& plan) {
+  PAGEDKV_DEVICE void begin_task(const attention_call& call) {
+    row = load_row(call.plan.rows + row_index);
+    if (call.lists.kind == listed_blocks::of_heads) {
+      row.first_tile += task / row.num_column_tiles * row.num_tiles;
+    }
+  }
+
+  PAGEDKV_DEVICE void next_task(const attention_call& call) {
     tile = 0;
     ++task;
     if (task == row.num_tasks) {
@@ -93,8 +145,8 @@ class attention_walk {
       ++row_index;
     }
     done = in_last_task() && last_.tile == 0;
-    if (!done && task == 0) {
-      row = load_row(plan.rows + row_index);
+    if (!done && (task == 0 || call.lists.kind == listed_blocks::of_heads)) {
+      begin_task(call);
     }
   }
 

@@ -76,7 +76,7 @@ struct prefill_buffers {
 template <class Shape>
 struct prefill_stages {
   std::int32_t count;
-  std::int32_t first_token;
+  std::int32_t first_token;  // of the piece, and its end; with lists, counted like tiles
   std::int32_t end_token;
 
   explicit PAGEDKV_DEVICE prefill_stages(const attention_walk& walk) {

@@ -41,10 +41,16 @@ class warpgroup_columns {
   }
 
   /// Turns products into scores up to a factor for each row. Product `i` of a lane: row `i / 2 % 2`, token
-  /// `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on.
+  /// `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on. With lists, tokens are counted like tiles.
   template <std::size_t N>
-  PAGEDKV_DEVICE void score(float (&scores)[N], std::int32_t first_token, std::int32_t end_token, int lane,
-                            registers<float, 2>& factors) const {
+  PAGEDKV_DEVICE void score(float (&scores)[N], const attention_row& row, std::int32_t first_token,
+                            std::int32_t end_token, int lane, registers<float, 2>& factors) const {
+    if (call_.lists.exist()) {
+      score_listed(scores, row, first_token, end_token, lane);
+      factors[0] = 1.0F;
+      factors[1] = 1.0F;
+      return;
+    }
     const auto last = first_token + static_cast<std::int32_t>(N) * 2 - 1;
     const auto seen = [&](int r) { return rules_[r].first_token <= first_token && last <= rules_[r].last_token; };
     const auto partly = last >= end_token || !seen(0) || !seen(1);
@@ -122,6 +128,29 @@ class warpgroup_columns {
   }
 
  private:
+  /// The same with lists, a tile at a time: what follows a tile in the list may be anywhere in the sequence.
+  template <std::size_t N>
+  PAGEDKV_DEVICE void score_listed(float (&scores)[N], const attention_row& row, std::int32_t first_place,
+                                   std::int32_t end_place, int lane) const {
+    constexpr auto of_tile = std::size_t{8};  // scores of a lane
+    PAGEDKV_UNROLL
+    for (auto tile = std::size_t{0}; tile < N / of_tile; ++tile) {
+      const auto place = first_place + static_cast<std::int32_t>(tile) * attention_tile;
+      const auto token =
+          place < end_place ? first_token_of(call_, row, place / attention_tile) : skipped_tokens;
+      registers<float, of_tile> own;
+      PAGEDKV_UNROLL
+      for (auto i = std::size_t{0}; i < of_tile; ++i) {
+        own[i] = scores[tile * of_tile + i];
+      }
+      apply_options(own, token + lane % 4 * 2, row.num_tokens);
+      PAGEDKV_UNROLL
+      for (auto i = std::size_t{0}; i < of_tile; ++i) {
+        scores[tile * of_tile + i] = own[i];
+      }
+    }
+  }
+
   template <std::size_t N>
   PAGEDKV_DEVICE void apply_options(float (&scores)[N], std::int32_t first_token, std::int32_t end_token) const {
     PAGEDKV_UNROLL

@@ -30,7 +30,7 @@ class prefill_consumer {
     buffers_.queries.wait_until_full(used_queries_);
     begin(walk);
     if (stages.count > 0) {
-      add(stages);
+      add(walk.row, stages);
     } else {
       buffers_.queries.empty(used_queries_).arrive();
     }
@@ -48,7 +48,7 @@ class prefill_consumer {
     }
   }
 
-  PAGEDKV_DEVICE void add(const prefill_stages<shape>& stages) {
+  PAGEDKV_DEVICE void add(const attention_row& row, const prefill_stages<shape>& stages) {
     registers<float, sums> scores = {};
     weight_words weights;
     registers<float, 2> rescale = {1.0F, 1.0F};
@@ -58,7 +58,7 @@ class prefill_consumer {
     wait_for_products<0>();
     settle(scores);
     release(buffers_.keys.empty(used_stages_));
-    auto rises = weigh(scores, stages, 0, rescale);
+    auto rises = weigh(scores, row, stages, 0, rescale);
     // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
     for (auto stage = 1; stage < stages.count; ++stage) {
       const auto use = used_stages_ + static_cast<unsigned>(stage);
@@ -76,7 +76,7 @@ class prefill_consumer {
       wait_for_products<1>();
       settle(scores);
       release(buffers_.keys.empty(use));
-      rises = weigh(scores, stages, stage, rescale);
+      rises = weigh(scores, row, stages, stage, rescale);
     }
     buffers_.queries.empty(used_queries_).arrive();
     const auto last = used_stages_ + static_cast<unsigned>(stages.count) - 1;
@@ -146,11 +146,11 @@ class prefill_consumer {
   }
 
   /// Turns products into weights. If a reference rises, outputs so far are to be scaled.
-  PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const prefill_stages<shape>& stages, std::int32_t stage,
-                            registers<float, 2>& rescale) {
+  PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
+                            const prefill_stages<shape>& stages, std::int32_t stage, registers<float, 2>& rescale) {
     registers<float, 2> factors;
     registers<float, 2> largest;
-    columns_.score(scores, stages.first_token + stage * shape::tokens, stages.end_token, lane_, factors);
+    columns_.score(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_, factors);
     const auto rises = any(columns_.find_largest(scores, factors, largest)) != 0;
     if (rises) {
       PAGEDKV_UNROLL

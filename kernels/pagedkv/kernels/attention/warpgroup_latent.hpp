@@ -46,15 +46,14 @@ class warpgroup_location {
     const auto unseen = walk.row.num_tokens - walk.row.num_queries - call.window + 1;
     const auto first = call.window > 0 && unseen > 0 ? unseen : 0;
     in_piece_ = in_piece;
-    exists_ = in_piece && last >= 0;
     PAGEDKV_UNROLL
     for (auto half = 0; half < 2; ++half) {
       block_[half] = 0;
       offset_[half] = 0;
-      if (exists_) {
-        // A token that no query sees is replaced by the nearest one that is seen, so that no stale NaN enters.
-        const auto wanted = first_token + index / 8 + half * (tokens / 2);
-        const auto nearest = wanted < first ? first : (wanted > last ? last : wanted);
+      const auto place = first_token + index / 8 + half * (tokens / 2);
+      const auto nearest = in_piece ? token_to_read(call, walk.row, place, first, last) : -1;
+      exists_[half] = nearest >= 0;
+      if (exists_[half]) {
         const auto [block, offset] = block_size.split(nearest);
         offset_[half] = offset;
         block_[half] = static_cast<std::int32_t>(load(call.indices + walk.row.first_index + block));
@@ -63,7 +62,7 @@ class warpgroup_location {
   }
 
   [[nodiscard]] PAGEDKV_DEVICE bool in_piece() const { return in_piece_; }
-  [[nodiscard]] PAGEDKV_DEVICE bool exists() const { return exists_; }
+  [[nodiscard]] PAGEDKV_DEVICE bool exists(int half) const { return exists_[half]; }
 
   /// The address `start` bytes, plus strides in numbers, after the block's start.
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* row(const attention_call& call, int half, std::int64_t start,
@@ -76,7 +75,7 @@ class warpgroup_location {
   registers<std::int32_t, 2> block_;
   registers<std::int32_t, 2> offset_;
   bool in_piece_ = false;
-  bool exists_ = false;
+  registers<bool, 2> exists_;
 };
 
 /// One piece after the other, by all lanes of a workgroup.
@@ -131,7 +130,7 @@ class warpgroup_latent {
         scores[i] = following[i];
       }
       registers<float, 2> factors;
-      columns_.score(scores, first_token + stage * shape::tokens + group_ * 32, end_token, lane_, factors);
+      columns_.score(scores, walk.row, first_token + stage * shape::tokens + group_ * 32, end_token, lane_, factors);
       share_weights(scores, factors);
       multiply_values(stage);
       if (stage + 1 < num_stages) {
@@ -175,7 +174,7 @@ class warpgroup_latent {
         const auto to = stage_at(stage) + rows::at(index_ / 8 + half * (shape::tokens / 2), index_ % 8);
         PAGEDKV_UNROLL
         for (auto block = 0; block < largest_plain_dim / 64; ++block) {
-          copy_chunk(to + static_cast<unsigned>(block) * rows::block_bytes, from + block * 128, next_.exists());
+          copy_chunk(to + static_cast<unsigned>(block) * rows::block_bytes, from + block * 128, next_.exists(half));
         }
       }
     }

@@ -35,13 +35,13 @@ class prefill_producer {
         values = value_row(head);
         find(walk, stages.first_token + (stage + 1) * shape::tokens);
         buffers_.keys.wait_until_empty(used_keys_);
-        copy_rows<shape::key_blocks>(walk, buffers_.keys_at(used_keys_), keys, call_.view.head_dim);
+        copy_rows<shape::key_blocks>(buffers_.keys_at(used_keys_), keys, call_.view.head_dim);
         buffers_.keys.full(used_keys_).arrive_after_copies();
         ++used_keys_;
       }
       if (stage > 0) {
         buffers_.values.wait_until_empty(used_values_);
-        copy_rows<shape::value_blocks>(walk, buffers_.values_at(used_values_), values_before, call_.output.dim);
+        copy_rows<shape::value_blocks>(buffers_.values_at(used_values_), values_before, call_.output.dim);
         buffers_.values.full(used_values_).arrive_after_copies();
         ++used_values_;
       }
@@ -63,13 +63,11 @@ class prefill_producer {
     const auto last = walk.row.num_tokens - 1;
     const auto unseen = walk.row.num_tokens - walk.row.num_queries - call_.window + 1;
     const auto first = call_.window > 0 && unseen > 0 ? unseen : 0;
-    block_ = 0;
+    block_ = -1;
     offset_ = 0;
-    if (last >= 0) {
-      // A token that no query sees is replaced by the nearest one that is seen, so that no stale NaN enters.
-      const auto wanted = first_token + index_ % 32 / 4 * 16 + index_ / 32 * 4 + index_ % 4;
-      const auto seen = wanted < first ? first : wanted;
-      const auto nearest = seen > last ? last : seen;
+    const auto place = first_token + index_ % 32 / 4 * 16 + index_ / 32 * 4 + index_ % 4;
+    const auto nearest = token_to_read(call_, walk.row, place, first, last);
+    if (nearest >= 0) {
       const auto [block, offset] = block_size_.split(nearest);
       offset_ = offset;
       block_ = static_cast<std::int32_t>(load(call_.indices + walk.row.first_index + block));
@@ -89,25 +87,29 @@ class prefill_producer {
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* row_at(std::int64_t start, std::int64_t token_stride,
                                                        std::int64_t of_head) const {
     const auto number = offset_ * static_cast<std::int32_t>(token_stride) + static_cast<std::int32_t>(of_head);
+    if (block_ < 0) {
+      return nullptr;
+    }
     return call_.view.block(call_.layer, block_) + start + static_cast<std::int64_t>(number) * 2;
   }
 
-  /// Eight neighbouring lanes copy 128 neighbouring bytes of a row, whose address another lane of the wave has.
+  /// Eight neighbouring lanes copy 128 neighbouring bytes of a row, whose address another lane of the wave has; zeros
+  /// where it is null.
   template <int Blocks>
-  PAGEDKV_DEVICE void copy_rows(const attention_walk& walk, unsigned to, const std::byte* row, std::int32_t dim) const {
+  PAGEDKV_DEVICE void copy_rows(unsigned to, const std::byte* row, std::int32_t dim) const {
     const auto own = index_ % 32;
-    const auto exists = walk.row.num_tokens > 0;
     const auto first = to + shape::rows::at(index_ / 32 * 4 + own / 8, index_ % 8);
     const auto address = reinterpret_cast<std::uint64_t>(row);
     PAGEDKV_UNROLL
     for (auto part = 0; part < shape::tokens / 16; ++part) {
-      const auto from = shuffle(address, part * 4 + own / 8) + static_cast<unsigned>(index_ % 8) * vector_bytes;
+      const auto start = shuffle(address, part * 4 + own / 8);
+      const auto from = start + static_cast<unsigned>(index_ % 8) * vector_bytes;
       PAGEDKV_UNROLL
       for (auto block = 0; block < Blocks; ++block) {
         const auto at =
             static_cast<unsigned>(part) * next_rows + static_cast<unsigned>(block) * shape::rows::block_bytes;
         copy_chunk(first + at, reinterpret_cast<const std::byte*>(from) + block * 128,
-                   exists && block * 64 + index_ % 8 * 8 < dim);
+                   start != 0 && block * 64 + index_ % 8 * 8 < dim);
       }
     }
   }
