@@ -3,8 +3,11 @@
 // Built for a device by scripts/device-test; built for the host it only checks that every shape runs, and reports in
 // TAP.
 //
-//   kernel_attention [--prefixes] [FILE]   prints the tables, or only that of shared prefixes; writes the same as JSON
-//                                          to FILE
+//   kernel_attention [--prefixes | --shapes SHAPES] [FILE]   prints the tables; or only that of shared prefixes, or one
+//                                                            of the shapes that a file lists (attention_shapes.hpp);
+//                                                            writes the same as JSON to FILE
+
+#include "attention_shapes.hpp"
 
 #include <pagedkv/attention/plan.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -17,6 +20,7 @@
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -24,6 +28,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -134,11 +139,6 @@ class timer {
 struct batch_shape {
   std::string name;
   std::vector<std::int32_t> lengths;
-};
-
-struct head_shape {
-  std::int32_t query_heads;
-  std::int32_t kv_heads;
 };
 
 /// Attention whose arithmetic counts, not its bytes. `queries`: of each row; empty: one, of decoding.
@@ -290,28 +290,29 @@ class bench {
   }
 
   template <class Element>
-  void report(const batch_shape& batch, const head_shape& heads) {
+  void report(const decode_shape& asked) {
+    const auto& heads = asked.heads;
     auto config = cache_config{};
-    config.block_size = block_size;
+    config.block_size = asked.block_size;
     config.num_kv_heads = heads.kv_heads;
-    config.head_dim = head_dim;
+    config.head_dim = asked.head_dim;
     auto indptr = std::vector<std::int32_t>{0};
     auto last_block_len = std::vector<std::int32_t>{};
     auto bytes = std::int64_t{0};
-    for (const auto length : batch.lengths) {
-      indptr.push_back(indptr.back() + (length + block_size - 1) / block_size);
-      last_block_len.push_back((length - 1) % block_size + 1);
+    for (const auto length : asked.lengths) {
+      indptr.push_back(indptr.back() + (length + asked.block_size - 1) / asked.block_size);
+      last_block_len.push_back((length - 1) % asked.block_size + 1);
       bytes += std::int64_t{length} * heads.kv_heads * 2 *
-               (head_dim * size_of_element<Element>.bytes + size_of_element<Element>.scale_bytes);
+               (asked.head_dim * size_of_element<Element>.bytes + size_of_element<Element>.scale_bytes);
     }
     config.num_blocks = indptr.back();
     const auto storage = block_storage<Element, layout, hip::device_allocator>::create(config).value();
     fill<Element>(storage.view(), storage.bytes(), stream_.get());
-    const auto num_rows = static_cast<std::int32_t>(batch.lengths.size());
+    const auto num_rows = static_cast<std::int32_t>(asked.lengths.size());
     const auto shape =
         hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, num_rows).value();
     const auto measured = measure<Element>(storage.view(), shape, {indptr, {}, last_block_len, {}}, num_rows);
-    print<Element>(batch, heads, measured.call, static_cast<double>(bytes) / measured.call, measured.plan);
+    print<Element>(asked, measured.call, static_cast<double>(bytes) / measured.call, measured.plan);
   }
 
   template <class Element>
@@ -489,24 +490,27 @@ class bench {
   }
 
   template <class Element>
-  void print(const batch_shape& batch, const head_shape& heads, double seconds, double rate, double plan_seconds) {
+  void print(const decode_shape& asked, double seconds, double rate, double plan_seconds) {
+    const auto& heads = asked.heads;
     char line[512];
     std::snprintf(
         line, sizeof(line),
-        R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
-        R"("microseconds": %.2f, "bytes_per_second": %.4g, "share_of_ceiling": %.4f, "plan_microseconds": %.2f)",
-        batch.name.c_str(), heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate,
-        rate / ceiling_, plan_seconds * 1e6);
+        R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "head_dim": %d, "block_size": %d, )"
+        R"("element": "%s", "microseconds": %.2f, "bytes_per_second": %.4g, "share_of_ceiling": %.4f, )"
+        R"("plan_microseconds": %.2f)",
+        asked.name.c_str(), heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
+        std::string(Element::name).c_str(), seconds * 1e6, rate, rate / ceiling_, plan_seconds * 1e6);
     json_ += json_.empty() ? "" : ",\n";
     json_ += line;
-    json_ += ", " + json_list("lengths", batch.lengths) + "}";
+    json_ += ", " + json_list("lengths", asked.lengths) + "}";
     ++num_reports_;
     if (on_device) {
-      std::printf("| %-11s | %2d/%-2d | %-11s | %8.1f | %5.0f | %5.3f | %5.1f |\n", batch.name.c_str(),
-                  heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate / 1e9,
-                  rate / ceiling_, plan_seconds * 1e6);
+      std::printf("| %-11s | %2d/%-2d | %3d | %2d | %-11s | %8.1f | %5.0f | %5.3f | %5.1f |\n", asked.name.c_str(),
+                  heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
+                  std::string(Element::name).c_str(), seconds * 1e6, rate / 1e9, rate / ceiling_, plan_seconds * 1e6);
     } else {
-      std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, batch.name.c_str(), heads.query_heads, heads.kv_heads,
+      std::printf("ok %d - %s, %d/%d heads of %d numbers, blocks of %d, %s\n", num_reports_, asked.name.c_str(),
+                  heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
                   std::string(Element::name).c_str());
     }
     std::fflush(stdout);
@@ -536,24 +540,37 @@ void report_prefixes(bench& b, const std::vector<head_shape>& heads) {
   }
 }
 
-/// `only_prefixes`: nothing else.
-void report_all(bench& b, bool only_prefixes) {
-  const auto heads =
-      on_device ? std::vector<head_shape>{{32, 32}, {32, 8}, {64, 8}} : std::vector<head_shape>{{2, 2}, {8, 2}};
-  if (only_prefixes) {
-    report_prefixes(b, heads);
-    return;
-  }
+void print_header() {
   if (on_device) {
     std::printf(
-        "| batch       | heads | element     |       us |  GB/s | share |  plan |\n"
-        "|---|---|---|---|---|---|---|\n");
+        "| batch       | heads | dim | block | element     |       us |  GB/s | share |  plan |\n"
+        "|---|---|---|---|---|---|---|---|---|\n");
   }
+}
+
+void report_shapes(bench& b, const std::vector<decode_shape>& shapes) {
+  print_header();
+  for (const auto& shape : shapes) {
+    for (const auto& element : shape.elements) {
+      if (element == bfloat16::name) {
+        b.report<bfloat16>(shape);
+      } else if (element == int8::name) {
+        b.report<int8>(shape);
+      } else {
+        b.report<float8_e4m3>(shape);
+      }
+    }
+  }
+}
+
+void report_all(bench& b, const std::vector<head_shape>& heads) {
+  print_header();
   for (const auto& shape : make_shapes()) {
     for (const auto& each : heads) {
-      b.report<bfloat16>(shape, each);
-      b.report<int8>(shape, each);
-      b.report<float8_e4m3>(shape, each);
+      const auto asked = decode_shape{shape.name, each, head_dim, block_size, {}, shape.lengths};
+      b.report<bfloat16>(asked);
+      b.report<int8>(asked);
+      b.report<float8_e4m3>(asked);
     }
   }
   if (on_device) {
@@ -565,6 +582,46 @@ void report_all(bench& b, bool only_prefixes) {
   report_prefixes(b, heads);
 }
 
+void write_json(const bench& b, const char* path) {
+  auto* const file = std::fopen(path, "w");
+  if (file == nullptr) {
+    throw std::runtime_error(std::string(path) + ": " + std::strerror(errno));
+  }
+  std::fprintf(file,
+               "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n]}\n",
+               b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str());
+  std::fclose(file);
+}
+
+void run(const std::vector<std::string>& arguments) {
+  const auto only_prefixes = !arguments.empty() && arguments[0] == "--prefixes";
+  const auto only_shapes = arguments.size() > 1 && arguments[0] == "--shapes";
+  const auto shapes = only_shapes ? read_shapes(arguments[1]) : std::vector<decode_shape>{};
+  const auto heads =
+      on_device ? std::vector<head_shape>{{32, 32}, {32, 8}, {64, 8}} : std::vector<head_shape>{{2, 2}, {8, 2}};
+  auto b = bench();
+  b.measure_ceiling();
+  if (on_device) {
+    std::printf("read ceiling: %.0f GB/s\n\n", b.read_ceiling() / 1e9);
+  } else {
+    std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
+  }
+  if (only_prefixes) {
+    report_prefixes(b, heads);
+  } else if (only_shapes) {
+    report_shapes(b, shapes);
+  } else {
+    report_all(b, heads);
+  }
+  if (!on_device) {
+    std::printf("1..%d\n", b.num_reports());
+  }
+  const auto options = std::size_t{only_shapes ? 2U : (only_prefixes ? 1U : 0U)};
+  if (arguments.size() > options) {
+    write_json(b, arguments[options].c_str());
+  }
+}
+
 }  // namespace attention_bench
 
 int main(int argc, char** argv) {
@@ -574,31 +631,9 @@ int main(int argc, char** argv) {
     return 77;
   }
   try {
-    auto b = bench();
-    const auto only_prefixes = argc > 1 && std::strcmp(argv[1], "--prefixes") == 0;
-    b.measure_ceiling();
-    if (on_device) {
-      std::printf("read ceiling: %.0f GB/s\n\n", b.read_ceiling() / 1e9);
-    } else {
-      std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
-    }
-    report_all(b, only_prefixes);
-    if (!on_device) {
-      std::printf("1..%d\n", b.num_reports());
-    }
-    if (argc > (only_prefixes ? 2 : 1)) {
-      auto* const file = std::fopen(argv[argc - 1], "w");
-      if (file == nullptr) {
-        std::perror(argv[argc - 1]);
-        return 1;
-      }
-      std::fprintf(file,
-                   "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n]}\n",
-                   b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str());
-      std::fclose(file);
-    }
+    run({argv + 1, argv + argc});
     return 0;
-  } catch (const exception& e) {
+  } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }

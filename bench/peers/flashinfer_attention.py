@@ -6,14 +6,14 @@
 
 Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND,
 bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of V); times are medians of 15 samples of 4 calls
-each, as in the benchmark. The fastest of FlashInfer's variants counts.
+each, as in the benchmark. The fastest of FlashInfer's variants counts; those that refuse a shape are named on stderr.
 """
 
 import json
 import statistics
 import sys
 
-HEAD_DIM = 128
+# Of attention whose arithmetic counts.
 BLOCK_SIZE = 16
 WORKSPACE_BYTES = 512 << 20
 # Ours, and the type of tensors that holds the same.
@@ -38,30 +38,95 @@ def measure(torch, operation):
 class Table:
     """Blocks of sequences, in random order."""
 
-    def __init__(self, torch, lengths):
+    def __init__(self, torch, lengths, block_size=BLOCK_SIZE):
         self.lengths = torch.tensor(lengths, dtype=torch.int32)
-        blocks = (self.lengths + BLOCK_SIZE - 1) // BLOCK_SIZE
+        blocks = (self.lengths + block_size - 1) // block_size
         self.indptr = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         self.indptr[1:] = torch.cumsum(blocks, 0)
         self.num_blocks = int(self.indptr[-1])
         self.indices = torch.randperm(self.num_blocks, dtype=torch.int64).to(torch.int32)
-        self.last = (self.lengths - 1) % BLOCK_SIZE + 1
+        self.last = (self.lengths - 1) % block_size + 1
 
 
-def run(torch, flashinfer, shape, workspace, use_tensor_cores):
-    """Seconds of one call of decoding."""
-    table = Table(torch, shape["lengths"])
-    stored = getattr(torch, ELEMENTS[shape["element"]])
-    cache = torch.randn(
-        table.num_blocks, 2, shape["kv_heads"], BLOCK_SIZE, HEAD_DIM, device="cuda", dtype=torch.bfloat16).to(stored)
-    queries = torch.randn(len(table.lengths), shape["query_heads"], HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "HND", use_tensor_cores=use_tensor_cores)
-    wrapper.plan(
-        table.indptr.cuda(), table.indices.cuda(), table.last.cuda(), shape["query_heads"], shape["kv_heads"],
-        HEAD_DIM, BLOCK_SIZE, q_data_type=torch.bfloat16, kv_data_type=stored,
-    )
-    scales = {} if stored == torch.bfloat16 else {"k_scale": 1.0, "v_scale": 1.0}
-    return measure(torch, lambda: wrapper.run(queries, cache, **scales))
+class Decoding:
+    """The tensors of one shape of decoding. Every variant returns the seconds of one call."""
+
+    variants = ("cuda", "fa2", "fa3", "holistic")
+
+    def __init__(self, torch, flashinfer, shape, workspace):
+        self.torch, self.flashinfer, self.workspace = torch, flashinfer, workspace
+        self.heads = shape["query_heads"], shape["kv_heads"]
+        self.dim, self.block_size = shape["head_dim"], shape["block_size"]
+        self.stored = getattr(torch, ELEMENTS[shape["element"]])
+        self.table = Table(torch, shape["lengths"], self.block_size)
+        numbers = torch.randn(
+            self.table.num_blocks, 2, shape["kv_heads"], self.block_size, self.dim, device="cuda", dtype=torch.bfloat16)
+        self.cache = numbers.to(self.stored)
+        self.queries = torch.randn(
+            len(self.table.lengths), shape["query_heads"], self.dim, device="cuda", dtype=torch.bfloat16)
+        self.scales = {} if self.stored == torch.bfloat16 else {"k_scale": 1.0, "v_scale": 1.0}
+
+    def run(self, variant):
+        return self.run_holistic() if variant == "holistic" else self.run_wrapper(variant)
+
+    def run_wrapper(self, variant):
+        # Without matrix units it has its own kernels for some group sizes.
+        chosen = {"use_tensor_cores": False} if variant == "cuda" else {"use_tensor_cores": True, "backend": variant}
+        wrapper = self.flashinfer.BatchDecodeWithPagedKVCacheWrapper(self.workspace, "HND", **chosen)
+        wrapper.plan(
+            self.table.indptr.cuda(), self.table.indices.cuda(), self.table.last.cuda(), *self.heads, self.dim,
+            self.block_size, q_data_type=self.torch.bfloat16, kv_data_type=self.stored,
+        )
+        return measure(self.torch, lambda: wrapper.run(self.queries, self.cache, **self.scales))
+
+    def run_holistic(self):
+        attention = self.flashinfer.BatchAttention("HND")
+        rows = self.torch.arange(len(self.table.lengths) + 1, dtype=self.torch.int32)
+        attention.plan(
+            rows.cuda(), self.table.indptr.cuda(), self.table.indices.cuda(), self.table.lengths.cuda(), *self.heads,
+            self.dim, self.dim, self.block_size, q_data_type=self.torch.bfloat16, kv_data_type=self.stored,
+        )
+        return measure(self.torch, lambda: attention.run(self.queries, self.cache, **self.scales))
+
+
+def fastest(torch, shape, variants, once):
+    """The least seconds and their variant; None if all refuse."""
+    measured = []
+    for variant in variants:
+        try:
+            measured.append((once(variant), variant))
+        except Exception as refused:  # a variant that lacks the shape, or does not compile here
+            print(f"# {shape['shape']}, {variant}: {type(refused).__name__}: {str(refused)[:200]}", file=sys.stderr)
+        torch.cuda.empty_cache()
+    return min(measured) if measured else None
+
+
+def compare_decoding(torch, flashinfer, ours, workspace):
+    """Prints and returns what FlashInfer takes for decoding."""
+    results = []
+    ceiling = ours["read_ceiling"]
+    print("| batch | heads | dim | block | element | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling "
+          "| times as fast | variant |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for shape in ours["results"]:
+        if shape["element"] not in ELEMENTS:
+            continue
+        decoding = Decoding(torch, flashinfer, shape, workspace)
+        found = fastest(torch, shape, Decoding.variants, decoding.run)
+        start = (f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['head_dim']} "
+                 f"| {shape['block_size']} | {shape['element']} | {shape['microseconds']:.1f} ")
+        if found is None:
+            print(start + "| not measured | | | | |", flush=True)
+            continue
+        seconds, variant = found
+        rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
+        results.append({
+            **shape, "library": "flashinfer", "variant": variant, "microseconds": seconds * 1e6,
+            "bytes_per_second": rate, "share_of_ceiling": rate / ceiling, "plan_microseconds": None,
+        })
+        print(start + f"| {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ceiling:.3f} "
+              f"| {seconds * 1e6 / shape['microseconds']:.2f} | {variant} |", flush=True)
+    return results
 
 
 def run_latent(torch, flashinfer, shape, workspace, backend):
@@ -106,19 +171,14 @@ def compare_products(torch, flashinfer, shapes, workspace):
     print("|---|---|---|---|---|---|---|")
     for shape in shapes:
         once = run_prefill if shape["queries"] else run_latent
-        measured = []
-        for backend in ("fa2", "fa3"):
-            try:
-                measured.append((once(torch, flashinfer, shape, workspace, backend), backend))
-            except Exception as refused:  # a variant that lacks the shape, or does not compile here
-                print(f"# {shape['shape']}, {backend}: {type(refused).__name__}: {str(refused)[:200]}", file=sys.stderr)
-            torch.cuda.empty_cache()
+        found = fastest(
+            torch, shape, ("fa2", "fa3"), lambda backend: once(torch, flashinfer, shape, workspace, backend))
         heads = f"{shape['query_heads']}/{shape['kv_heads']}"
         rate = shape["operations_per_second"]
-        if not measured:
+        if found is None:
             print(f"| {shape['shape']} | {heads} | {shape['microseconds']:.1f} | {rate / 1e12:.1f} | not measured | | |")
             continue
-        seconds, backend = min(measured)
+        seconds, backend = found
         theirs = rate * shape["microseconds"] / 1e6 / seconds
         results.append({
             **shape, "library": "flashinfer", "variant": backend, "microseconds": seconds * 1e6,
@@ -145,26 +205,7 @@ def main():
     with open(sys.argv[1]) as file:
         ours = json.load(file)
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
-    results = list(ours["results"])
-    print("| batch | heads | element | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling | times as fast |")
-    print("|---|---|---|---|---|---|---|---|")
-    for shape in ours["results"]:
-        if shape["element"] not in ELEMENTS:
-            continue
-        # Without matrix units it has its own kernels for some group sizes: the better of both counts.
-        seconds = min(run(torch, flashinfer, shape, workspace, cores) for cores in (False, True))
-        rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
-        results.append({
-            **shape, "library": "flashinfer", "microseconds": seconds * 1e6, "bytes_per_second": rate,
-            "share_of_ceiling": rate / ours["read_ceiling"], "plan_microseconds": None,
-        })
-        print(
-            f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['element']} "
-            f"| {shape['microseconds']:.1f} | {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ours['read_ceiling']:.3f} "
-            f"| {seconds * 1e6 / shape['microseconds']:.2f} |",
-            flush=True,
-        )
-        torch.cuda.empty_cache()
+    results = ours["results"] + compare_decoding(torch, flashinfer, ours, workspace)
     products = list(ours["products"])
     products += compare_products(torch, flashinfer, ours["products"], workspace)
     if len(sys.argv) > 2:

@@ -56,6 +56,8 @@ TEST_CASE("attention over ragged sequences, for every element, head dimension an
   }
   check_elements_case<float32, bfloat16>(64, 8);
   check_elements_case<float16, float16>(128, 8);
+  check_elements_case<float16, float16>(192, 12);
+  check_elements_case<bfloat16, bfloat16>(256, 16);
 }
 
 TEST_CASE("attention over blocks of any size", "[attention]") {

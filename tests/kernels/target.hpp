@@ -79,7 +79,7 @@ template <class T, class Target>
 class target_array {
  public:
   target_array(const Target& target, const std::vector<T>& values) : target_(&target), size_(values.size()) {
-    data_ = static_cast<T*>(target.allocate(size_ == 0 ? 1 : size_ * sizeof(T)));
+    data_ = static_cast<T*>(target.allocate((size_ == 0 ? 1 : size_) * sizeof(T)));
     if (size_ > 0) {
       target.upload(data_, values.data(), size_ * sizeof(T));
     }

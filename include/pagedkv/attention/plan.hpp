@@ -159,7 +159,7 @@ class attention_planner {
   [[nodiscard]] result<void> share_out() noexcept {
     planned_tiles_ = num_tiles_;
     share_attention_tiles(shape_, rows(), num_tiles_, shares_);
-    counts_->joined_waves = planned_joined_waves(shape_, num_tiles_);
+    counts_->joined_waves = planned_joined_waves(shape_, rows(), num_tiles_);
     return number_partials();
   }
 

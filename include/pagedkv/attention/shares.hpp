@@ -14,6 +14,19 @@ namespace pagedkv {
   return shape.columns < columns_of_group ? 4 : 32;
 }
 
+/// A share has so many tiles at least: reading them takes a wave less time than one more partial result takes to merge.
+[[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
+  constexpr auto columns_of_group = 32;
+  const auto in_matrices = shape.columns > 1 && shape.columns < columns_of_group;
+  return in_matrices && shape.split_tokens == 0 ? 3 : 1;
+}
+
+/// The most shares that have as many.
+[[nodiscard]] constexpr std::int64_t most_shares(const attention_shape& shape, std::int64_t num_tiles,
+                                                 std::int64_t most) noexcept {
+  return std::clamp<std::int64_t>(num_tiles / fewest_share_tiles(shape), 1, most);
+}
+
 namespace detail {
 
 /// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
@@ -57,7 +70,8 @@ namespace detail {
 inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                   std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   const auto task_overhead = attention_task_overhead(shape);
-  const auto num_shares = detail::choose_num_shares(rows, static_cast<std::int64_t>(shares.size()) - 1);
+  const auto most = most_shares(shape, num_tiles, static_cast<std::int64_t>(shares.size()) - 1);
+  const auto num_shares = detail::choose_num_shares(rows, most);
   const auto each = num_tiles / num_shares;
   const auto rest = num_tiles % num_shares;
   auto share = std::size_t{0};
@@ -93,13 +107,28 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
 }
 
-/// Waves that join results in a plan of so many tiles. Behind short shares, waiting for neighbours takes longer than
-/// merging a few more partial results.
-[[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape, std::int64_t num_tiles) noexcept {
-  constexpr auto fewest_tiles_each = 8;
-  return shape.split_tokens == 0 && num_tiles >= std::int64_t{fewest_tiles_each} * shape.num_shares
-             ? shape.joined_waves
-             : 1;
+/// Whether the tasks of the rows have so many shares each that their partial results take long to merge.
+[[nodiscard]] inline bool have_many_shares(std::span<const attention_row> rows, std::int64_t num_shares) noexcept {
+  constexpr auto many = 32;
+  auto num_tasks = std::int64_t{0};
+  for (const auto& row : rows) {
+    num_tasks += row.num_tasks;
+    if (num_shares <= many * num_tasks) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Waves that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares, waiting
+/// for neighbours takes longer than merging a few more partial results.
+[[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape,
+                                                       std::span<const attention_row> rows,
+                                                       std::int64_t num_tiles) noexcept {
+  constexpr auto tiles_of_long_share = 8;
+  const auto num_shares = most_shares(shape, num_tiles, shape.num_shares);
+  const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(rows, num_shares);
+  return shape.split_tokens == 0 && joins ? shape.joined_waves : 1;
 }
 
 /// Says which shares have one partial result together: neighbours in a workgroup that are pieces of one task.

@@ -90,12 +90,11 @@ template <element Element>
   } else if (kernels::has_matrix_attention<Element>(properties, view.head_dim) &&
              aligned_for_attention<Element>(view)) {
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
-    geometry =
-        kernels::attention_geometry::of(dim * static_cast<int>(sizeof(typename Element::storage)), Element::scaled);
-    // Two matrices of the largest dimension side by side need more registers than exist.
-    const auto wide = group_size * use.max_queries > 8 && dim <= 128;
-    shape.columns = properties.matrices != runtime::matrix_instructions::mma || wide ? 16 : 8;
-    shape.joined_waves = properties.matrices == runtime::matrix_instructions::mma ? geometry.waves : 1;
+    const auto mma = properties.matrices == runtime::matrix_instructions::mma;
+    const auto tiles = mma && group_size * use.max_queries > 8 ? kernels::most_attention_tiles<Element>(dim) : 1;
+    geometry = kernels::attention_geometry::of<Element>(dim, tiles);
+    shape.columns = !mma || tiles > 1 ? 16 : 8;
+    shape.joined_waves = mma ? geometry.waves : 1;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
   const auto decodes_in_matrices = shape.columns > 1 && !kernels::plans_latent(shape, view.head_dim);

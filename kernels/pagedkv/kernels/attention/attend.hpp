@@ -31,15 +31,14 @@ template <class Use>
 
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
 [[nodiscard]] runtime::status launch_matrix_attention(const attention_call& call, runtime::stream stream) {
-  using shape = tile_shape<Element, HeadDim, Matrix>;
-  constexpr auto geometry = attention_geometry::of(shape::row_bytes, Element::scaled);
+  constexpr auto geometry = attention_geometry::of<Element>(HeadDim, Tiles);
   auto launched = attention_launch(call.plan.num_shares, geometry.waves, Matrix::lanes);
   using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>;
   const auto joined = call.plan.joined_waves;
   if (joined != 1 && (!parts::joins || joined != geometry.waves)) {
     return runtime::error_invalid_value;
   }
-  launched.dynamic_shared_bytes = static_cast<std::size_t>(geometry.waves * parts::wave_bytes);
+  launched.dynamic_shared_bytes = static_cast<std::size_t>(parts::shared_bytes);
   return launch_following<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>>(
       launched, stream, call, divider<std::int32_t>(call.view.block_size));
 }
@@ -139,8 +138,8 @@ template <class Element, class Numbers>
     return for_head_dim(call.view.head_dim, [&](auto head_dim) {
       return with_matrix(columns, [&](auto tiles, auto matrix) {
         constexpr auto dim = decltype(head_dim)::value;
-        // For the largest dimension, two matrices side by side need more registers than exist.
-        if constexpr (dim <= decltype(matrix)::largest_dim && (dim <= 128 || decltype(tiles)::value == 1)) {
+        if constexpr (dim <= decltype(matrix)::largest_dim &&
+                      decltype(tiles)::value <= most_attention_tiles<Element>(dim)) {
           return launch_matrix_attention<Element, Numbers, dim, decltype(tiles)::value, decltype(matrix)>(call, stream);
         } else {
           return runtime::error_invalid_value;

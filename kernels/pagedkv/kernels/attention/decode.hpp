@@ -68,7 +68,8 @@ class joined_pieces {
   int wave_bytes_;
 };
 
-/// The parts of the kernel, and the shared memory of a wave: first for tiles, then for its state.
+/// The parts of the kernel, and the shared memory of a wave: first for tiles, then for its state. That for the queries
+/// of all waves follows that of the last wave.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
 struct attend_parts {
   using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix>, Matrix, Stages>;
@@ -78,6 +79,12 @@ struct attend_parts {
   static constexpr bool joins = Matrix::columns == 8;
   static constexpr int wave_bytes = joins && tiles::wave_bytes == 0 ? joined::bytes_needed : tiles::wave_bytes;
   static_assert(!joins || wave_bytes >= joined::bytes_needed);
+  static constexpr int query_bytes = state::queries::wave_bytes;
+  static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
+
+  [[nodiscard]] static PAGEDKV_DEVICE std::size_t first_query_byte(int wave) {
+    return static_cast<std::size_t>(Waves * wave_bytes + wave * query_bytes);
+  }
 };
 
 /// Decode attention with matrix instructions. Head dimensions up to `HeadDim`.
@@ -99,7 +106,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     auto walk = attention_walk(call, share < last ? share : last);
     walk.done = walk.done || share > last;  // a barrier needs all waves
     auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, walk, wave, lane);
-    auto state = typename parts::state(call, lane);
+    auto state = typename parts::state(call, lane, 0, parts::first_query_byte(wave));
     const auto waves_join =
         parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
     const auto joins = waves_join && walk.is_part_of_task();

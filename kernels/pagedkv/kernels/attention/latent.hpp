@@ -180,10 +180,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     for (auto j = 0; j < shape::keys::key_chunks; ++j) {
       registers<lane_word, 4> words;
       shared_.rows.take(row, j * Matrix::key_parts + Matrix::key_part(base::lane_), words);
-      PAGEDKV_UNROLL
-      for (auto n = 0; n < 4; ++n) {
-        base::query_[0][j * 4 + n] = words[n];
-      }
+      base::query_.put(0, j, words);
     }
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {

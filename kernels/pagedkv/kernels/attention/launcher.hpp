@@ -18,20 +18,32 @@ inline constexpr std::int32_t largest_attention_dim = 256;
 inline constexpr std::int32_t largest_plain_dim = 576;
 inline constexpr std::int32_t largest_value_dim = 512;
 
+/// Matrices of columns that a wave has side by side. For the largest dimension, expanding numbers of 8 bits for two needs
+/// more registers than exist.
+template <class Element>
+[[nodiscard]] constexpr int most_attention_tiles(int head_dim) noexcept {
+  return head_dim <= 128 || sizeof(typename Element::storage) == 2 ? 2 : 1;
+}
+
 /// Waves, buffers and occupancy for one element and head dimension.
 struct attention_geometry {
   int waves = 4;      // of a workgroup; each works independently
   int stages = 1;     // tiles per wave in shared memory, if any
   int residency = 2;  // workgroups that a processor runs at once
 
-  /// `row_bytes`: bytes of a key or value. At least three tiles per wave fit the shared memory of every device of
-  /// compute capability 8.0 and later.
-  [[nodiscard]] static constexpr attention_geometry of(int row_bytes, bool scaled) noexcept {
+  /// `head_dim`: of the kernel; `tiles`: matrices of columns. At least three tiles per wave fit the shared memory of
+  /// every device of compute capability 8.0 and later, or two beside the queries of the largest dimension. Tiles take all
+  /// of it: another workgroup would start early on some processors, and others would wait for these.
+  template <class Element>
+  [[nodiscard]] static constexpr attention_geometry of(int head_dim, int tiles) noexcept {
     constexpr auto shared_bytes = 99 << 10;
-    const auto tile_bytes = 2 * attention_tile * (row_bytes + (scaled ? 4 : 0));
+    constexpr auto most_stages = 12;
+    const auto row_bytes = head_dim * static_cast<int>(sizeof(typename Element::storage));
+    const auto tile_bytes = 2 * attention_tile * (row_bytes + (Element::scaled ? 4 : 0));
+    const auto query_bytes = tiles > 1 && head_dim > 128 ? attention_tile * row_bytes : 0;
     auto geometry = attention_geometry{};
     geometry.waves = 3 * 4 * tile_bytes <= shared_bytes ? 4 : 2;
-    geometry.stages = std::min(8, shared_bytes / (geometry.waves * tile_bytes));
+    geometry.stages = std::min(most_stages, (shared_bytes / geometry.waves - query_bytes) / tile_bytes);
     return geometry;
   }
 };

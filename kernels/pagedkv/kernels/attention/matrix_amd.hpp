@@ -24,6 +24,7 @@ template <int N>
 }
 
 [[nodiscard]] PAGEDKV_DEVICE inline float power_of_two(float exponent) { return exp2f(exponent); }
+[[nodiscard]] PAGEDKV_DEVICE inline float binary_logarithm(float number) { return log2f(number); }
 
 template <unsigned Selector>
 [[nodiscard]] PAGEDKV_DEVICE lane_word permute_bytes(lane_word low, lane_word high) {

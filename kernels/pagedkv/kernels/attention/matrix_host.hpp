@@ -21,6 +21,7 @@ template <int N>
 }
 
 [[nodiscard]] inline float power_of_two(float exponent) { return std::exp2(exponent); }
+[[nodiscard]] inline float binary_logarithm(float number) { return std::log2(number); }
 
 template <unsigned Selector>
 [[nodiscard]] lane_word permute_bytes(lane_word low, lane_word high) {

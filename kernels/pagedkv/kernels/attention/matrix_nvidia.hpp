@@ -46,6 +46,13 @@ template <int N>
   return power;
 }
 
+/// Of numbers below 2^-126, minus infinity.
+[[nodiscard]] PAGEDKV_DEVICE inline float binary_logarithm(float number) {
+  auto logarithm = 0.0F;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(number));
+  return logarithm;
+}
+
 /// Bytes chosen from `low` (0 to 3) and `high` (4 to 7); each hexadecimal digit of `Selector` names one, lowest first.
 template <unsigned Selector>
 [[nodiscard]] PAGEDKV_DEVICE lane_word permute_bytes(lane_word low, lane_word high) {
@@ -189,8 +196,11 @@ class tiles_ahead {
     return base_ + stage + static_cast<unsigned>(row * Shape::row_bytes + spread * 16);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned values(unsigned stage, int row, int chunk) const {
-    const auto spread = chunks >= 8 ? chunk ^ row / 2 % 4 * 2 : chunk;
-    return base_ + stage + static_cast<unsigned>((attention_tile + row) * Shape::row_bytes + spread * 16);
+    // Two rows of 64 bytes share a line of all banks.
+    constexpr auto rows_of_line = chunks >= 8 ? 1 : 8 / chunks;
+    const auto spread = (row % rows_of_line * chunks + chunk) ^ row / 2 % 4 * 2;
+    const auto line = attention_tile + row - row % rows_of_line;
+    return base_ + stage + static_cast<unsigned>(line * Shape::row_bytes + spread * 16);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned scales(unsigned stage, int i) const {
     return base_ + stage + static_cast<unsigned>(2 * attention_tile * Shape::row_bytes + i * 4);

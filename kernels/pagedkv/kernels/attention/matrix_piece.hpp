@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/kernels/attention/lane_queries.hpp>
 #include <pagedkv/kernels/attention/result.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
 
@@ -17,8 +18,12 @@ class piece_state {
  public:
   static constexpr int columns = Waves * Tiles * Matrix::columns;  // of a task
 
-  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane, int wave = 0)
-      : call_(call), lane_(lane), wave_(wave) {}
+  /// For the largest dimension, registers do not suffice for two matrices side by side.
+  using queries = lane_queries<Tiles, shape::key_words, Matrix::lanes, (Waves == 1 && Tiles > 1 && HeadDim > 128)>;
+
+  /// `first_query_byte`: of the wave's `queries::wave_bytes` of shared memory.
+  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane, int wave = 0, std::size_t first_query_byte = 0)
+      : call_(call), lane_(lane), wave_(wave), query_(first_query_byte, lane) {}
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
     const auto& call = read_again(call_);
@@ -73,7 +78,7 @@ class piece_state {
       bias[r] = 0.0F;
       if constexpr (Element::scaled) {
         weight[r] = tile.value_scale(r);
-        bias[r] = fmaxf(log2f(weight[r]), least_bias);
+        bias[r] = fmaxf(binary_logarithm(weight[r]), least_bias);
         const auto key_scale = tile.key_scale(r);
         PAGEDKV_UNROLL
         for (auto t = 0; t < Tiles; ++t) {
@@ -271,8 +276,14 @@ class piece_state {
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
       PAGEDKV_UNROLL
-      for (auto i = 0; i < shape::chunk / 2; ++i) {
-        query_[t][j * shape::chunk / 2 + i] = pack<Number>(numbers[j][2 * i] * down, numbers[j][2 * i + 1] * down);
+      for (auto group = 0; group < shape::chunk / 8; ++group) {
+        registers<lane_word, 4> words;
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < 4; ++i) {
+          const auto first = group * 8 + 2 * i;
+          words[i] = pack<Number>(numbers[j][first] * down, numbers[j][first + 1] * down);
+        }
+        query_.put(t, j * shape::chunk / 8 + group, words);
       }
     }
     PAGEDKV_UNROLL
@@ -303,6 +314,19 @@ class piece_state {
           }
         }
       }
+      registers<lane_word, Tiles, num_words> query_words;
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        PAGEDKV_UNROLL
+        for (auto group = 0; group < num_words / 4; ++group) {
+          registers<lane_word, 4> words;
+          query_.take(t, j * num_words / 4 + group, words);
+          PAGEDKV_UNROLL
+          for (auto i = 0; i < 4; ++i) {
+            query_words[t][group * 4 + i] = words[i];
+          }
+        }
+      }
       PAGEDKV_UNROLL
       for (auto k = 0; k < num_words / Matrix::key_words; ++k) {
         registers<lane_word, Matrix::key_rows, Matrix::key_words> of_keys;
@@ -318,7 +342,7 @@ class piece_state {
           registers<lane_word, Matrix::key_words> of_query;
           PAGEDKV_UNROLL
           for (auto n = 0; n < Matrix::key_words; ++n) {
-            of_query[n] = query_[t][j * num_words + k * Matrix::key_words + n];
+            of_query[n] = query_words[t][k * Matrix::key_words + n];
           }
           Matrix::template multiply_keys<Number>(halves[k % 2][t], of_keys, of_query);
         }
@@ -471,7 +495,7 @@ class piece_state {
   const attention_call& call_;
   int lane_;
   int wave_;
-  registers<lane_word, Tiles, shape::key_words> query_;
+  queries query_;
   registers<float, Tiles, Matrix::score_columns> factor_;
   registers<score_rule, Tiles, Matrix::score_columns> rules_;
   registers<hidden_branches, Tiles, (Waves > 1 ? Matrix::score_columns : 1)> branches_;

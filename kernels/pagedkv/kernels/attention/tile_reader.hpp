@@ -60,11 +60,21 @@ class tile_reader {
  private:
   static constexpr int no_batch = -2 * Matrix::lanes;
 
+  // Whether registers suffice to keep the start of a head from tile to tile.
+  static constexpr bool keeps_start = Matrix::columns == 8 && HeadDim <= 128;
+
   PAGEDKV_DEVICE void begin_piece() {
     batch_ = no_batch;
     if (!walk_.done) {
       head_ = walk_.task / walk_.row.num_column_tiles;
+      if constexpr (keeps_start) {
+        head_start_ = call_.view.block(call_.layer, 0) + bytes_of_head();
+      }
     }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t bytes_of_head() const {
+    return head_ * static_cast<std::int32_t>(call_.view.head_stride) * static_cast<std::int32_t>(sizeof(storage));
   }
 
   /// A token's block, and the token's offset in it.
@@ -115,12 +125,18 @@ class tile_reader {
       const auto seen_from = read_again(call_).lists.exist()
                                  ? shuffle(batch_location_.offset, walk_.tile - batch_, Matrix::lanes)
                                  : first_token;
-      const auto offset = block_size_.split(first_token).remainder;
-      const auto* const start = tile_start(call, block, offset);
-      read_rows(
-          call, seen_from,
-          [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
-          [&](int row) { return scale_start(call, block, offset + row); }, block >= 0);
+      // Elsewhere, the comparison takes scalar registers that some kernels do not have.
+      const auto one_tile = Matrix::columns == 8 && view.block_size == attention_tile;
+      const auto offset = one_tile ? 0 : block_size_.split(first_token).remainder;
+      if constexpr (keeps_start) {
+        read_rows_of_block(call, seen_from, block, offset);
+      } else {
+        const auto* const start = tile_start(call, block, offset);
+        read_rows(
+            call, seen_from,
+            [&](int row) { return start + row * view.token_stride * static_cast<std::int64_t>(sizeof(storage)); },
+            [&](int row) { return scale_start(call, block, offset + row); }, block >= 0);
+      }
     } else {
       const auto location = look_up(first_token + lane_ % attention_tile);
       const auto of_row = [&](int row) {
@@ -139,6 +155,23 @@ class tile_reader {
           },
           true);
     }
+  }
+
+  /// The rows of a tile from token `offset` of the block on.
+  PAGEDKV_DEVICE void read_rows_of_block(const attention_call& call, std::int32_t first_token, std::int32_t block,
+                                         std::int32_t offset) {
+    const auto& view = call.view;
+    const auto token_bytes = static_cast<std::int32_t>(view.token_stride) * static_cast<std::int32_t>(sizeof(storage));
+    const auto* const head_in_block =
+        head_start_ + static_cast<std::int64_t>(static_cast<std::uint32_t>(block < 0 ? 0 : block)) * view.block_stride;
+    read_rows(
+        call, first_token, [&](int row) { return head_in_block + (offset + row) * token_bytes; },
+        [&](int row) {
+          const auto scales = (offset + row) * static_cast<std::int32_t>(view.scale_token_stride) +
+                              head_ * static_cast<std::int32_t>(view.scale_head_stride);
+          return head_in_block + (scales * 4 - bytes_of_head());
+        },
+        block >= 0);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* tile_start(const attention_call& call, std::int32_t block,
@@ -176,6 +209,7 @@ class tile_reader {
   attention_walk walk_;
   int lane_;
   std::int32_t head_ = 0;
+  const std::byte* head_start_ = nullptr;  // in block 0, if kept
   std::int32_t batch_ = no_batch;
   token_location batch_location_{};
 };
