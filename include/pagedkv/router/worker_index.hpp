@@ -210,7 +210,7 @@ class basic_worker_index {
     return no_entry;
   }
 
-  void prefetch(std::uint64_t key) const noexcept {
+  [[gnu::always_inline]] void prefetch(std::uint64_t key) const noexcept {
     const auto [first, second] = homes(key);
     __builtin_prefetch(&buckets_[first].keys);
     __builtin_prefetch(&buckets_[first].first_words);
