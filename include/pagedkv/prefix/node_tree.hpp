@@ -60,7 +60,7 @@ class node_tree {
     const auto may_be_known = before.node == no_node || first_child(before.node) != no_node;
     return may_be_known ? index_.find(before, hash, contents, no_leases{}) : no_node;
   }
-  /// The same, made if it is new; `no_node` when there are no more, or no memory for keys.
+  /// The node of these contents, made if it is new; `no_node` when there are no more, or no memory for keys.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
                                     const block_contents& contents) noexcept {
     const auto known = find(before, hash, contents);
