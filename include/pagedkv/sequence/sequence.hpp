@@ -143,7 +143,7 @@ struct sequence_record {
 struct sequence : sequence_record {
   using sequence_record::sequence_record;
 
-  std::size_t& num_published_blocks = hot.num_published;
+  std::size_t& num_published_blocks = hot.num_published;  // at the start of the table
 
   /// Commits that publish, and appends that take blocks, touch these, too.
   block_table blocks;
