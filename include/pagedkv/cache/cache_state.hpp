@@ -108,7 +108,7 @@ struct cache_state {
     return refused;
   }
 
-  /// The same for an operation that is refused: counted and reported.
+  /// The error of an operation that is refused: counted and reported.
   [[nodiscard]] error refuse(std::size_t num_needed, std::int64_t num_available, const own_blocks& own) noexcept {
     const auto needed = static_cast<std::int64_t>(num_needed);
     note_refusal(needed, std::min(num_available, needed - 1));
@@ -120,7 +120,7 @@ struct cache_state {
     return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
             pool.size()};
   }
-  /// The same for an operation that is refused: counted and reported.
+  /// The error of an operation that is refused: counted and reported.
   [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {
     note_refusal(static_cast<std::int64_t>(num_needed), pool.size());
     return exceeds_pool(num_needed);
@@ -150,7 +150,7 @@ struct cache_state {
     }
   };
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
-  /// The same, without events.
+  /// Chains without events.
   [[nodiscard]] auto& silent_chains() noexcept { return index; }
 
   template <class Freed>

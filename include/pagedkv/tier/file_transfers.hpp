@@ -107,7 +107,7 @@ class file_transfers {
     return {memory_.get() + slot * slot_bytes_, slots_[slot].size};
   }
 
-  /// As many as may be in flight, and prepares one more.
+  /// Starts as many as may be in flight, and prepares one more.
   void start_parts() noexcept {
     while (prepare_part() && num_running_ + num_lingering_ < depth_) {
       ++num_running_;

@@ -21,7 +21,7 @@ struct basic_host_tier {
   using allocator_type = Allocator;
   using eviction_type = Eviction;
 
-  /// For tables and labels.
+  /// The name in tables and labels.
   static constexpr std::string_view name = "host";
   static_assert(on_host<Allocator> && provides_memory<Allocator>, "a host tier needs memory that the host reaches");
 

@@ -58,7 +58,7 @@ class orphan_records {
     behind_.erase(first, last);
   }
 
-  /// The same for those of a salt. Linear in the records, if there is one.
+  /// Takes those of a salt. Linear in the records, if there is one.
   template <class Taken>
   void take_with(salt tag, Taken&& taken) noexcept {
     if (!num_with_.contains(tag)) {
@@ -75,7 +75,7 @@ class orphan_records {
     num_with_.erase(tag);
   }
 
-  /// The same for one of them.
+  /// Takes one of them.
   template <class Taken>
   void take_any(Taken&& taken) noexcept {
     if (const auto first = behind_.begin(); first != behind_.end()) {

@@ -58,7 +58,7 @@ class record_catalog {
   [[nodiscard]] const directory_type& directory() const noexcept { return directory_; }
   [[nodiscard]] slower_tiers<Slower...>& slower() noexcept { return slower_; }
 
-  /// Of a tier by its number; 0 is host memory.
+  /// Counts of a tier by its number; 0 is host memory.
   [[nodiscard]] tier_statistics& counts_of(std::size_t number) noexcept {
     auto* found = &counts_;
     slower_.for_each([&](std::size_t each, auto& tier) {
@@ -319,7 +319,7 @@ class record_catalog {
     clear(node, number, tier);
     tier.places.give_back(place);
   }
-  /// The same, for contents that nobody may find any more: erases them from the tier.
+  /// Drops contents that nobody may find any more: erases them from the tier.
   template <class Tier>
   void erase_record(node_id node, std::size_t number, Tier& tier) noexcept {
     const auto place = directory_.place(node, number);

@@ -23,7 +23,7 @@ struct record_format {
   std::int32_t num_layers = 0;
   std::int32_t block_size = 0;
 
-  /// Of the header, with room for a key at every second token at least.
+  /// Bytes of the header, with room for a key at every second token at least.
   [[nodiscard]] std::size_t header_bytes() const noexcept {
     const auto filled = fixed_bytes + text.size() + static_cast<std::size_t>(block_size) * bytes_per_token;
     return (filled + record_alignment - 1) / record_alignment * record_alignment;
@@ -35,7 +35,7 @@ struct record_format {
     return header_bytes() + (payload_bytes() + record_alignment - 1) / record_alignment * record_alignment;
   }
 
-  /// The same storage, with blocks in records that lie one after the other from `records` on.
+  /// The device's storage, with blocks in records that lie one after the other from `records` on.
   [[nodiscard]] block_storage_view payloads(const block_storage_view& device, std::byte* records,
                                             std::int32_t num_records) const noexcept {
     auto view = device;
@@ -51,8 +51,8 @@ struct record_format {
   static constexpr auto bytes_per_token = std::size_t{16};  // 4 of the token, 12 of half a key
 };
 
-/// Of the records of one storage, whose element has this name. Throws `std::bad_alloc`. `model`: the engine's name for
-/// the weights that computed the K/V; caches of different weights, or static scales, must differ in it.
+/// The format of the records of one storage, whose element has this name. Throws `std::bad_alloc`. `model`: the
+/// engine's name for the weights that computed the K/V; caches of different weights, or static scales, must differ in it.
 [[nodiscard]] inline record_format make_record_format(const block_storage_view& of, std::string_view element,
                                                       std::string_view model) {
   auto text = std::string{"pagedkv record 2"};

@@ -33,7 +33,7 @@ class redis_client {
  public:
   static constexpr std::string_view name = "redis";
 
-  /// Of deadlines.
+  /// The clock's type of deadlines.
   using time_point = std::chrono::steady_clock::time_point;
 
   /// Waits for the first attempt to connect, at most `connect_timeout`; without success it continues to try. Throws

@@ -31,7 +31,7 @@ namespace pagedkv::detail {
 
 using redis_time = std::chrono::steady_clock::time_point;
 
-/// For `poll`, rounded up so that it does not return before the deadline.
+/// Milliseconds for `poll`, rounded up so that it does not return before the deadline.
 [[nodiscard]] inline int milliseconds_until(redis_time deadline) noexcept {
   const auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp(rest, std::chrono::milliseconds{0}, std::chrono::milliseconds{60'000}).count());

@@ -71,7 +71,7 @@ class remote_tier {
   /// The client, for its counts and its failure.
   [[nodiscard]] const Client& client() const noexcept { return client_; }
 
-  /// Of the record with this key, or of one part of it. Throws `std::bad_alloc`.
+  /// The store's key of the record with this key, or of one part of it. Throws `std::bad_alloc`.
   [[nodiscard]] std::string key_in_store(const record_key& key, std::size_t part = 0) const {
     auto text = std::string(key_bytes(), ' ');
     text.resize(write_key(key, part, text.data()).size());

@@ -176,7 +176,7 @@ class tier_store {
   [[nodiscard]] bool in_host_memory(node_id node) const noexcept { return catalog_.in_host_memory(node); }
   [[nodiscard]] bool is_loading(node_id node) const noexcept { return catalog_.at(node).loading; }
 
-  /// The same for a load that began earlier: contents that were invalidated since then are not served.
+  /// Whether a load that began earlier can be taken: contents that were invalidated since then are not served.
   [[nodiscard]] bool is_ready(node_id node) const noexcept {
     return in_host_memory(node) && !catalog_.directory().is_withdrawn(node);
   }
@@ -249,7 +249,7 @@ class tier_store {
     }
   }
 
-  /// Of a tier by its number; 0 is host memory.
+  /// Statistics of a tier by its number; 0 is host memory.
   [[nodiscard]] tier_statistics statistics(std::size_t number) noexcept {
     auto counts = catalog_.counts_of(number);
     catalog_.slower().for_each([&](std::size_t each, auto& tier) {

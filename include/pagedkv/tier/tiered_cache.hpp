@@ -423,7 +423,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] backend_type& backend() noexcept { return device::backend(); }
   [[nodiscard]] events_type& events() noexcept { return device::events().user(); }
 
-  /// Of the tier with this number: 0 is host memory, then the slower ones.
+  /// Statistics of the tier with this number: 0 is host memory, then the slower ones.
   [[nodiscard]] tier_statistics tier(std::size_t number) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return store_.statistics(number);
@@ -440,7 +440,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     profile.index += static_cast<std::int64_t>(store_.metadata_bytes());
     return profile;
   }
-  /// Of the host tier's records.
+  /// Bytes of the host tier's records.
   [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
   /// As in `kv_cache`, with those of the tiers.

@@ -179,7 +179,7 @@ class transfer_queue {
     return reads_.size();
   }
 
-  /// Of reads lately; 0 before the first.
+  /// The speed of reads lately; 0 before the first.
   [[nodiscard]] double read_bytes_per_second() const noexcept { return read_speed_.load(std::memory_order_relaxed); }
 
   /// While no transfer is under way.

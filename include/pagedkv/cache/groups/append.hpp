@@ -28,7 +28,7 @@ template <layered State, class End, class Publishes>
          (seen.claimed() && publishes());
 }
 
-/// For a thread with the guard of the nodes.
+/// Asked by a thread with the guard of the nodes.
 template <layered State>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
   return must_copy(
@@ -36,7 +36,7 @@ template <layered State>
       [&] { return s.options.publish && (s.tail.node == no_node || !state.nodes.is_withdrawn(s.tail.node)); });
 }
 
-/// For any thread inside the sequence: false is right, true may not be.
+/// Asked by any thread inside the sequence: false is right, true may not be.
 template <layered State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
   return must_copy(

@@ -78,7 +78,7 @@ void attach_blocks(State& state, group_sequence& s, node_id node) noexcept {
   }
 }
 
-/// The same at all of its nodes: equal blocks that were found instead of them may have been evicted since.
+/// Attaches blocks at all of its nodes: equal blocks that were found instead of them may have been evicted since.
 template <layered State>
 void attach_blocks_again(State& state, group_sequence& s) noexcept {
   if (s.options.publish) {

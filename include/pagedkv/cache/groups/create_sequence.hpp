@@ -227,8 +227,8 @@ template <layered State, class Copy>
   return admitted;
 }
 
-/// Of two refusals, with a hit and without, the one that lacks fewer blocks, unless a pool of this size never has as
-/// many as it takes without.
+/// Chooses, of two refusals, with a hit and without, the one that lacks fewer blocks, unless a pool of this size never
+/// has as many as it takes without.
 [[nodiscard]] inline const error& nearer(const error& with_hit, const error& without, std::int64_t pool_size) noexcept {
   const auto missing = [](const error& refused) { return refused.value - refused.limit; };
   return without.value <= pool_size && missing(with_hit) < missing(without) ? with_hit : without;
@@ -324,7 +324,7 @@ void report_admission(State& state, sequence_id id, const group_sequence& s, std
   });
 }
 
-/// The same for a new record.
+/// Creates a sequence in a new record.
 template <layered State, class Copy>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
                                                 Copy&& copy) noexcept {

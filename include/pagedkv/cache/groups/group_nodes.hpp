@@ -121,7 +121,7 @@ class group_nodes : public node_tree<Locking, Hash> {
       return published_end(block, granularity);
     }
   }
-  /// For blocks that were free.
+  /// Forgets the ends of blocks that were free.
   void forget_ends([[maybe_unused]] std::span<const block_id> blocks) noexcept {
     if constexpr (are_shared) {  // or else they have fallen already
       for (const auto block : blocks) {

@@ -268,7 +268,7 @@ class group_state {
         events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
     return refusal(num_needed, num_available);
   }
-  /// The same, neither counted nor reported.
+  /// The error, neither counted nor reported.
   [[nodiscard]] error refusal(std::int64_t num_needed, std::int64_t num_available) const noexcept {
     if (num_needed > pool.size()) {
       return {error_code::never_fits, "number of blocks needed", num_needed, pool.size()};
@@ -314,7 +314,7 @@ class group_state {
     }
   }
 
-  /// The same for entries of all tables of a sequence or a pin, `how_at(g, place)` each. Blocks of groups that every
+  /// Releases entries of all tables of a sequence or a pin, `how_at(g, place)` each. Blocks of groups that every
   /// hit needs go first into the eviction order, the deepest ones first; their eviction takes the others along.
   template <class HowAt>
   void release_all(group_tables& tables, HowAt&& how_at, std::uint32_t fence) noexcept {
@@ -327,7 +327,7 @@ class group_state {
       }
     }
   }
-  /// The same for the entries of one table from a place on, the last one first.
+  /// Releases the entries of one table from a place on, the last one first.
   template <class HowAt>
   void release_from(const group_table& table, std::size_t g, std::size_t place, HowAt&& how_at,
                     std::uint32_t fence) noexcept {
@@ -374,7 +374,7 @@ class group_state {
     bool reports = true;
 
     [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
-    /// Of blocks that every hit needs; losing another one loses no block that continues it.
+    /// Children of blocks that every hit needs; losing another one loses no block that continues it.
     [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
       const auto& tree = state.nodes;
       return tree.is_attached(block) && state.is_whole(tree.group_of(block)) ? tree.num_children(block) : 0;
@@ -409,7 +409,7 @@ class group_state {
     }
   };
   [[nodiscard]] watched_nodes chains() noexcept { return {*this}; }
-  /// The same, without events.
+  /// Nodes without events.
   [[nodiscard]] watched_nodes silent_chains() noexcept { return {*this, false}; }
 
   /// Frees blocks that no hit can need since the last eviction, as soon as the steps up to a fence have retired. Calls

@@ -105,7 +105,7 @@ template <layered State>
   return with_memory(search, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
 }
 
-/// Of a prompt, whose last token is left to compute.
+/// The longest hit of a prompt, whose last token is left to compute.
 template <layered State>
 [[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, const token_run& prompt, salt tag,
                                                 std::int64_t most) noexcept {
