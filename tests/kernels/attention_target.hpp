@@ -415,4 +415,19 @@ std::size_t check_attention(const attention_case& asked, std::uint32_t seed) {
   return batch.num_prefixes();
 }
 
+/// Runs a case with both orders of dimensions, and on each device that there is: the executor's have matrix instructions
+/// of every kind.
+template <class Element, class Input>
+void check_on_every_device(const attention_case& asked, std::uint32_t seed) {
+  check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);
+  if (!hip_target<1>::why_absent().empty()) {
+    check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
+    return;
+  }
+  check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
+  if (hip_target<2>::why_absent().empty()) {
+    check_attention<Element, hnd_by_block, Input, 2>(asked, seed);
+  }
+}
+
 }  // namespace pagedkv::test

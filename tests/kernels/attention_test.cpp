@@ -10,21 +10,6 @@ using namespace pagedkv::test;
 
 constexpr auto seed = std::uint32_t{20261122};
 
-/// With both orders of dimensions, and on each device that there is: the executor's have matrix instructions of every
-/// kind.
-template <class Element, class Input>
-void check_everywhere(const attention_case& asked) {
-  check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);
-  if (!hip_target<1>::why_absent().empty()) {
-    check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
-    return;
-  }
-  check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
-  if (hip_target<2>::why_absent().empty()) {
-    check_attention<Element, hnd_by_block, Input, 2>(asked, seed);
-  }
-}
-
 template <class Element, class Input, int Device>
 void check_where_present(const attention_case& asked) {
   if (Device == 0 || hip_target<Device>::why_absent().empty()) {
@@ -38,7 +23,7 @@ void check_elements_case(std::int32_t head_dim, std::int32_t group_size) {
   asked.lengths = {0, 1, 15, 16, 17, 97};
   asked.head_dim = head_dim;
   asked.group_size = group_size;
-  check_everywhere<Element, Input>(asked);
+  check_on_every_device<Element, Input>(asked, seed);
 }
 
 TEST_CASE("attention over ragged sequences, for every element, head dimension and group size", "[attention]") {
@@ -66,10 +51,10 @@ TEST_CASE("attention over blocks of any size", "[attention]") {
     asked.lengths = {block_size, 3 * block_size, 33, 2};
     asked.block_size = block_size;
     asked.group_size = 4;
-    check_everywhere<bfloat16, bfloat16>(asked);
-    check_everywhere<int8, float32>(asked);
-    check_everywhere<float8_e4m3, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<int8, float32>(asked, seed);
+    check_on_every_device<float8_e4m3, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
 }
 
@@ -78,9 +63,9 @@ TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
     asked.lengths = {1, 40, 130, 0};
     asked.group_size = 4;
     asked.magnitude = 2;
-    check_everywhere<float16, float16>(asked);
-    check_everywhere<float8_e4m3, float16>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<float16, float16>(asked, seed);
+    check_on_every_device<float8_e4m3, float16>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   };
   auto asked = attention_case{};
   asked.scale = 0.3F;
@@ -108,8 +93,8 @@ TEST_CASE("several queries of a sequence see no later token", "[attention]") {
   asked.queries = std::vector<std::int32_t>{5, 1, 16};
   for (const auto group_size : {1, 3}) {
     asked.group_size = group_size;
-    check_everywhere<bfloat16, bfloat16>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
 }
 
@@ -120,9 +105,9 @@ TEST_CASE("a call that was captured for one query a row serves rows of several",
   asked.group_size = 3;
   asked.num_shares = 23;
   asked.captured_for_one = true;
-  check_everywhere<bfloat16, bfloat16>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
   asked.shared = {{}, {}, {0, 272}};
-  check_everywhere<float16, bfloat16>(asked);
+  check_on_every_device<float16, bfloat16>(asked, seed);
 }
 
 TEST_CASE("queries and outputs with strides of their own", "[attention]") {
@@ -131,8 +116,8 @@ TEST_CASE("queries and outputs with strides of their own", "[attention]") {
   asked.group_size = 2;
   for (const auto gap : {3, 8}) {
     asked.gap = gap;
-    check_everywhere<bfloat16, float16>(asked);
-    check_everywhere<float32, bfloat16>(asked);
+    check_on_every_device<bfloat16, float16>(asked, seed);
+    check_on_every_device<float32, bfloat16>(asked, seed);
   }
 }
 
@@ -141,9 +126,9 @@ TEST_CASE("head dimensions that no vector divides", "[attention]") {
   asked.lengths = {33, 1};
   for (const auto head_dim : {1, 35, 100}) {
     asked.head_dim = head_dim;
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<int8, bfloat16>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<int8, bfloat16>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
 }
 
@@ -152,11 +137,11 @@ TEST_CASE("values shorter or longer than keys, or the first part of them", "[att
   asked.lengths = {0, 33, 5};
   asked.group_size = 3;
   const auto check_all = [&] {
-    check_everywhere<bfloat16, bfloat16>(asked);
-    check_everywhere<float16, float32>(asked);
-    check_everywhere<int8, float32>(asked);
-    check_everywhere<float8_e4m3, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<float16, float32>(asked, seed);
+    check_on_every_device<int8, float32>(asked, seed);
+    check_on_every_device<float8_e4m3, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   };
   asked.head_dim = 192;
   asked.value_dim = 128;
@@ -178,13 +163,13 @@ TEST_CASE("a tree mask hides branches from queries", "[attention]") {
   asked.queries = std::vector<std::int32_t>{5, 1, 16, 32};
   asked.tree = true;
   asked.group_size = 2;
-  check_everywhere<bfloat16, bfloat16>(asked);
-  check_everywhere<int8, float32>(asked);
-  check_everywhere<float8_e4m3, float32>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  check_on_every_device<int8, float32>(asked, seed);
+  check_on_every_device<float8_e4m3, float32>(asked, seed);
   asked.window = 20;
   asked.soft_cap = 5;
   asked.num_shares = 7;
-  check_everywhere<float32, float32>(asked);
+  check_on_every_device<float32, float32>(asked, seed);
 }
 
 TEST_CASE("latent vectors with all options", "[attention]") {
@@ -200,11 +185,11 @@ TEST_CASE("latent vectors with all options", "[attention]") {
   asked.soft_cap = 5;
   asked.alibi = true;
   asked.sinks = true;
-  check_everywhere<float16, float32>(asked);
+  check_on_every_device<float16, float32>(asked, seed);
   asked.tree = true;
   asked.window = 20;
   asked.block_size = 5;
-  check_everywhere<bfloat16, bfloat16>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
 }
 
 TEST_CASE("chunks of prompts over what is cached", "[attention]") {
@@ -214,7 +199,7 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   asked.lengths = {5, 16, 0, 72};
   asked.queries = std::vector<std::int32_t>{5, 1, 0, 50};
   asked.group_size = 3;
-  check_everywhere<bfloat16, bfloat16>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
   check_attention<float32, nhd_by_layer, float32, 0>(asked, seed);
   asked.block_size = 5;
   asked.num_shares = 3;
@@ -222,7 +207,7 @@ TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   asked.soft_cap = 5;
   asked.alibi = true;
   asked.sinks = true;
-  check_everywhere<float16, float32>(asked);
+  check_on_every_device<float16, float32>(asked, seed);
   check_where_present<int8, bfloat16, 1>(asked);
   check_where_present<float8_e4m3, bfloat16, 2>(asked);
   asked = {};
@@ -267,15 +252,15 @@ TEST_CASE("attention in any number of pieces", "[attention]") {
   asked.sinks = true;
   for (const auto num_shares : {1, 2, 7, 61, 400}) {
     asked.num_shares = num_shares;
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<float8_e4m3, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<float8_e4m3, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
   asked.num_shares = 0;
   for (const auto split : {16, 64, 256}) {
     asked.split_tokens = split;
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
 }
 
@@ -284,8 +269,8 @@ TEST_CASE("logits of ten thousand", "[attention]") {
   asked.lengths = {100, 37};
   asked.magnitude = 50;
   asked.scale = 1;
-  check_everywhere<bfloat16, bfloat16>(asked);
-  check_everywhere<float32, float32>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  check_on_every_device<float32, float32>(asked, seed);
 }
 
 TEST_CASE("a long sequence", "[attention]") {
@@ -342,26 +327,26 @@ TEST_CASE("attention by a plan that was made some tokens earlier", "[attention]"
     asked.grown = grown;
     asked.lengths[3] = std::max(0, grown);
     asked.window = 0;
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
     asked.window = 40;
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
   }
   asked.tree = true;
   asked.queries = std::vector<std::int32_t>{4, 16, 9, 1, 2};
-  check_everywhere<bfloat16, float32>(asked);
+  check_on_every_device<bfloat16, float32>(asked, seed);
 }
 
 TEST_CASE("blocks with ids beyond 65,535, further apart than 32 bits", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {40, 3};
   asked.far = true;
-  check_everywhere<bfloat16, bfloat16>(asked);
-  check_everywhere<int8, float32>(asked);
-  check_everywhere<float32, float32>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  check_on_every_device<int8, float32>(asked, seed);
+  check_on_every_device<float32, float32>(asked, seed);
   asked.prefill = true;
-  check_everywhere<float16, float32>(asked);
+  check_on_every_device<float16, float32>(asked, seed);
 }
 
 TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[attention]") {

@@ -11,18 +11,6 @@ using namespace pagedkv::test;
 
 constexpr auto seed = std::uint32_t{20261125};
 
-/// On every device that there is: the executor's have matrix instructions of every kind.
-template <class Element, class Input>
-void check_everywhere(const attention_case& asked) {
-  check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);
-  if (hip_target<1>::why_absent().empty()) {
-    check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
-  }
-  if (hip_target<2>::why_absent().empty()) {
-    check_attention<Element, hnd_by_block, Input, 2>(asked, seed);
-  }
-}
-
 /// Rows that read some of their blocks; blocks that no list names do not exist.
 [[nodiscard]] attention_case make_readers(listed_blocks kind, std::int32_t group_size) {
   auto asked = attention_case{};
@@ -36,17 +24,17 @@ void check_everywhere(const attention_case& asked) {
 TEST_CASE("attention over the blocks of lists, for every element", "[lists_attention]") {
   for (const auto kind : {listed_blocks::of_rows, listed_blocks::of_heads}) {
     auto asked = make_readers(kind, 4);
-    check_everywhere<bfloat16, bfloat16>(asked);
-    check_everywhere<int8, float16>(asked);
-    check_everywhere<float32, float32>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<int8, float16>(asked, seed);
+    check_on_every_device<float32, float32>(asked, seed);
     asked.block_size = 32;
     asked.head_dim = 128;
     asked.num_shares = 5;
-    check_everywhere<float16, float32>(asked);
-    check_everywhere<float8_e4m3, bfloat16>(asked);
+    check_on_every_device<float16, float32>(asked, seed);
+    check_on_every_device<float8_e4m3, bfloat16>(asked, seed);
     asked.block_size = 24;  // no multiple of a tile
-    check_everywhere<bfloat16, float32>(asked);
-    check_everywhere<int8, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
+    check_on_every_device<int8, float32>(asked, seed);
   }
 }
 
@@ -55,16 +43,16 @@ TEST_CASE("lists with several queries, trees, and all options", "[lists_attentio
     auto asked = make_readers(kind, 3);
     asked.queries = std::vector<std::int32_t>{1, 1, 5, 2, 17};
     asked.num_shares = 9;
-    check_everywhere<bfloat16, bfloat16>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
     asked.alibi = true;
     asked.sinks = true;
     asked.soft_cap = 5;
-    check_everywhere<float16, float32>(asked);
+    check_on_every_device<float16, float32>(asked, seed);
     asked.window = 150;
-    check_everywhere<float32, float32>(asked);
-    check_everywhere<int8, float32>(asked);
+    check_on_every_device<float32, float32>(asked, seed);
+    check_on_every_device<int8, float32>(asked, seed);
     asked.tree = true;
-    check_everywhere<bfloat16, float32>(asked);
+    check_on_every_device<bfloat16, float32>(asked, seed);
   }
 }
 
@@ -73,14 +61,14 @@ TEST_CASE("lists with chunks of prompts, latent vectors, and values of another l
     auto asked = make_readers(kind, 3);
     asked.prefill = true;
     asked.queries = std::vector<std::int32_t>{1, 1, 50, 2, 70};
-    check_everywhere<bfloat16, bfloat16>(asked);
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
     asked.window = 100;
     asked.num_shares = 3;
-    check_everywhere<int8, float16>(asked);
+    check_on_every_device<int8, float16>(asked, seed);
     asked = make_readers(kind, 3);
     asked.head_dim = 192;
     asked.value_dim = 128;
-    check_everywhere<float16, float16>(asked);
+    check_on_every_device<float16, float16>(asked, seed);
   }
   auto asked = make_readers(listed_blocks::of_rows, 20);
   asked.num_kv_heads = 1;
@@ -88,10 +76,10 @@ TEST_CASE("lists with chunks of prompts, latent vectors, and values of another l
   asked.head_dim = 576;
   asked.value_dim = 512;
   asked.num_shares = 3;
-  check_everywhere<bfloat16, bfloat16>(asked);
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
   asked.queries = std::vector<std::int32_t>{1, 1, 2, 2, 3};
   asked.sinks = true;
-  check_everywhere<float16, float32>(asked);
+  check_on_every_device<float16, float32>(asked, seed);
 }
 
 TEST_CASE("lists by a plan that was made some tokens earlier, and in fixed splits", "[lists_attention]") {
@@ -99,11 +87,11 @@ TEST_CASE("lists by a plan that was made some tokens earlier, and in fixed split
   asked.lengths = {17, 1, 97, 340, 700};
   asked.num_shares = 7;
   asked.grown = 1;
-  check_everywhere<bfloat16, float32>(asked);
+  check_on_every_device<bfloat16, float32>(asked, seed);
   asked.grown = 0;
   asked.split_tokens = 64;
-  check_everywhere<bfloat16, float32>(asked);
-  check_everywhere<float32, float32>(asked);
+  check_on_every_device<bfloat16, float32>(asked, seed);
+  check_on_every_device<float32, float32>(asked, seed);
 }
 
 TEST_CASE("a plan refuses lists that do not fit", "[lists_attention]") {
