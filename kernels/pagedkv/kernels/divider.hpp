@@ -29,6 +29,8 @@ class divider {
     multiplier_ = static_cast<word>(((wide{1} << (word_bits - 1 + shift_)) + divided_by - 1) / divided_by);
   }
 
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t divisor() const noexcept { return divisor_; }
+
   struct parts {
     Dividend quotient;
     std::int32_t remainder;

@@ -10,6 +10,10 @@
 
 namespace pagedkv::kernels {
 
+/// Of a power of two.
+template <int N>
+inline constexpr std::int32_t exponent_of = std::countr_zero(static_cast<std::uint32_t>(N));
+
 /// The distribution of rows (the numbers of one token and head) over workgroups: each takes whole tokens and assigns
 /// every row a group of neighbouring lanes; each lane takes the same `N` neighbouring numbers of the key and of the
 /// value.
@@ -22,6 +26,11 @@ struct row_spread {
   divider<std::int32_t> heads;
 
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
+  /// Of the numbers that the lanes of a row take at once, `N` each.
+  template <int N>
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t numbers_log2() const {
+    return lanes_log2 + exponent_of<N>;
+  }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t num_groups() const { return row_workgroup_size >> lanes_log2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const {
     return static_cast<std::int32_t>(local_index().x) >> lanes_log2;

@@ -96,6 +96,7 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   const auto lane_first = spread.lane() * N;
   const auto stride = spread.lanes_per_row() * N;
   const auto num_numbers = readable ? spread.head_dim : 0;
+  const auto last = lane_first + ((num_numbers - 1 - lane_first) >> spread.numbers_log2<N>()) * stride;
   const auto from_key_scale = readable ? source.key_scale() : 1.0F;
   const auto from_value_scale = readable ? source.value_scale() : 1.0F;
   // Not initialised: initialisation would add an instruction per number.
@@ -103,16 +104,13 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   vector<typename value_element::storage, N> kept_value;
   auto key_bits = std::int32_t{0};
   auto value_bits = std::int32_t{0};
+  // Backwards, so that the numbers to keep come last.
   PAGEDKV_KEEP_LOOP
-  for (auto first = lane_first; first < num_numbers; first += stride) {
-    const auto value = source.value(first);
-    const auto key = source.key(first);
-    value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(value, from_value_scale));
-    key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(key, from_key_scale));
-    if (first == lane_first) {
-      kept_value = value;
-      kept_key = key;
-    }
+  for (auto first = last; first >= lane_first; first -= stride) {
+    kept_value = source.value(first);
+    kept_key = source.key(first);
+    value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(kept_value, from_value_scale));
+    key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(kept_key, from_key_scale));
   }
   const auto value_scale = To::scale_for(absmax_of_row(value_bits, spread.lanes_per_row()));
   const auto key_scale = To::scale_for(absmax_of_row(key_bits, spread.lanes_per_row()));

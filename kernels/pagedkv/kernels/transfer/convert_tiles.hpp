@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/kernels/transfer/block_batch.hpp>
+#include <pagedkv/kernels/transfer/convert_pieces.hpp>
 #include <pagedkv/kernels/transfer/tile.hpp>
 
 namespace pagedkv::kernels {
@@ -113,6 +114,13 @@ template <class To, class From>
                                             std::span<const block_pair> pairs, runtime::stream stream) {
   using from_storage = typename From::storage;
   using to_storage = typename To::storage;
+  const auto from_tiles = describe_storage<from_storage>(from, 0);
+  const auto to_tiles = describe_storage<to_storage>(to, 0);
+  if constexpr (std::is_same_v<To, From>) {
+    if (in_vectors<from_storage>(from_tiles, to_tiles, from.head_dim)) {
+      return convert_pieces<To>(from, from_tiles, to_tiles, pairs, stream);
+    }
+  }
   constexpr auto most = numbers_per_lane<To>;
   constexpr auto piece = std::max(numbers_in_vector<from_storage>, numbers_in_vector<to_storage>);
   const auto launch_width = [&](auto width) {
@@ -125,7 +133,7 @@ template <class To, class From>
       const auto workgroups = static_cast<std::uint32_t>(batch.num_pairs) * static_cast<std::uint32_t>(tiles) *
                               static_cast<std::uint32_t>(from.num_kv_heads);
       const auto call = tile_conversion{planned.shape,   planned.spread,
-                                        describe_storage<from_storage>(from, 0), describe_storage<to_storage>(to, 0),
+                                        from_tiles,      to_tiles,
                                         from.block_size, divider<std::int32_t>(tiles),
                                         batch};
       const auto halves = from.value_offset == 0 ? 1U : 2U;

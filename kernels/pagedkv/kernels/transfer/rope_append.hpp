@@ -25,16 +25,25 @@ struct rotating_source {
   using storage = typename Input::storage;
 
   row_pair<const storage> rows;
-  const float* cosines = nullptr;
-  std::int32_t rotary_dim = 0;
+  rope_table table;
+  std::int64_t position = 0;
   std::int32_t head_dim = 0;
 
   [[nodiscard]] static PAGEDKV_DEVICE float key_scale() { return 1.0F; }
   [[nodiscard]] static PAGEDKV_DEVICE float value_scale() { return 1.0F; }
 
+  [[nodiscard]] PAGEDKV_DEVICE bool has_angles() const { return position >= 0 && position < table.num_positions; }
+
+  /// All reads come before the first use of one: neither the key waits for the position nor the angles for the key.
   [[nodiscard]] PAGEDKV_DEVICE vector<float, N> key(std::int32_t first) const {
     const auto stored = read(rows.key, first);
-    return first < rotary_dim ? rotate(stored, halves_of(first)) : decode<Input, N>(stored, 1.0F);
+    const auto rotated = first < table.rotary_dim;
+    turns angles;
+    if (rotated) {
+      angles = read_angles(first);
+    }
+    const auto numbers = decode<Input, N>(stored, 1.0F);
+    return rotated ? rotate(numbers, angles) : numbers;
   }
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
@@ -62,13 +71,19 @@ struct rotating_source {
     std::int32_t high;
   };
 
+  /// Cosines and sines of a lane's pairs, in order.
+  struct turns {
+    vector<float, half> cosines;
+    vector<float, half> sines;
+  };
+
   [[nodiscard]] PAGEDKV_DEVICE halves halves_of(std::int32_t first) const {
     if (adjoining) {
       return {first, first + 1};
     }
-    const auto rotated = first < rotary_dim;
-    const auto start = rotated ? 0 : rotary_dim;
-    const auto size = rotated ? rotary_dim : head_dim - rotary_dim;
+    const auto rotated = first < table.rotary_dim;
+    const auto start = rotated ? 0 : table.rotary_dim;
+    const auto size = rotated ? table.rotary_dim : head_dim - table.rotary_dim;
     const auto low = start + (first - start) / 2;
     return {low, low + size / 2};
   }
@@ -85,31 +100,37 @@ struct rotating_source {
     return numbers;
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE vector<float, N> rotate(const vector<storage, N>& stored, const halves& at) const {
-    const auto* const sines = cosines + rotary_dim / 2;
-    const auto numbers = decode<Input, N>(stored, 1.0F);
-    auto rotated = vector<float, N>{};
-    const auto turn = [&](int x, int y, float cosine, float sine) {
-      rotated.values[x] = numbers.values[x] * cosine - numbers.values[y] * sine;
-      rotated.values[y] = numbers.values[x] * sine + numbers.values[y] * cosine;
-    };
+  [[nodiscard]] PAGEDKV_DEVICE turns read_angles(std::int32_t first) const {
+    const auto* const cosines = table.angles + stride_over(table.rotary_dim, has_angles() ? position : 0);
+    const auto* const sines = cosines + table.rotary_dim / 2;
+    const auto at = halves_of(first);
     if constexpr (Pairing == rope_pairing::halves) {
-      const auto cosine = load_vector<half>(cosines + at.low);
-      const auto sine = load_vector<half>(sines + at.low);
-      for (auto i = 0; i < half; ++i) {
-        turn(i, half + i, cosine.values[i], sine.values[i]);
-      }
+      return {load_vector<half>(cosines + at.low), load_vector<half>(sines + at.low)};
     } else if constexpr (adjoining) {
-      turn(0, 1, load(cosines + at.low / 2), load(sines + at.low / 2));
+      return {load_vector<half>(cosines + at.low / 2), load_vector<half>(sines + at.low / 2)};
     } else {
+      auto angles = turns{};
       for (const auto upper : {0, 1}) {
         const auto angle = (upper == 0 ? at.low : at.high) / 2;
         const auto cosine = load_vector<half / 2>(cosines + angle);
         const auto sine = load_vector<half / 2>(sines + angle);
         for (auto i = 0; i < half / 2; ++i) {
-          turn(upper * half + 2 * i, upper * half + 2 * i + 1, cosine.values[i], sine.values[i]);
+          angles.cosines.values[upper * (half / 2) + i] = cosine.values[i];
+          angles.sines.values[upper * (half / 2) + i] = sine.values[i];
         }
       }
+      return angles;
+    }
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE vector<float, N> rotate(const vector<float, N>& numbers, const turns& angles) {
+    constexpr auto in_halves = Pairing == rope_pairing::halves || adjoining;
+    auto rotated = vector<float, N>{};
+    for (auto i = 0; i < half; ++i) {
+      const auto x = in_halves ? i : 2 * i;
+      const auto y = in_halves ? half + i : 2 * i + 1;
+      rotated.values[x] = numbers.values[x] * angles.cosines.values[i] - numbers.values[y] * angles.sines.values[i];
+      rotated.values[y] = numbers.values[x] * angles.sines.values[i] + numbers.values[y] * angles.cosines.values[i];
     }
     return rotated;
   }
@@ -125,13 +146,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
                        rope_queries<typename Input::storage> queries) {
   // A skipped token may have any position.
   const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
-    const auto position = load(positions + token);
-    const auto known = position >= 0 && position < table.num_positions;
-    check(known || slot_index < 0 || table.rotary_dim == 0, "position within the table");
     auto source = rotating_source<Input, Pairing, N>{};
-    source.cosines = table.angles + stride_over(table.rotary_dim, known ? position : 0);
-    source.rotary_dim = table.rotary_dim;
+    source.table = table;
+    source.position = load(positions + token);
     source.head_dim = spread.head_dim;
+    check(source.has_angles() || slot_index < 0 || table.rotary_dim == 0, "position within the table");
     return source;
   };
   if (workgroup_index().y == 0) {

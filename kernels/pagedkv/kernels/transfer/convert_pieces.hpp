@@ -1,0 +1,227 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
+#include <pagedkv/kernels/attention/matrix.hpp>
+#include <pagedkv/kernels/transfer/block_batch.hpp>
+#include <pagedkv/kernels/transfer/tile.hpp>
+
+// Blocks of one element in another layout. A number keeps its bits, so vectors of 16 bytes pass through registers: as
+// they are if both layouts have numbers of one token in them, or both numbers of one dimension; else a lane transposes
+// a square of them.
+
+namespace pagedkv::kernels {
+
+inline constexpr auto words_of_vector = vector_bytes / static_cast<int>(sizeof(lane_word));
+
+/// Transposes a square of numbers of `NumberBytes` bytes, a vector a row.
+template <int NumberBytes>
+PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[vector_bytes / NumberBytes]) {
+  constexpr auto size = vector_bytes / NumberBytes;
+  vector<lane_word, words_of_vector> columns[size];
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < words_of_vector; ++i) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < words_of_vector; ++j) {
+      if constexpr (NumberBytes == 4) {
+        columns[i].values[j] = rows[j].values[i];
+      } else if constexpr (NumberBytes == 2) {
+        const auto first = rows[2 * j].values[i];
+        const auto second = rows[2 * j + 1].values[i];
+        columns[2 * i].values[j] = permute_bytes<0x5410>(first, second);
+        columns[2 * i + 1].values[j] = permute_bytes<0x7632>(first, second);
+      } else {
+        const auto low = permute_bytes<0x5140>(rows[4 * j].values[i], rows[4 * j + 1].values[i]);
+        const auto high = permute_bytes<0x7362>(rows[4 * j].values[i], rows[4 * j + 1].values[i]);
+        const auto next_low = permute_bytes<0x5140>(rows[4 * j + 2].values[i], rows[4 * j + 3].values[i]);
+        const auto next_high = permute_bytes<0x7362>(rows[4 * j + 2].values[i], rows[4 * j + 3].values[i]);
+        columns[4 * i].values[j] = permute_bytes<0x5410>(low, next_low);
+        columns[4 * i + 1].values[j] = permute_bytes<0x7632>(low, next_low);
+        columns[4 * i + 2].values[j] = permute_bytes<0x5410>(high, next_high);
+        columns[4 * i + 3].values[j] = permute_bytes<0x7632>(high, next_high);
+      }
+    }
+  }
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < size; ++i) {
+    rows[i] = columns[i];
+  }
+}
+
+/// How the lanes of a launch share the keys, or the values, of blocks. Neighbouring lanes take neighbouring tokens, so that
+/// together they write whole sectors of memory, and then neighbouring chunks of a row.
+struct piece_spread {
+  std::int32_t neighbours_log2 = 0;
+  divider<std::int32_t> chunks;  // of a row
+  divider<std::int32_t> tiles;   // of a block
+};
+
+struct piece_conversion {
+  static constexpr auto workgroup_size = 128;
+
+  tile_storage from;
+  tile_storage to;
+  std::int32_t block_size = 0;
+  std::int32_t num_chunks = 0;
+  divider<std::int32_t> heads;
+  piece_spread keys;
+  piece_spread values;
+  block_batch batch;
+};
+
+/// Rows of one token that a lane moves at once, if both layouts have these.
+inline constexpr auto rows_of_lane = 8;
+
+/// The numbers of one head's keys, or values, in a block.
+template <class Storage>
+struct numbers_of_head {
+  Storage* first;
+  const tile_half& order;
+
+  [[nodiscard]] PAGEDKV_DEVICE lane_word* at(std::int32_t offset, std::int32_t dim) const {
+    return reinterpret_cast<lane_word*>(first + order.index(offset, dim));
+  }
+};
+
+template <class Storage>
+[[nodiscard]] PAGEDKV_DEVICE numbers_of_head<Storage> find_head(const tile_storage& storage, bool values,
+                                                              std::int32_t block, std::int32_t head) {
+  const auto& order = values ? storage.values : storage.keys;
+  return {reinterpret_cast<Storage*>(storage.block(block) + order.start) + head * order.head_stride, order};
+}
+
+/// Moves some tokens' chunk of a row; tokens are `step` apart.
+template <class Storage>
+PAGEDKV_DEVICE void move_chunks(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
+                                std::int32_t first_token, std::int32_t step, std::int32_t block_size,
+                                std::int32_t dim) {
+  vector<lane_word, words_of_vector> chunks[rows_of_lane];
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < rows_of_lane; ++i) {
+    if (const auto token = first_token + i * step; token < block_size) {
+      chunks[i] = load_vector<words_of_vector>(from.at(token, dim));
+    }
+  }
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < rows_of_lane; ++i) {
+    if (const auto token = first_token + i * step; token < block_size) {
+      store_vector<words_of_vector>(to.at(token, dim), chunks[i]);
+    }
+  }
+}
+
+/// Moves a square of tokens and dimensions, of which one layout at least has vectors of tokens.
+template <class Storage>
+PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
+                                std::int32_t first_token, std::int32_t first_dim) {
+  constexpr auto size = numbers_in_vector<Storage>;
+  vector<lane_word, words_of_vector> rows[size];
+  const auto at = [&](const numbers_of_head<Storage>& numbers, std::int32_t i) {
+    return numbers.order.holds_tokens ? numbers.at(first_token, first_dim + i) : numbers.at(first_token + i, first_dim);
+  };
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < size; ++i) {
+    rows[i] = load_vector<words_of_vector>(at(from, i));
+  }
+  if (from.order.holds_tokens != to.order.holds_tokens) {
+    transpose<static_cast<int>(sizeof(Storage))>(rows);
+  }
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < size; ++i) {
+    store_vector<words_of_vector>(at(to, i), rows[i]);
+  }
+}
+
+/// Stores blocks in another layout. The grid's x counts pairs, heads, tiles and chunks; its y is the layer; its z is 0 for
+/// keys, 1 for values.
+template <class Element>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) convert_pieces_kernel(piece_conversion call) {
+  using storage = typename Element::storage;
+  const auto of_values = workgroup_index().z != 0;
+  const auto& spread = of_values ? call.values : call.keys;
+  const auto unit = static_cast<std::int32_t>(workgroup_index().x * piece_conversion::workgroup_size + local_index().x);
+  const auto neighbour = unit & ((1 << spread.neighbours_log2) - 1);
+  const auto by_chunk = spread.chunks.split(unit >> spread.neighbours_log2);
+  const auto by_tile = spread.tiles.split(by_chunk.quotient);
+  const auto by_head = call.heads.split(by_tile.quotient);
+  if (by_head.quotient >= call.batch.num_pairs) {
+    return;
+  }
+  const auto head = by_head.remainder;
+  const auto chunk = by_chunk.remainder;
+  const auto [source, destination] = call.batch.pairs[by_head.quotient];
+  const auto from = find_head<storage>(call.from, of_values, source, head);
+  const auto to = find_head<storage>(call.to, of_values, destination, head);
+  const auto dim = chunk * numbers_in_vector<storage>;
+  const auto in_squares = from.order.holds_tokens || to.order.holds_tokens;
+  const auto num_tokens = in_squares ? numbers_in_vector<storage> : rows_of_lane;
+  const auto step = in_squares ? 1 : 1 << spread.neighbours_log2;
+  const auto first_token = (by_tile.remainder << spread.neighbours_log2) * num_tokens +
+                           neighbour * (in_squares ? num_tokens : 1);
+  if (in_squares) {
+    move_square(from, to, first_token, dim);
+  } else {
+    move_chunks(from, to, first_token, step, call.block_size, dim);
+  }
+  if constexpr (Element::scaled) {
+    PAGEDKV_KEEP_LOOP
+    for (auto i = chunk; i < num_tokens; i += call.num_chunks) {
+      if (const auto token = first_token + i * step; token < call.block_size) {
+        store(call.to.template scale<Element>(of_values, destination, token, head),
+              load(call.from.template scale<Element>(of_values, source, token, head)));
+      }
+    }
+  }
+}
+
+/// Whether all vectors of both layouts are aligned and whole, so that the kernel above suffices.
+template <class Storage>
+[[nodiscard]] bool in_vectors(const tile_storage& from, const tile_storage& to, std::int32_t head_dim) {
+  return from.keys.vectors && from.values.vectors && to.keys.vectors && to.values.vectors &&
+         head_dim % numbers_in_vector<Storage> == 0;
+}
+
+/// How lanes share the keys, or the values, of blocks whose layouts have these orders.
+template <class Storage>
+[[nodiscard]] piece_spread spread_pieces(const tile_half& from, const tile_half& to, std::int32_t block_size,
+                                         std::int32_t num_chunks) {
+  const auto in_squares = from.holds_tokens || to.holds_tokens;
+  const auto num_tokens = in_squares ? numbers_in_vector<Storage> : rows_of_lane;
+  const auto neighbours_log2 = in_squares && block_size % (2 * num_tokens) != 0 ? 0 : 1;
+  const auto tokens_of_tile = num_tokens << neighbours_log2;
+  return {neighbours_log2, divider<std::int32_t>(num_chunks),
+          divider<std::int32_t>((block_size + tokens_of_tile - 1) / tokens_of_tile)};
+}
+
+/// As `convert_tiles`, for equal elements where `in_vectors` is true.
+template <class Element>
+[[nodiscard]] runtime::status convert_pieces(const block_storage_view& from, const tile_storage& from_tiles,
+                                             const tile_storage& to_tiles, std::span<const block_pair> pairs,
+                                             runtime::stream stream) {
+  using storage = typename Element::storage;
+  auto call = piece_conversion{};
+  call.from = from_tiles;
+  call.to = to_tiles;
+  call.block_size = from.block_size;
+  call.num_chunks = from.head_dim / numbers_in_vector<storage>;
+  call.heads = divider<std::int32_t>(from.num_kv_heads);
+  call.keys = spread_pieces<storage>(from_tiles.keys, to_tiles.keys, from.block_size, call.num_chunks);
+  call.values = spread_pieces<storage>(from_tiles.values, to_tiles.values, from.block_size, call.num_chunks);
+  const auto lanes_of_head = [&](const piece_spread& spread) {
+    return std::int64_t{spread.tiles.divisor() << spread.neighbours_log2} * call.num_chunks;
+  };
+  const auto lanes_of_block =
+      std::max(lanes_of_head(call.keys), lanes_of_head(call.values)) * from.num_kv_heads;
+  return launch_batches(pairs, [&](const block_batch& batch) {
+    call.batch = batch;
+    const auto lanes = batch.num_pairs * lanes_of_block;
+    const auto workgroups = (lanes + call.workgroup_size - 1) / call.workgroup_size;
+    return launch<convert_pieces_kernel<Element>>(
+        launch_shape{{static_cast<std::uint32_t>(workgroups), static_cast<std::uint32_t>(from.num_layers),
+                      from.value_offset == 0 ? 1U : 2U},
+                     {static_cast<std::uint32_t>(call.workgroup_size)}},
+        stream, call);
+  });
+}
+
+}  // namespace pagedkv::kernels
