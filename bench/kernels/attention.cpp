@@ -1,11 +1,13 @@
 // Decode attention as a share of the device's read bandwidth, measured in the same run; decoding over latent vectors
-// and attention of prompts as operations per second; prefixes that are read once for all sequences that share them.
+// and attention of prompts as operations per second; prefixes that are read once for all sequences that share them;
+// lists of blocks.
 // Built for a device by scripts/device-test; built for the host it only checks that every shape runs, and reports in
 // TAP.
 //
-//   kernel_attention [--prefixes | --shapes SHAPES] [FILE]   prints the tables; or only that of shared prefixes, or one
-//                                                            of the shapes that a file lists (attention_shapes.hpp);
-//                                                            writes the same as JSON to FILE
+//   kernel_attention [--prefixes | --lists | --shapes SHAPES] [FILE]
+//
+// prints the tables; or only that of shared prefixes, of lists, or one of the shapes that a file lists
+// (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
 
@@ -223,6 +225,9 @@ struct prefix_shape {
           {"8 x (0 + 1024)", 8, 0, 1024}};
 }
 
+/// The share of its blocks that each row reads; in percent.
+inline constexpr int listed_percents[] = {5, 10, 25, 100};
+
 /// Finite numbers and scales for 64 blocks, repeated.
 template <class Element>
 void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream stream) {
@@ -381,6 +386,53 @@ class bench {
     print<Element>(asked, heads, "cascade in a graph", measure_plan(true, true), flat.call);
   }
 
+  /// Lists of so many of each row's blocks, in random order; a row has one for all heads, or one for each KV head.
+  /// Compared with the read of all blocks without lists.
+  template <class Element>
+  void report_lists(const decode_shape& asked, listed_blocks kind) {
+    const auto& heads = asked.heads;
+    auto config = cache_config{};
+    config.block_size = asked.block_size;
+    config.num_kv_heads = heads.kv_heads;
+    config.head_dim = asked.head_dim;
+    auto indptr = std::vector<std::int32_t>{0};
+    auto last_block_len = std::vector<std::int32_t>{};
+    for (const auto length : asked.lengths) {
+      indptr.push_back(indptr.back() + (length + asked.block_size - 1) / asked.block_size);
+      last_block_len.push_back((length - 1) % asked.block_size + 1);
+    }
+    config.num_blocks = indptr.back();
+    const auto storage = block_storage<Element, layout, hip::device_allocator>::create(config).value();
+    fill<Element>(storage.view(), storage.bytes(), stream_.get());
+    auto use = hip::attention_use{};
+    use.max_rows = static_cast<std::int32_t>(asked.lengths.size());
+    const auto measure_use = [&](const attention_lists& lists) {
+      use.lists = lists.kind;
+      const auto shape = hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, use).value();
+      auto batch = attention_batch{indptr, {}, last_block_len, {}};
+      batch.lists = lists;
+      return measure<Element>(storage.view(), shape, batch, use.max_rows);
+    };
+    const auto all = measure_use({});
+    auto random = std::mt19937(5);
+    for (const auto percent : listed_percents) {
+      auto list_indptr = std::vector<std::int32_t>{0};
+      auto blocks = std::vector<std::int32_t>{};
+      for (auto row = std::size_t{0}; row < asked.lengths.size(); ++row) {
+        auto positions = std::vector<std::int32_t>(static_cast<std::size_t>(indptr[row + 1] - indptr[row]));
+        std::iota(positions.begin(), positions.end(), 0);
+        const auto listed = (std::ssize(positions) * percent + 99) / 100;
+        for (auto list = 0; list < (kind == listed_blocks::of_heads ? heads.kv_heads : 1); ++list) {
+          std::ranges::shuffle(positions, random);
+          blocks.insert(blocks.end(), positions.begin(), positions.begin() + listed);
+        }
+        list_indptr.push_back(static_cast<std::int32_t>(blocks.size()));
+      }
+      print<Element>(asked, kind, percent, measure_use({kind, list_indptr, blocks}), all.call);
+    }
+  }
+
+  [[nodiscard]] const std::string& list_json() const { return list_json_; }
   [[nodiscard]] const std::string& product_json() const { return product_json_; }
   [[nodiscard]] const std::string& prefix_json() const { return prefix_json_; }
 
@@ -407,6 +459,11 @@ class bench {
     const auto blocks = planned.indices.empty() ? shuffled_blocks(view.num_blocks)
                                                 : std::vector(planned.indices.begin(), planned.indices.end());
     planned.indices = blocks;
+    const auto listed = device_array<std::int32_t>(std::max<std::size_t>(planned.lists.blocks.size(), 1));
+    if (!planned.lists.blocks.empty()) {
+      listed.upload(planned.lists.blocks.data(), stream_.get());
+      planned.lists.blocks = {listed.data(), listed.size()};
+    }
     auto planner = attention_planner(shape);
     const auto start = std::chrono::steady_clock::now();
     planner.plan(planned).value();
@@ -489,6 +546,30 @@ class bench {
     std::fflush(stdout);
   }
 
+  /// `all`: seconds of the read of all blocks.
+  template <class Element>
+  void print(const decode_shape& asked, listed_blocks kind, int percent, const times& measured, double all) {
+    const auto* const lists = kind == listed_blocks::of_heads ? "KV heads" : "rows";
+    char line[512];
+    std::snprintf(line, sizeof(line),
+                  R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
+                  R"("lists": "%s", "percent": %d, "microseconds": %.2f, "share_of_all": %.4f})",
+                  asked.name.c_str(), asked.heads.query_heads, asked.heads.kv_heads, std::string(Element::name).c_str(),
+                  lists, percent, measured.call * 1e6, measured.call / all);
+    list_json_ += list_json_.empty() ? "" : ",\n";
+    list_json_ += line;
+    ++num_reports_;
+    if (on_device) {
+      std::printf("| %-11s | %2d/%-2d | %-8s | %-8s | %3d | %8.1f | %8.1f | %5.3f |\n", asked.name.c_str(),
+                  asked.heads.query_heads, asked.heads.kv_heads, std::string(Element::name).c_str(), lists, percent,
+                  all * 1e6, measured.call * 1e6, measured.call / all);
+    } else {
+      std::printf("ok %d - %s, %d/%d heads, %s, lists of %s, %d %%\n", num_reports_, asked.name.c_str(),
+                  asked.heads.query_heads, asked.heads.kv_heads, std::string(Element::name).c_str(), lists, percent);
+    }
+    std::fflush(stdout);
+  }
+
   template <class Element>
   void print(const decode_shape& asked, double seconds, double rate, double plan_seconds) {
     const auto& heads = asked.heads;
@@ -524,7 +605,23 @@ class bench {
   std::string json_;
   std::string product_json_;
   std::string prefix_json_;
+  std::string list_json_;
 };
+
+void report_lists(bench& b, const std::vector<head_shape>& heads) {
+  if (on_device) {
+    std::printf(
+        "\n| batch | heads | element | lists of | %% of the blocks | all blocks, us | us | of that time |\n"
+        "|---|---|---|---|---|---|---|---|\n");
+  }
+  for (const auto& shape : make_shapes()) {
+    for (const auto kind : {listed_blocks::of_rows, listed_blocks::of_heads}) {
+      const auto asked = decode_shape{shape.name, heads[1], head_dim, block_size, {}, shape.lengths};
+      b.report_lists<bfloat16>(asked, kind);
+      b.report_lists<int8>(asked, kind);
+    }
+  }
+}
 
 void report_prefixes(bench& b, const std::vector<head_shape>& heads) {
   if (on_device) {
@@ -580,6 +677,7 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
     b.report<bfloat16>(shape);
   }
   report_prefixes(b, heads);
+  report_lists(b, heads);
 }
 
 void write_json(const bench& b, const char* path) {
@@ -588,13 +686,16 @@ void write_json(const bench& b, const char* path) {
     throw std::runtime_error(std::string(path) + ": " + std::strerror(errno));
   }
   std::fprintf(file,
-               "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n]}\n",
-               b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str());
+               "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n], "
+               "\"lists\": [\n%s\n]}\n",
+               b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str(),
+               b.list_json().c_str());
   std::fclose(file);
 }
 
 void run(const std::vector<std::string>& arguments) {
   const auto only_prefixes = !arguments.empty() && arguments[0] == "--prefixes";
+  const auto only_lists = !arguments.empty() && arguments[0] == "--lists";
   const auto only_shapes = arguments.size() > 1 && arguments[0] == "--shapes";
   const auto shapes = only_shapes ? read_shapes(arguments[1]) : std::vector<decode_shape>{};
   const auto heads =
@@ -608,6 +709,8 @@ void run(const std::vector<std::string>& arguments) {
   }
   if (only_prefixes) {
     report_prefixes(b, heads);
+  } else if (only_lists) {
+    report_lists(b, heads);
   } else if (only_shapes) {
     report_shapes(b, shapes);
   } else {
@@ -616,7 +719,7 @@ void run(const std::vector<std::string>& arguments) {
   if (!on_device) {
     std::printf("1..%d\n", b.num_reports());
   }
-  const auto options = std::size_t{only_shapes ? 2U : (only_prefixes ? 1U : 0U)};
+  const auto options = std::size_t{only_shapes ? 2U : (only_prefixes || only_lists ? 1U : 0U)};
   if (arguments.size() > options) {
     write_json(b, arguments[options].c_str());
   }

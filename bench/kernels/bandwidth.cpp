@@ -322,8 +322,13 @@ void report_layout_conversion(bench& b, double copy_rate) {
            [&] { return hip::convert_blocks<Element, Element>(from.view(), to.view(), pairs, b.stream()); });
 }
 
-void report_swaps(bench& b) {
-  const auto config = make_config<float16>(b, 32);
+/// Blocks of 32 layers, or of 16 KiB, the least that engines have with tensor parallelism.
+void report_swaps(bench& b, bool small_blocks) {
+  auto config = make_config<float16>(b, small_blocks ? 1 : 32);
+  if (small_blocks) {
+    config.num_kv_heads = 2;
+    config.num_blocks *= 4;
+  }
   const auto device = device_storage<float16>::create(config).value();
   const auto host = pinned_buffer(device.bytes());
   const auto bytes = static_cast<std::size_t>(device.bytes());
@@ -344,7 +349,7 @@ void report_swaps(bench& b) {
     const auto rate = b.measure(device.bytes(), [&] {
       return hip::to_result(runtime::copy_async(to.base, from.base, bytes, kind, b.stream()), "the copy of memory");
     });
-    const auto name = std::string(out ? "swap out" : "swap in");
+    const auto name = std::string(out ? "swap out" : "swap in") + (small_blocks ? ", 16 KiB" : "");
     b.report(name + ", one run (of pinned copy)", rate, device.bytes(),
              [&] { return hip::swap_blocks(from, to, run, kind, b.stream()); });
     b.report(name + ", scattered (of pinned copy)", rate, device.bytes(),
@@ -412,7 +417,8 @@ void report_all(std::int64_t bytes) {
   report_conversion<float16, int8>(b, copy_rate);
   report_conversion<float8_e4m3, bfloat16>(b, copy_rate);
   report_conversion<bfloat16, float8_e4m3>(b, copy_rate);
-  report_swaps(b);
+  report_swaps(b, false);
+  report_swaps(b, true);
   report_runs(b);
   if (!on_device) {
     std::printf("1..%d\n", b.num_reports());

@@ -139,7 +139,7 @@ struct rotating_source {
 /// Append that rotates token i's keys to `positions[i]`, in workgroups whose y is 0. Workgroups whose y is 1 rotate the
 /// queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, 3)
     rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
