@@ -41,6 +41,10 @@ template <class T>
   return *(const T*)(const __attribute__((address_space(4))) T*)from;
 }
 
+// Kernels of a stream run one after the other.
+__device__ inline void wait_for_previous_kernel() {}
+__device__ inline void let_next_kernel_start() {}
+
 // Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
 // exchange within aligned groups of this many lanes.
 template <class T>

@@ -27,6 +27,19 @@ template <class T>
   return argument;
 }
 
+/// A kernel launched with `launch_following_kernel` may start while the previous kernel still runs; this call waits for
+/// the end of the previous kernel.
+__device__ inline void wait_for_previous_kernel() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  #endif
+}
+__device__ inline void let_next_kernel_start() {
+  #if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  #endif
+}
+
 // Every lane of the wave takes part; the executor checks this. `width` is a power of two up to the wave size: lanes
 // exchange within aligned groups of this many lanes.
 inline constexpr auto whole_wave = 0xFFFFFFFFU;

@@ -14,10 +14,6 @@
 
 namespace pagedkv::kernels {
 
-// Kernels of a stream run one after the other.
-PAGEDKV_DEVICE inline void wait_for_previous_kernel() {}
-PAGEDKV_DEVICE inline void let_next_kernel_start() {}
-
 template <int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<float, N> load_fresh(const float* from) {
   return load_vector<N>(from);

@@ -11,10 +11,6 @@
 
 namespace pagedkv::kernels {
 
-// Kernels of a stream run one after the other on the executor.
-inline void wait_for_previous_kernel() {}
-inline void let_next_kernel_start() {}
-
 template <int N>
 [[nodiscard]] vector<float, N> load_fresh(const float* from) {
   return load_vector<N>(from);

@@ -13,19 +13,6 @@
 
 namespace pagedkv::kernels {
 
-/// A kernel launched with `launch_following_kernel` may start while the previous kernel still runs; this call waits for
-/// the end of the previous kernel.
-PAGEDKV_DEVICE inline void wait_for_previous_kernel() {
-  #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  #endif
-}
-PAGEDKV_DEVICE inline void let_next_kernel_start() {
-  #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  #endif
-}
-
 /// Reads memory that another kernel may have written since this one started.
 template <int N>
 [[nodiscard]] PAGEDKV_DEVICE vector<float, N> load_fresh(const float* from) {

@@ -17,14 +17,16 @@ struct block_batch {
 
   block_pair pairs[capacity];
   std::int32_t num_pairs = 0;
+  bool follows = false;  // a batch of the same call
 };
 
 /// Calls `launch_one(batch)` for successive batches until all pairs are launched or one launch fails.
 template <class Launch>
 [[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
   auto status = runtime::success;
-  while (!pairs.empty() && status == runtime::success) {
+  for (auto follows = false; !pairs.empty() && status == runtime::success; follows = true) {
     auto batch = block_batch{};
+    batch.follows = follows;
     for (const auto pair : pairs.first(pairs.size() < batch.capacity ? pairs.size() : batch.capacity)) {
       batch.pairs[batch.num_pairs++] = pair;
     }

@@ -48,10 +48,11 @@ PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[vector_
   }
 }
 
-/// How the lanes of a launch share the keys, or the values, of blocks. Neighbouring lanes take neighbouring tokens, so that
-/// together they write whole sectors of memory, and then neighbouring chunks of a row.
+/// How the lanes of a launch share the keys, or the values, of blocks. Neighbouring lanes write neighbouring vectors, of
+/// neighbouring tokens or dimensions, because half a sector of memory takes as long as a whole one.
 struct piece_spread {
   std::int32_t neighbours_log2 = 0;
+  bool in_turns = false;         // neighbouring lanes have neighbouring chunks, and exchange every other dimension
   divider<std::int32_t> chunks;  // of a row
   divider<std::int32_t> tiles;   // of a block
 };
@@ -90,45 +91,72 @@ template <class Storage>
   return {reinterpret_cast<Storage*>(storage.block(block) + order.start) + head * order.head_stride, order};
 }
 
-/// Moves some tokens' chunk of a row; tokens are `step` apart.
+/// Moves some tokens' chunk of a row, up to token `end`; tokens are `step` apart.
 template <class Storage>
 PAGEDKV_DEVICE void move_chunks(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
-                                std::int32_t first_token, std::int32_t step, std::int32_t block_size,
-                                std::int32_t dim) {
+                                std::int32_t first_token, std::int32_t step, std::int32_t end, std::int32_t dim) {
   vector<lane_word, words_of_vector> chunks[rows_of_lane];
   PAGEDKV_UNROLL
   for (auto i = 0; i < rows_of_lane; ++i) {
-    if (const auto token = first_token + i * step; token < block_size) {
+    if (const auto token = first_token + i * step; token < end) {
       chunks[i] = load_vector<words_of_vector>(from.at(token, dim));
     }
   }
   PAGEDKV_UNROLL
   for (auto i = 0; i < rows_of_lane; ++i) {
-    if (const auto token = first_token + i * step; token < block_size) {
+    if (const auto token = first_token + i * step; token < end) {
       store_vector<words_of_vector>(to.at(token, dim), chunks[i]);
     }
   }
 }
 
-/// Moves a square of tokens and dimensions, of which one layout at least has vectors of tokens.
+/// Exchanges vectors of dimensions with the lane that has the next chunk: of both chunks one lane gets the even dimensions, in
+/// order, the other one the odd ones.
+template <int Size>
+PAGEDKV_DEVICE void take_turns(vector<lane_word, words_of_vector> (&dims)[Size], bool odd) {
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < Size; i += 2) {
+    PAGEDKV_UNROLL
+    for (auto word = 0; word < words_of_vector; ++word) {
+      auto& even_word = dims[i].values[word];
+      auto& odd_word = dims[i + 1].values[word];
+      const auto received = shuffle_xor(odd ? even_word : odd_word, 1, 2);
+      const auto kept = odd ? odd_word : even_word;
+      even_word = odd ? received : kept;
+      odd_word = odd ? kept : received;
+    }
+  }
+}
+
+/// Moves a square of tokens and dimensions, of which one layout at least has vectors of tokens. `in_turns`: as in
+/// `piece_spread`. Every lane of the wave calls this; one that is not active stores nothing.
 template <class Storage>
 PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
-                                std::int32_t first_token, std::int32_t first_dim) {
+                                std::int32_t first_token, std::int32_t chunk, bool in_turns, bool active) {
   constexpr auto size = numbers_in_vector<Storage>;
+  const auto first_dim = chunk * size;
   vector<lane_word, words_of_vector> rows[size];
-  const auto at = [&](const numbers_of_head<Storage>& numbers, std::int32_t i) {
-    return numbers.order.holds_tokens ? numbers.at(first_token, first_dim + i) : numbers.at(first_token + i, first_dim);
-  };
   PAGEDKV_UNROLL
   for (auto i = 0; i < size; ++i) {
-    rows[i] = load_vector<words_of_vector>(at(from, i));
+    rows[i] = load_vector<words_of_vector>(from.order.holds_tokens ? from.at(first_token, first_dim + i)
+                                                                   : from.at(first_token + i, first_dim));
   }
   if (from.order.holds_tokens != to.order.holds_tokens) {
     transpose<static_cast<int>(sizeof(Storage))>(rows);
   }
+  if (in_turns) {
+    take_turns(rows, chunk % 2 != 0);
+  }
+  if (!active) {
+    return;
+  }
+  const auto first_of_turns = (chunk & ~1) * size + chunk % 2;
   PAGEDKV_UNROLL
   for (auto i = 0; i < size; ++i) {
-    store_vector<words_of_vector>(at(to, i), rows[i]);
+    const auto of_turns = first_of_turns + i % 2 * size + i / 2 * 2;
+    store_vector<words_of_vector>(to.order.holds_tokens ? to.at(first_token, in_turns ? of_turns : first_dim + i)
+                                                        : to.at(first_token + i, first_dim),
+                                  rows[i]);
   }
 }
 
@@ -144,29 +172,27 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) conv
   const auto by_chunk = spread.chunks.split(unit >> spread.neighbours_log2);
   const auto by_tile = spread.tiles.split(by_chunk.quotient);
   const auto by_head = call.heads.split(by_tile.quotient);
-  if (by_head.quotient >= call.batch.num_pairs) {
-    return;
-  }
+  const auto active = by_head.quotient < call.batch.num_pairs;
   const auto head = by_head.remainder;
   const auto chunk = by_chunk.remainder;
-  const auto [source, destination] = call.batch.pairs[by_head.quotient];
+  const auto [source, destination] = call.batch.pairs[active ? by_head.quotient : 0];
   const auto from = find_head<storage>(call.from, of_values, source, head);
   const auto to = find_head<storage>(call.to, of_values, destination, head);
-  const auto dim = chunk * numbers_in_vector<storage>;
   const auto in_squares = from.order.holds_tokens || to.order.holds_tokens;
   const auto num_tokens = in_squares ? numbers_in_vector<storage> : rows_of_lane;
   const auto step = in_squares ? 1 : 1 << spread.neighbours_log2;
   const auto first_token = (by_tile.remainder << spread.neighbours_log2) * num_tokens +
                            neighbour * (in_squares ? num_tokens : 1);
+  const auto end = active ? call.block_size : 0;
   if (in_squares) {
-    move_square(from, to, first_token, dim);
+    move_square(from, to, first_token, chunk, spread.in_turns, active);
   } else {
-    move_chunks(from, to, first_token, step, call.block_size, dim);
+    move_chunks(from, to, first_token, step, end, chunk * numbers_in_vector<storage>);
   }
   if constexpr (Element::scaled) {
     PAGEDKV_KEEP_LOOP
     for (auto i = chunk; i < num_tokens; i += call.num_chunks) {
-      if (const auto token = first_token + i * step; token < call.block_size) {
+      if (const auto token = first_token + i * step; token < end) {
         store(call.to.template scale<Element>(of_values, destination, token, head),
               load(call.from.template scale<Element>(of_values, source, token, head)));
       }
@@ -189,7 +215,8 @@ template <class Storage>
   const auto num_tokens = in_squares ? numbers_in_vector<Storage> : rows_of_lane;
   const auto neighbours_log2 = in_squares && block_size % (2 * num_tokens) != 0 ? 0 : 1;
   const auto tokens_of_tile = num_tokens << neighbours_log2;
-  return {neighbours_log2, divider<std::int32_t>(num_chunks),
+  return {neighbours_log2, to.holds_tokens && neighbours_log2 == 0 && num_chunks % 2 == 0,
+          divider<std::int32_t>(num_chunks),
           divider<std::int32_t>((block_size + tokens_of_tile - 1) / tokens_of_tile)};
 }
 

@@ -40,14 +40,19 @@ template <class Word>
 }
 
 /// Copies blocks in every layer, within one storage or to another. The grid's y counts the pairs. One word per lane
-/// suffices to keep the memory busy, because there are enough lanes.
+/// suffices to keep the memory busy, because there are enough lanes. Batches of one call are independent, so each may start as
+/// soon as the one before has started; it ends after that one, because the next kernel waits for the last batch only.
 template <class Word>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
     copy_blocks_kernel(block_storage_view from, block_storage_view to, block_words words, block_batch batch) {
+  let_next_kernel_start();
   if (const auto word = word_of_lane(); words.covers(word)) {
     const auto at = words.find(word);
     const auto [source, destination] = batch.pairs[workgroup_index().y];
     store(find_word<Word>(to, destination, at), load(find_word<Word>(from, source, at)));
+  }
+  if (batch.follows && workgroup_index().x == 0 && workgroup_index().y == 0) {
+    wait_for_previous_kernel();
   }
 }
 
@@ -55,7 +60,8 @@ template <class Word>
 [[nodiscard]] runtime::status launch_copies(const launch_shape& shape, runtime::stream stream,
                                             const block_storage_view& from, const block_storage_view& to,
                                             const block_words& words, const block_batch& batch) {
-  return launch<copy_blocks_kernel<Word>>(shape, stream, from, to, words, batch);
+  return batch.follows ? launch_following<copy_blocks_kernel<Word>>(shape, stream, from, to, words, batch)
+                       : launch<copy_blocks_kernel<Word>>(shape, stream, from, to, words, batch);
 }
 
 #endif

@@ -15,10 +15,13 @@ struct rotated_number {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
 };
 
+/// `ReadsAhead`: whether the angles are read before the first use of the key: that takes registers, but lanes with many of them
+/// are too few to hide two waits.
+///
 /// Reads keys, rotates them to their position as float32, and reads values unchanged. A lane holds both numbers of each
 /// pair: its `N` numbers are neighbours in the first half of the rotated part and their partners in the second half;
 /// past the rotated part likewise.
-template <class Input, rope_pairing Pairing, int N>
+template <class Input, rope_pairing Pairing, int N, bool ReadsAhead>
 struct rotating_source {
   using key_element = rotated_number;
   using value_element = Input;
@@ -28,22 +31,34 @@ struct rotating_source {
   rope_table table;
   std::int64_t position = 0;
   std::int32_t head_dim = 0;
+  const float* cosines = nullptr;  // of the position, unless they are read ahead
+
+  PAGEDKV_DEVICE void turn_to(std::int64_t to) {
+    position = to;
+    if constexpr (!ReadsAhead) {
+      cosines = find_cosines();
+    }
+  }
 
   [[nodiscard]] static PAGEDKV_DEVICE float key_scale() { return 1.0F; }
   [[nodiscard]] static PAGEDKV_DEVICE float value_scale() { return 1.0F; }
 
   [[nodiscard]] PAGEDKV_DEVICE bool has_angles() const { return position >= 0 && position < table.num_positions; }
 
-  /// All reads come before the first use of one: neither the key waits for the position nor the angles for the key.
   [[nodiscard]] PAGEDKV_DEVICE vector<float, N> key(std::int32_t first) const {
     const auto stored = read(rows.key, first);
     const auto rotated = first < table.rotary_dim;
-    turns angles;
-    if (rotated) {
-      angles = read_angles(first);
+    if constexpr (ReadsAhead) {
+      turns angles;
+      if (rotated) {
+        angles = read_angles(first);
+      }
+      const auto numbers = decode<Input, N>(stored, 1.0F);
+      return rotated ? rotate(numbers, angles) : numbers;
+    } else {
+      const auto numbers = decode<Input, N>(stored, 1.0F);
+      return rotated ? rotate(numbers, read_angles(first)) : numbers;
     }
-    const auto numbers = decode<Input, N>(stored, 1.0F);
-    return rotated ? rotate(numbers, angles) : numbers;
   }
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
@@ -100,19 +115,23 @@ struct rotating_source {
     return numbers;
   }
 
+  [[nodiscard]] PAGEDKV_DEVICE const float* find_cosines() const {
+    return table.angles + stride_over(table.rotary_dim, has_angles() ? position : 0);
+  }
+
   [[nodiscard]] PAGEDKV_DEVICE turns read_angles(std::int32_t first) const {
-    const auto* const cosines = table.angles + stride_over(table.rotary_dim, has_angles() ? position : 0);
-    const auto* const sines = cosines + table.rotary_dim / 2;
+    const auto* const cosines_of_position = ReadsAhead ? find_cosines() : cosines;
+    const auto* const sines = cosines_of_position + table.rotary_dim / 2;
     const auto at = halves_of(first);
     if constexpr (Pairing == rope_pairing::halves) {
-      return {load_vector<half>(cosines + at.low), load_vector<half>(sines + at.low)};
+      return {load_vector<half>(cosines_of_position + at.low), load_vector<half>(sines + at.low)};
     } else if constexpr (adjoining) {
-      return {load_vector<half>(cosines + at.low / 2), load_vector<half>(sines + at.low / 2)};
+      return {load_vector<half>(cosines_of_position + at.low / 2), load_vector<half>(sines + at.low / 2)};
     } else {
       auto angles = turns{};
       for (const auto upper : {0, 1}) {
         const auto angle = (upper == 0 ? at.low : at.high) / 2;
-        const auto cosine = load_vector<half / 2>(cosines + angle);
+        const auto cosine = load_vector<half / 2>(cosines_of_position + angle);
         const auto sine = load_vector<half / 2>(sines + angle);
         for (auto i = 0; i < half / 2; ++i) {
           angles.cosines.values[upper * (half / 2) + i] = cosine.values[i];
@@ -136,27 +155,33 @@ struct rotating_source {
   }
 };
 
+/// Workgroups that a processor is to have room for, which limits a lane's registers; 0: as many as the compiler finds right. A lane
+/// with many numbers keeps them in registers until their scale is known.
+template <class Element, int N>
+inline constexpr int rope_workgroups = N <= 8 ? 0 : (Element::scaled ? 3 : 4);
+
 /// Append that rotates token i's keys to `positions[i]`, in workgroups whose y is 0. Workgroups whose y is 1 rotate the
 /// queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, 3)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, (rope_workgroups<Element, N>))
     rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
                        rope_queries<typename Input::storage> queries) {
+  using source_type = rotating_source<Input, Pairing, N, Element::scaled>;
   // A skipped token may have any position.
   const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
-    auto source = rotating_source<Input, Pairing, N>{};
+    auto source = source_type{};
     source.table = table;
-    source.position = load(positions + token);
     source.head_dim = spread.head_dim;
+    source.turn_to(load(positions + token));
     check(source.has_angles() || slot_index < 0 || table.rotary_dim == 0, "position within the table");
     return source;
   };
   if (workgroup_index().y == 0) {
     const auto row = find_row(spread);
     const auto slot_index = mapping.slot_of(row.token);
-    auto source = rotating_source<Input, Pairing, N>{};
+    auto source = source_type{};
     if (points_on_every_lane || row.token >= 0) {
       source = turned_to_position(row.token_or_first(), slot_index);
       source.rows = rows_of_token(keys, values, row.token_or_first(), row.head);
