@@ -13,7 +13,7 @@ namespace pagedkv::kernels {
 /// and nothing is uploaded. More pairs take one more launch per batch; the data of a full batch takes far longer to
 /// move than a launch.
 struct block_batch {
-  static constexpr auto capacity = 256;
+  static constexpr auto capacity = 400;
 
   block_pair pairs[capacity];
   std::int32_t num_pairs = 0;

@@ -165,25 +165,26 @@ PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numb
 template <class Element>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) convert_pieces_kernel(piece_conversion call) {
   using storage = typename Element::storage;
+  const auto& again = read_again(call);
   const auto of_values = workgroup_index().z != 0;
-  const auto& spread = of_values ? call.values : call.keys;
+  const auto& spread = of_values ? again.values : again.keys;
   const auto unit = static_cast<std::int32_t>(workgroup_index().x * piece_conversion::workgroup_size + local_index().x);
   const auto neighbour = unit & ((1 << spread.neighbours_log2) - 1);
   const auto by_chunk = spread.chunks.split(unit >> spread.neighbours_log2);
   const auto by_tile = spread.tiles.split(by_chunk.quotient);
-  const auto by_head = call.heads.split(by_tile.quotient);
-  const auto active = by_head.quotient < call.batch.num_pairs;
+  const auto by_head = again.heads.split(by_tile.quotient);
+  const auto active = by_head.quotient < again.batch.num_pairs;
   const auto head = by_head.remainder;
   const auto chunk = by_chunk.remainder;
-  const auto [source, destination] = call.batch.pairs[active ? by_head.quotient : 0];
-  const auto from = find_head<storage>(call.from, of_values, source, head);
-  const auto to = find_head<storage>(call.to, of_values, destination, head);
+  const auto [source, destination] = again.batch.pairs[active ? by_head.quotient : 0];
+  const auto from = find_head<storage>(again.from, of_values, source, head);
+  const auto to = find_head<storage>(again.to, of_values, destination, head);
   const auto in_squares = from.order.holds_tokens || to.order.holds_tokens;
   const auto num_tokens = in_squares ? numbers_in_vector<storage> : rows_of_lane;
   const auto step = in_squares ? 1 : 1 << spread.neighbours_log2;
   const auto first_token = (by_tile.remainder << spread.neighbours_log2) * num_tokens +
                            neighbour * (in_squares ? num_tokens : 1);
-  const auto end = active ? call.block_size : 0;
+  const auto end = active ? again.block_size : 0;
   if (in_squares) {
     move_square(from, to, first_token, chunk, spread.in_turns, active);
   } else {
@@ -191,10 +192,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) conv
   }
   if constexpr (Element::scaled) {
     PAGEDKV_KEEP_LOOP
-    for (auto i = chunk; i < num_tokens; i += call.num_chunks) {
+    for (auto i = chunk; i < num_tokens; i += again.num_chunks) {
       if (const auto token = first_token + i * step; token < end) {
-        store(call.to.template scale<Element>(of_values, destination, token, head),
-              load(call.from.template scale<Element>(of_values, source, token, head)));
+        store(again.to.template scale<Element>(of_values, destination, token, head),
+              load(again.from.template scale<Element>(of_values, source, token, head)));
       }
     }
   }
