@@ -408,7 +408,8 @@ class bench {
     use.max_rows = static_cast<std::int32_t>(asked.lengths.size());
     const auto measure_use = [&](const attention_lists& lists) {
       use.lists = lists.kind;
-      const auto shape = hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, use).value();
+      const auto shape =
+          hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, use).value();
       auto batch = attention_batch{indptr, {}, last_block_len, {}};
       batch.lists = lists;
       return measure<Element>(storage.view(), shape, batch, use.max_rows);

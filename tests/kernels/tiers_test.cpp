@@ -74,8 +74,9 @@ constexpr auto row_numbers = on_device ? 2 * 64 : 2 * 8;
   auto numbers = std::vector<float>{};
   numbers.reserve(tokens.size() * row_numbers);
   for (const auto each : tokens) {
-    const auto word = (static_cast<std::uint32_t>(each) * 4U + static_cast<std::uint32_t>(layer) * 2U + (of_values ? 1U : 0U)) *
-                      2654435761U;
+    const auto word =
+        (static_cast<std::uint32_t>(each) * 4U + static_cast<std::uint32_t>(layer) * 2U + (of_values ? 1U : 0U)) *
+        2654435761U;
     for (auto i = 0U; i < row_numbers; ++i) {
       numbers.push_back(static_cast<float>((word + i * 40503U) >> 9));
     }

@@ -14,7 +14,7 @@
 
 namespace pagedkv::hip {
 
-/// Enqueues the copy of blocks in every layer, one launch per 256 pairs; no destination is also a source or the
+/// Enqueues the copy of blocks in every layer, one launch for each 400 pairs; no destination is also a source or the
 /// destination of another pair. The pairs are not used after the call returns. Errors: `invalid_argument` for a block
 /// outside the storage, before anything is enqueued.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
