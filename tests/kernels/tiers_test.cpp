@@ -227,7 +227,7 @@ TEST_CASE("Sessions of blocks that were in host memory are restored on a device"
   CHECK(cache.check_invariants().empty());
 }
 
-/// What another process needs of a cache, as a file.
+/// The memory of a cache, as another process opens it.
 struct offered_memory {
   hip::memory_handle handle;
   block_storage_view view;
@@ -296,7 +296,7 @@ TEST_CASE("A sequence goes on in another process by a handle of its memory", "[t
   }
   if (on_device) {
     CHECK(receive_elsewhere(path) == 0);
-  } else {  // whose handles are those of one process
+  } else {  // handles of the executor are those of one process
     receive(target, path);
   }
   CHECK(rows_of_sequences(target, cache).holds(id, prompt_of(offered_prompt, offered_tokens)));
