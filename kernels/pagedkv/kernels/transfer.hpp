@@ -105,12 +105,15 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   auto key_bits = std::int32_t{0};
   auto value_bits = std::int32_t{0};
   // Backwards, so that the numbers to keep come last.
-  PAGEDKV_KEEP_LOOP
-  for (auto first = last; first >= lane_first; first -= stride) {
-    kept_value = source.value(first);
-    kept_key = source.key(first);
-    value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(kept_value, from_value_scale));
-    key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(kept_key, from_key_scale));
+  if (auto first = last; lane_first < num_numbers) {
+    PAGEDKV_KEEP_LOOP
+    do {
+      kept_value = source.value(first);
+      kept_key = source.key(first);
+      value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(kept_value, from_value_scale));
+      key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(kept_key, from_key_scale));
+      first -= stride;
+    } while (first >= lane_first);
   }
   const auto value_scale = To::scale_for(absmax_of_row(value_bits, spread.lanes_per_row()));
   const auto key_scale = To::scale_for(absmax_of_row(key_bits, spread.lanes_per_row()));
