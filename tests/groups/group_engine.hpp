@@ -26,8 +26,8 @@ inline constexpr auto whole_length = std::numeric_limits<std::int64_t>::max();
 inline std::uint64_t extend(std::uint64_t history, token next) {
   return (history ^ static_cast<std::uint64_t>(next + 1)) * 0x9e3779b97f4a7c15;
 }
-inline std::uint64_t history_of(const tokens& text, std::int64_t length) {
-  auto history = std::uint64_t{1};
+inline std::uint64_t history_of(const tokens& text, std::int64_t length, salt tag = {}) {
+  auto history = std::uint64_t{1} + 2 * static_cast<std::uint64_t>(tag);
   for (std::int64_t i = 0; i < length; ++i) {
     history = extend(history, text[static_cast<std::size_t>(i)]);
   }
@@ -42,6 +42,7 @@ class engine {
   struct live {
     tokens text;
     std::int64_t computed = 0;
+    salt tag{};
   };
 
   template <class... More>
@@ -53,13 +54,19 @@ class engine {
     if (!made) {
       return std::nullopt;
     }
-    if (options.max_cached_tokens == whole_length) {
+    auto num_cached = made->num_cached_tokens;
+    if constexpr (requires { cache.settle(made->id); }) {
+      cache.wait(made->id);
+      num_cached = cache.settle(made->id).value();
+      CHECK(num_cached >= made->num_cached_tokens);
+    } else if (options.max_cached_tokens == whole_length) {
       // Where memory is short, a sequence goes without a hit that it would have to copy.
       CHECK((made->num_cached_tokens == expected || made->num_cached_tokens == 0));
     }
     auto& s = sequences[made->id];
     s.text.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(made->num_tokens));
-    s.computed = made->num_cached_tokens;
+    s.computed = num_cached;
+    s.tag = options.salt;
     check(made->id);
     return made->id;
   }
@@ -135,6 +142,29 @@ class engine {
     open_steps.erase(step);
   }
 
+  /// Computes a prompt, of which the cache may have a part, and keeps it.
+  sequence_id hold(const tokens& prompt, const sequence_options& options = {}) {
+    const auto made = create(prompt, options);
+    REQUIRE(made);
+    compute(*made);
+    return *made;
+  }
+  /// Runs a prompt from start to end; returns how many of its tokens were not computed.
+  std::int64_t serve(const tokens& prompt, const sequence_options& options = {}) {
+    const auto made = create(prompt, options);
+    REQUIRE(made);
+    const auto num_cached = sequences.at(*made).computed;
+    compute(*made);
+    check(*made);
+    release(*made);
+    return num_cached;
+  }
+  void check_invariants() {
+    const auto broken = cache.check_invariants();
+    CAPTURE(broken);
+    REQUIRE(broken.empty());
+  }
+
   std::vector<block_id> table(std::size_t group, sequence_id id) {
     auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().capacity()));
     blocks.resize(cache.block_table(id, blocks, 0, group).value());
@@ -147,7 +177,7 @@ class engine {
     for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
       const auto& group = cache.config().groups[g];
       if (!group.holds_tokens()) {
-        check_state(g, id, history_of(s.text, s.computed));
+        check_state(g, id, history_of(s.text, s.computed, s.tag));
         continue;
       }
       const auto first = group.first_needed(s.computed);
@@ -156,7 +186,7 @@ class engine {
       const auto blocks = table(g, id);
       const auto block_size = cache.plan().groups[g].block_size;
       const auto skipped = cache.num_skipped_tokens(id, g).value();
-      auto history = std::uint64_t{1};
+      auto history = history_of(s.text, 0, s.tag);
       for (std::int64_t i = 0; i < s.computed; ++i) {
         history = extend(history, s.text[static_cast<std::size_t>(i)]);
         if (i < first && i >= group.num_sinks) {
@@ -196,12 +226,12 @@ class engine {
     for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
       const auto& group = cache.config().groups[g];
       if (!group.holds_tokens()) {
-        write_state(g, id, history_of(s.text, end));
+        write_state(g, id, history_of(s.text, end, s.tag));
         continue;
       }
       auto slots = std::vector<slot>(static_cast<std::size_t>(end - s.computed));
       REQUIRE(cache.slot_mapping(id, s.computed, slots, g));
-      auto history = history_of(s.text, s.computed);
+      auto history = history_of(s.text, s.computed, s.tag);
       for (std::size_t i = 0; i < slots.size(); ++i) {
         history = extend(history, s.text[static_cast<std::size_t>(s.computed) + i]);
         REQUIRE(slots[i] != skip_slot);

@@ -28,7 +28,6 @@ NODES_MUTEX = "a cache with groups changes the blocks of several groups at once,
 NO_LOCK_FREE_TIERS = "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`"
 NO_RUNS = "use the locking policy `single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one"
 NO_SWAPS = "this backend copies no blocks to host memory, which tiers need"
-ONE_GROUP = "tiers keep the blocks of one group of full attention: leave the tiers, or `layer_groups`, out"
 
 COLUMNS = {
     "`one_group`": "",
@@ -48,7 +47,7 @@ ROWS = {
     "`caller_memory`": ("caller_memory", {}),
     "`copy_list`, the engine's tensors": ("copy_list", {"tiers": NO_SWAPS}),
     "`reserving_allocator`, to resize memory": ("reserving_allocator", {}),
-    "tiers": ("host_tier<>", {"`layer_groups`": ONE_GROUP}),
+    "tiers": ("host_tier<>", {}),
 }
 
 

@@ -87,13 +87,16 @@ class groups_under_test : public operations_under_test {
 struct group_kind_under_test {
   std::string name;
   bool evicts = false;
+  bool has_tiers = false;
   std::int32_t piece = 1;  // divides the hit granularity, and the head dimension, which K and V share if it is not 1
   std::unique_ptr<groups_under_test> (*make)(const cache_config&) = nullptr;
 };
 
 template <class Cache>
-class adapted_groups final : public adapted_operations<groups_under_test, Cache> {
+class adapted_groups : public adapted_operations<groups_under_test, Cache> {
   using operations = adapted_operations<groups_under_test, Cache>;
+
+ protected:
   using operations::cache_;
 
  public:
@@ -101,6 +104,9 @@ class adapted_groups final : public adapted_operations<groups_under_test, Cache>
       : operations([&](groups_under_test& self) {
           return Cache(config, host_allocator{}, failing_backend{self.copies_fail}, followed_events{&self.announced});
         }) {}
+  /// `make(interface)` makes the cache.
+  template <class Make>
+  explicit adapted_groups(const Make& make) : operations(make) {}
 
   result<admission> create_sequence(const token_run& prompt, const sequence_options& options) override {
     return cache_.create_sequence(prompt, options);
@@ -144,8 +150,8 @@ template <class Locking, class Layout, class Eviction>
 [[nodiscard]] group_kind_under_test make_group_kind() {
   static_assert(evicts<Eviction>);
   constexpr auto piece = strided_layout<Layout> ? 1 : static_cast<std::int32_t>(16 / sizeof(float));
-  return {std::string(Locking::name) + " " + std::string(Eviction::name) + (piece == 1 ? "" : " in pieces"), true, piece,
-          [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
+  return {std::string(Locking::name) + " " + std::string(Eviction::name) + (piece == 1 ? "" : " in pieces"), true,
+          false, piece, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using chosen = support::chosen_eviction<false>;
             using cache = group_cache<float32, Locking, chosen, Layout, failing_backend, followed_events>;
             chosen::factory = support::any_eviction_of<Eviction>::make;
@@ -157,7 +163,7 @@ template <class Locking, class Layout, class Eviction>
 template <class Locking, class Eviction>
 [[nodiscard]] group_kind_under_test make_group_kind_with_runs() {
   return {std::string(Locking::name) + " " + std::string(Eviction::name) + " " + std::string(contiguous_runs::name),
-          evicts<Eviction>, 1, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
+          evicts<Eviction>, false, 1, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using cache = group_cache<float32, Locking, Eviction, eager_runs, failing_backend, followed_events>;
             return std::make_unique<adapted_groups<cache>>(config);
           }};
@@ -166,7 +172,7 @@ template <class Locking, class Eviction>
 /// A cache that never evicts.
 template <class Locking>
 [[nodiscard]] group_kind_under_test make_group_kind_without_eviction() {
-  return {std::string(Locking::name) + " " + std::string(no_eviction::name), false, 1,
+  return {std::string(Locking::name) + " " + std::string(no_eviction::name), false, false, 1,
           [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
             using cache = group_cache<float32, Locking, no_eviction, failing_backend, followed_events>;
             return std::make_unique<adapted_groups<cache>>(config);

@@ -195,7 +195,7 @@ TEST_CASE("files of something else are refused and stay as they are", "[tier]") 
     CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
     CHECK(refusal(testing::small_record_format(60'000)) == about("size of a file with records of another format,"));
     auto other = format;
-    other.text = "pagedkv record 2, of a test";
+    other.text = "pagedkv record 3, of a test";
     CHECK(refusal(other) == about("size of a file with records of another format,"));
     CHECK(file_tier::create({path}, bytes_for(format, 10), format).has_value());
   }

@@ -1,6 +1,7 @@
 // Restarts: a cache finds the records that one before it wrote, where most prompts begin with the same blocks.
 
 #include "fake_tiers.hpp"
+#include "restarts.hpp"
 #include "temporary_folder.hpp"
 #include "tiered_driver.hpp"
 
@@ -10,12 +11,7 @@
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,142 +29,14 @@ using file_tier_type = basic_file_tier<thread_files>;
 using file_cache = tiered_cache<float32, file_tier_type>;
 using placed_cache = tiered_cache<float32, placed_tier>;
 
-constexpr auto num_hot_blocks = 8;
-constexpr auto num_tails = 40;
 constexpr auto num_places = std::int32_t{256};  // more than there are blocks to write
 constexpr auto num_host_records = std::int32_t{12};
-constexpr auto no_prompt = -1;
-
-/// A prompt that begins with the blocks that all of them share, and ends with two full blocks of its own.
-std::vector<token> behind_hot_prompt(int number) {
-  auto prompt = numbered(num_hot_blocks * 4);
-  const auto tail = numbered(9, 1000 + 100 * number);
-  prompt.insert(prompt.end(), tail.begin(), tail.end());
-  return prompt;
-}
-
-struct plan {
-  write_policy write;
-  bool exclusive = false;
-  bool overloaded = false;  // many writes find no room
-};
-
-plan any_plan() {
-  const auto overloaded = GENERATE(false, true);
-  auto chosen = GENERATE(plan{write_policy::on_eviction}, plan{write_policy::on_eviction, true},
-                         plan{write_policy::through}, plan{write_policy::through_hits});
-  chosen.overloaded = overloaded;
-  return chosen;
-}
-
-tier_config config_of(const plan& chosen, bool threads) {
-  auto config = tier_config{};
-  config.threads = threads;
-  config.write = chosen.write;
-  config.exclusive = chosen.exclusive;
-  config.queue_records = chosen.overloaded ? 2 : 256;
-  return config;
-}
-
-/// Serves prompts in random order, some of them several times in turn, while the shared blocks stay on the device.
-/// `served` is called after each.
-template <class Cache, class Served>
-void serve_behind_hot_prompt(Cache& cache, std::uint32_t seed, int num_served, const Served& served) {
-  auto random = std::mt19937{seed};
-  auto driver = tiered_driver{cache};
-  const auto hot = driver.create(behind_hot_prompt(no_prompt));
-  driver.settle(hot->id);
-  driver.compute(hot->id);
-  for (auto i = 0; i < num_served; ++i) {
-    const auto prompt = behind_hot_prompt(static_cast<int>(random() % num_tails));
-    for (auto times = 1 + random() % 3; times > 0; --times) {
-      driver.serve(prompt);
-    }
-    served(random);
-  }
-  driver.check_invariants();
-  driver.release(hot->id);
-}
-
-/// Serves every prompt once, with room for all in host memory.
-template <class Cache>
-void serve_all(Cache& cache) {
-  auto driver = tiered_driver{cache};
-  for (auto i = no_prompt; i < num_tails; ++i) {
-    driver.serve(behind_hot_prompt(i));
-    driver.check_invariants();
-  }
-}
-
-/// `num_found`: records in the tier of a cache that has just been made. None is given up. If there was room for all
-/// writes, the first prompts hit nearly all of them; otherwise the first ones compute what is missing, and the next
-/// ones hit. `num_torn`: records at most that were being written, so that what continues them is computed once.
-template <class Cache>
-void check_restart(Cache& cache, std::int64_t num_found, const plan& chosen, std::int64_t num_torn) {
-  const auto at_once = cache.tier(1).adopted;
-  CHECK(at_once + cache.tier(1).num_orphans == num_found);
-  serve_all(cache);
-  const auto counts = cache.tier(1);
-  CAPTURE(num_found, at_once, counts.loads, counts.adopted, counts.num_orphans);
-  CHECK(counts.adopted * 100 >= num_found * 95);
-  if (!chosen.overloaded) {
-    CHECK((at_once + num_torn) * 100 >= num_found * 95);
-    CHECK((counts.loads + num_torn) * 100 >= num_found * 95);
-  }
-}
-
-/// The records of a store at this moment, as after its process was killed.
-std::shared_ptr<fake_store> copy_of(fake_store& from) {
-  auto copy = std::make_shared<fake_store>();
-  for (const auto& [at, record] : from.records) {
-    copy->records.emplace(at, fake_store::aligned_record{{record.bytes.get(), record.size}});
-  }
-  return copy;
-}
 
 file_tier_type open_file(const std::string& path) {
   const auto format = file_cache::format_of(small_device(24), "");
   const auto bytes = static_cast<std::int64_t>(format.header_bytes()) +
                      num_places * static_cast<std::int64_t>(format.record_bytes());
   return file_tier_type::create({path}, bytes, format).value();
-}
-
-/// A process that serves prompts from a file until it is killed, some time after it has served so many and the file has
-/// so many records.
-void serve_and_kill(const std::string& path, const plan& chosen, std::uint32_t seed, int num_served,
-                    std::int64_t num_records) {
-  auto ends = std::array<int, 2>{};
-  REQUIRE(pipe(ends.data()) == 0);
-  const auto child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    try {
-      auto cache = file_cache{small_device(24), config_of(chosen, true), {num_host_records}, {open_file(path)}};
-      serve_behind_hot_prompt(cache, seed, 1'000'000, [&](auto&) {
-        const auto now = cache.tier(1).num_records;
-        if (write(ends[1], &now, sizeof(now)) != sizeof(now)) {
-          _exit(1);
-        }
-        if (!chosen.overloaded) {
-          cache.wait_idle();
-        }
-      });
-    } catch (...) {  // of Catch2's, whose report is the parent's
-    }
-    _exit(1);
-  }
-  close(ends[1]);
-  auto now = std::int64_t{0};
-  for (auto i = 0; i < num_served || now < num_records; ++i) {
-    if (read(ends[0], &now, sizeof(now)) != sizeof(now)) {
-      break;
-    }
-  }
-  kill(child, SIGKILL);
-  close(ends[0]);
-  auto status = 0;
-  waitpid(child, &status, 0);
-  REQUIRE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
 }
 
 }  // namespace
@@ -183,7 +51,8 @@ TEST_CASE("behind a hot prompt, a cache that is made anew finds what was written
   {
     auto cache = placed_cache{
         small_device(24), config_of(chosen, false), {num_host_records}, {{store, num_places, format}}};
-    serve_behind_hot_prompt(cache, seed, 100, [&](auto& random) {
+    auto driver = tiered_driver{cache};
+    serve_behind_hot_prompt(driver, seed, 100, [&](auto& random) {
       if (random() % 2 == 0) {
         cache.run_transfers();
       }
@@ -194,7 +63,8 @@ TEST_CASE("behind a hot prompt, a cache that is made anew finds what was written
   CHECK(num_found > num_hot_blocks);
   const auto config = config_of({chosen.write, chosen.exclusive}, false);
   auto cache = placed_cache{small_device(24), config, {num_places}, {{left, num_places, format}}};
-  check_restart(cache, num_found, chosen, 0);
+  auto driver = tiered_driver{cache};
+  check_restart(cache, driver, num_found, chosen, 0);
 }
 
 TEST_CASE("behind a hot prompt, a process finds what one that was killed had written", "[tier][restart][random]") {
@@ -205,13 +75,25 @@ TEST_CASE("behind a hot prompt, a process finds what one that was killed had wri
   const auto folder = testing::temporary_folder{};
   for (auto round = 0; round < 3; ++round) {  // each of which goes on with what the one before it left
     const auto num_served = 1 + static_cast<int>(random() % 50);
-    serve_and_kill(folder.file("a"), chosen, static_cast<std::uint32_t>(random()), num_served, 30);
+    const auto serve_seed = static_cast<std::uint32_t>(random());
+    serve_and_kill(num_served, 30, [&](const auto& report) {
+      auto cache =
+          file_cache{small_device(24), config_of(chosen, true), {num_host_records}, {open_file(folder.file("a"))}};
+      auto driver = tiered_driver{cache};
+      serve_behind_hot_prompt(driver, serve_seed, 1'000'000, [&](auto&) {
+        report(cache.tier(1).num_records);
+        if (!chosen.overloaded) {
+          cache.wait_idle();
+        }
+      });
+    });
     auto num_found = std::int64_t{0};
     auto tier = open_file(folder.file("a"));
     tier.for_each_record([&](std::int64_t, const record_identity&) { ++num_found; });
     const auto config = config_of({chosen.write, chosen.exclusive}, true);
     auto cache = file_cache{small_device(24), config, {num_places}, {std::move(tier)}};
-    check_restart(cache, num_found, chosen, 4);
+    auto driver = tiered_driver{cache};
+    check_restart(cache, driver, num_found, chosen, 4);
   }
 }
 

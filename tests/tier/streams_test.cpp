@@ -103,6 +103,42 @@ void write_to_shared_blocks(Cache& cache, streams& on, const AppendBatch& append
   on.copies("resize", [&](int s) { return cache.resize(in_use, s); });
 }
 
+/// Evicts blocks in every operation that can, and gets some back. A sequence may have eight blocks.
+template <class Cache>
+void evict_and_fetch(Cache& cache, streams& on) {
+  const auto start = [&](token first, std::size_t count, bool evicts) {
+    const auto prompt = numbers(first, count);
+    const auto create = [&](int s) { return cache.create_sequence(prompt, {}, s); };
+    const auto made = evicts ? on.copies("create", create) : on.made_by("create", create);
+    on.made_by("commit", [&](int s) { return cache.commit(made.id, std::ssize(prompt), s); });
+    return made;
+  };
+  // Seven blocks of another chain each time, so that all of them evict.
+  REQUIRE(cache.release(start(0, 28, false).id));
+  auto next = token{1000};
+  const auto fill = [&] { REQUIRE(cache.release(start(next += 1000, 32, true).id)); };
+  fill();
+  const auto back = start(0, 28, true);
+  CHECK(back.num_cached_tokens == 24);
+  REQUIRE(cache.release(back.id));
+
+  auto slots = std::array<slot, 32>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto extend = [&](const char* operation, const auto& run) {
+    fill();
+    const auto id = start(next += 1000, 4, true).id;
+    on.copies(operation, [&](int s) { return run(id, s); });
+    REQUIRE(cache.release(id));
+  };
+  extend("append", [&](sequence_id id, int s) { return cache.append(id, token{1}, s); });
+  extend("append a run", [&](sequence_id id, int s) { return cache.append(id, numbers(5, 9), s); });
+  extend("reserve_slots", [&](sequence_id id, int s) { return cache.reserve_slots(id, 5, s); });
+  const auto more = numbers(5, 9);
+  extend("append_batch", [&](sequence_id id, int s) {
+    return cache.append_batch(std::array<batch_entry, 1>{{{.id = id, .run = more}}}, {slots, failures, {}}, s);
+  });
+}
+
 }  // namespace
 
 TEST_CASE("every operation of a cache copies on its stream", "[cache][streams]") {
@@ -162,39 +198,17 @@ TEST_CASE("every operation of a cache with tiers copies on its stream", "[tiered
   auto cache = tiered_cache<float32, recording_backend>{small_config(8), tier_config{}, {64}, {}, host_allocator{},
                                                         recording_backend{log}};
   auto on = streams{log};
-  const auto start = [&](token first, std::size_t count, bool evicts) {
-    const auto prompt = numbers(first, count);
-    const auto create = [&](int s) { return cache.create_sequence(prompt, {}, s); };
-    const auto made = evicts ? on.copies("create", create) : on.made_by("create", create);
-    on.made_by("commit", [&](int s) { return cache.commit(made.id, std::ssize(prompt), s); });
-    return made;
-  };
-  // Seven blocks of another chain each time, so that all of them evict.
-  REQUIRE(cache.release(start(0, 28, false).id));
-  auto next = token{1000};
-  const auto fill = [&] {
-    REQUIRE(cache.release(start(next += 1000, 32, true).id));
-  };
-  fill();
-  const auto back = start(0, 28, true);
-  CHECK(back.num_cached_tokens == 24);
-  REQUIRE(cache.release(back.id));
+  evict_and_fetch(cache, on);
+}
 
-  auto slots = std::array<slot, 32>{};
-  auto failures = std::array<batch_failure, 1>{};
-  const auto extend = [&](const char* operation, const auto& run) {
-    fill();
-    const auto id = start(next += 1000, 4, true).id;
-    on.copies(operation, [&](int s) { return run(id, s); });
-    REQUIRE(cache.release(id));
-  };
-  extend("append", [&](sequence_id id, int s) { return cache.append(id, token{1}, s); });
-  extend("append a run", [&](sequence_id id, int s) { return cache.append(id, numbers(5, 9), s); });
-  extend("reserve_slots", [&](sequence_id id, int s) { return cache.reserve_slots(id, 5, s); });
-  const auto more = numbers(5, 9);
-  extend("append_batch", [&](sequence_id id, int s) {
-    return cache.append_batch(std::array<batch_entry, 1>{{{.id = id, .run = more}}}, {slots, failures, {}}, s);
-  });
+TEST_CASE("every operation of a cache with groups and tiers copies on its stream", "[tiered_cache][streams]") {
+  auto log = recording_backend::log{};
+  auto config = small_config(8);
+  config.groups = {group_config{.num_layers = 1, .num_kv_heads = 1, .key_dim = 8, .value_dim = 8}};  // 4 tokens a block
+  auto cache = tiered_cache<float32, layer_groups, recording_backend>{config, tier_config{},    {64},
+                                                                      {},     host_allocator{}, recording_backend{log}};
+  auto on = streams{log};
+  evict_and_fetch(cache, on);
 }
 
 TEST_CASE("what comes from a slower tier is copied on the stream that settles it", "[tiered_cache][streams]") {

@@ -123,6 +123,15 @@ class tiered_driver {
     live.erase(id);
   }
 
+  /// Computes a prompt, of which tiers may have a part, and keeps it.
+  sequence_id hold(const std::vector<token>& prompt) {
+    const auto made = create(prompt);
+    REQUIRE(made);
+    settle(made->id);
+    compute(made->id);
+    return made->id;
+  }
+
   /// Runs a prompt from start to end; returns how many of its tokens were not computed.
   std::int64_t serve(const std::vector<token>& prompt, salt tag = {}) {
     const auto made = create(prompt, tag);

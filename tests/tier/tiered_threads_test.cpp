@@ -113,6 +113,47 @@ class requests_of_thread {
   std::mt19937 random_;
 };
 
+/// Requests of four threads, while another one looks at everything that may be looked at.
+template <class Cache>
+void share_between_threads(Cache& cache, std::uint32_t seed) {
+  auto all = std::vector<requests_of_thread<Cache>>{};
+  for (auto i = std::uint32_t{0}; i < 4; ++i) {
+    all.emplace_back(cache, seed + i);
+  }
+  {
+    auto is_done = std::atomic<bool>{false};
+    const auto watching = std::jthread{[&] {
+      while (!is_done) {
+        cache.poll();
+        static_cast<void>(cache.find_prefix(numbered(8)));
+        static_cast<void>(cache.tier(1));
+        static_cast<void>(cache.statistics());
+        static_cast<void>(cache.memory());
+      }
+    }};
+    {
+      auto threads = std::vector<std::jthread>{};
+      for (auto& requests : all) {
+        threads.emplace_back([&requests] { requests.serve(150); });
+      }
+    }
+    is_done = true;
+  }
+  cache.wait_idle();
+  const auto broken = cache.check_invariants();
+  CAPTURE(broken);
+  CHECK(broken.empty());
+  auto num_cached = std::int64_t{0};
+  for (const auto& requests : all) {
+    CHECK(requests.num_wrong == 0);
+    CHECK(requests.num_errors == 0);
+    CHECK(requests.num_served > 0);
+    num_cached += requests.num_cached;
+  }
+  CHECK(num_hits(cache) == num_cached);
+  CHECK(cache.statistics().blocks.in_use == 0);
+}
+
 }  // namespace
 
 /// The first key of a record takes memory in the directory. Nothing but the cache orders the two threads, so that
@@ -155,40 +196,21 @@ TEMPLATE_TEST_CASE("threads share a cache with tiers, and each reads its own K/V
   const auto keys = std::make_shared<fake_store>(wrong, seed + 1);
   auto cache = cache_type{small_device(24), config, {20},
                           {placed_tier{places, 40, cache_type::format_of(small_device(24), "")}, keyed_tier{keys}}};
-  auto all = std::vector<requests_of_thread<cache_type>>{};
-  for (auto i = std::uint32_t{0}; i < 4; ++i) {
-    all.emplace_back(cache, seed + i);
-  }
-  {
-    auto is_done = std::atomic<bool>{false};
-    const auto watching = std::jthread{[&] {
-      while (!is_done) {
-        cache.poll();
-        static_cast<void>(cache.find_prefix(numbered(8)));
-        static_cast<void>(cache.tier(1));
-        static_cast<void>(cache.statistics());
-        static_cast<void>(cache.memory());
-      }
-    }};
-    {
-      auto threads = std::vector<std::jthread>{};
-      for (auto& requests : all) {
-        threads.emplace_back([&requests] { requests.serve(150); });
-      }
-    }
-    is_done = true;
-  }
-  cache.wait_idle();
-  const auto broken = cache.check_invariants();
-  CAPTURE(broken);
-  CHECK(broken.empty());
-  auto num_cached = std::int64_t{0};
-  for (const auto& requests : all) {
-    CHECK(requests.num_wrong == 0);
-    CHECK(requests.num_errors == 0);
-    CHECK(requests.num_served > 0);
-    num_cached += requests.num_cached;
-  }
-  CHECK(num_hits(cache) == num_cached);
-  CHECK(cache.statistics().blocks.in_use == 0);
+  share_between_threads(cache, seed);
+}
+
+TEST_CASE("threads share a cache with groups and tiers, and each reads its own K/V", "[tier][tiered_threads][random]") {
+  using cache_type = tiered_cache<float32, sharded_mutex, layer_groups, placed_tier>;
+  const auto seed = Catch::getSeed();
+  const auto wrong = GENERATE(fault::none, fault::all);
+  const auto write = GENERATE(write_policy::on_eviction, write_policy::through);
+  CAPTURE(seed, static_cast<int>(wrong), static_cast<int>(write));
+  auto device = small_device(24);
+  device.block_size = 16;  // that many tokens fill a block: no hit ends inside one, whose rest another thread may write
+  device.groups = {group_config{.num_layers = 2, .key_dim = row_dim, .value_dim = row_dim}};
+  auto config = tier_config{};
+  config.write = write;
+  const auto places = std::make_shared<fake_store>(wrong, seed);
+  auto cache = cache_type{device, config, {20}, {placed_tier{places, 40, cache_type::format_of(device, "")}}};
+  share_between_threads(cache, seed);
 }

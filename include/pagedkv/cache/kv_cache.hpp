@@ -124,7 +124,7 @@ class basic_kv_cache {
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
   explicit basic_kv_cache(const cache_config& config, allocator_type memory = allocator_type{},
                           backend_type backend = backend_type{}, events_type events = events_type{})
-      : basic_kv_cache(storage_of(config, std::move(memory)).value(), config, std::move(backend), std::move(events)) {}
+      : basic_kv_cache(config, 0, std::move(memory), std::move(backend), std::move(events)) {}
   basic_kv_cache(const cache_config& config, events_type events)
       : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
@@ -133,13 +133,13 @@ class basic_kv_cache {
                                                                       allocator_type memory = allocator_type{},
                                                                       backend_type backend = backend_type{},
                                                                       events_type events = events_type{}) noexcept {
-    auto storage = storage_of(config, std::move(memory));
+    auto storage = storage_of(config, 0, std::move(memory));
     if (!storage) {
       return storage.error();
     }
     const auto construct = [&]() -> result<std::unique_ptr<basic_kv_cache>> {
       return std::unique_ptr<basic_kv_cache>(
-          new basic_kv_cache(std::move(*storage), config, std::move(backend), std::move(events)));
+          new basic_kv_cache(std::move(*storage), config, 0, std::move(backend), std::move(events)));
     };
     return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
   }
@@ -619,8 +619,24 @@ class basic_kv_cache {
   }
 
  protected:
-  /// Where blocks are found by their tokens, or nodes.
+  /// With room for nodes that no device block has; of use where layers differ.
+  basic_kv_cache(const cache_config& config, std::int64_t num_more_nodes, allocator_type memory, backend_type backend,
+                 events_type events)
+      : basic_kv_cache(storage_of(config, num_more_nodes, std::move(memory)).value(), config, num_more_nodes,
+                       std::move(backend), std::move(events)) {}
+
+  /// Where blocks are found by their tokens.
   [[nodiscard]] const auto& node_index() const noexcept { return state_.node_index(); }
+  /// Where layers differ, the nodes, and the shapes of the groups.
+  [[nodiscard]] auto& nodes() noexcept { return state_.nodes; }
+  [[nodiscard]] const group_shapes& shapes() const noexcept { return state_; }
+
+  /// Calls `body(state, sequence, copy)`, which copies blocks on `on`, and returns its result.
+  template <class Body>
+  [[nodiscard]] auto visit_sequence(sequence_id id, stream on, Body&& body) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::visit_sequence(state_, id, [&](auto& s) { return body(state_, s, copier(on)); });
+  }
 
   /// Lets a sequence that waited with its prompt uncomputed take blocks that others published meanwhile in place of its
   /// own, `max_blocks` at most, as hits that creation would have found. Returns how many. Nothing may use the own ones.
@@ -638,25 +654,28 @@ class basic_kv_cache {
                          cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>>;
   static_assert(index_model<state_type>);
 
-  basic_kv_cache(storage_type storage, const cache_config& config, backend_type backend, events_type events)
+  basic_kv_cache(storage_type storage, const cache_config& config, std::int64_t num_more_nodes, backend_type backend,
+                 events_type events)
       : storage_(std::move(storage)),
         backend_(std::move(backend)),
-        state_(state_of(config, storage_, std::move(events))) {}
+        state_(state_of(config, storage_, num_more_nodes, std::move(events))) {}
 
   /// Storage for a configuration that the cache supports.
-  [[nodiscard]] static result<storage_type> storage_of(const cache_config& config, allocator_type memory) noexcept {
+  [[nodiscard]] static result<storage_type> storage_of(const cache_config& config,
+                                                       [[maybe_unused]] std::int64_t num_more_nodes,
+                                                       allocator_type memory) noexcept {
     if constexpr (layers_differ) {
       const auto plan = plan_memory(config.groups, size_of_element<element_type>, config.block_size);
-      if (const auto checked = plan ? state_type::check(config, *plan) : result<void>{}; !checked) {
+      if (const auto checked = plan ? state_type::check(config, *plan, num_more_nodes) : result<void>{}; !checked) {
         return checked.error();
       }
     }
     return storage_type::create(config, std::move(memory));
   }
   [[nodiscard]] static state_type state_of(const cache_config& config, [[maybe_unused]] const storage_type& storage,
-                                           events_type events) {
+                                           [[maybe_unused]] std::int64_t num_more_nodes, events_type events) {
     if constexpr (layers_differ) {
-      return state_type(config, storage.plan(), std::move(events));
+      return state_type(config, storage.plan(), num_more_nodes, std::move(events));
     } else {
       return state_type(config, std::move(events));
     }

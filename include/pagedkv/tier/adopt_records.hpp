@@ -29,10 +29,13 @@ void find_records(Tier& tier, Catalog& catalog) {
     const auto [tokens, keys] = identity.contents;
     auto found = found_record{place, identity, {tokens.begin(), tokens.end()}, {keys.begin(), keys.end()}};
     found.identity.contents = block_contents{std::span<const token>{}};
-    if (identity.key == chained_key(identity.parent, found.contents())) {
+    auto key = identity.parent;
+    for_each_run(found.contents(), identity.position, catalog.directory().tokens_per_node(),
+                 [&](const block_contents& run) { key = chained_key(key, run); });
+    if (identity.key == key) {
       tier.orphans.add(std::move(found));
     } else {
-      useless.emplace_back(identity.key, place);
+      useless.emplace_back(key_in_tier(identity), place);
     }
   });
   tier.places.take_all(places);
@@ -47,19 +50,21 @@ template <class Catalog>
 void adopt_records(Catalog& catalog) {
   auto tags = std::vector<salt>{};
   auto num_found = std::size_t{0};
+  auto num_nodes = std::size_t{0};
   catalog.slower().for_each([&]<class Tier>(std::size_t, Tier& tier) {
     if constexpr (persistent_tier<std::remove_cvref_t<decltype(tier.queue.tier())>>) {
       find_records(tier, catalog);
       num_found += tier.orphans.size();
+      num_nodes += tier.orphans.num_tokens() / catalog.directory().tokens_per_node();
       tier.orphans.for_each_salt([&](salt tag) { tags.push_back(tag); });
     }
   });
-  catalog.reserve_adoptions(num_found);
-  auto adopted = std::vector<std::pair<node_id, std::size_t>>{};
+  catalog.reserve_adoptions(num_nodes);
+  auto adopted = std::vector<std::pair<record_id, std::size_t>>{};
   adopted.reserve(num_found);
   for (const auto tag : tags) {
-    catalog.adopt_behind(catalog.directory().root(tag), root_key(tag), tag,
-                         [&](node_id node, std::size_t number) { adopted.emplace_back(node, number); });
+    catalog.adopt_behind(catalog.directory().tree().root(tag), root_key(tag), tag,
+                         [&](record_id record, std::size_t number) { adopted.emplace_back(record, number); });
   }
   for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
     catalog.rank_in(adopted[i - 1].first, adopted[i - 1].second);

@@ -32,12 +32,15 @@ class orphan_records {
     auto& count = num_with_[record.identity.salt];
     const auto parent = record.identity.parent;
     num_bytes_ += bytes_of(record);
+    num_tokens_ += record.tokens.size();
     behind_.emplace(parent, std::move(record));
     ++count;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return behind_.size(); }
   [[nodiscard]] bool empty() const noexcept { return behind_.empty(); }
+  /// Tokens of all that were added.
+  [[nodiscard]] std::size_t num_tokens() const noexcept { return num_tokens_; }
 
   /// Calls `visit(salt)` for the salt of each record, once for equal ones.
   template <class Visit>
@@ -106,6 +109,7 @@ class orphan_records {
   std::unordered_multimap<record_key, found_record, key_hash> behind_;  // by the key of the chain before
   std::unordered_map<salt, std::size_t> num_with_;
   std::size_t num_bytes_ = 0;
+  std::size_t num_tokens_ = 0;
 };
 
 }  // namespace pagedkv

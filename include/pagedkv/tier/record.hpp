@@ -8,6 +8,7 @@
 #include <pagedkv/tier/sealed_header.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,12 +18,19 @@ namespace pagedkv {
 
 /// The contents that a record claims to hold: those of one block, after given ancestors.
 struct record_identity {
-  record_key key;
-  record_key parent;  // of the block before, or the root's
+  record_key key;     // of the chain up to the block's end
+  record_key parent;  // of the chain before the block, or the root's
   pagedkv::salt salt{};
   std::int64_t position = 0;  // tokens before the block
   block_contents contents{std::span<const token>{}};
+  std::int64_t index = 0;  // which of the records of the chain's end: of which group, and of which part of a state
 };
+
+/// The key of a record in tiers. A chain's records have different ones.
+[[nodiscard]] inline record_key key_in_tier(const record_identity& identity) noexcept {
+  const auto words = std::to_array({identity.key.low, identity.key.high, static_cast<std::uint64_t>(identity.index)});
+  return identity.index == 0 ? identity.key : detail::to_record_key(XXH3_128bits(words.data(), sizeof(words)));
+}
 
 enum class record_fault : std::uint8_t {
   none,
@@ -42,6 +50,7 @@ struct record_numbers {
   record_key parent;
   std::uint64_t salt = 0;
   std::int64_t position = 0;
+  std::int64_t index = 0;
 };
 using record_header = sealed_header<record_numbers>;
 
@@ -61,8 +70,9 @@ using record_header = sealed_header<record_numbers>;
     return false;
   }
   std::ranges::fill(record.subspan(format.header_bytes() + format.payload_bytes()), std::byte{});
-  const auto numbers = detail::record_numbers{detail::rest_checksum(format, record), identity.key, identity.parent,
-                                              static_cast<std::uint64_t>(identity.salt), identity.position};
+  const auto numbers =
+      detail::record_numbers{detail::rest_checksum(format, record),     identity.key,      identity.parent,
+                             static_cast<std::uint64_t>(identity.salt), identity.position, identity.index};
   return detail::record_header::seal(numbers,
                                      {std::as_bytes(std::span{format.text}), std::as_bytes(identity.contents.keys),
                                       std::as_bytes(identity.contents.tokens)},
@@ -84,12 +94,12 @@ namespace detail {
   const auto& [text, keys, tokens] = header->parts;
   const auto contents = block_contents{values_in<token>(tokens), values_in<prefix_key>(keys)};
   if (!std::ranges::equal(text, std::as_bytes(std::span{format.text})) || header->first.size != format.header_bytes() ||
-      contents.tokens.size() != static_cast<std::size_t>(format.block_size)) {
+      !format.may_hold(contents.tokens.size())) {
     return {record_fault::other_format, {}};
   }
   const auto& numbers = header->first.numbers;
   return {record_fault::none,
-          {numbers.key, numbers.parent, static_cast<salt>(numbers.salt), numbers.position, contents}};
+          {numbers.key, numbers.parent, static_cast<salt>(numbers.salt), numbers.position, contents, numbers.index}};
 }
 
 }  // namespace detail
@@ -113,7 +123,8 @@ namespace detail {
     return fault;
   }
   if (found.key != wanted.key || found.parent != wanted.parent || found.salt != wanted.salt ||
-      found.position != wanted.position || !std::ranges::equal(found.contents.tokens, wanted.contents.tokens) ||
+      found.position != wanted.position || found.index != wanted.index ||
+      !std::ranges::equal(found.contents.tokens, wanted.contents.tokens) ||
       !std::ranges::equal(found.contents.keys, wanted.contents.keys)) {
     return record_fault::other_contents;
   }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/core/piece_order.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,7 +24,8 @@ struct record_format {
   std::string text;
   std::int64_t layer_bytes = 0;
   std::int32_t num_layers = 0;
-  std::int32_t block_size = 0;
+  std::int32_t block_size = 0;       // tokens of the largest block
+  std::int32_t hit_granularity = 0;  // every block holds a multiple of so many tokens; 0: as many as the largest
 
   /// Bytes of the header, with room for a key at every second token at least.
   [[nodiscard]] std::size_t header_bytes() const noexcept {
@@ -33,6 +37,13 @@ struct record_format {
   }
   [[nodiscard]] std::size_t record_bytes() const noexcept {
     return header_bytes() + (payload_bytes() + record_alignment - 1) / record_alignment * record_alignment;
+  }
+
+  /// Whether a block may hold so many tokens.
+  [[nodiscard]] bool may_hold(std::size_t num_tokens) const noexcept {
+    const auto most = static_cast<std::size_t>(block_size);
+    return hit_granularity == 0 ? num_tokens == most
+                                : num_tokens <= most && num_tokens % static_cast<std::size_t>(hit_granularity) == 0;
   }
 
   /// The device's storage, with blocks in records that lie one after the other from `records` on.
@@ -55,7 +66,7 @@ struct record_format {
 /// engine's name for the weights that computed the K/V; caches of different weights, or static scales, must differ in it.
 [[nodiscard]] inline record_format make_record_format(const block_storage_view& of, std::string_view element,
                                                       std::string_view model) {
-  auto text = std::string{"pagedkv record 2"};
+  auto text = std::string{"pagedkv record 3"};
   const auto add = [&](std::string_view name, std::int64_t value) {
     text.append(" ").append(name).append("=").append(std::to_string(value));
   };
@@ -85,6 +96,35 @@ struct record_format {
   add_pieces(of.value_pieces);
   text.append(" element=").append(element).append(" model=").append(model);
   return {std::move(text), of.layer_bytes(), of.num_layers, of.block_size};
+}
+
+/// The format of the records of a cache with groups, whose blocks are all of one size. `view_of(g)`: the storage of a
+/// group that holds tokens.
+template <class ViewOf>
+[[nodiscard]] record_format make_record_format(const group_list& groups, const memory_plan& plan, ViewOf&& view_of,
+                                               std::string_view element, std::string_view model) {
+  auto text = std::string{"pagedkv groups 2"};
+  const auto add = [&](std::int64_t number) { text.append(" ").append(std::to_string(number)); };
+  add(plan.block_bytes);
+  add(plan.hit_granularity);
+  auto largest = plan.hit_granularity;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto& [block_size, parts_per_block, blocks_per_state, part_bytes] = plan.groups[g];
+    const auto& group = groups[g];
+    largest = std::max(largest, block_size);
+    text.append(" group");
+    for (const auto number :
+         {static_cast<std::int64_t>(group.kind), std::int64_t{group.num_layers}, std::int64_t{group.num_kv_heads},
+          group.window, std::int64_t{group.num_sinks}, group.state_bytes, std::int64_t{block_size},
+          std::int64_t{parts_per_block}, std::int64_t{blocks_per_state}, part_bytes}) {
+      add(number);
+    }
+    if (group.holds_tokens()) {
+      text.append(": ").append(make_record_format(view_of(g), element, "").text);
+    }
+  }
+  text.append(" element=").append(element).append(" model=").append(model);
+  return {std::move(text), plan.block_bytes, 1, largest, plan.hit_granularity};
 }
 
 }  // namespace pagedkv

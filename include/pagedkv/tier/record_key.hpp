@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 namespace pagedkv {
 
@@ -30,6 +31,16 @@ namespace detail {
   const auto words =
       std::to_array({parent.low, parent.high, keys.low64, keys.high64, tokens.low64, tokens.high64});
   return detail::to_record_key(XXH3_128bits(words.data(), sizeof(words)));
+}
+
+/// Calls `visit(contents)` on each run of so many of a record's tokens, which begin at this position of the sequence.
+template <class Visit>
+constexpr void for_each_run(const block_contents& contents, std::int64_t position, std::size_t size, Visit&& visit) {
+  for (auto first = std::size_t{0}; first + size <= contents.tokens.size(); first += size) {
+    const auto from = position + static_cast<std::int64_t>(first);
+    const auto keys = keys_between(contents.keys, from, from + static_cast<std::int64_t>(size));
+    visit(block_contents{contents.tokens.subspan(first, size), keys});
+  }
 }
 
 }  // namespace pagedkv

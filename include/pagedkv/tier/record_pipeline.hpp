@@ -6,7 +6,9 @@
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/stream_marks.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
@@ -54,17 +56,17 @@ class record_pipeline {
   record_pipeline& operator=(const record_pipeline&) = delete;
 
   /// With the next `flush`: the block must keep its contents until then.
-  void want_written(node_id node, block_id block) noexcept {
-    if (catalog_.at(node).pending) {
+  void want_written(record_id record, block_id block) noexcept {
+    if (catalog_.at(record).pending) {
       return;
     }
     if (pending_.size() == pending_.capacity()) {
       catalog_.lose_unwritten();
       return;
     }
-    catalog_.hold(node);
-    catalog_.at(node).pending = true;
-    pending_.push_back({node, block});
+    catalog_.hold(record);
+    catalog_.at(record).pending = true;
+    pending_.push_back({record, block});
   }
 
   /// Writes to slower tiers that could begin beside those that are wanted already.
@@ -85,10 +87,10 @@ class record_pipeline {
 
   /// Drops victims that lie in memory that is gone.
   void forget_pending() noexcept {
-    for (const auto& [node, block] : pending_) {
+    for (const auto& [record, block] : pending_) {
       catalog_.lose_unwritten();
-      catalog_.at(node).pending = false;
-      catalog_.let_go(node);
+      catalog_.at(record).pending = false;
+      catalog_.let_go(record);
     }
     pending_.clear();
   }
@@ -97,42 +99,43 @@ class record_pipeline {
   [[nodiscard]] bool order(stream on) noexcept { return marks_.order(on).has_value(); }
 
   /// Enqueues the copy of records in host memory to these blocks of the device. All or nothing.
-  [[nodiscard]] bool copy_to_device(std::span<const node_id> nodes, std::span<const block_id> blocks,
+  [[nodiscard]] bool copy_to_device(std::span<const record_id> records, std::span<const block_id> blocks,
                                     stream on) noexcept {
     pairs_.clear();
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      pairs_.push_back({place(nodes[i], host), static_cast<std::int32_t>(blocks[i])});
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      pairs_.push_back({place(records[i], host), static_cast<std::int32_t>(blocks[i])});
     }
     if (!marks_.order(on) ||
         !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, on)) {
-      counts_of(host).failed_loads += std::ssize(nodes);
+      counts_of(host).failed_loads += std::ssize(records);
       return false;
     }
     marks_.note(on);
-    for (const auto node : nodes) {
-      catalog_.touch(node);
-      if (catalog_.is_owed(node)) {
-        pass_on_owed(node);
+    for (const auto record : records) {
+      catalog_.touch(record);
+      if (catalog_.is_owed(record)) {
+        pass_on_owed(record);
       }
     }
     return true;
   }
 
-  /// Begins to load a node's record into host memory, from the fastest tier that has it. False when it has no room.
-  [[nodiscard]] bool load([[maybe_unused]] node_id node) noexcept {
+  /// Begins to load a record into host memory, from the fastest tier that has it. False when it has no room.
+  [[nodiscard]] bool load([[maybe_unused]] record_id record) noexcept {
     if constexpr (has_slower) {
-      return start_load(node);
+      return start_load(record);
     } else {
       return false;
     }
   }
 
-  /// Whether to load so many records rather than to compute their tokens, as far as speeds are known.
-  [[nodiscard]] bool worth_loading([[maybe_unused]] std::span<const node_id> nodes) noexcept {
+  /// Whether to load records rather than to compute so many tokens, as far as speeds are known.
+  [[nodiscard]] bool worth_loading([[maybe_unused]] std::span<const record_id> records,
+                                   [[maybe_unused]] std::int64_t num_tokens) noexcept {
     if constexpr (has_slower) {
       if (config_.prefill_tokens_per_second != 0) {
-        const auto tokens = static_cast<double>(nodes.size()) * records_.format().block_size;
-        return seconds_to_load(nodes) < tokens / static_cast<double>(config_.prefill_tokens_per_second);
+        return seconds_to_load(records) <
+               static_cast<double>(num_tokens) / static_cast<double>(config_.prefill_tokens_per_second);
       }
     }
     return true;
@@ -165,24 +168,24 @@ class record_pipeline {
   [[nodiscard]] std::size_t host_bytes() const noexcept { return records_.bytes(); }
   /// Records that are being read.
   [[nodiscard]] std::size_t num_loading() const noexcept { return num_loading_; }
-  /// Nodes that transfers hold, each once for each transfer.
+  /// Records that transfers hold, each once for each transfer.
   [[nodiscard]] std::size_t num_held() const noexcept { return num_loading_ + num_writing_; }
 
  private:
   struct saved_block {
-    node_id node;
+    record_id record;
     block_id block;
   };
   struct awaited {
-    node_id node;
+    record_id record;
     std::size_t tier;
     std::int32_t place;
     std::uint64_t batch;  // of copies, after which the transfer may begin
   };
 
   [[nodiscard]] tier_statistics& counts_of(std::size_t number) noexcept { return catalog_.counts_of(number); }
-  [[nodiscard]] std::int32_t place(node_id node, std::size_t number) const noexcept {
-    return catalog_.directory().place(node, number);
+  [[nodiscard]] std::int32_t place(record_id record, std::size_t number) const noexcept {
+    return catalog_.directory().place(record, number);
   }
 
   // Between the device and host memory.
@@ -195,35 +198,35 @@ class record_pipeline {
         pairs_.empty() || (marks_.order(on) &&
                            backend_.swap_blocks(device_, host_blocks_, pairs_, swap_direction::to_host, on));
     if (!copied) {
-      std::ranges::for_each(copied_, [&](node_id node) { catalog_.lose_host_record(node); });
+      std::ranges::for_each(copied_, [&](record_id record) { catalog_.lose_host_record(record); });
     } else if (!pairs_.empty()) {
       marks_.note(on);
       counts_of(host).written += std::ssize(copied_);
       pass_on_copies();
     }
-    for (const auto& [node, block] : pending_) {
-      catalog_.let_go(node);
+    for (const auto& [record, block] : pending_) {
+      catalog_.let_go(record);
     }
     pending_.clear();
     progress();
   }
   /// For what is pending, as far as there are any.
   void take_host_places() noexcept {
-    const auto removals = catalog_.directory().delay_removals();
-    for (const auto& [node, block] : pending_) {
-      catalog_.at(node).pending = false;
-      if (catalog_.in_host_memory(node) || catalog_.directory().is_withdrawn(node)) {
+    const auto removals = catalog_.directory().tree().delay_removals();
+    for (const auto& [record, block] : pending_) {
+      catalog_.at(record).pending = false;
+      if (catalog_.in_host_memory(record) || catalog_.directory().is_withdrawn(record)) {
         continue;
       }
-      const auto to = catalog_.take_host_place(node);
+      const auto to = catalog_.take_host_place(record);
       if (to < 0) {
         catalog_.lose_unwritten();
         continue;
       }
       ++counts_of(host).handed_over;
-      catalog_.enter_host_memory(node, to);
+      catalog_.enter_host_memory(record, to);
       pairs_.push_back({static_cast<std::int32_t>(block), to});
-      copied_.push_back(node);
+      copied_.push_back(record);
     }
   }
 
@@ -232,51 +235,51 @@ class record_pipeline {
   /// Slower tiers get what host memory got, once it is there.
   void pass_on_copies() noexcept {
     if constexpr (has_slower) {
-      for (const auto node : copied_) {
-        pass_on(node);
+      for (const auto record : copied_) {
+        pass_on(record);
       }
     }
   }
   /// Records that are being written hold half of host memory at most, so that loads find room. The others are owed.
-  void pass_on(node_id node) noexcept {
-    catalog_.owe(node);
-    if (catalog_.is_owed(node) && num_writing_ != max_writing_) {
-      catalog_.begin_write(node);
+  void pass_on(record_id record) noexcept {
+    catalog_.owe(record);
+    if (catalog_.is_owed(record) && num_writing_ != max_writing_) {
+      catalog_.begin_write(record);
       ++num_writing_;
-      unwritten_.push_back({node, 1, 0, marks_.begun()});
+      unwritten_.push_back({record, 1, 0, marks_.begun()});
     }
   }
-  void pass_on_owed(node_id node) noexcept {
+  void pass_on_owed(record_id record) noexcept {
     counts_of(host).late_writes += num_writing_ != max_writing_ ? 1 : 0;
-    pass_on(node);
+    pass_on(record);
   }
 
   void start_writes() noexcept {
     const auto done = marks_.done();
     const auto ready = std::ranges::find_if(unwritten_, [&](const awaited& each) { return each.batch > done; });
     for (auto each = unwritten_.begin(); each != ready; ++each) {
-      write_on(each->node, 1);
+      write_on(each->record, 1);
     }
     unwritten_.erase(unwritten_.begin(), ready);
   }
 
-  /// Writes a node's host record to the next tiers from `number` on that lack it, one after the other.
-  void write_on(node_id node, std::size_t number) noexcept {
+  /// Writes a host record to the next tiers from `number` on that lack it, one after the other.
+  void write_on(record_id record, std::size_t number) noexcept {
     for (; number < num_tiers; ++number) {
-      const auto wanted = !catalog_.directory().is_withdrawn(node) && catalog_.is_due(node, number);
-      if (wanted && start_write(node, number)) {
+      const auto wanted = !catalog_.directory().is_withdrawn(record) && catalog_.is_due(record, number);
+      if (wanted && start_write(record, number)) {
         return;
       }
     }
     --num_writing_;
-    catalog_.end_write(node);
+    catalog_.end_write(record);
   }
-  [[nodiscard]] bool start_write(node_id node, std::size_t number) noexcept {
+  [[nodiscard]] bool start_write(record_id record, std::size_t number) noexcept {
     return catalog_.slower().template with<bool>(number, [&](auto& tier) {
-      const auto to = catalog_.take_place(node, number, tier);
-      auto job = job_for(node, place(node, host), to);
+      const auto to = catalog_.take_place(record, number, tier);
+      auto job = job_for(record, place(record, host), to);
       job.writes = true;
-      job.sealed = catalog_.at(node).sealed;
+      job.sealed = catalog_.at(record).sealed;
       if (to >= 0 && tier.queue.try_push(job)) {
         return true;
       }
@@ -295,54 +298,54 @@ class record_pipeline {
   template <class Tier>
   void end_write(const record_job& job, std::size_t number, Tier& tier) noexcept {
     const auto to = static_cast<std::int32_t>(job.transfer.place);
-    auto& here = catalog_.at(job.node);
+    auto& here = catalog_.at(job.record);
     here.sealed = here.sealed || job.sealed;
     const auto written = job.outcome == transfer_outcome::done;
     if (written) {
-      catalog_.enter(job.node, number, to, tier);
+      catalog_.enter(job.record, number, to, tier);
     } else {
       fail_write(to, tier);
     }
-    write_on(job.node, number + 1);
-    if (const auto owed = written ? catalog_.find_owed() : no_node; owed != no_node) {
+    write_on(job.record, number + 1);
+    if (const auto owed = written ? catalog_.find_owed() : no_record; owed != no_record) {
       pass_on_owed(owed);
     }
   }
 
   // Reads from slower tiers.
 
-  [[nodiscard]] double seconds_to_load(std::span<const node_id> nodes) noexcept {
+  [[nodiscard]] double seconds_to_load(std::span<const record_id> records) noexcept {
     auto seconds = 0.0;
     catalog_.slower().for_each([&](std::size_t number, auto& tier) {
-      const auto is_from = [&](node_id node) {
-        return !catalog_.in_host_memory(node) && catalog_.source_of(node) == number;
+      const auto is_from = [&](record_id record) {
+        return !catalog_.in_host_memory(record) && catalog_.source_of(record) == number;
       };
-      const auto wanted = static_cast<std::size_t>(std::ranges::count_if(nodes, is_from));
+      const auto wanted = static_cast<std::size_t>(std::ranges::count_if(records, is_from));
       const auto speed = tier.queue.read_bytes_per_second();
       if (wanted != 0 && speed > 0) {
-        const auto records = wanted + tier.queue.num_reads_waiting();
-        seconds += static_cast<double>(records * records_.format().record_bytes()) / speed;
+        const auto num_records = wanted + tier.queue.num_reads_waiting();
+        seconds += static_cast<double>(num_records * records_.format().record_bytes()) / speed;
       }
     });
     return seconds;
   }
 
-  [[nodiscard]] bool start_load(node_id node) noexcept {
-    const auto number = catalog_.source_of(node);
+  [[nodiscard]] bool start_load(record_id record) noexcept {
+    const auto number = catalog_.source_of(record);
     if (number == 0) {
       return false;
     }
-    const auto to = unread_.size() < unread_.capacity() ? catalog_.take_host_place(node) : -1;
+    const auto to = unread_.size() < unread_.capacity() ? catalog_.take_host_place(record) : -1;
     if (to < 0) {
       ++counts_of(number).refused_loads;
       return false;
     }
-    catalog_.hold(node);
-    auto& here = catalog_.at(node);
+    catalog_.hold(record);
+    auto& here = catalog_.at(record);
     here.loading = true;
     here.source = static_cast<std::int8_t>(number);
     ++num_loading_;
-    unread_.push_back({node, number, to, marks_.begun()});
+    unread_.push_back({record, number, to, marks_.begun()});
     return true;
   }
   /// Reads begin when the copies that used their host records before have been executed.
@@ -351,31 +354,31 @@ class record_pipeline {
     const auto ready = std::ranges::find_if(unread_, [&](const awaited& each) { return each.batch > done; });
     for (auto each = unread_.begin(); each != ready; ++each) {
       const auto started = catalog_.slower().template with<bool>(each->tier, [&](auto& tier) {
-        const auto from = std::max(place(each->node, each->tier), std::int32_t{0});
-        return tier.queue.try_push(job_for(each->node, each->place, from));
+        const auto from = std::max(place(each->record, each->tier), std::int32_t{0});
+        return tier.queue.try_push(job_for(each->record, each->place, from));
       });
       if (!started) {
         ++counts_of(each->tier).refused_loads;
-        end_load(each->node, each->place, false);
+        end_load(each->record, each->place, false);
       }
     }
     unread_.erase(unread_.begin(), ready);
   }
   /// `read`: the record is in its place, whole.
-  void end_load(node_id node, std::int32_t to, bool read) noexcept {
-    auto& here = catalog_.at(node);
+  void end_load(record_id record, std::int32_t to, bool read) noexcept {
+    auto& here = catalog_.at(record);
     here.loading = false;
     --num_loading_;
-    if (read && !catalog_.in_host_memory(node)) {
+    if (read && !catalog_.in_host_memory(record)) {
       const auto source = here.source;
-      catalog_.enter_host_memory(node, to);
+      catalog_.enter_host_memory(record, to);
       here.sealed = true;
       here.source = source;
       ++counts_of(host).loaded_into;
     } else {
       catalog_.give_back_host_place(to);
     }
-    catalog_.let_go(node);
+    catalog_.let_go(record);
   }
   template <class Tier>
   void end_read(const record_job& job, std::size_t number, Tier& tier) noexcept {
@@ -388,19 +391,17 @@ class record_pipeline {
       ++tier.counts.failed_loads;
     }
     if (job.outcome == transfer_outcome::missing || job.damaged) {
-      catalog_.drop_record(job.node, number, tier);
-      catalog_.owe(job.node);  // if host memory has it by now
+      catalog_.drop_record(job.record, number, tier);
+      catalog_.owe(job.record);  // if host memory has it by now
     }
-    end_load(job.node, job.host_place, whole);
+    end_load(job.record, job.host_place, whole);
   }
 
-  [[nodiscard]] record_job job_for(node_id node, std::int32_t host_place, std::int32_t in_tier) const noexcept {
-    const auto& directory = catalog_.directory();
+  [[nodiscard]] record_job job_for(record_id record, std::int32_t host_place, std::int32_t in_tier) noexcept {
     auto job = record_job{};
-    job.identity = {directory.key(node), directory.parent_key(node), directory.salt_of(node),
-                    std::int64_t{directory.depth(node)} * records_.format().block_size, directory.contents(node)};
-    job.transfer = {directory.key(node), in_tier, records_.record(host_place)};
-    job.node = node;
+    job.identity = catalog_.directory().identity(record, host_place);
+    job.transfer = {key_in_tier(job.identity), in_tier, records_.record(host_place)};
+    job.record = record;
     job.host_place = host_place;
     return job;
   }
@@ -427,12 +428,12 @@ class record_pipeline {
   Catalog& catalog_;
   stream_marks<Backend> marks_;
   std::size_t num_loading_ = 0;
-  std::size_t num_writing_ = 0;  // nodes that are being written, tier after tier
+  std::size_t num_writing_ = 0;  // records that are being written, tier after tier
   std::vector<saved_block> pending_;
   std::vector<awaited> unwritten_;
   std::vector<awaited> unread_;
   std::vector<block_pair> pairs_;
-  std::vector<node_id> copied_;
+  std::vector<record_id> copied_;
 };
 
 }  // namespace pagedkv

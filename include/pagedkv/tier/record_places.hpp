@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/tier/record_table.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace pagedkv {
 
-/// The numbered places of one tier: which node has its record in each, and which record goes first when none is free.
+/// The numbered places of one tier: which record lies in each, and which record goes first when none is free.
 /// A record is in the policy's order while it is *ranked*. Not thread-safe; only the constructor allocates.
 template <eviction_policy Eviction>
 class record_places {
@@ -31,19 +32,19 @@ class record_places {
     return static_cast<std::int32_t>(places_.size() - free_.size());
   }
   [[nodiscard]] bool is_full() const noexcept { return free_.empty(); }
-  [[nodiscard]] node_id owner(std::int32_t place) const noexcept { return at(place).owner; }
+  [[nodiscard]] record_id owner(std::int32_t place) const noexcept { return at(place).owner; }
   [[nodiscard]] bool ranked(std::int32_t place) const noexcept { return at(place).ranked; }
 
-  /// A place for a node's record, or −1. Where none is free, `may_go(node)` answers for other nodes as an eviction
-  /// offer does, and the record of the first that is `taken` goes: `gone(node, place)`.
+  /// A place for a record, or −1. Where none is free, `may_go(record)` answers for others as an eviction
+  /// offer does, and the first that is `taken` goes: `gone(record, place)`.
   template <class MayGo, class Gone>
-  [[nodiscard]] std::int32_t take(node_id node, MayGo&& may_go, Gone&& gone) noexcept {
+  [[nodiscard]] std::int32_t take(record_id record, MayGo&& may_go, Gone&& gone) noexcept {
     if (free_.empty() && !evict(may_go, gone)) {
       return -1;
     }
     const auto place = free_.back();
     free_.pop_back();
-    at(place).owner = node;
+    at(place).owner = record;
     return place;
   }
 
@@ -62,7 +63,7 @@ class record_places {
     return true;
   }
 
-  /// Takes places that have records from before, for no node yet. Linear in the places. Throws `std::bad_alloc`.
+  /// Takes places that have records from before, for no record yet. Linear in the places. Throws `std::bad_alloc`.
   void take_all(std::span<const std::int32_t> taken) {
     auto has_record = std::vector<bool>(places_.size());
     for (const auto place : taken) {
@@ -70,8 +71,8 @@ class record_places {
     }
     std::erase_if(free_, [&](std::int32_t place) { return has_record[static_cast<std::size_t>(place)]; });
   }
-  /// Gives a place that was taken for no node to one.
-  void assign(std::int32_t place, node_id node) noexcept { at(place).owner = node; }
+  /// Gives a place that was taken for no record to one.
+  void assign(std::int32_t place, record_id record) noexcept { at(place).owner = record; }
 
   /// Ends the ownership of a place whose record is to be erased; it is free only when it is given back.
   void retire(std::int32_t place) noexcept {
@@ -126,16 +127,16 @@ class record_places {
     }
   }
 
-  /// The next owner, in turn, for which `is_wanted(node)`; `no_node` when a short search finds none.
+  /// The next owner, in turn, for which `is_wanted(record)`; `no_record` when a short search finds none.
   template <class IsWanted>
-  [[nodiscard]] node_id find(IsWanted&& is_wanted) noexcept {
+  [[nodiscard]] record_id find(IsWanted&& is_wanted) noexcept {
     for (auto tries = std::min(max_scanned, places_.size()); tries > 0; --tries) {
       hand_ = (hand_ + 1) % places_.size();
-      if (const auto node = places_[hand_].owner; node != no_node && is_wanted(node)) {
-        return node;
+      if (const auto record = places_[hand_].owner; record != no_record && is_wanted(record)) {
+        return record;
       }
     }
-    return no_node;
+    return no_record;
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -147,7 +148,7 @@ class record_places {
   static constexpr auto max_scanned = std::size_t{64};  // records in one search out of order
 
   struct place_facts {
-    node_id owner = no_node;
+    record_id owner = no_record;
     bool ranked = false;
     bool tracked = false;  // by the policy, since it was ranked first
     bool unsure = false;   // may hold a record that is no longer the owner's
@@ -174,7 +175,7 @@ class record_places {
     if (const auto found = policy_.victim(offer{*this, may_go}, timestamp{}); found != no_block) {
       return static_cast<std::int32_t>(found);
     }
-    if (find([&](node_id node) { return may_go(node, true) == eviction_answer::taken; }) == no_node) {
+    if (find([&](record_id record) { return may_go(record, true) == eviction_answer::taken; }) == no_record) {
       return -1;
     }
     const auto place = static_cast<std::int32_t>(hand_);
@@ -183,7 +184,7 @@ class record_places {
     }
     return place;
   }
-  [[nodiscard]] node_id owner_of(block_id place) const noexcept { return places_[to_index(place)].owner; }
+  [[nodiscard]] record_id owner_of(block_id place) const noexcept { return places_[to_index(place)].owner; }
 
   Eviction policy_;
   std::vector<place_facts> places_;

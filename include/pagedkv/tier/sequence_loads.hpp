@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/tier/record_table.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,10 +24,10 @@ struct load_progress {
 
 namespace detail {
 
-/// Nodes that a sequence waits for, each held.
+/// Records that a sequence waits for, each held.
 struct sequence_load {
   std::size_t first = 0;  // block of the sequence
-  std::vector<node_id> nodes;
+  std::vector<record_id> records;
   std::vector<std::int8_t> sources;  // tiers
 };
 
@@ -34,29 +35,30 @@ struct sequence_load {
 template <class Store>
 class sequence_loads {
  public:
-  sequence_loads(Store& store, std::int64_t block_size) : store_(store), block_size_(block_size) {}
+  explicit sequence_loads(Store& store)
+      : store_(store), block_size_(static_cast<std::int64_t>(store.directory().tokens_per_node())) {}
 
   [[nodiscard]] bool empty() const noexcept { return loads_.empty(); }
 
   /// Begins to load these records, of which each is held, as far as there is room; returns how many stay held.
-  [[nodiscard]] std::size_t begin(sequence_id id, std::size_t first, std::span<const node_id> nodes) noexcept {
-    if (nodes.empty() || !store_.transfers().worth_loading(nodes)) {
+  [[nodiscard]] std::size_t begin(sequence_id id, std::size_t first, std::span<const record_id> records) noexcept {
+    if (records.empty() || !store_.transfers().worth_loading(records, std::ssize(records) * block_size_)) {
       return 0;
     }
     const auto begin = [&] {
       auto& load = loads_[id];
       load.first = first;
-      load.nodes.reserve(nodes.size());
-      load.sources.reserve(nodes.size());
-      for (const auto node : nodes) {
-        const auto there = store_.in_host_memory(node);
-        if (!there && !store_.is_loading(node) && !store_.transfers().load(node)) {
+      load.records.reserve(records.size());
+      load.sources.reserve(records.size());
+      for (const auto record : records) {
+        const auto there = store_.in_host_memory(record);
+        if (!there && !store_.is_loading(record) && !store_.transfers().load(record)) {
           break;
         }
-        load.nodes.push_back(node);
-        load.sources.push_back(there ? std::int8_t{0} : store_.source(node));
+        load.records.push_back(record);
+        load.sources.push_back(there ? std::int8_t{0} : store_.source(record));
       }
-      const auto count = load.nodes.size();
+      const auto count = load.records.size();
       if (count == 0) {
         loads_.erase(id);
       }
@@ -65,7 +67,7 @@ class sequence_loads {
     return with_memory(begin, std::size_t{0});
   }
 
-  /// Takes a load out. Its nodes stay held until `end`.
+  /// Takes a load out. Its records stay held until `end`.
   [[nodiscard]] std::optional<sequence_load> take(sequence_id id) noexcept {
     if (auto ending = loads_.extract(id)) {
       return std::move(ending.mapped());
@@ -73,13 +75,12 @@ class sequence_loads {
     return std::nullopt;
   }
   void end(const sequence_load& load) noexcept {
-    std::ranges::for_each(load.nodes, [&](node_id node) { store_.let_go(node); });
+    std::ranges::for_each(load.records, [&](record_id record) { store_.let_go(record); });
   }
-  /// Ends the sequence's load, if there is one and it reaches beyond so many tokens.
-  void end_beyond(sequence_id id, std::int64_t num_tokens) noexcept {
+  /// Ends the sequence's load, if there is one and it reaches beyond so many full blocks.
+  void end_beyond(sequence_id id, std::size_t num_full) noexcept {
     if (const auto found = loads_.find(id); found != loads_.end()) {
-      const auto num_blocks = found->second.first + found->second.nodes.size();
-      if (static_cast<std::int64_t>(num_blocks) * block_size_ > num_tokens) {
+      if (found->second.first + found->second.records.size() > num_full) {
         end(found->second);
         loads_.erase(found);
       }
@@ -88,9 +89,9 @@ class sequence_loads {
 
   /// Records from number `first` on that have arrived without a gap.
   [[nodiscard]] std::size_t num_ready(const sequence_load& load, std::size_t first) const noexcept {
-    const auto nodes = std::span{load.nodes}.subspan(first);
-    const auto end = std::ranges::find_if_not(nodes, [&](node_id node) { return store_.is_ready(node); });
-    return static_cast<std::size_t>(end - nodes.begin());
+    const auto records = std::span{load.records}.subspan(first);
+    const auto end = std::ranges::find_if_not(records, [&](record_id record) { return store_.is_ready(record); });
+    return static_cast<std::size_t>(end - records.begin());
   }
   /// Zeros when nothing is loaded for the sequence.
   [[nodiscard]] load_progress progress_of(sequence_id id) const noexcept {
@@ -98,19 +99,19 @@ class sequence_loads {
     if (found == loads_.end()) {
       return {};
     }
-    const auto& nodes = found->second.nodes;
+    const auto& records = found->second.records;
     const auto ready = static_cast<std::ptrdiff_t>(num_ready(found->second, 0));
-    const auto end = std::find_if_not(nodes.begin() + ready, nodes.end(), [&](node_id node) {
-      return store_.is_awaited(node) || store_.is_ready(node);
+    const auto end = std::find_if_not(records.begin() + ready, records.end(), [&](record_id record) {
+      return store_.is_awaited(record) || store_.is_ready(record);
     });
-    return {ready * block_size_, (end - nodes.begin() - ready) * block_size_};
+    return {ready * block_size_, (end - records.begin() - ready) * block_size_};
   }
 
-  /// Nodes, each once for each load that holds it.
+  /// Records, each once for each load that holds it.
   [[nodiscard]] std::size_t num_held() const noexcept {
     auto sum = std::size_t{0};
     for (const auto& [id, load] : loads_) {
-      sum += load.nodes.size();
+      sum += load.records.size();
     }
     return sum;
   }

@@ -42,27 +42,8 @@ template <class Cache>
   if constexpr (!has_groups<Cache>) {
     return make_record_format(cache.view(), element, model);
   } else {
-    const auto& plan = cache.plan();
-    auto text = std::string{"pagedkv groups 1"};
-    const auto add = [&](std::int64_t number) { text.append(" ").append(std::to_string(number)); };
-    add(plan.block_bytes);
-    add(plan.hit_granularity);
-    for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
-      const auto& group = cache.config().groups[g];
-      text.append(" group");
-      for (const auto number :
-           {static_cast<std::int64_t>(group.kind), std::int64_t{group.num_layers}, std::int64_t{group.num_kv_heads},
-            group.window, std::int64_t{group.num_sinks}, group.state_bytes, std::int64_t{plan.groups[g].block_size},
-            std::int64_t{plan.groups[g].parts_per_block}, std::int64_t{plan.groups[g].blocks_per_state},
-            plan.groups[g].part_bytes}) {
-        add(number);
-      }
-      if (group.holds_tokens()) {
-        text.append(": ").append(make_record_format(cache.view(g), element, "").text);
-      }
-    }
-    text.append(" element=").append(element).append(" model=").append(model);
-    return {std::move(text), plan.block_bytes, 1, cache.config().block_size};
+    const auto view_of = [&](std::size_t g) -> const block_storage_view& { return cache.view(g); };
+    return make_record_format(cache.config().groups, cache.plan(), view_of, element, model);
   }
 }
 

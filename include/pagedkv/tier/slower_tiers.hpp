@@ -6,7 +6,6 @@
 #include <pagedkv/tier/orphan_records.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_directory.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 

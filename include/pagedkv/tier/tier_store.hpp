@@ -3,12 +3,12 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
-#include <pagedkv/tier/adopt_records.hpp>
 #include <pagedkv/tier/host_tier.hpp>
-#include <pagedkv/tier/record_catalog.hpp>
-#include <pagedkv/tier/record_pipeline.hpp>
+#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record_store.hpp>
+#include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
+#include <pagedkv/tier/tier_directory.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,70 +21,65 @@
 
 namespace pagedkv {
 
-/// Everything that a tiered cache knows beyond its device: which contents have records where, and what is under way.
-/// Hears what the device's cache does as events. One thread at a time; a failed transfer is a lost write or a miss.
+/// The sizes of a cache with tiers that its store has to know.
+struct tier_sizes {
+  std::int32_t num_blocks = 0;  // of the device, capacity included
+  std::int32_t block_size = 0;
+  std::uint64_t seed = 0;
+};
+
+/// The records behind a cache with one group, whose changes it hears as events.
 ///
 /// A block that only the device has is in its index alone. It gets a node when it is to be written, or where a record
 /// continues it.
 template <locking Locking, swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
-class tier_store {
+class tier_store : public record_store<Backend, tier_directory<Hash>, Host, Slower...> {
+  using base = record_store<Backend, tier_directory<Hash>, Host, Slower...>;
+  using base::catalog_;
+  using base::config_;
+  using base::pipeline_;
+
  public:
-  using catalog_type = record_catalog<Hash, typename Host::eviction_type, Slower...>;
-  using pipeline_type = record_pipeline<Backend, typename Host::allocator_type, catalog_type>;
-  using directory_type = typename catalog_type::directory_type;
+  using directory_type = tier_directory<Hash>;
   using device_index = prefix_index<Locking, Hash>;
-  using stream = typename Backend::stream;
-  static constexpr auto host = catalog_type::host;
-  static constexpr auto num_tiers = catalog_type::num_tiers;
+  using base::num_tiers;
 
   /// Throws `exception`, `std::bad_alloc`.
   tier_store(const tier_sizes& sizes, const tier_config& config, Backend& backend, const block_storage_view& device,
              const record_format& format, Host host_tier, std::tuple<Slower...> slower)
-      : config_(config),
-        block_size_(static_cast<std::size_t>(sizes.block_size)),
-        catalog_(sizes, config, host_tier.num_records, format, std::move(slower)),
-        pipeline_(config, sizes.num_blocks, backend, device, format, std::move(host_tier.memory),
-                  host_tier.num_records, catalog_) {
+      : base(config, sizes.num_blocks, backend, device, format, std::move(host_tier), std::move(slower),
+             [&](std::int64_t num_records) { return make_directory(sizes, num_records); }),
+        block_size_(static_cast<std::size_t>(sizes.block_size)) {
     chain_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     path_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     blocks_.reserve(static_cast<std::size_t>(sizes.num_blocks));
-    detail::adopt_records(catalog_);
-  }
-  tier_store(const tier_store&) = delete;
-  tier_store& operator=(const tier_store&) = delete;
-  /// Waits for batches under way; they use memory of all parts. Records that were invalidated while they were written
-  /// are erased.
-  ~tier_store() {
-    catalog_.slower().stop();
-    pipeline_.end_executed();
-    catalog_.slower().stop();
   }
 
   /// Before the first event.
   void attach(const device_index& index) noexcept { device_ = &index; }
 
-  [[nodiscard]] pipeline_type& transfers() noexcept { return pipeline_; }
-  [[nodiscard]] const pipeline_type& transfers() const noexcept { return pipeline_; }
-
   // Events of the device's cache.
 
   /// False where `stored` would change nothing.
   [[nodiscard]] bool hears_stored() const noexcept {
-    return num_tiers != 1 || catalog_.directory().num_alive() != 0 || makes_nodes();
+    return num_tiers != 1 || catalog_.directory().tree().num_alive() != 0 || makes_nodes();
   }
   void stored(const cache_event& event) noexcept {
     auto& directory = catalog_.directory();
-    directory.note_stored(event.block);
-    if (event.origin == no_block || directory.node_of(event.origin) != no_node || makes_nodes()) {
+    if constexpr (num_tiers != 1) {
+      directory.note_stored(event.block);
+    }
+    if (event.origin == no_block || directory.node_of_block(event.origin) != no_node || makes_nodes()) {
       continue_known(event);
     }
   }
 
   void evicted(block_id block) noexcept {
-    if (catalog_.directory().node_of(block) != no_node || config_.write == write_policy::on_eviction || invalidating_) {
+    if (catalog_.directory().node_of_block(block) != no_node || config_.write == write_policy::on_eviction ||
+        invalidating_) {
       leave_device(block);
     } else {
-      catalog_.directory().detach(block);
+      static_cast<void>(catalog_.directory().detach(block));
     }
   }
 
@@ -92,23 +87,18 @@ class tier_store {
 
   /// Every block left the device's cache, and the K/V in the tiers is as useless.
   void reset() noexcept {
-    catalog_.directory().detach_all([&](node_id node) {
-      if (!catalog_.at(node).on_device() && catalog_.in_host_memory(node)) {
-        catalog_.rank(node);  // transfers may hold it longer
+    auto& directory = catalog_.directory();
+    directory.detach_all([&](node_id node) {
+      const auto record = directory.record_of(node);
+      if (!directory.on_device(record) && catalog_.in_host_memory(record)) {
+        catalog_.rank(record);  // transfers may hold it longer
       }
+      directory.prune(node);
     });
     catalog_.forget_all();
   }
 
-  /// Before the device's cache itself writes to blocks that were evicted, or gives back their memory.
-  void flush(stream on) noexcept { pipeline_.flush(on); }
-
   // Look-ups.
-
-  /// Whether a look-up could find anything.
-  [[nodiscard]] bool may_know() const noexcept {
-    return catalog_.has_records() || pipeline_.num_loading() != 0 || config_.ask_ahead != 0;
-  }
 
   /// Before an operation that may share device blocks.
   void forget_shared() noexcept { last_shared_ = no_block; }
@@ -127,22 +117,23 @@ class tier_store {
     }
     path_.clear();
     for (auto node = deepest == no_block ? no_node : add_chain(deepest); node != no_node;
-         node = directory.parent(node)) {
-      const auto block = catalog_.at(node).oldest;
-      if (block != no_block && directory.num_hits(block) >= config_.hits_before_write && !directory.has_record(node)) {
-        path_.push_back(node);
+         node = directory.tree().parent(node)) {
+      const auto block = directory.oldest(node);
+      if (block != no_block && directory.num_hits(block) >= config_.hits_before_write &&
+          !directory.has_record(directory.record_of(node))) {
+        path_.emplace_back(directory.record_of(node), block);
       }
     }
-    want_path_written(path_.size());
+    base::want_path_written(path_, path_.size());
   }
 
-  /// The nodes that continue the device blocks shared last, from the prompt's block number `first` on, as far as their
+  /// The records that continue the device blocks shared last, from the prompt's block number `first` on, as far as their
   /// K/V is in a tier or on its way. The caller lets go of each. Valid until the next call.
-  [[nodiscard]] std::span<const node_id> match(const token_run& prompt, salt tag, std::size_t first,
-                                               std::size_t end) noexcept {
+  [[nodiscard]] std::span<const record_id> match(const token_run& prompt, salt tag, std::size_t first,
+                                                 std::size_t end) noexcept {
     const auto& directory = catalog_.directory();
     chain_.clear();
-    auto before = directory.root(tag);
+    auto before = directory.tree().root(tag);
     if (first != 0) {
       const auto last = last_shared_ == no_block ? no_node
                         : config_.ask_ahead != 0 ? add_chain(last_shared_)
@@ -150,7 +141,7 @@ class tier_store {
       if (last == no_node) {
         return chain_;
       }
-      before = directory.link(last);
+      before = directory.tree().link(last);
     }
     auto num_asked = std::int32_t{0};
     auto hash = before.hash;
@@ -158,40 +149,17 @@ class tier_store {
       const auto contents = prompt.block(i, block_size_);
       hash = i < prompt.hashes.size() ? prompt.hashes[i] : directory_type::hash(hash, contents);
       auto node = directory.find(before, hash, contents);
-      if (node == no_node || !catalog_.is_reachable(node)) {
+      if (node == no_node || !catalog_.is_reachable(directory.record_of(node))) {
         node = num_asked++ < config_.ask_ahead ? catalog_.find_or_add(before, hash, contents, tag) : no_node;
         if (node == no_node) {
           break;
         }
       }
-      catalog_.hold(node);
-      chain_.push_back(node);
-      before = directory.link(node);
+      catalog_.hold(directory.record_of(node));
+      chain_.push_back(directory.record_of(node));
+      before = directory.tree().link(node);
     }
     return chain_;
-  }
-
-  void let_go(node_id node) noexcept { catalog_.let_go(node); }
-
-  [[nodiscard]] bool in_host_memory(node_id node) const noexcept { return catalog_.in_host_memory(node); }
-  [[nodiscard]] bool is_loading(node_id node) const noexcept { return catalog_.at(node).loading; }
-
-  /// Whether a load that began earlier can be taken: contents that were invalidated since then are not served.
-  [[nodiscard]] bool is_ready(node_id node) const noexcept {
-    return in_host_memory(node) && !catalog_.directory().is_withdrawn(node);
-  }
-  [[nodiscard]] bool is_awaited(node_id node) const noexcept {
-    return is_loading(node) && !catalog_.directory().is_withdrawn(node);
-  }
-
-  /// The tier that a node's record comes from, for the counts.
-  [[nodiscard]] std::int8_t source(node_id node) const noexcept { return catalog_.at(node).source; }
-
-  /// Counts blocks that a sequence took from a tier.
-  void count_hit(std::int8_t from) noexcept {
-    auto& counts = catalog_.counts_of(static_cast<std::size_t>(from));
-    ++counts.hit_blocks;
-    counts.hit_tokens += static_cast<std::int64_t>(block_size_);
   }
 
   /// Before a sequence drops blocks ahead of this one: it is found by its node when they have gone.
@@ -213,7 +181,7 @@ class tier_store {
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     const auto& directory = catalog_.directory();
     catalog_.forget_orphans(tag);
-    auto before = directory.root(tag);
+    auto before = directory.tree().root(tag);
     for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
       const auto contents = run.block(i, block_size_);
       const auto hash = directory_type::hash(before.hash, contents);
@@ -221,10 +189,10 @@ class tier_store {
       if (node == no_node) {
         break;
       }
-      before = directory.link(node);
-      catalog_.hold(node);
+      before = directory.tree().link(node);
+      catalog_.hold(directory.record_of(node));
       catalog_.withdraw(node);
-      catalog_.let_go(node);
+      catalog_.let_go(directory.record_of(node));
     }
     if constexpr (num_tiers != 1) {
       auto key = root_key(tag);
@@ -236,9 +204,10 @@ class tier_store {
   }
   void invalidate_salt(salt tag) noexcept {
     catalog_.forget_orphans(tag);
-    catalog_.for_each_alive([&](node_id node) {
-      if (catalog_.directory().begins_chain(node, tag)) {
-        catalog_.forget(node);
+    const auto& tree = catalog_.directory().tree();
+    tree.for_each([&](node_id node) {
+      if (tree.index().begins_chain(node, tag)) {
+        catalog_.withdraw(node);
       }
     });
   }
@@ -247,31 +216,6 @@ class tier_store {
     for (const auto& [from, to] : moves) {
       catalog_.directory().rename_block(block_id{from}, block_id{to});
     }
-  }
-
-  /// Statistics of a tier by its number; 0 is host memory.
-  [[nodiscard]] tier_statistics statistics(std::size_t number) noexcept {
-    auto counts = catalog_.counts_of(number);
-    catalog_.slower().for_each([&](std::size_t each, auto& tier) {
-      if (each == number) {
-        counts.num_erasing = static_cast<std::int64_t>(tier.queue.num_erasing());
-        counts.num_orphans = static_cast<std::int64_t>(tier.orphans.size());
-      }
-    });
-    return counts;
-  }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return catalog_.metadata_bytes(); }
-
-  /// A sentence for each broken invariant. For tests; may throw `std::bad_alloc`. `num_held`: nodes that loads of the
-  /// caller hold, each once for each load.
-  [[nodiscard]] std::vector<std::string> check_invariants(std::size_t num_held) {
-    auto broken = std::vector<std::string>{};
-    if (pipeline_.has_pending()) {
-      broken.emplace_back("tiers: blocks wait to be copied after an operation");
-    }
-    catalog_.check_invariants(num_held + pipeline_.num_held(), pipeline_.num_loading(),
-                              [&](const char* sentence) { broken.emplace_back(sentence); });
-    return broken;
   }
 
  private:
@@ -285,14 +229,14 @@ class tier_store {
     auto& directory = catalog_.directory();
     const auto above = event.origin == no_block ? no_node
                        : makes_nodes()          ? add_chain(event.origin)
-                                                : directory.node_of(event.origin);
-    if (event.origin != no_block && (above == no_node || directory.is_withdrawn(above))) {
+                                                : directory.node_of_block(event.origin);
+    if (event.origin != no_block && (above == no_node || directory.tree().is_withdrawn(above))) {
       if (makes_nodes()) {
         catalog_.lose_unwritten();
       }
       return;
     }
-    const auto before = above == no_node ? directory.root(event.salt) : directory.link(above);
+    const auto before = above == no_node ? directory.tree().root(event.salt) : directory.tree().link(above);
     const auto contents = block_contents{event.tokens, event.keys};
     const auto node = makes_nodes() ? catalog_.find_or_add(before, event.hash, contents, event.salt)
                                     : directory.find(before, event.hash, contents);
@@ -303,9 +247,10 @@ class tier_store {
       return;
     }
     attach(node, event.block);
-    if (config_.write == write_policy::through && !catalog_.in_host_memory(node)) {
+    const auto record = directory.record_of(node);
+    if (config_.write == write_policy::through && !catalog_.in_host_memory(record)) {
       want_ancestors_written(node, directory.number_of(event.block));
-      pipeline_.want_written(node, event.block);
+      pipeline_.want_written(record, event.block);
     }
   }
 
@@ -313,7 +258,7 @@ class tier_store {
     auto& directory = catalog_.directory();
     const auto is_written = config_.write == write_policy::on_eviction && !invalidating_;
     if ((is_written ? add_chain(block) : find_chain(block)) == no_node) {
-      directory.detach(block);
+      static_cast<void>(directory.detach(block));
       if (is_written) {
         catalog_.lose_unwritten();
       }
@@ -321,30 +266,30 @@ class tier_store {
     }
     const auto number = directory.number_of(block);
     const auto node = directory.detach(block);
-    const auto& here = catalog_.at(node);
+    const auto record = directory.record_of(node);
     if (invalidating_) {
       catalog_.withdraw(node);
     }
-    if (here.on_device()) {
+    if (directory.on_device(record)) {
       return;
     }
-    const auto is_wanted = !directory.is_withdrawn(node) && config_.write != write_policy::through_hits;
+    const auto is_wanted = !directory.is_withdrawn(record) && config_.write != write_policy::through_hits;
     if (is_wanted) {
       want_ancestors_written(node, number);
     }
-    if (catalog_.in_host_memory(node)) {
-      catalog_.rank(node);
+    if (catalog_.in_host_memory(record)) {
+      catalog_.rank(record);
     } else if (is_wanted) {
-      pipeline_.want_written(node, block);
+      pipeline_.want_written(record, block);
     }
-    catalog_.tidy(node);
+    catalog_.tidy(record);
   }
 
   void attach(node_id node, block_id block) noexcept {
     catalog_.directory().attach(node, block);
-    if (catalog_.in_host_memory(node)) {
-      catalog_.unrank(node);
-      catalog_.tidy(node);
+    if (const auto record = catalog_.directory().record_of(node); catalog_.in_host_memory(record)) {
+      catalog_.unrank(record);
+      catalog_.tidy(record);
     }
   }
 
@@ -367,18 +312,19 @@ class tier_store {
     auto& directory = catalog_.directory();
     blocks_.clear();
     auto block = last;
-    for (; block != no_block && directory.node_of(block) == no_node; block = device_->parent_in_index(block)) {
+    for (; block != no_block && directory.node_of_block(block) == no_node; block = device_->parent_in_index(block)) {
       blocks_.push_back(block);
     }
     if (blocks_.empty()) {
-      return directory.node_of(last);
+      return directory.node_of_block(last);
     }
     if (block == no_block && device_->parent(blocks_.back()) != no_block) {
       return no_node;
     }
     const auto tag =
-        block == no_block ? device_->salt_of_first(blocks_.back()) : directory.salt_of(directory.node_of(block));
-    auto before = block == no_block ? directory.root(tag) : directory.link(directory.node_of(block));
+        block == no_block ? device_->salt_of_first(blocks_.back()) : directory.salt_of(directory.node_of_block(block));
+    auto before =
+        block == no_block ? directory.tree().root(tag) : directory.tree().link(directory.node_of_block(block));
     constexpr auto num_ahead = std::size_t{16};
     for (auto left = blocks_.size(); left > 0; --left) {
       if ((blocks_.size() - left) % num_ahead == 0) {  // the cache lines that the next ones touch
@@ -392,7 +338,7 @@ class tier_store {
         return no_node;
       }
       attach(node, there);
-      before = directory.link(node);
+      before = directory.tree().link(node);
     }
     return before.node;
   }
@@ -404,39 +350,38 @@ class tier_store {
   void want_ancestors_written([[maybe_unused]] node_id node, [[maybe_unused]] std::uint64_t number) noexcept {
     if constexpr (num_tiers != 1) {
       const auto& directory = catalog_.directory();
+      const auto& tree = directory.tree();
       const auto most = pipeline_.num_more_writes();
       path_.clear();
-      for (auto above = most == 0 ? no_node : directory.parent(node); above != no_node;
-           above = directory.parent(above)) {
-        const auto& there = catalog_.at(above);
-        if (there.pending || directory.has_record(above)) {
+      for (auto above = most == 0 ? no_node : tree.parent(node); above != no_node; above = tree.parent(above)) {
+        const auto record = directory.record_of(above);
+        if (catalog_.at(record).pending || directory.has_record(record)) {
           break;
         }
-        if (there.on_device() && directory.number_of(there.oldest) < number) {
-          path_.push_back(above);
+        const auto block = directory.oldest(above);
+        if (block != no_block && directory.number_of(block) < number) {
+          path_.emplace_back(record, block);
         }
       }
-      want_path_written(most);
-    }
-  }
-  /// From the root on, so that no tier gets a record before those of its ancestors.
-  void want_path_written(std::size_t most) noexcept {
-    for (; !path_.empty() && most != 0; --most) {
-      pipeline_.want_written(path_.back(), catalog_.at(path_.back()).oldest);
-      path_.pop_back();
+      base::want_path_written(path_, most);
     }
   }
 
-  tier_config config_;
+  [[nodiscard]] static directory_type make_directory(const tier_sizes& sizes, std::int64_t num_records) {
+    const auto sum = sizes.num_blocks + num_records;
+    if (sum > std::int64_t{1} << 30) {
+      detail::fail({error_code::size_overflow, "records of all tiers", sum, std::int64_t{1} << 30});
+    }
+    return directory_type(static_cast<std::int32_t>(sum), sizes.num_blocks, sizes.block_size, sizes.seed, num_tiers);
+  }
+
   std::size_t block_size_;
-  catalog_type catalog_;
-  pipeline_type pipeline_;
   block_id last_shared_ = no_block;
   bool invalidating_ = false;
   const device_index* device_ = nullptr;
-  std::vector<node_id> chain_;
-  std::vector<node_id> path_;     // from a node's parent up
-  std::vector<block_id> blocks_;  // the same, of the device
+  std::vector<record_id> chain_;
+  std::vector<std::pair<record_id, block_id>> path_;  // from a node's parent up
+  std::vector<block_id> blocks_;                      // of the device, of a chain from its end up
 };
 
 }  // namespace pagedkv

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <cstddef>
 #include <span>
 #include <utility>
 
@@ -35,6 +38,38 @@ class tier_tap {
       case event_kind::reset: store_->reset(); break;
       case event_kind::hit: store_->shared(event.block); break;
       default: break;
+    }
+    if (Events::kinds.contains(event.kind)) {
+      user_.emit(event);
+    }
+  }
+
+ private:
+  [[no_unique_address]] Events user_;
+  Store* store_ = nullptr;
+};
+
+/// The events policy of a cache with groups and tiers: it also hears which nodes and blocks there are.
+template <events Events, class Store>
+class group_tier_tap {
+ public:
+  static constexpr auto kinds = event_kinds{event_kind::reset} | Events::kinds;
+
+  explicit group_tier_tap(Events user) : user_(std::move(user)) {}
+
+  void attach(Store& store) noexcept { store_ = &store; }
+  [[nodiscard]] Events& user() noexcept { return user_; }
+
+  void make_room_for_nodes() noexcept { store_->make_room_for_nodes(); }
+  void node_added(node_id node, const block_contents& contents, salt tag) noexcept {
+    store_->node_added(node, contents, tag);
+  }
+  void block_attached(node_id node, std::size_t group) noexcept { store_->block_attached(node, group); }
+  void block_leaves(block_id block) noexcept { store_->block_leaves(block); }
+
+  void emit(const cache_event& event) noexcept {
+    if (event.kind == event_kind::reset) {
+      store_->reset();
     }
     if (Events::kinds.contains(event.kind)) {
       user_.emit(event);

@@ -5,6 +5,9 @@
 #include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/storage/layout.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
+#include <pagedkv/tier/group_loads.hpp>
+#include <pagedkv/tier/group_tier_store.hpp>
 #include <pagedkv/tier/host_tier.hpp>
 #include <pagedkv/tier/sequence_loads.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>
@@ -69,8 +72,7 @@ struct tiers_check<Defaults, Host, policy_list<Policies...>> {
   static constexpr bool swaps = swaps_blocks<on<backend_axis>>;
   static constexpr bool is_reached = is_reached_by<on<backend_axis>, Host>;
   static constexpr bool has_memory = provides_memory<on<allocator_axis>>;
-  static constexpr bool has_one_group = !on<groups_axis>::layers_differ;
-  static constexpr bool holds = waits && swaps && is_reached && has_memory && has_one_group;
+  static constexpr bool holds = waits && swaps && is_reached && has_memory;
 
   static_assert(waits,
                 "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`");
@@ -80,8 +82,6 @@ struct tiers_check<Defaults, Host, policy_list<Policies...>> {
                 "the device reaches only memory that it knows: add host_tier<hip::pinned_allocator>, with an eviction "
                 "policy if not `lru`");
   static_assert(has_memory || !swaps, "a cache with tiers has memory: leave `no_memory` out");
-  static_assert(has_one_group,
-                "tiers keep the blocks of one group of full attention: leave the tiers, or `layer_groups`, out");
 };
 
 template <class Defaults, class Host, class Slower, class Policies>
@@ -91,10 +91,16 @@ struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies
   template <class Axis>
   using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
 
-  using store = tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>;
+  static constexpr bool layers_differ = on<groups_axis>::layers_differ;
+  using store = std::conditional_t<layers_differ,
+                                   group_tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>,
+                                   tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>>;
+  using loads = std::conditional_t<layers_differ, group_loads<store>, sequence_loads<store>>;
+  using tap =
+      std::conditional_t<layers_differ, group_tier_tap<on<events_axis>, store>, tier_tap<on<events_axis>, store>>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
-                            saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>,
-                            tier_tap<on<events_axis>, store>, on<free_list_axis>>;
+                            saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>, tap,
+                            on<free_list_axis>, on<groups_axis>>;
 };
 
 template <class Defaults, class... Policies>
@@ -128,6 +134,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using parts = detail::tiered_parts<Defaults, Policies...>;
   using device = typename parts::types::cache;
   using store_type = typename parts::types::store;
+  using loads_type = typename parts::types::loads;
 
  public:
   /// The policies of each axis, and the tiers.
@@ -142,6 +149,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using events_type = typename parts::types::template on<events_axis>;
   using host_tier_type = typename parts::host;
   using slower_tiers_type = typename detail::tuple_of<typename parts::slower>::type;
+  using groups_type = typename device::groups_type;
   using stream = typename device::stream;
   using clock = std::chrono::steady_clock;
 
@@ -149,20 +157,20 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   static constexpr auto num_tiers = store_type::num_tiers;
   static constexpr bool uses_priority = device::uses_priority;
   static constexpr bool has_memory = true;
-  static constexpr bool layers_differ = false;
+  static constexpr bool layers_differ = device::layers_differ;
 
   /// `slower`: the fastest first. Throws what the constructor of `kv_cache` throws, and `exception` for invalid options
   /// or when the host tier's allocator is exhausted.
   basic_tiered_cache(const cache_config& config, tier_config tiers, host_tier_type host, slower_tiers_type slower = {},
                      allocator_type memory = allocator_type{}, backend_type backend = backend_type{},
                      events_type events = events_type{})
-      : device(with_seed(config), std::move(memory), typename device::backend_type{std::move(backend)},
-               typename device::events_type{std::move(events)}),
-        store_({config.capacity(), config.block_size, device::config().hash_seed}, valid(tiers), device::backend(),
-               device::view(), make_record_format(device::view(), element_type::name, tiers.model), std::move(host),
-               std::move(slower)),
-        loads_(store_, config.block_size) {
-    store_.attach(device::node_index());
+      : device(with_seed(config), num_more_nodes(config, valid(tiers), host, slower), std::move(memory),
+               typename device::backend_type{std::move(backend)}, typename device::events_type{std::move(events)}),
+        store_(make_store(tiers, std::move(host), std::move(slower))),
+        loads_(store_) {
+    if constexpr (!layers_differ) {
+      store_.attach(device::node_index());
+    }
     device::backend().attach(store_);
     device::events().attach(store_);
   }
@@ -175,10 +183,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                                                                           allocator_type memory = allocator_type{},
                                                                           backend_type backend = backend_type{},
                                                                           events_type events = events_type{}) noexcept {
-    if (const auto planned = plan_storage<layout_type>(config, size_of_element<element_type>); !planned) {
-      return planned.error();
-    }
-    if (const auto checked = validate(tiers); !checked) {
+    if (const auto checked = check(config, tiers); !checked) {
       return checked.error();
     }
     const auto construct = [&]() -> result<std::unique_ptr<basic_tiered_cache>> {
@@ -190,8 +195,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// The records of such a cache, for tiers that are made before it. Throws `exception` for an invalid configuration.
   [[nodiscard]] static record_format format_of(const cache_config& config, std::string_view model) {
-    const auto plan = plan_storage<layout_type>(config, size_of_element<element_type>).value();
-    return make_record_format(plan.view, element_type::name, model);
+    if constexpr (layers_differ) {
+      const auto plan = plan_of(config);
+      const auto view_of = [&](std::size_t g) {
+        return plan_view<layout_type>(config.groups[g], plan.groups[g], size_of_element<element_type>, plan.block_bytes,
+                                      config.capacity())
+            .value();
+      };
+      return make_record_format(config.groups, plan, view_of, element_type::name, model);
+    } else {
+      const auto plan = plan_storage<layout_type>(config, size_of_element<element_type>).value();
+      return make_record_format(plan.view, element_type::name, model);
+    }
   }
 
   /// As `kv_cache::create_sequence`. Records in host memory that continue what the device has are copied to the
@@ -201,10 +216,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                                                   const sequence_options& options = default_sequence_options,
                                                   stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    store_.forget_shared();
-    auto made = device::create_sequence(prompt, options);
+    before_hits();
+    auto made = device::create_sequence(prompt, options, on);
     if (made) {
-      store_.note_hits();
+      note_hits(*made, on);
       if (store_.may_know()) {
         continue_from_tiers(*made, prompt, options, on);
       }
@@ -217,7 +232,14 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] load_progress poll(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
-    return loads_.progress_of(id);
+    if constexpr (layers_differ) {
+      const auto progress = device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) {
+        return result<load_progress>{loads_.progress_of(state, s, id)};
+      });
+      return progress ? *progress : load_progress{};
+    } else {
+      return loads_.progress_of(id);
+    }
   }
   /// Goes on with transfers of all sequences. For a scheduler with nothing else to do: writes begin when the device has
   /// executed the copies before them, and something has to look.
@@ -254,7 +276,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       return found.error();
     }
     auto num_tokens = found->num_computed_tokens;
-    if (const auto load = loads_.take(id)) {
+    if constexpr (layers_differ) {
+      const auto taken = device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) {
+        return result<std::int64_t>{loads_.settle(state, s, id, on, copy)};
+      });
+      num_tokens += taken ? *taken : 0;
+      store_.flush(on);
+    } else if (const auto load = loads_.take(id)) {
       if (num_tokens == first_token(*load)) {
         num_tokens += settle_load(id, *load, num_full_blocks(found->num_tokens, load->first), on) * block_size();
       }
@@ -292,11 +320,25 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
-    return device::commit(id, num_tokens);
+    if constexpr (layers_differ) {
+      store_.begin_commit();
+      auto committed = device::commit(id, num_tokens, on);
+      store_.end_commit();
+      return committed;
+    } else {
+      return device::commit(id, num_tokens);
+    }
+  }
+  /// As in `kv_cache`, like `append`.
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto saving = victims_saved{store_, on};
+    return device::fork(id, on);
   }
 
   /// As `kv_cache::drop_before`, but keeps the last full block that was committed, which the next one continues.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
+    static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
     const auto found = device::describe(id);
     if (!found) {
@@ -321,7 +363,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::release(id, hint);
     if (done) {
-      loads_.end_beyond(id, 0);
+      end_load_beyond(id, 0);
     }
     return done;
   }
@@ -331,7 +373,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::truncate(id, num_tokens);
     if (done) {
-      loads_.end_beyond(id, num_tokens);
+      end_load_beyond(id, num_tokens);
     }
     return done;
   }
@@ -358,7 +400,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Forgets the records of all tiers, too.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return device::reset_prefix_cache();
+    if constexpr (layers_differ) {
+      return invalidate([&] { return device::reset_prefix_cache(); });
+    } else {
+      return device::reset_prefix_cache();
+    }
   }
 
   /// As in `kv_cache`.
@@ -394,27 +440,65 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::block_table;
   using device::common_prefix;
   using device::describe;
-  using device::fewest_to_release;
-  using device::find_prefix;
-  using device::fork;
-  using device::gain_of_releasing;
   using device::hash_blocks;
   using device::keys;
+  using device::next_saved_length;
   using device::num_available_blocks;
   using device::num_free_blocks;
-  using device::pin;
+  using device::num_skipped_tokens;
+  using device::plan;
   using device::read;
   using device::retire_step;
   using device::slot_mapping;
+  using device::state_part;
   using device::statistics;
   using device::time;
   using device::tokens;
-  using device::unpin;
-  using device::unpin_all;
   using device::update;
   using device::view;
-  using device::would_fit;
   using device::write;
+
+  /// As in `kv_cache`: of the device's blocks alone.
+  [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
+    const auto guard = guard_nodes();
+    return device::find_prefix(run, salt);
+  }
+  [[nodiscard]] result<prompt_fit> would_fit(const token_run& prompt,
+                                             const sequence_options& options = {}) const noexcept {
+    const auto guard = guard_nodes();
+    return device::would_fit(prompt, options);
+  }
+  [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids, const token_run& prompt = {},
+                                                       salt salt = salt::none) const noexcept {
+    const auto guard = guard_nodes();
+    return device::gain_of_releasing(ids, prompt, salt);
+  }
+  [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
+                                                                   std::int64_t num_blocks,
+                                                                   const token_run& prompt = {},
+                                                                   salt salt = salt::none) const noexcept {
+    const auto guard = guard_nodes();
+    return device::fewest_to_release(ids, num_blocks, prompt, salt);
+  }
+  [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
+    const auto guard = guard_nodes();
+    return device::pin(run, salt);
+  }
+  [[nodiscard]] result<void> unpin(pin_id id) noexcept {
+    const auto guard = guard_nodes();
+    return device::unpin(id);
+  }
+  std::int64_t unpin_all() noexcept {
+    const auto guard = guard_nodes();
+    return device::unpin_all();
+  }
+  /// As in `kv_cache`.
+  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
+    requires layers_differ
+  {
+    const auto guard = exclusive_guard{mutex_};
+    return device::drop_behind_windows(id, num_tokens);
+  }
 
   /// As in `kv_cache`.
   [[nodiscard]] const cache_config& config() const noexcept { return device::config(); }
@@ -444,7 +528,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
   /// As in `kv_cache`, with those of the tiers.
-  [[nodiscard]] std::vector<std::string> check_invariants() {
+  [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = exclusive_guard{mutex_};
     auto broken = device::check_invariants();
     for (auto& sentence : store_.check_invariants(loads_.num_held())) {
@@ -477,8 +561,78 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return config;
   }
   [[nodiscard]] static const tier_config& valid(const tier_config& tiers) {
-    validate(tiers).value();
+    validate_tiers(tiers).value();
     return tiers;
+  }
+  [[nodiscard]] static result<void> validate_tiers(const tier_config& tiers) noexcept {
+    if (layers_differ && tiers.ask_ahead != 0) {
+      return error{error_code::invalid_argument, "tier_config.ask_ahead, which is for one group,", tiers.ask_ahead, 0};
+    }
+    return validate(tiers);
+  }
+  [[nodiscard]] static result<memory_plan> plan_of_groups(const cache_config& config) noexcept {
+    return plan_memory(config.groups, size_of_element<element_type>, config.block_size);
+  }
+  [[nodiscard]] static memory_plan plan_of(const cache_config& config) { return plan_of_groups(config).value(); }
+  [[nodiscard]] static result<void> check(const cache_config& config, const tier_config& tiers) noexcept {
+    if constexpr (layers_differ) {
+      if (const auto planned = plan_of_groups(config); !planned) {
+        return planned.error();
+      }
+    } else if (const auto planned = plan_storage<layout_type>(config, size_of_element<element_type>); !planned) {
+      return planned.error();
+    }
+    return validate_tiers(tiers);
+  }
+  /// Where layers differ, records are of the cache's nodes: of each one, a record of a group that every hit needs.
+  [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
+                                                   const host_tier_type& host, const slower_tiers_type& slower) {
+    auto num_records = std::int64_t{host.num_records};
+    std::apply([&](const auto&... tier) { num_records += (std::int64_t{0} + ... + detail::places_of(tier, tiers)); },
+               slower);
+    if constexpr (layers_differ) {
+      const auto plan = plan_of_groups(config);
+      return plan ? detail::nodes_for_records(group_shapes{config.groups, *plan}, num_records) : 0;
+    } else {
+      return 0;
+    }
+  }
+  [[nodiscard]] store_type make_store(const tier_config& tiers, host_tier_type host, slower_tiers_type slower) {
+    if constexpr (layers_differ) {
+      const auto view_of = [&](std::size_t g) -> const block_storage_view& { return device::view(g); };
+      const auto format = make_record_format(config().groups, device::plan(), view_of, element_type::name, tiers.model);
+      return store_type(device::nodes(), device::shapes(), config().capacity(), tiers, device::backend(),
+                        device::blocks(), format, std::move(host), std::move(slower));
+    } else {
+      return store_type({config().capacity(), config().block_size, config().hash_seed}, tiers, device::backend(),
+                        device::view(), make_record_format(device::view(), element_type::name, tiers.model),
+                        std::move(host), std::move(slower));
+    }
+  }
+
+  /// Where layers differ, tiers change the nodes that look-ups search.
+  [[nodiscard]] auto guard_nodes() const noexcept {
+    if constexpr (layers_differ) {
+      return exclusive_guard{mutex_};
+    } else {
+      return detail::no_guard{};
+    }
+  }
+
+  void before_hits() noexcept {
+    if constexpr (!layers_differ) {
+      store_.forget_shared();
+    }
+  }
+  void note_hits([[maybe_unused]] const admission& made, [[maybe_unused]] stream on) noexcept {
+    if constexpr (!layers_differ) {
+      store_.note_hits();
+    } else if (made.num_cached_tokens != 0) {
+      visit(made.id, on, [&](auto&, auto& s, auto&) { store_.note_hit(s.tail.node); });
+    }
+  }
+  void end_load_beyond(sequence_id id, std::int64_t num_tokens) noexcept {
+    loads_.end_beyond(id, static_cast<std::size_t>(num_tokens / block_size()));
   }
 
   [[nodiscard]] std::int64_t block_size() const noexcept { return device::config().block_size; }
@@ -496,24 +650,63 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[gnu::noinline]] void continue_from_tiers(admission& made, const token_run& prompt, const sequence_options& options,
                                              stream on) noexcept {
     store_.transfers().progress();
+    if constexpr (layers_differ) {
+      continue_groups(made, prompt, options, on);
+    } else {
+      continue_blocks(made, prompt, options, on);
+    }
+    store_.transfers().progress();
+  }
+
+  /// Calls `body(state, sequence, copy)` inside a sequence that there is.
+  template <class Body>
+  void visit(sequence_id id, stream on, Body&& body) noexcept {
+    static_cast<void>(device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) -> result<void> {
+      body(state, s, copy);
+      return {};
+    }));
+  }
+
+  void continue_groups(admission& made, const token_run& prompt, const sequence_options& options, stream on) noexcept {
+    const auto num_cached = static_cast<std::size_t>(made.num_cached_tokens);
+    const auto first = num_cached / static_cast<std::size_t>(block_size());
+    const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
+                                            options.max_cached_tokens, options.first_chunk};
+    const auto rest = token_run{prompt.tokens.subspan(num_cached), prompt.keys,
+                                prompt.hashes.subspan(std::min(first, prompt.hashes.size()))};
+    auto offer = typename loads_type::offer{};
+    const auto most = chunks.max_hits() - std::min(chunks.max_hits(), first);
+    visit(made.id, on, [&](auto& state, auto& s, auto&) { offer = loads_.find(state, s, rest, most); });
+    if (offer.num_nodes > first) {
+      lengthen(made, prompt, chunks.length(offer.num_nodes), on);
+      store_.flush(on);  // victims go before their blocks get other contents
+      visit(made.id, on, [&](auto& state, auto& s, auto& copy) {
+        made.num_cached_tokens += loads_.take(state, s, offer, on, copy);
+        made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
+      });
+    }
+    loads_.let_go(offer.held);
+  }
+
+  void continue_blocks(admission& made, const token_run& prompt, const sequence_options& options, stream on) noexcept {
     const auto first = static_cast<std::size_t>(made.num_cached_tokens / block_size());
-    const auto plan = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
-                                          options.max_cached_tokens, options.first_chunk};
-    auto chain = store_.match(prompt, options.salt, first, plan.max_hits());
+    const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
+                                            options.max_cached_tokens, options.first_chunk};
+    auto chain = store_.match(prompt, options.salt, first, chunks.max_hits());
     if (chain.empty()) {
       return;
     }
-    lengthen(made, prompt, plan.length(first + chain.size()), on);
+    lengthen(made, prompt, chunks.length(first + chain.size()), on);
     store_.flush(on);  // victims go before their blocks get other contents
     const auto usable = std::min(chain.size(), num_full_blocks(made.num_tokens, first));
-    const auto in_host = std::ranges::find_if_not(chain.first(usable),
-                                                  [&](node_id node) { return store_.in_host_memory(node); });
+    const auto in_host =
+        std::ranges::find_if_not(chain.first(usable), [&](record_id record) { return store_.in_host_memory(record); });
     const auto at_once = static_cast<std::size_t>(in_host - chain.begin());
     auto now = detail::sequence_load{};
     now.first = first;
     const auto num_brought =
-        detail::with_memory([&] { return now.nodes.assign(chain.begin(), in_host), now.sources.resize(at_once), true; },
-                            false)
+        detail::with_memory(
+            [&] { return now.records.assign(chain.begin(), in_host), now.sources.resize(at_once), true; }, false)
             ? bring(made.id, now, 0, at_once, on)
             : 0;
     made.num_cached_tokens += num_brought * block_size();
@@ -527,7 +720,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         store_.let_go(chain[i]);
       }
     }
-    store_.transfers().progress();
   }
 
   /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when
@@ -539,7 +731,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto more = prompt.tokens.subspan(static_cast<std::size_t>(made.num_tokens),
                                             static_cast<std::size_t>(num_tokens - made.num_tokens));
     if (device::append(made.id, token_run{more}, on)) {
-      const auto num_blocks = (num_tokens + block_size() - 1) / block_size();
+      const auto num_blocks = device::describe(made.id)->num_blocks;
       made.num_new_blocks += num_blocks - made.num_blocks;
       made.num_blocks = num_blocks;
       made.num_tokens = num_tokens;
@@ -549,7 +741,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Takes at most `most` blocks of a load: those that the device has, and what is ready behind them. Returns how many.
   [[nodiscard]] std::int64_t settle_load(sequence_id id, const detail::sequence_load& load, std::size_t most,
                                          stream on) noexcept {
-    const auto usable = std::min(most, load.nodes.size());
+    const auto usable = std::min(most, load.records.size());
     const auto shared = share(id, usable, on);
     const auto num_ready = std::min(loads_.num_ready(load, shared), usable - shared);
     return static_cast<std::int64_t>(shared) + bring(id, load, shared, num_ready, on);
@@ -579,13 +771,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     if (detail::with_memory(table, std::size_t{0}) < count) {
       return 0;
     }
-    const auto nodes = std::span{load.nodes}.subspan(begin, count);
+    const auto records = std::span{load.records}.subspan(begin, count);
     const auto end = static_cast<std::int64_t>(first + count) * block_size();
-    if (!store_.transfers().copy_to_device(nodes, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
+    if (!store_.transfers().copy_to_device(records, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
       return 0;
     }
     for (std::size_t i = begin; i < begin + count; ++i) {
-      store_.count_hit(load.sources[i]);
+      store_.count_hit(load.sources[i], 1, block_size());
     }
     return static_cast<std::int64_t>(count);
   }
@@ -620,15 +812,17 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return answer;
   }
 
-  void rename(const result<std::vector<block_pair>>& moves) noexcept {
-    if (moves) {
-      store_.rename_blocks(*moves);
+  void rename([[maybe_unused]] const result<std::vector<block_pair>>& moves) noexcept {
+    if constexpr (!layers_differ) {
+      if (moves) {
+        store_.rename_blocks(*moves);
+      }
     }
   }
 
   [[no_unique_address]] mutable mutex_type mutex_;
   store_type store_;
-  detail::sequence_loads<store_type> loads_;
+  loads_type loads_;
   std::vector<block_id> blocks_;
 };
 

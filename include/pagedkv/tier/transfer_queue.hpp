@@ -5,6 +5,7 @@
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record_table.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +24,7 @@ namespace pagedkv {
 struct record_job {
   record_transfer transfer;
   record_identity identity;      // its contents stay where they are until the job is done
-  node_id node = no_node;        // the caller's, as the next
+  record_id record = no_record;  // the caller's, as the next
   std::int32_t host_place = -1;  // of the bytes
   bool writes = false;
   bool sealed = false;  // a write whose bytes have their header already

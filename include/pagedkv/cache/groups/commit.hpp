@@ -74,6 +74,7 @@ void attach_blocks(State& state, group_sequence& s, node_id node) noexcept {
     } else if (block != no_block && !state.pool.state(block).claimed()) {
       state.nodes.attach(node, g, block);
       state.pool.publish(block);
+      state.note_attached(node, g);
     }
   }
 }
@@ -97,7 +98,7 @@ void attach_blocks_again(State& state, group_sequence& s) noexcept {
 template <layered State>
 [[nodiscard]] bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
                                 const block_contents& contents) noexcept {
-  const auto node = state.nodes.find_or_add(s.tail, hash, contents);
+  const auto node = state.find_or_add(s.tail, hash, contents, s.options.salt);
   if (node == no_node) {
     return false;
   }
@@ -187,6 +188,7 @@ void attach_copied_state(State& state, const group_sequence& s, std::size_t g, s
   if (node != no_node && !state.nodes.is_withdrawn(node) && state.nodes.attached(node, g) == no_block) {
     state.nodes.attach_state(node, g, copied);
     std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
+    state.note_attached(node, g);
   }
   for (auto i = copied.size(); i > 0; --i) {
     state.release(copied[i - 1], state.releases_of(s)(g, 0), state.pool.fence_of(step_set{}));

@@ -74,6 +74,8 @@ class group_nodes : public node_tree<Locking, Hash> {
     tree::let_go(node);
     prune(node);
   }
+  /// Removes a node that nothing needs, and then its ancestors of which that is true.
+  void prune(node_id node) noexcept { tree::prune(node, is_used()); }
 
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
@@ -238,6 +240,19 @@ class group_nodes : public node_tree<Locking, Hash> {
     return first;
   }
 
+  /// Calls `visit(node)` on the nodes that a block of tokens is attached to, the deepest first.
+  template <class Visit>
+  void for_each_node(block_id block, Visit&& visit) const noexcept {
+    const auto& there = of(block);
+    auto id = there.deepest;
+    for (auto left = there.num_nodes; left > 0; id = parent(id)) {
+      if (attached(id, there.group) == block) {
+        --left;
+        visit(id);
+      }
+    }
+  }
+
   /// Renames blocks after a compaction. Linear in nodes and blocks.
   template <class NewId>
   void rename_blocks(std::span<const block_pair> moves, NewId&& new_id) noexcept {
@@ -277,7 +292,6 @@ class group_nodes : public node_tree<Locking, Hash> {
                          [](block_id block) { return block != no_block; });
     };
   }
-  void prune(node_id node) noexcept { tree::prune(node, is_used()); }
   [[nodiscard]] block_place& of(block_id block) noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] const block_place& of(block_id block) const noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
@@ -351,19 +365,6 @@ class group_nodes : public node_tree<Locking, Hash> {
       }
       of(block).deepest = last;
       note_end(block);
-    }
-  }
-
-  /// Calls `visit(node)` on the nodes that a block of tokens is attached to, the deepest first.
-  template <class Visit>
-  void for_each_node(block_id block, Visit&& visit) const noexcept {
-    const auto& there = of(block);
-    auto id = there.deepest;
-    for (auto left = there.num_nodes; left > 0; id = parent(id)) {
-      if (attached(id, there.group) == block) {
-        --left;
-        visit(id);
-      }
     }
   }
 

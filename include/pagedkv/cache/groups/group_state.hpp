@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/groups/group_nodes.hpp>
+#include <pagedkv/cache/groups/group_shapes.hpp>
 #include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
@@ -121,13 +122,24 @@ struct group_pin {
   }
 };
 
+/// An events policy that also hears which nodes are added, and of their blocks: that of a cache with tiers, whose
+/// records are of the same nodes.
+template <class E>
+concept hears_nodes =
+    requires(E& stream, node_id node, const block_contents& contents, salt tag, std::size_t group, block_id block) {
+      stream.make_room_for_nodes();
+      stream.node_added(node, contents, tag);
+      stream.block_attached(node, group);
+      stream.block_leaves(block);
+    };
+
 /// Everything that a cache with groups knows about blocks, without their contents.
 ///
 /// Where several threads may be inside, each works on sequences and pins that it has entered. The thread with the
 /// `guard_nodes()` changes and searches nodes, changes the pool, and uses scratch memory and the peak. A thread takes
 /// the guard after it has entered a sequence or pin, and enters none while it has it.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
-class group_state {
+class group_state : public group_shapes {
  public:
   using locking_type = Locking;
   using events_type = Events;
@@ -135,31 +147,27 @@ class group_state {
   using sequence_type = group_sequence;
   static constexpr bool layers_differ = true;
 
-  /// Throws `std::bad_alloc`. Requires what `check` confirms.
-  group_state(const cache_config& valid, const memory_plan& planned, Events stream)
-      : config(valid),
-        plan(planned),
+  /// Throws `std::bad_alloc`. Requires what `check` confirms. `num_more_nodes`: beside those of the device's blocks.
+  group_state(const cache_config& valid, const memory_plan& planned, std::int64_t num_more_nodes, Events stream)
+      : group_shapes(valid.groups, planned),
+        config(valid),
         pool(config.num_blocks, config.capacity()),
-        nodes(static_cast<std::int32_t>(num_nodes(valid, planned)), config.capacity(), config.block_size,
-              config.hash_seed != 0 ? config.hash_seed : detail::random_seed(), nodes_per_block(valid, planned)),
+        nodes(static_cast<std::int32_t>(num_nodes(valid, planned) + num_more_nodes), config.capacity(),
+              config.block_size, config.hash_seed != 0 ? config.hash_seed : detail::random_seed(),
+              nodes_per_block(valid, planned)),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {
     useless_.reserve(static_cast<std::size_t>(config.capacity()));
-    for (std::size_t g = 0; g < num_groups(); ++g) {
-      const auto kind = group(g).kind;
-      nodes_in_block_[g] = static_cast<std::uint32_t>(block_size(g) / granularity());
-      holds_tokens_ |= (group(g).holds_tokens() ? 1U : 0U) << g;
-      is_whole_ |= (kind == group_kind::full || kind == group_kind::latent ? 1U : 0U) << g;
-    }
   }
 
   /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, and with two groups of states; `size_overflow` when the pool holds more runs of tokens than an int32
-  /// numbers.
-  [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan) noexcept {
-    const auto num = num_nodes(config, plan);
-    if (num == 0) {
+  /// index, and with two groups of states; `size_overflow` when there are more runs of tokens, in the pool and
+  /// beside it, than an int32 numbers.
+  [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan,
+                                          std::int64_t num_more_nodes) noexcept {
+    const auto num = num_nodes(config, plan) + num_more_nodes;
+    if (num == num_more_nodes) {
       return error{error_code::invalid_argument, "number of groups that attend to all tokens", 0, 1};
     }
     if (const auto num_states = std::ranges::count(config.groups, group_kind::state, &group_config::kind);
@@ -175,54 +183,11 @@ class group_state {
 
   /// Where nodes are found by their tokens; blocks are attached to them.
   [[nodiscard]] const auto& node_index() const noexcept { return nodes.index(); }
-  [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
   [[nodiscard]] std::size_t index_bytes() const noexcept { return nodes.metadata_bytes(); }
 
-  [[nodiscard]] std::size_t num_groups() const noexcept { return num_groups_; }
-  [[nodiscard]] const group_config& group(std::size_t g) const noexcept { return config.groups[g]; }
-  [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return (holds_tokens_ >> g & 1) != 0; }
-  /// Whether a hit needs all of the group's blocks.
-  [[nodiscard]] bool is_whole(std::size_t g) const noexcept { return (is_whole_ >> g & 1) != 0; }
-  /// The group of states; `num_groups` if there is none.
-  [[nodiscard]] std::size_t group_with_state() const noexcept {
-    const auto groups = config.groups.all();
-    return static_cast<std::size_t>(std::ranges::find(groups, group_kind::state, &group_config::kind) - groups.begin());
-  }
-  /// The first group that every hit needs: events tell of its layers.
-  [[nodiscard]] std::size_t anchor() const noexcept {
-    const auto groups = config.groups.all();
-    const auto is_anchor = [](const group_config& group) {
-      return group.kind == group_kind::full || group.kind == group_kind::latent;
-    };
-    return static_cast<std::size_t>(std::ranges::find_if(groups, is_anchor) - groups.begin());
-  }
-  /// Tokens of a node.
-  [[nodiscard]] std::int64_t granularity() const noexcept { return config.block_size; }
-  [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
-  [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
-  /// The place of a node with so many before it.
-  [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
-    return nodes_in_block_[g] == 1 ? depth : depth / nodes_in_block_[g];
-  }
   /// Tokens of a sequence behind its published nodes.
   [[nodiscard]] std::size_t num_pending(const group_sequence& s) const noexcept {
     return static_cast<std::size_t>(s.num_tokens) - s.num_nodes * tokens_per_node();
-  }
-  /// Others may release blocks behind a window. (States are saved at the ends of nodes.)
-  [[nodiscard]] bool commits_only_publish() const noexcept { return holds_tokens_ == is_whole_; }
-  [[nodiscard]] std::size_t place_of(std::size_t g, std::int64_t position) const noexcept {
-    return static_cast<std::size_t>(position / block_size(g));
-  }
-  [[nodiscard]] std::size_t places_for(std::size_t g, std::int64_t num_tokens) const noexcept {
-    return static_cast<std::size_t>((num_tokens + block_size(g) - 1) / block_size(g));
-  }
-  /// The first place, sinks aside, that tokens from this length on may read.
-  [[nodiscard]] std::size_t first_place(std::size_t g, std::int64_t num_tokens) const noexcept {
-    return place_of(g, group(g).first_needed(num_tokens));
-  }
-  [[nodiscard]] std::size_t num_sinks(std::size_t g) const noexcept { return places_for(g, group(g).num_sinks); }
-  [[nodiscard]] std::size_t blocks_of_state(std::size_t g) const noexcept {
-    return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
   }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
@@ -256,6 +221,32 @@ class group_state {
       detail::count_runs(counts, blocks);
     }
     note_peak();
+  }
+
+  /// The node of these contents, made if it is new; `no_node` where there is no room for it.
+  [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash,
+                                    const block_contents& contents, [[maybe_unused]] salt tag) noexcept {
+    if constexpr (hears_nodes<Events>) {
+      hold(before);
+      events.make_room_for_nodes();
+      if (before.node != no_node) {
+        static_cast<node_tree<Locking, Hash>&>(nodes).let_go(before.node);  // it stays, as without tiers
+      }
+      const auto num_before = nodes.num_alive();
+      const auto node = nodes.find_or_add(before, hash, contents);
+      if (nodes.num_alive() != num_before) {
+        events.node_added(node, contents, tag);
+      }
+      return node;
+    } else {
+      return nodes.find_or_add(before, hash, contents);
+    }
+  }
+  /// A node got a block of a group, or the first one of a state.
+  void note_attached([[maybe_unused]] node_id node, [[maybe_unused]] std::size_t g) noexcept {
+    if constexpr (hears_nodes<Events>) {
+      events.block_attached(node, g);
+    }
   }
 
   void note_peak() noexcept { peak_in_use = std::max(peak_in_use, pool.counts().in_use); }
@@ -395,6 +386,11 @@ class group_state {
       if (!state.nodes.is_attached(block)) {
         return;
       }
+      if constexpr (hears_nodes<Events>) {
+        if (reports) {
+          state.events.block_leaves(block);
+        }
+      }
       const auto useless = [&](block_id other) {
         if (state.pool.state(other).listed() && state.pool.reference_published(other)) {
           state.useless_.push_back(other);
@@ -445,7 +441,6 @@ class group_state {
   }
 
   cache_config config;
-  memory_plan plan;
   block_pool<Locking, Eviction, FreeList> pool;
   nodes_type nodes;
   record_map<group_sequence, Locking> sequences;
@@ -515,10 +510,6 @@ class group_state {
     return least;
   }
 
-  std::array<std::uint32_t, group_list::max_size> nodes_in_block_{};
-  std::size_t num_groups_ = config.groups.size();
-  std::uint32_t holds_tokens_ = 0;  // a bit for each group
-  std::uint32_t is_whole_ = 0;
   [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;
   std::vector<block_id> useless_;     // each of them referenced; room for every block
 };

@@ -26,22 +26,24 @@ template <layered State>
   return state.nodes.attached(path[last], g);
 }
 
-/// Looks for the longest run of nodes of which every group holds what its next token reads.
-template <layered State>
+/// Looks for the longest run of nodes of which every group holds what its next token reads, as `blocks` tells:
+/// `blocks.has(num_nodes, g, place)` whether a hit of so many nodes finds a group's block at a place, and
+/// `blocks.has_state(num_nodes)` whether it finds a saved state.
+template <layered State, class Blocks>
 class hit_search {
  public:
-  hit_search(const State& state, const std::vector<node_id>& path) noexcept : state_(state), path_(path) {}
+  hit_search(const State& state, const Blocks& blocks) noexcept : state_(state), blocks_(blocks) {}
 
-  /// At most `num_nodes`; with states only where `with_states`.
-  [[nodiscard]] std::size_t longest(std::size_t num_nodes, bool with_states) const noexcept {
-    while (num_nodes > 0) {
+  /// At most `num_nodes`, or `least` where none is longer than that; with states only where `with_states`.
+  [[nodiscard]] std::size_t longest(std::size_t num_nodes, bool with_states, std::size_t least = 0) const noexcept {
+    while (num_nodes > least) {
       const auto possible = limit(num_nodes, with_states);
       if (possible == num_nodes) {
-        break;
+        return num_nodes;
       }
       num_nodes = possible;
     }
-    return num_nodes;
+    return least;
   }
 
  private:
@@ -51,7 +53,7 @@ class hit_search {
     const auto length = static_cast<std::int64_t>(num_nodes) * state_.granularity();
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       if (!state_.holds_tokens(g)) {
-        if (with_states && state_.nodes.attached(path_[num_nodes - 1], g) == no_block) {
+        if (with_states && !blocks_.has_state(num_nodes)) {
           return num_nodes - 1;
         }
         continue;
@@ -59,22 +61,17 @@ class hit_search {
       const auto end = state_.places_for(g, length);
       const auto first = state_.first_place(g, length);
       for (auto place = end; place > first; --place) {
-        if (!has(num_nodes, g, place - 1)) {
+        if (!blocks_.has(num_nodes, g, place - 1)) {
           return shorter(num_nodes, g, place - 1);
         }
       }
       for (auto place = std::min(first, state_.num_sinks(g)); place > 0; --place) {
-        if (!has(num_nodes, g, place - 1)) {
+        if (!blocks_.has(num_nodes, g, place - 1)) {
           return shorter(num_nodes, g, place - 1);
         }
       }
     }
     return num_nodes;
-  }
-
-  [[nodiscard]] bool has(std::size_t num_nodes, std::size_t g, std::size_t place) const noexcept {
-    const auto block = block_at(state_, path_, num_nodes, g, place);
-    return block != no_block && state_.pool.can_lease(block);
   }
 
   /// Without this place: shorter hits end inside it, where an earlier part may be in another block, or before it; if
@@ -84,7 +81,22 @@ class hit_search {
   }
 
   const State& state_;
-  const std::vector<node_id>& path_;
+  const Blocks& blocks_;
+};
+
+/// The device's blocks of a path from the root.
+template <layered State>
+struct device_blocks {
+  const State& state;
+  const std::vector<node_id>& path;
+
+  [[nodiscard]] bool has(std::size_t num_nodes, std::size_t g, std::size_t place) const noexcept {
+    const auto block = block_at(state, path, num_nodes, g, place);
+    return block != no_block && state.pool.can_lease(block);
+  }
+  [[nodiscard]] bool has_state(std::size_t num_nodes) const noexcept {
+    return state.nodes.attached(path[num_nodes - 1], state.group_with_state()) != no_block;
+  }
 };
 
 /// The longest hit of at most so many tokens. Errors: `out_of_memory`.
@@ -97,7 +109,8 @@ template <layered State>
     found.path.reserve(max_nodes);
     state.nodes.match(state.nodes.root(tag), run, static_cast<std::size_t>(state.granularity()), max_nodes,
                       [&](node_id node) { found.path.push_back(node); });
-    const auto searched = hit_search{state, found.path};
+    const auto blocks = device_blocks<State>{state, found.path};
+    const auto searched = hit_search{state, blocks};
     found.num_without_states = searched.longest(found.path.size(), false);
     found.num_nodes = searched.longest(found.num_without_states, true);
     return found;

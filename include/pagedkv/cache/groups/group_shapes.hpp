@@ -1,0 +1,82 @@
+#pragma once
+
+#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv {
+
+/// The shapes of groups: how a sequence's tokens divide into nodes, which all groups share, and into places, which are
+/// the blocks of one group.
+class group_shapes {
+ public:
+  /// Requires a list and a plan that go together.
+  group_shapes(const group_list& listed, const memory_plan& planned) noexcept
+      : plan(planned), groups_(listed), num_groups_(listed.size()) {
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      const auto kind = group(g).kind;
+      nodes_in_block_[g] = static_cast<std::uint32_t>(block_size(g) / granularity());
+      holds_tokens_ |= (group(g).holds_tokens() ? 1U : 0U) << g;
+      is_whole_ |= (kind == group_kind::full || kind == group_kind::latent ? 1U : 0U) << g;
+    }
+  }
+
+  [[nodiscard]] std::size_t num_groups() const noexcept { return num_groups_; }
+  [[nodiscard]] const group_config& group(std::size_t g) const noexcept { return groups_[g]; }
+  [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return (holds_tokens_ >> g & 1) != 0; }
+  /// Whether a hit needs all of the group's blocks.
+  [[nodiscard]] bool is_whole(std::size_t g) const noexcept { return (is_whole_ >> g & 1) != 0; }
+  /// The group of states; `num_groups` if there is none.
+  [[nodiscard]] std::size_t group_with_state() const noexcept {
+    const auto groups = groups_.all();
+    return static_cast<std::size_t>(std::ranges::find(groups, group_kind::state, &group_config::kind) - groups.begin());
+  }
+  /// The first group that every hit needs: events tell of its layers.
+  [[nodiscard]] std::size_t anchor() const noexcept {
+    const auto groups = groups_.all();
+    const auto is_anchor = [](const group_config& group) {
+      return group.kind == group_kind::full || group.kind == group_kind::latent;
+    };
+    return static_cast<std::size_t>(std::ranges::find_if(groups, is_anchor) - groups.begin());
+  }
+  /// Tokens of a node.
+  [[nodiscard]] std::int64_t granularity() const noexcept { return plan.hit_granularity; }
+  [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
+  [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
+  [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
+  /// The place of a node with so many before it.
+  [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
+    return nodes_in_block_[g] == 1 ? depth : depth / nodes_in_block_[g];
+  }
+  /// Others may release blocks behind a window. (States are saved at the ends of nodes.)
+  [[nodiscard]] bool commits_only_publish() const noexcept { return holds_tokens_ == is_whole_; }
+  [[nodiscard]] std::size_t place_of(std::size_t g, std::int64_t position) const noexcept {
+    return static_cast<std::size_t>(position / block_size(g));
+  }
+  [[nodiscard]] std::size_t places_for(std::size_t g, std::int64_t num_tokens) const noexcept {
+    return static_cast<std::size_t>((num_tokens + block_size(g) - 1) / block_size(g));
+  }
+  /// The first place, sinks aside, that tokens from this length on may read.
+  [[nodiscard]] std::size_t first_place(std::size_t g, std::int64_t num_tokens) const noexcept {
+    return place_of(g, group(g).first_needed(num_tokens));
+  }
+  [[nodiscard]] std::size_t num_sinks(std::size_t g) const noexcept { return places_for(g, group(g).num_sinks); }
+  [[nodiscard]] std::size_t blocks_of_state(std::size_t g) const noexcept {
+    return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
+  }
+
+  memory_plan plan;
+
+ private:
+  group_list groups_;
+  std::array<std::uint32_t, group_list::max_size> nodes_in_block_{};
+  std::size_t num_groups_;
+  std::uint32_t holds_tokens_ = 0;  // a bit for each group
+  std::uint32_t is_whole_ = 0;
+};
+
+}  // namespace pagedkv

@@ -1,0 +1,139 @@
+// Caches with groups and tiers beside the model of caches with groups: what was evicted is found again, whole and right.
+
+#include "../tier/fake_tiers.hpp"
+#include "group_lists.hpp"
+
+#include "../support/group_model.hpp"
+#include "../support/model_runs.hpp"
+
+#include <pagedkv/policy/eviction/sieve.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+using namespace pagedkv::test::lists;
+
+namespace {
+
+/// Hits of tiers, of all runs.
+struct tier_coverage {
+  std::int64_t host = 0;
+  std::int64_t slower = 0;
+  std::int64_t faults = 0;
+};
+tier_coverage covered;
+
+/// How the tiers of a run are chosen, from the seed of its configuration.
+[[nodiscard]] tier_config draw_tiers(const cache_config& config) {
+  auto tiers = tier_config{};
+  tiers.threads = false;
+  tiers.write = static_cast<write_policy>(config.hash_seed % 3);
+  tiers.exclusive = tiers.write == write_policy::on_eviction && config.hash_seed % 2 == 0;
+  return tiers;
+}
+[[nodiscard]] std::int32_t draw_host_records(const cache_config& config) {
+  return static_cast<std::int32_t>(4 + config.hash_seed / 3 % 5 * 10);
+}
+[[nodiscard]] fake_store::fault draw_fault(const cache_config& config) {
+  return config.hash_seed / 6 % 2 == 0 ? fake_store::fault::none
+                                       : static_cast<fake_store::fault>(config.hash_seed / 12 % 7);
+}
+
+/// A creation waits for what it loads, and takes it.
+template <class Cache>
+class adapted_groups_with_tiers final : public adapted_groups<Cache> {
+  using base = adapted_groups<Cache>;
+  using base::cache_;
+
+ public:
+  explicit adapted_groups_with_tiers(const cache_config& config)
+      : base([&](groups_under_test& self) {
+          return Cache(config, draw_tiers(config), {draw_host_records(config)}, slower_of(config), host_allocator{},
+                       failing_backend{self.copies_fail}, followed_events{&self.announced});
+        }) {}
+  ~adapted_groups_with_tiers() override {
+    covered.host += cache_.tier(0).hit_blocks;
+    if constexpr (Cache::num_tiers > 1) {
+      covered.slower += cache_.tier(1).hit_blocks;
+      covered.faults += cache_.tier(1).failed_loads + cache_.tier(1).failed_writes;
+    }
+  }
+
+  result<admission> create_sequence(const token_run& prompt, const sequence_options& options) override {
+    auto made = cache_.create_sequence(prompt, options);
+    if (made && made->num_loading_tokens != 0) {
+      cache_.wait(made->id);
+      made->num_cached_tokens = cache_.settle(made->id).value();
+    }
+    return made;
+  }
+  result<void> release(sequence_id id, bool ended) override {
+    cache_.run_transfers();
+    return base::release(id, ended);
+  }
+  cache_statistics statistics() const override {
+    auto taken = cache_.statistics();
+    for (std::size_t tier = 0; tier < Cache::num_tiers; ++tier) {
+      const auto num_tokens = const_cast<Cache&>(cache_).tier(tier).hit_tokens;
+      taken.hit_tokens += num_tokens;
+      taken.hit_blocks += num_tokens / cache_.config().block_size;
+    }
+    return taken;
+  }
+
+ private:
+  [[nodiscard]] static typename Cache::slower_tiers_type slower_of([[maybe_unused]] const cache_config& config) {
+    if constexpr (Cache::num_tiers > 1) {
+      const auto store = std::make_shared<fake_store>(draw_fault(config), static_cast<std::uint32_t>(config.hash_seed));
+      return {placed_tier{store, 400, Cache::format_of(config, "")}};
+    } else {
+      return {};
+    }
+  }
+};
+
+template <class Locking, class Eviction, class... Slower>
+[[nodiscard]] group_kind_under_test make_group_kind_with_tiers() {
+  auto name = std::string(Locking::name) + " " + std::string(Eviction::name) + ", host";
+  ((name += ", " + std::string(Slower::name)), ...);
+  return {name, true, true, 1, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
+            using cache = kv_cache<float32, Locking, Eviction, layer_groups, failing_backend, followed_events,
+                                   host_tier<>, Slower...>;
+            return std::make_unique<adapted_groups_with_tiers<cache>>(config);
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("caches with groups and tiers behave as the model of groups does", "[group_cache][tier][model][random]") {
+  auto seed = std::uint64_t{Catch::getSeed()};
+  const auto num_runs = testing::scaled<std::uint64_t>(12, 100);
+  auto total = group_coverage{};
+  covered = {};
+  for (const auto& kind : {make_group_kind_with_tiers<single_thread, lru>(),
+                           make_group_kind_with_tiers<single_thread, sieve, placed_tier>(),
+                           make_group_kind_with_tiers<sharded_mutex, lru, placed_tier>()}) {
+    for (const auto& [name, groups] : all_groups()) {
+      for (auto run = std::uint64_t{0}; run < num_runs; ++run, ++seed) {
+        total.add(run_random<group_model>(kind, draw_config(groups, 1, seed), name, seed, 250));
+      }
+    }
+  }
+  CHECK(total.exact_hits > 0);
+  CHECK(total.moves > 0);
+  CHECK(total.invalidated > 0);
+  CHECK(total.failed_copies > 0);
+  CHECK(covered.host > 0);
+  CHECK(covered.slower > 0);
+  CHECK(covered.faults > 0);
+}

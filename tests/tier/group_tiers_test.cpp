@@ -1,0 +1,203 @@
+// Tiers behind caches with groups.
+
+#include "fake_tiers.hpp"
+#include "restarts.hpp"
+
+#include "../groups/group_engine.hpp"
+#include "temporary_folder.hpp"
+
+#include <pagedkv/tier/basic_file_tier.hpp>
+#include <pagedkv/tier/file_threads.hpp>
+
+#include <catch2/catch_get_random_seed.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+using file_tier_type = basic_file_tier<thread_files>;
+template <class... Slower>
+using cache_with = kv_cache<float32, layer_groups, host_tier<>, Slower...>;
+using host_engine = engine<cache_with<>>;
+using placed_engine = engine<cache_with<placed_tier>>;
+using engine_on_files = engine<cache_with<file_tier_type>>;
+
+constexpr auto num_places = std::int32_t{1024};
+constexpr auto many_records = std::int32_t{1024};
+/// Records that were written before others that a hit needs, too: of some chains on the device at the end.
+constexpr auto num_parted = 14;
+
+/// A device on which few prompts have room.
+[[nodiscard]] cache_config small_device(const group_list& groups) {
+  auto config = config_of(groups, 1);
+  const auto plan = plan_memory(groups, size_of_element<float32>, config.block_size).value();
+  config.num_blocks = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    config.num_blocks +=
+        groups[g].holds_tokens() ? 2 * (44 / plan.groups[g].block_size + 1) + 1 : 5 * plan.groups[g].blocks_per_state;
+  }
+  return config;
+}
+
+template <class Cache>
+[[nodiscard]] tier_statistics sum_of(Cache& cache) {
+  auto sum = tier_statistics{};
+  for (std::size_t i = 0; i < Cache::num_tiers; ++i) {
+    sum.hit_blocks += cache.tier(i).hit_blocks;
+    sum.hit_tokens += cache.tier(i).hit_tokens;
+  }
+  return sum;
+}
+
+/// Serves other prompts until nothing else is on the device.
+template <class Engine>
+void fill_device(Engine& on, int first) {
+  for (auto i = 0; i < 6; ++i) {
+    on.serve(counted(41, first + 1000 * i));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what every kind of group lost is found in host memory", "[group_cache][tier]") {
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    auto on = host_engine{small_device(groups), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+    CHECK(on.serve(counted(41)) == 0);
+    fill_device(on, 10'000);
+    CHECK(on.cache.find_prefix(counted(41)) < 40);
+    CHECK(on.serve(counted(41)) == 40);
+    CHECK(sum_of(on.cache).hit_tokens > 0);
+    CHECK(on.serve(counted(41), {.salt = salt{1}}) == 0);
+    on.check_invariants();
+  }
+}
+
+TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier]") {
+  auto on =
+      host_engine{small_device({full, window}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+  on.serve(counted(41));
+  fill_device(on, 10'000);
+  const auto before = on.cache.tier(0).num_records;
+  CHECK(before > 0);
+  const auto num_full = on.cache.statistics().evictions;
+  CHECK(before < num_full);
+  CHECK(on.serve(counted(41)) == 40);
+}
+
+TEST_CASE("invalidated groups are found in no tier", "[group_cache][tier]") {
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    const auto store = std::make_shared<fake_store>();
+    auto config = tier_config{};
+    config.threads = false;
+    const auto device = small_device(groups);
+    auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
+                            std::tuple{placed_tier{store, num_places, cache_with<placed_tier>::format_of(device, "")}}};
+    on.serve(counted(41));
+    fill_device(on, 10'000);
+    on.cache.wait_idle();
+    REQUIRE(!store->records.empty());
+    on.cache.invalidate_prefix(counted(41));
+    on.check_invariants();
+    CHECK(on.serve(counted(41)) == 0);
+    on.cache.invalidate_salt(salt::none);
+    on.cache.wait_idle();
+    on.cache.run_transfers();  // erasures
+    on.check_invariants();
+    CHECK(on.cache.tier(0).num_records == 0);
+    CHECK(store->records.empty());
+  }
+}
+
+TEST_CASE("a cache with groups that is made anew finds what was written", "[group_cache][tier][restart][random]") {
+  const auto seed = Catch::getSeed();
+  const auto chosen = any_plan();
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(seed, kind, static_cast<int>(chosen.write), chosen.exclusive, chosen.overloaded);
+    const auto device = small_device(groups);
+    const auto format = cache_with<placed_tier>::format_of(device, "");
+    const auto store = std::make_shared<fake_store>();
+    auto left = std::shared_ptr<fake_store>{};
+    {
+      auto on = placed_engine{device, config_of(chosen, false), basic_host_tier<host_allocator, lru>{24},
+                              std::tuple{placed_tier{store, num_places, format}}};
+      serve_behind_hot_prompt(on, seed, 60, [&](auto& random) {
+        if (random() % 2 == 0) {
+          on.cache.run_transfers();
+        }
+        left = copy_of(*store);
+      });
+    }
+    const auto num_found = std::ssize(left->records);
+    CHECK(num_found > num_hot_blocks);
+    auto on = placed_engine{device, config_of({chosen.write, chosen.exclusive}, false),
+                            basic_host_tier<host_allocator, lru>{many_records},
+                            std::tuple{placed_tier{left, num_places, format}}};
+    check_restart(on.cache, on, num_found, chosen, num_parted);
+  }
+}
+
+TEST_CASE("tiers of groups refuse what they cannot do", "[group_cache][tier]") {
+  using cache = cache_with<placed_tier>;
+  auto asks = tier_config{};
+  asks.ask_ahead = 1;
+  const auto made = cache::create(small_device({full}), asks, {4}, std::tuple{placed_tier{}});
+  REQUIRE_FALSE(made);
+  CHECK(made.error().message().find("tier_config.ask_ahead, which is for one group,") != std::string::npos);
+}
+
+TEST_CASE("files of other groups are refused", "[group_cache][tier][restart]") {
+  const auto folder = testing::temporary_folder{};
+  const auto open = [&](const group_list& groups) {
+    const auto format = cache_with<file_tier_type>::format_of(small_device(groups), "");
+    const auto bytes = static_cast<std::int64_t>(format.header_bytes() + 8 * format.record_bytes());
+    return file_tier_type::create({folder.file("a")}, bytes, format).has_value();
+  };
+  CHECK(open({full, window}));
+  CHECK_FALSE(open({window, full}));
+  CHECK_FALSE(open({full, with_sinks}));
+  CHECK(open({full, window}));
+}
+
+TEST_CASE("a process with groups finds what one that was killed had written", "[group_cache][tier][restart][random]") {
+  const auto seed = Catch::getSeed();
+  auto random = std::mt19937{seed};
+  const auto chosen = any_plan();
+  const auto& [kind, groups] = kinds[random() % kinds.size()];
+  CAPTURE(seed, kind, static_cast<int>(chosen.write), chosen.exclusive, chosen.overloaded);
+  const auto folder = testing::temporary_folder{};
+  const auto device = small_device(groups);
+  const auto open = [&] {
+    const auto format = cache_with<file_tier_type>::format_of(device, "");
+    const auto bytes = static_cast<std::int64_t>(format.header_bytes() + num_places * format.record_bytes());
+    return file_tier_type::create({folder.file("a")}, bytes, format).value();
+  };
+  for (auto round = 0; round < 2; ++round) {
+    const auto num_served = 1 + static_cast<int>(random() % 50);
+    const auto serve_seed = static_cast<std::uint32_t>(random());
+    serve_and_kill(num_served, 30, [&](const auto& report) {
+      auto on = engine_on_files{device, config_of(chosen, true), basic_host_tier<host_allocator, lru>{24},
+                                std::tuple{open()}};
+      serve_behind_hot_prompt(on, serve_seed, 1'000'000, [&](auto&) {
+        report(on.cache.tier(1).num_records);
+        if (!chosen.overloaded) {
+          on.cache.wait_idle();
+        }
+      });
+    });
+    auto num_found = std::int64_t{0};
+    auto tier = open();
+    tier.for_each_record([&](std::int64_t, const record_identity&) { ++num_found; });
+    auto on = engine_on_files{device, config_of({chosen.write, chosen.exclusive}, true),
+                              basic_host_tier<host_allocator, lru>{many_records}, std::tuple{std::move(tier)}};
+    check_restart(on.cache, on, num_found, chosen, 4 + num_parted);
+  }
+}
