@@ -68,7 +68,7 @@ struct fault_plan {
   return reason.code == error_code::out_of_memory || reason.code == error_code::backend_failure;
 }
 
-/// What a caller can see of a cache and its sequences.
+/// The state of a cache and its sequences that a caller can observe.
 template <class Cache>
 [[nodiscard]] std::vector<std::int64_t> observe(const Cache& cache, const std::vector<sequence_id>& ids,
                                                 std::size_t num_groups) {
