@@ -10,7 +10,8 @@
 namespace pagedkv {
 
 /// A snapshot. Exact unless other threads are at work: then a sum over values that change meanwhile. The table below
-/// describes every field; counters begin at construction.
+/// describes every field; counters begin at construction. The peak and the allocations count blocks that a failed
+/// operation took and gave back, too.
 struct cache_statistics {
   block_counts blocks;
   std::int64_t peak_in_use = 0;

@@ -1,0 +1,165 @@
+#pragma once
+
+#include "injection.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace pagedkv::test {
+
+/// A cache with a committed sequence, its fork, one that is not committed, an evictable chain and a pin; and the
+/// operations on it. `Made` constructs the cache and has the number of groups.
+template <class Made>
+struct cache_world : Made {
+  explicit cache_world(fault_plan& plan) : Made(plan), committed_tokens(text(0, 22)) {
+    first = committed(committed_tokens);
+    second = cache.fork(first).value();
+    third = cache.create_sequence(text(200, 10)).value().id;
+    const auto ended = committed(text(500, 12));
+    REQUIRE(cache.release(ended));
+    held = cache.pin(text(0, 8)).value().id;
+    ids = {first, second, third};
+    longest = text(900, longest_that_fits());
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> observe() const { return test::observe(cache, live(), Made::num_groups); }
+  [[nodiscard]] std::vector<std::string> check_invariants() { return cache.check_invariants(); }
+
+  using Made::cache;
+  std::vector<token> committed_tokens;
+  std::vector<token> longer = text(0, 30);
+  std::vector<token> run = text(300, 9);
+  std::vector<token> ended_tokens = text(500, 12);
+  std::vector<token> longest;
+  std::vector<sequence_id> ids;
+  sequence_id first{}, second{}, third{};
+  pin_id held{};
+  step_id step{};
+  std::array<slot, 256> slots{};
+  std::array<batch_failure, 4> failures{};
+  std::array<block_id, 64> blocks{};
+
+ private:
+  [[nodiscard]] std::vector<sequence_id> live() const {
+    auto found = ids;
+    std::erase_if(found, [&](sequence_id id) { return !cache.describe(id); });
+    return found;
+  }
+  [[nodiscard]] sequence_id committed(const std::vector<token>& prompt) {
+    const auto id = cache.create_sequence(prompt).value().id;
+    REQUIRE(cache.commit(id, std::ssize(prompt)));
+    return id;
+  }
+  [[nodiscard]] std::size_t longest_that_fits() const {
+    auto length = std::size_t{1};
+    while (length < 200 && cache.would_fit(text(900, length + 1))) {
+      ++length;
+    }
+    return length;
+  }
+};
+
+template <class World>
+[[nodiscard]] std::optional<error> run_batch(World& w, std::span<const batch_entry> entries) noexcept {
+  const auto outcome = w.cache.append_batch(entries, {.slots = w.slots, .failures = w.failures});
+  if (!outcome) {
+    return outcome.error();
+  }
+  return outcome->num_failures == 0 ? std::nullopt : std::optional<error>{w.failures[0].reason};
+}
+
+/// Operations of every cache.
+template <class W>
+[[nodiscard]] constexpr auto operations_of_caches() {
+  using operation = faulty_operation<W>;
+  return std::array{
+      operation{"create with a hit", [](W& w) { return error_of(w.cache.create_sequence(w.longer)); }},
+      operation{"create without a hit", [](W& w) { return error_of(w.cache.create_sequence(w.run)); }},
+      operation{"create and evict", [](W& w) { return error_of(w.cache.create_sequence(w.longest)); }},
+      operation{"append and copy on write", [](W& w) { return error_of(w.cache.append(w.second, token{7})); }},
+      operation{"append a run and copy on write", [](W& w) { return error_of(w.cache.append(w.second, w.run)); }},
+      operation{"append a run", [](W& w) { return error_of(w.cache.append(w.third, w.run)); }},
+      operation{"reserve slots", [](W& w) { return error_of(w.cache.reserve_slots(w.second, 9)); }},
+      operation{"commit", [](W& w) { return error_of(w.cache.commit(w.third, 10)); }},
+      operation{"append a batch of one",
+                [](W& w) {
+                  const auto entries = std::array{batch_entry{.id = w.second, .run = w.run, .num_ahead = 5}};
+                  return run_batch(w, entries);
+                }},
+      operation{"append a batch",
+                [](W& w) {
+                  const auto entries = std::array{batch_entry{.id = w.third, .run = w.run, .num_computed_tokens = 10},
+                                                  batch_entry{.id = w.second, .run = w.run}};
+                  return run_batch(w, entries);
+                },
+                [](W&) {}, false},
+      operation{"fork", [](W& w) { return error_of(w.cache.fork(w.first)); }},
+      operation{"truncate", [](W& w) { return error_of(w.cache.truncate(w.third, 3)); }},
+      operation{"release what is shared", [](W& w) { return error_of(w.cache.release(w.first)); }},
+      operation{"release", [](W& w) { return error_of(w.cache.release(w.third)); }},
+      operation{"pin", [](W& w) { return error_of(w.cache.pin(w.committed_tokens)); }},
+      operation{"unpin", [](W& w) { return error_of(w.cache.unpin(w.held)); }},
+      operation{"unpin all",
+                [](W& w) -> std::optional<error> {
+                  w.cache.unpin_all();
+                  return std::nullopt;
+                }},
+      operation{"invalidate a prefix",
+                [](W& w) -> std::optional<error> {
+                  w.cache.invalidate_prefix(w.committed_tokens);
+                  return std::nullopt;
+                }},
+      operation{"invalidate a salt",
+                [](W& w) -> std::optional<error> {
+                  w.cache.invalidate_salt(salt::none);
+                  return std::nullopt;
+                }},
+      operation{"invalidate blocks",
+                [](W& w) { return error_of(w.cache.invalidate_blocks(std::span{w.blocks}.first(1))); },
+                [](W& w) { REQUIRE(w.cache.block_table(w.first, w.blocks)); }},
+      operation{"would fit", [](W& w) { return error_of(w.cache.would_fit(w.longer)); }},
+      operation{"gain of releasing", [](W& w) { return error_of(w.cache.gain_of_releasing(w.ids, w.longer)); }},
+      operation{"fewest to release", [](W& w) { return error_of(w.cache.fewest_to_release(w.ids, 1, w.longer)); }},
+      operation{"begin a step", [](W& w) { return error_of(w.cache.begin_step(w.ids)); }},
+      operation{"begin a step of all", [](W& w) { return error_of(w.cache.begin_step()); }},
+      operation{"retire a step", [](W& w) { return error_of(w.cache.retire_step(w.step)); },
+                [](W& w) {
+                  w.step = w.cache.begin_step().value();
+                  REQUIRE(w.cache.release(w.second));
+                }},
+      operation{"evict", [](W& w) { return error_of(w.cache.evict(std::span{w.blocks}.first(2), w.step)); },
+                [](W& w) { w.step = w.cache.begin_step().value(); }},
+      operation{"compact", [](W& w) { return error_of(w.cache.compact()); },
+                [](W& w) { REQUIRE(w.cache.release(w.first)); }},
+      operation{"shrink", [](W& w) { return error_of(w.cache.resize(w.cache.num_blocks() - 3)); }},
+      operation{"shrink and evict",
+                [](W& w) {
+                  const auto counts = w.cache.statistics().blocks;
+                  return error_of(w.cache.resize(static_cast<std::int32_t>(counts.in_use + counts.evictable - 2)));
+                },
+                [](W&) {}, false},
+      operation{"reset the prefix cache", [](W& w) { return error_of(w.cache.reset_prefix_cache()); },
+                [](W& w) {
+                  w.cache.unpin_all();
+                  for (const auto id : w.ids) {
+                    REQUIRE(w.cache.release(id));
+                  }
+                }},
+      operation{"write",
+                [](W& w) {
+                  static const auto number = std::array<float, 64>{};
+                  const auto rows = contiguous_rows(number, 1, W::row_size);
+                  return error_of(w.cache.write(0, std::span{w.slots}.first(1), rows, rows));
+                },
+                [](W& w) { w.slots[0] = skip_slot; }},
+      operation{"read",
+                [](W& w) {
+                  static auto number = std::array<float, 64>{};
+                  const auto rows = contiguous_rows(number, 1, W::row_size);
+                  return error_of(w.cache.read(0, std::span{w.slots}.first(1), rows, rows));
+                },
+                [](W& w) { w.slots[0] = skip_slot; }},
+  };
+}
+
+}  // namespace pagedkv::test

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/host/backend.hpp>
+#include <pagedkv/policy/element/concept.hpp>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace pagedkv::test {
+
+/// The plan and the record of failing backends; outlives them.
+struct backend_calls {
+  std::int64_t fail_at = 0;  // the call that fails, counted from 1; 0 for none
+  std::int64_t calls = 0;
+};
+
+/// The host backend, except that the n-th call fails and does nothing.
+struct failing_backend : host_backend {
+  static constexpr std::string_view name = "failing";
+
+  explicit failing_backend(backend_calls& to) : plan(&to) {}
+
+  template <element Element, element Input = float32>
+  [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    const token_rows<const typename Input::storage>& keys,
+                                    const token_rows<const typename Input::storage>& values, stream) noexcept {
+    return fails() ? failure() : host::append<Element, Input>(view, layer, slots, keys, values);
+  }
+  template <element Element, element Output = float32>
+  [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                    const token_rows<typename Output::storage>& keys,
+                                    const token_rows<typename Output::storage>& values, stream) noexcept {
+    return fails() ? failure() : host::gather<Element, Output>(view, layer, slots, keys, values);
+  }
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return fails() ? failure() : host::copy_blocks(view, pairs);
+  }
+  [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream) noexcept {
+    return fails() ? failure() : host::move_blocks(view, pairs);
+  }
+  [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                                         std::span<const block_pair> pairs, swap_direction direction,
+                                         stream on) noexcept {
+    return fails() ? failure() : host_backend::swap_blocks(from, to, pairs, direction, on);
+  }
+  [[nodiscard]] result<void> set_mark(mark& made, stream on) noexcept {
+    return fails() ? failure() : host_backend::set_mark(made, on);
+  }
+  [[nodiscard]] result<void> wait_for(const mark& made, stream on) noexcept {
+    return fails() ? failure() : host_backend::wait_for(made, on);
+  }
+  [[nodiscard]] result<void> synchronize(stream on) noexcept {
+    return fails() ? failure() : host_backend::synchronize(on);
+  }
+
+  backend_calls* plan;
+
+ private:
+  [[nodiscard]] bool fails() const noexcept { return ++plan->calls == plan->fail_at; }
+  [[nodiscard]] static result<void> failure() noexcept { return error{error_code::backend_failure, "injected"}; }
+};
+
+}  // namespace pagedkv::test
