@@ -20,7 +20,8 @@ struct recording_backend : host_backend {
   using stream = int;
 
   struct log {
-    bool fail = false;
+    bool fail = false;               // copies and moves
+    std::int64_t until_failure = 0;  // the call that fails, counted from 1 from now on; 0: none
     std::vector<std::pair<std::string, stream>> calls;
     std::function<void(stream)> during_copy = [](stream) {};
   };
@@ -29,7 +30,7 @@ struct recording_backend : host_backend {
 
   explicit recording_backend(log& to) : notes(&to) {}
 
-  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+  [[nodiscard]] result<void> synchronize(stream) noexcept { return outcome("synchronize", {}); }
 
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -51,33 +52,39 @@ struct recording_backend : host_backend {
                                          stream on) noexcept {
     notes->calls.emplace_back("copy", on);
     notes->during_copy(on);
-    return notes->fail ? error{error_code::backend_failure, "copy"} : host::copy_blocks(view, pairs);
+    return notes->fail ? error{error_code::backend_failure, "copy"} : outcome("copy", host::copy_blocks(view, pairs));
   }
 
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream on) noexcept {
     notes->calls.emplace_back("move", on);
-    return notes->fail ? error{error_code::backend_failure, "move"} : host::move_blocks(view, pairs);
+    return notes->fail ? error{error_code::backend_failure, "move"} : outcome("move", host::move_blocks(view, pairs));
   }
 
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
                                          stream on) noexcept {
     notes->calls.emplace_back("swap", on);
-    return host_backend::swap_blocks(from, to, pairs, direction, {});
+    return outcome("swap", host_backend::swap_blocks(from, to, pairs, direction, {}));
   }
 
   [[nodiscard]] result<void> set_mark(mark&, stream on) noexcept {
     notes->calls.emplace_back("mark", on);
-    return {};
+    return outcome("mark", {});
   }
 
   [[nodiscard]] result<void> wait_for(const mark&, stream on) noexcept {
     notes->calls.emplace_back("wait", on);
-    return {};
+    return outcome("wait", {});
   }
 
   log* notes;
+
+ private:
+  /// Contents may have changed when the call fails, as on a device.
+  [[nodiscard]] result<void> outcome(const char* of, result<void> done) const noexcept {
+    return notes->until_failure > 0 && --notes->until_failure == 0 ? error{error_code::backend_failure, of} : done;
+  }
 };
 
 }  // namespace pagedkv::test
