@@ -9,12 +9,12 @@ clang_that_links() {
   program=$(mktemp)
   for compiler in clang++-{16..21}; do
     if echo 'int main() {}' | "$compiler" "-fsanitize=$1" -x c++ -o "$program" - 2>/dev/null; then
-      rm "$program"
+      rm -f "$program"
       echo "$compiler"
       return
     fi
   done
-  rm "$program"
+  rm -f "$program"
   return 1
 }
 
