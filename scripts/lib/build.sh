@@ -3,6 +3,21 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 targets=()
 
+# clang_that_links SANITIZERS: the oldest clang that compiles the tests and links these; fails when there is none.
+clang_that_links() {
+  local compiler program
+  program=$(mktemp)
+  for compiler in clang++-{16..21}; do
+    if echo 'int main() {}' | "$compiler" "-fsanitize=$1" -x c++ -o "$program" - 2>/dev/null; then
+      rm -f "$program"
+      echo "$compiler"
+      return
+    fi
+  done
+  rm -f "$program"
+  return 1
+}
+
 # build FOLDER [OPTION...]: configures build/FOLDER with these Meson options when it is not yet configured, and builds
 # the targets, or everything when there are none.
 build() {

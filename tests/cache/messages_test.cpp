@@ -117,7 +117,7 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
                                             .failures = std::span{failures}.first(num_failures)});
   };
   const auto with_key = [&](std::int64_t position) {
-    const auto keys = std::array{prefix_key{position, 1}};
+    const auto keys = std::array{prefix_key{position, {1}}};
     return cache.append(uncommitted, token_run{std::span{out}.first(2), keys});
   };
   check_messages({

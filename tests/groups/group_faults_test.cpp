@@ -89,6 +89,30 @@ TEST_CASE("an operation whose copy fails changes nothing", "[group_cache]") {
   CHECK(cache.statistics().copies > 0);
 }
 
+TEST_CASE("blocks that were evicted for a copy are free when it fails", "[group_cache]") {
+  auto log = recording_backend::log{};
+  auto cache = group_cache<float32, recording_backend>{usable(20), host_allocator{}, recording_backend{log}};
+  const auto ended = cache.create_sequence(std::vector<token>(28, 9)).value();
+  REQUIRE(cache.commit(ended.id, 28));
+  REQUIRE(cache.release(ended.id));
+  const auto first = cache.create_sequence(counted(20)).value();
+  REQUIRE(cache.commit(first.id, 20));
+  while (cache.statistics().blocks.free > 0) {
+    REQUIRE(cache.create_sequence(std::vector<token>(1, 7), {.publish = false}));
+  }
+  const auto before = cache.statistics();
+  REQUIRE(before.blocks.evictable > 0);
+  log.fail = true;
+  CHECK(cache.fork(first.id).error().code == error_code::backend_failure);
+  const auto after = cache.statistics();
+  CHECK(after.blocks.in_use == before.blocks.in_use);
+  CHECK(after.evictions > before.evictions);
+  CHECK(after.blocks.free == before.blocks.evictable - after.blocks.evictable);
+  CHECK(cache.check_invariants() == sound);
+  log.fail = false;
+  CHECK(cache.fork(first.id));
+}
+
 TEST_CASE("a prompt that does not fit takes nothing", "[group_cache]") {
   auto cache = group_cache<float32>{usable(20)};
   const auto first = cache.create_sequence(counted(20)).value();

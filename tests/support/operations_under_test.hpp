@@ -51,6 +51,8 @@ class operations_under_test {
 template <class Interface, class Cache>
 class adapted_operations : public Interface {
  public:
+  using Interface::append;
+
   result<void> append(sequence_id id, const token_run& run) override { return cache_.append(id, run); }
   result<void> reserve_slots(sequence_id id, std::int64_t num_ahead) override {
     return cache_.reserve_slots(id, num_ahead);
