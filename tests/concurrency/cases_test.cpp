@@ -82,6 +82,7 @@ struct no_chains {
   void detach(block_id) noexcept {}
   void attach(block_id) noexcept {}
   void erase(block_id) noexcept {}
+  void withdraw(block_id) noexcept {}
 };
 
 template <class Pool>

@@ -57,6 +57,7 @@ struct no_chains {
   void detach(block_id) noexcept {}
   void attach(block_id) noexcept {}
   void erase(block_id) noexcept {}
+  void withdraw(block_id) noexcept {}
 };
 
 /// A pool whose blocks have contents that tell when two threads use them with nothing ordering them.
@@ -583,11 +584,20 @@ TEST_CASE("an order in shards lists no block that an evictor has taken", "[block
   CHECK(found.complete);
 }
 
-/// An operation takes victims and, refused, gives them back, while they are invalidated: no hit finds them any more.
-template <locking Locking, eviction_policy Eviction, bool Shrinks>
+/// Remembers which blocks no look-up finds any more.
+struct hiding_chains : no_chains {
+  std::array<bool, 2> hidden{};
+
+  void erase(block_id block) noexcept { hidden[to_index(block)] = true; }
+  void withdraw(block_id block) noexcept { hidden[to_index(block)] = true; }
+};
+
+/// An operation takes victims and, refused, gives them back, while they are invalidated, and another thread hits them: no
+/// later hit finds them.
+template <locking Locking, eviction_policy Eviction, bool Shrinks, bool Hits = false>
 void refusal_races_invalidation(execution& e) {
   auto pool = block_pool<Locking, Eviction, any_free_block>{2};
-  auto chains = no_chains{};
+  auto chains = hiding_chains{};
   auto num_evicted = std::int64_t{0};
   auto blocks = std::array{no_block, no_block};
   e.expect(pool.allocate(blocks, chains, timestamp{0}, num_evicted), "a block is lost");
@@ -604,7 +614,9 @@ void refusal_races_invalidation(execution& e) {
     pool.begin_invalidation();
     for (const auto block : blocks) {
       if (pool.reference_published(block)) {
-        e.expect(pool.withdraw(block), "another thread has withdrawn the block");
+        if (pool.withdraw(block)) {
+          chains.withdraw(block);
+        }
         if (pool.release(block, block_release{}, 0)) {
           pool.free_withdrawn(block, chains);
         }
@@ -612,9 +624,21 @@ void refusal_races_invalidation(execution& e) {
     }
     pool.end_invalidation();
   });
+  if (Hits) {
+    e.spawn([&] {
+      for (const auto block : blocks) {
+        if (pool.lease(block)) {
+          pool.end_lease(block);
+        }
+        if (pool.reference_published(block) && pool.release(block, block_release{}, 0)) {
+          pool.free_withdrawn(block, chains);
+        }
+      }
+    });
+  }
   e.run();
   for (const auto block : blocks) {
-    e.expect(!pool.reference_published(block), "what was invalidated is hit");
+    e.expect(chains.hidden[to_index(block)] || !pool.reference_published(block), "what was invalidated is hit");
   }
 }
 
@@ -631,6 +655,22 @@ TEST_CASE("a refused operation gives back nothing that was invalidated, under ev
     CAPTURE(which, limits.preemptions, limits.surprises, found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());
     CHECK(found.complete);
+    ++which;
+  }
+}
+
+TEST_CASE("a refused operation gives back nothing that was invalidated while another thread hits it",
+          "[block_pool][scheduler]") {
+  const auto seed = GENERATE(1, 2);
+  using sweep = basic_clock_sweep<1, scheduled>;
+  for (auto which = 0;
+       const auto& body : {scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, false, true>},
+                           scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true, true>},
+                           scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, false, true>},
+                           scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, true, true>}}) {
+    const auto found = explorer{{.preemptions = 8, .surprises = 1}}.random(body, seed, 20'000);
+    CAPTURE(which, seed, found.failure, found.schedule);
+    CHECK(found.failure.empty());
     ++which;
   }
 }

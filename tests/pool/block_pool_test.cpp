@@ -31,6 +31,7 @@ struct chains {
   void detach(block_id) { ++detached; }
   void attach(block_id) { --detached; }
   void erase(block_id block) { erased.push_back(block); }
+  void withdraw(block_id) {}
 };
 
 template <class Eviction>

@@ -32,7 +32,7 @@ using engine_on_files = engine<cache_with<file_tier_type>>;
 constexpr auto num_places = std::int32_t{1024};
 constexpr auto many_records = std::int32_t{1024};
 /// Records that were written before others that a hit needs, too: of some chains on the device at the end.
-constexpr auto num_parted = 14;
+constexpr auto num_parted = 20;
 
 /// A device on which few prompts have room.
 [[nodiscard]] cache_config small_device(const group_list& groups) {

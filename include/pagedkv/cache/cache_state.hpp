@@ -142,6 +142,11 @@ struct cache_state {
     void attach(block_id block) noexcept { state.index.attach(block); }
     /// Losing one block makes no other useless.
     [[nodiscard]] static std::int64_t free_useless() noexcept { return 0; }
+    void withdraw(block_id block) noexcept {
+      if (state.index.withdraw(block)) {
+        state.report_eviction(block);
+      }
+    }
     void erase(block_id block) noexcept {
       if (!state.index.withdrawn(block)) {
         state.report_eviction(block);

@@ -29,7 +29,7 @@ namespace pagedkv {
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
-/// `attach(id)`, `erase(id)`; for a free list that prefers runs, also `num_children(id)`, `parent(id)` and
+/// `attach(id)`, `erase(id)`, `withdraw(id)`; for a free list that prefers runs, also `num_children(id)`, `parent(id)` and
 /// `free_useless()`, which frees blocks that evictions have made useless, and returns their number.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList>
 class block_pool {
@@ -558,12 +558,44 @@ class block_pool {
     return claimed;
   }
 
-  /// Gives back a victim that was claimed when so many invalidations had ended.
+  /// Gives back a victim that was claimed when so many invalidations had ended. Those that began since may have missed it.
   template <class Chains>
   void restore_victim(block_id block, Chains& chains, std::uint64_t num_invalidations) noexcept {
+    const auto may_have_been_missed = [&] {
+      return invalidations_begun_.fetch_add(0, std::memory_order_acq_rel) != num_invalidations;
+    };
+    if (may_have_been_missed()) {
+      chains.erase(block);
+      set_free(block);
+      return;
+    }
     victims_.put_back(block, states_, chains);
-    if (invalidations_begun_.fetch_add(0, std::memory_order_acq_rel) != num_invalidations) {
-      forget(block, chains);
+    if constexpr (Locking::family::concurrent) {
+      if (may_have_been_missed()) {
+        withdraw_restored(block, chains);
+      }
+    }
+  }
+
+  /// Other threads may have hit the block since it was put back, or claimed it. One that still has its claim when an
+  /// invalidation begins does not give it back, so no attempt waits for it.
+  template <class Chains>
+  void withdraw_restored(block_id block, Chains& chains) noexcept {
+    for (auto attempts = 0; attempts < max_attempts && state(block).published(); ++attempts) {
+      if (forget(block, chains)) {
+        return;
+      }
+      if (reference_published(block)) {
+        if (withdraw(block)) {
+          chains.withdraw(block);
+        }
+        if (release(block, block_release{}, 0)) {
+          free_withdrawn(block, chains);
+        }
+        return;
+      }
+      begin_invalidation();
+      end_invalidation();
     }
   }
 
