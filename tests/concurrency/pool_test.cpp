@@ -661,7 +661,7 @@ TEST_CASE("a refused operation gives back nothing that was invalidated, under ev
 
 TEST_CASE("a refused operation gives back nothing that was invalidated while another thread hits it",
           "[block_pool][scheduler]") {
-  const auto seed = GENERATE(1, 2);
+  const auto seed = GENERATE(std::uint64_t{1}, std::uint64_t{2});
   using sweep = basic_clock_sweep<1, scheduled>;
   for (auto which = 0;
        const auto& body : {scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, false, true>},

@@ -382,6 +382,8 @@ class group_state : public group_shapes {
     }
     void detach(block_id) const noexcept {}
     void attach(block_id) const noexcept {}
+    /// For threads that invalidate during an eviction, which the guard of the nodes keeps out.
+    void withdraw(block_id) const noexcept {}
     void erase(block_id block) noexcept {
       if (!state.nodes.is_attached(block)) {
         return;
