@@ -70,7 +70,7 @@ struct block_storage_view {
   /// The storage's values alone.
   [[nodiscard]] block_storage_view values_alone() const noexcept {
     auto alone = keys_alone();
-    alone.base = base + value_offset;
+    alone.base = base == nullptr ? nullptr : base + value_offset;  // a view without memory is for arithmetic only
     alone.key_scale_offset = alone.value_scale_offset = value_scale_offset - value_offset;
     alone.head_dim = dim_of_values();
     alone.token_stride = has_own_values() ? value_token_stride : token_stride;
