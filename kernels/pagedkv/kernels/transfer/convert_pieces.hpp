@@ -6,6 +6,8 @@
 #include <pagedkv/kernels/transfer/block_batch.hpp>
 #include <pagedkv/kernels/transfer/tile.hpp>
 
+#include <cstddef>
+
 // Blocks of one element in another layout. A number keeps its bits, so vectors of 16 bytes pass through registers: as
 // they are if both layouts have numbers of one token in them, or both numbers of one dimension; else a lane transposes
 // a square of them.
@@ -15,9 +17,9 @@ namespace pagedkv::kernels {
 inline constexpr auto words_of_vector = vector_bytes / static_cast<int>(sizeof(lane_word));
 
 /// Transposes a square of numbers of `NumberBytes` bytes, a vector a row.
-template <int NumberBytes>
-PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[vector_bytes / NumberBytes]) {
-  constexpr auto size = vector_bytes / NumberBytes;
+template <std::size_t NumberBytes>
+PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[std::size_t{vector_bytes} / NumberBytes]) {
+  constexpr auto size = std::size_t{vector_bytes} / NumberBytes;
   vector<lane_word, words_of_vector> columns[size];
   PAGEDKV_UNROLL
   for (auto i = 0; i < words_of_vector; ++i) {
@@ -43,7 +45,7 @@ PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[vector_
     }
   }
   PAGEDKV_UNROLL
-  for (auto i = 0; i < size; ++i) {
+  for (auto i = std::size_t{0}; i < size; ++i) {
     rows[i] = columns[i];
   }
 }
@@ -112,10 +114,10 @@ PAGEDKV_DEVICE void move_chunks(const numbers_of_head<Storage>& from, const numb
 
 /// Exchanges vectors of dimensions with the lane that has the next chunk: of both chunks one lane gets the even dimensions, in
 /// order, the other one the odd ones.
-template <int Size>
+template <std::size_t Size>
 PAGEDKV_DEVICE void take_turns(vector<lane_word, words_of_vector> (&dims)[Size], bool odd) {
   PAGEDKV_UNROLL
-  for (auto i = 0; i < Size; i += 2) {
+  for (auto i = std::size_t{0}; i < Size; i += 2) {
     PAGEDKV_UNROLL
     for (auto word = 0; word < words_of_vector; ++word) {
       auto& even_word = dims[i].values[word];
@@ -142,7 +144,7 @@ PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numb
                                                                    : from.at(first_token + i, first_dim));
   }
   if (from.order.holds_tokens != to.order.holds_tokens) {
-    transpose<static_cast<int>(sizeof(Storage))>(rows);
+    transpose<sizeof(Storage)>(rows);
   }
   if (in_turns) {
     take_turns(rows, chunk % 2 != 0);
