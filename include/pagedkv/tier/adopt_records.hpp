@@ -5,6 +5,7 @@
 #include <pagedkv/tier/orphan_records.hpp>
 #include <pagedkv/tier/persistent_tier.hpp>
 #include <pagedkv/tier/record_key.hpp>
+#include <pagedkv/tier/record_table.hpp>
 
 #include <cstddef>
 #include <cstdint>
