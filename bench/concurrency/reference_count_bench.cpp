@@ -26,6 +26,7 @@ struct no_chains {
   void detach(block_id) noexcept {}
   void attach(block_id) noexcept {}
   void erase(block_id) noexcept {}
+  void withdraw(block_id) noexcept {}
 };
 
 /// Each thread takes and releases references on blocks in use, with the mutex that the policy's cache would hold: all
