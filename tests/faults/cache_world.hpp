@@ -7,6 +7,18 @@
 
 namespace pagedkv::test {
 
+inline constexpr auto row_size_of_one_group = std::size_t{2};
+
+[[nodiscard]] inline cache_config config_of_one_group() {
+  auto made = cache_config{};
+  made.block_size = 4;
+  made.num_blocks = 24;
+  made.head_dim = row_size_of_one_group;
+  made.max_sequences = 16;
+  made.hash_seed = 1;
+  return made;
+}
+
 /// A cache with a committed sequence, its fork, one that is not committed, an evictable chain and a pin; and the
 /// operations on it. `Made` constructs the cache and has the number of groups.
 template <class Made>

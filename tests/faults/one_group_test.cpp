@@ -8,22 +8,13 @@ namespace {
 struct one_group_cache {
   using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
   static constexpr auto num_groups = std::size_t{1};
-  static constexpr auto row_size = std::size_t{2};
+  static constexpr auto row_size = row_size_of_one_group;
 
-  [[nodiscard]] static cache_config config() {
-    auto made = cache_config{};
-    made.block_size = 4;
-    made.num_blocks = 24;
-    made.head_dim = row_size;
-    made.max_sequences = 16;
-    made.hash_seed = 1;
-    return made;
-  }
   [[nodiscard]] static auto make(fault_plan& plan) {
-    return cache_type::create(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
+    return cache_type::create(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
   }
   explicit one_group_cache(fault_plan& plan)
-      : cache(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+      : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
 
   cache_type cache;
 };

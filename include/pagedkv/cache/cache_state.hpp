@@ -144,6 +144,7 @@ struct cache_state {
     [[nodiscard]] static std::int64_t free_useless() noexcept { return 0; }
     void withdraw(block_id block) noexcept {
       if (state.index.withdraw(block)) {
+        detail::count<&cache_statistics::invalidations>(state.counts, 1);
         state.report_eviction(block);
       }
     }

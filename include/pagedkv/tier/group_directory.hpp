@@ -52,12 +52,9 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   [[nodiscard]] record_id first_record(node_id node, std::size_t g) const noexcept {
     auto index = std::size_t{0};
     for (std::size_t before = 0; before < g; ++before) {
-      index += num_records(before);
+      index += shapes_.records_of_node(before);
     }
     return table::record_of(node, index);
-  }
-  [[nodiscard]] std::size_t num_records(std::size_t g) const noexcept {
-    return shapes_.holds_tokens(g) ? 1 : shapes_.blocks_of_state(g);
   }
   [[nodiscard]] std::size_t group_of(record_id record) const noexcept {
     return static_cast<std::size_t>(groups_[table::index_of(record)]);
@@ -66,23 +63,13 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   template <class Visit>
   void for_each_record(node_id node, std::size_t g, Visit&& visit) const noexcept {
     const auto first = static_cast<std::int32_t>(first_record(node, g));
-    for (std::size_t i = 0; i < num_records(g); ++i) {
+    for (std::size_t i = 0; i < shapes_.records_of_node(g); ++i) {
       visit(static_cast<record_id>(first + static_cast<std::int32_t>(i)));
     }
   }
 
   [[nodiscard]] static std::uint64_t hash(std::uint64_t before, const block_contents& contents) noexcept {
     return nodes_type::index_type::hash(before, contents);
-  }
-  /// As in `tier_directory`.
-  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
-                                    salt tag) noexcept {
-    const auto num_before = nodes_.num_alive();
-    const auto node = nodes_.find_or_add(before, hash, contents);
-    if (nodes_.num_alive() != num_before) {
-      table::name(node, contents, tag);
-    }
-    return node;
   }
   void prune(node_id node) noexcept {
     if (nodes_.index().is_published(node)) {
@@ -149,7 +136,7 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   [[nodiscard]] static std::vector<std::int32_t> of_records(const group_shapes& shapes, OfGroup&& of_group) {
     auto all = std::vector<std::int32_t>{};
     for (std::size_t g = 0; g < shapes.num_groups(); ++g) {
-      all.insert(all.end(), shapes.holds_tokens(g) ? 1 : shapes.blocks_of_state(g), of_group(g));
+      all.insert(all.end(), shapes.records_of_node(g), of_group(g));
     }
     return all;
   }

@@ -317,7 +317,7 @@ class group_tier_store : public record_store<Backend, group_directory<Locking, H
                                                      std::int32_t num_host_records) {
     auto records_per_node = std::int64_t{0};
     for (std::size_t g = 0; g < shapes.num_groups(); ++g) {
-      records_per_node += shapes.holds_tokens(g) ? 1 : static_cast<std::int64_t>(shapes.blocks_of_state(g));
+      records_per_node += static_cast<std::int64_t>(shapes.records_of_node(g));
     }
     constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
     if (const auto num_nodes = static_cast<std::int64_t>(nodes.size()); num_nodes > most / records_per_node) {

@@ -134,6 +134,17 @@ class record_table {
     const auto above = tree_->parent(node);
     return above == no_node ? root_key(salt_of(node)) : key(above);
   }
+  /// The node with these contents, made and named if it is new; `no_node` when there are no more, or no memory for its
+  /// keys.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
+                                    salt tag) noexcept {
+    const auto num_before = tree_->num_alive();
+    const auto node = tree_->find_or_add(before, hash, contents);
+    if (tree_->num_alive() != num_before) {
+      name(node, contents, tag);
+    }
+    return node;
+  }
   /// Names a new node. The one before it has its name.
   void name(node_id node, const block_contents& contents, salt tag) noexcept {
     if (!names_.empty()) {

@@ -45,16 +45,6 @@ class tier_directory : public record_table<node_tree<single_thread, Hash>, true>
                              const block_contents& contents) const noexcept {
     return tree_.find(before, hash, contents);
   }
-  /// The node with these contents, made if it is new; `no_node` when there are no more, or no memory for its keys.
-  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
-                                    salt tag) noexcept {
-    const auto num_before = tree_.num_alive();
-    const auto node = tree_.find_or_add(before, hash, contents);
-    if (tree_.num_alive() != num_before) {
-      table::name(node, contents, tag);
-    }
-    return node;
-  }
   /// Prefetches for `find_or_add` of new contents, so many of which are added before.
   [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
     if (const auto node = tree_.prefetch_addition(ahead, hash); node != no_node) {

@@ -68,6 +68,10 @@ class group_shapes {
   [[nodiscard]] std::size_t blocks_of_state(std::size_t g) const noexcept {
     return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
   }
+  /// Records of a group that a node has in tiers.
+  [[nodiscard]] std::size_t records_of_node(std::size_t g) const noexcept {
+    return holds_tokens(g) ? 1 : blocks_of_state(g);
+  }
 
   memory_plan plan;
 
