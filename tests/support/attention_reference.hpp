@@ -12,7 +12,20 @@
 #include <span>
 #include <vector>
 
+// What is right by its definition takes most of the time of an instrumented test.
+#ifdef __CUDACC__
+#define PAGEDKV_UNINSTRUMENTED
+#else
+#define PAGEDKV_UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
+#endif
+
 namespace pagedkv::test {
+
+/// A number between -magnitude and magnitude, of one draw from a generator of 32 bits.
+template <class Random>
+[[nodiscard]] float draw_number(float magnitude, Random& random) {
+  return magnitude * (static_cast<float>(random() >> 8) * 0x1p-23F - 1);
+}
 
 /// The inputs of attention for one sequence, in float64. Its queries belong to its last tokens.
 struct attention_problem {
@@ -43,36 +56,33 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
   problem.num_kv_heads = view.num_kv_heads;
   problem.key_dim = view.head_dim;
   problem.value_dim = view.dim_of_values();
-  problem.keys.clear();
-  problem.values.clear();
-  const auto read_row = [&](std::vector<double>& numbers, std::int64_t dim, const storage* row, const float* scale) {
+  const auto rows = static_cast<std::size_t>(num_tokens * view.num_kv_heads);
+  problem.keys.assign(rows * static_cast<std::size_t>(problem.key_dim), std::nan(""));
+  problem.values.assign(rows * static_cast<std::size_t>(problem.value_dim), std::nan(""));
+  const auto read_row = [](double* to, std::int64_t dim, const storage* row, const float* scale) {
     for (auto i = std::int64_t{0}; i < dim; ++i) {
-      numbers.push_back(scale == nullptr ? double{Element::decode(row[i], 1.0f)}
-                                         : double{Element::decode(row[i], 1.0f)} * double{*scale});
+      to[i] = double{Element::decode(row[i], 1.0f)} * (scale == nullptr ? 1.0 : double{*scale});
     }
   };
   for (auto t = std::int64_t{0}; t < num_tokens; ++t) {
     const auto block = static_cast<std::int64_t>(blocks[static_cast<std::size_t>(t / view.block_size)]);
     const auto offset = static_cast<std::int32_t>(t % view.block_size);
-    for (auto head = 0; head < view.num_kv_heads; ++head) {
-      if (block < 0) {
-        problem.keys.insert(problem.keys.end(), static_cast<std::size_t>(problem.key_dim), std::nan(""));
-        problem.values.insert(problem.values.end(), static_cast<std::size_t>(problem.value_dim), std::nan(""));
-        continue;
-      }
+    for (auto head = 0; block >= 0 && head < view.num_kv_heads; ++head) {
       const float* const key_scale =
           Element::scaled ? view.key_scale(layer, block, offset, head) : view.static_key_scale(layer, head);
       const float* const value_scale =
           Element::scaled ? view.value_scale(layer, block, offset, head) : view.static_value_scale(layer, head);
-      read_row(problem.keys, problem.key_dim, view.template key<storage>(layer, block, offset, head), key_scale);
-      read_row(problem.values, problem.value_dim, view.template value<storage>(layer, block, offset, head),
-               value_scale);
+      const auto row = t * view.num_kv_heads + head;
+      read_row(problem.keys.data() + row * problem.key_dim, problem.key_dim,
+               view.template key<storage>(layer, block, offset, head), key_scale);
+      read_row(problem.values.data() + row * problem.value_dim, problem.value_dim,
+               view.template value<storage>(layer, block, offset, head), value_scale);
     }
   }
 }
 
 /// The score of one query and one key, as `attention_options` describes it.
-[[nodiscard]] inline double reference_score(const attention_problem& problem, const attention_options& options,
+[[nodiscard]] PAGEDKV_UNINSTRUMENTED inline double reference_score(const attention_problem& problem, const attention_options& options,
                                             std::int64_t query, std::int64_t head, std::int64_t token) {
   const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
   const auto* const q = problem.queries.data() + (query * problem.num_heads + head) * problem.key_dim;
@@ -151,7 +161,7 @@ inline void remove_unlisted(std::span<block_id> blocks, std::span<const std::int
 }
 
 /// Attention in float64, from its definition. A query that sees no token gives zeros and minus infinity.
-[[nodiscard]] inline attention_answer reference_attention(const attention_problem& problem,
+[[nodiscard]] PAGEDKV_UNINSTRUMENTED inline attention_answer reference_attention(const attention_problem& problem,
                                                           const attention_options& options) {
   constexpr auto infinity = std::numeric_limits<double>::infinity();
   const auto rows = static_cast<std::size_t>(problem.num_queries * problem.num_heads);
@@ -170,11 +180,12 @@ inline void remove_unlisted(std::span<block_id> blocks, std::span<const std::int
     if (tokens.empty()) {
       continue;
     }
-    auto scores = std::vector<double>{};
+    auto weights = std::vector<double>(tokens.size());
+    auto* const scores = weights.data();
     auto highest = options.sinks == nullptr ? -infinity : double{options.sinks[head]};
-    for (const auto token : tokens) {
-      scores.push_back(reference_score(problem, options, query, head, token));
-      highest = std::max(highest, scores.back());
+    for (auto n = std::size_t{0}; n < tokens.size(); ++n) {
+      scores[n] = reference_score(problem, options, query, head, tokens[n]);
+      highest = std::max(highest, scores[n]);
     }
     auto sum = options.sinks == nullptr ? 0.0 : std::exp(double{options.sinks[head]} - highest);
     auto* const output = answer.output.data() + row * problem.value_dim;

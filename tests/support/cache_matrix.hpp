@@ -25,10 +25,15 @@ std::vector<cache_kind> matrix_part<2>();
 template <>
 std::vector<cache_kind> matrix_part<3>();
 
-/// The formats of 8 bits differ in their conversions, and are stored like int8.
+/// Float16 meets every locking and eviction policy that work together; every other element meets each locking policy, and
+/// each eviction policy in a cache for one thread: so each two choices meet. The formats of 8 bits differ in their
+/// conversions, and are stored like int8: one cache each.
 template <class Element, class Locking, class Eviction>
 inline constexpr bool in_matrix =
-    !is_float8<Element> || (std::is_same_v<Locking, single_thread> && std::is_same_v<Eviction, lru>);
+    std::is_same_v<Element, float16> ||
+    (is_float8<Element> ? std::is_same_v<Locking, single_thread> && std::is_same_v<Eviction, lru>
+                        : std::is_same_v<Locking, single_thread> || std::is_same_v<Eviction, lru> ||
+                              (std::is_same_v<typename Locking::family, lock_free_family> && evicts<Eviction>));
 
 /// Which caches are compiled for their eviction policy: one that evicts for each locking policy, and those for which no
 /// policy can be chosen later. A cache for each of them would take minutes to compile.
@@ -36,7 +41,7 @@ template <class Locking, class Eviction>
 inline constexpr bool compiled_for =
     std::is_same_v<Eviction, lru> || !evicts<Eviction> || std::is_same_v<typename Locking::family, lock_free_family>;
 
-/// The caches of one element under every locking and eviction policy that work together; of a float8, one.
+/// The caches of one element.
 template <class Element>
 void add_matrix_of(std::vector<cache_kind>& kinds) {
   for_each_locking_and_eviction(
@@ -59,7 +64,7 @@ template <std::size_t Part>
   return kinds;
 }
 
-/// Every element × locking × eviction, but for float8.
+/// All pairs of an element, a locking and an eviction policy.
 [[nodiscard]] inline std::vector<cache_kind> full_matrix() {
   auto kinds = std::vector<cache_kind>{};
   for (const auto& part : {matrix_part<0>(), matrix_part<1>(), matrix_part<2>(), matrix_part<3>()}) {
