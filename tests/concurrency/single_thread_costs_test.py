@@ -37,7 +37,7 @@ TRACES = {
     "x86_64": {
         "atomic instruction": r"^\s*(lock\b|xchg\w*\s.*\()",
         "fence": r"^\s*[lms]fence\b",
-        "thread-local variable": r"@(got)?tpoff|@tlsgd|__tls_get_addr",
+        "thread-local variable": r"(?i)@(got)?tpoff|@tlsgd|__tls_get_addr",
         "thread library": r"pthread_|sched_yield|\bsyscall\b",
     },
     "aarch64": {
