@@ -160,6 +160,31 @@ PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column&
   write_numbers<Numbers>(call.output, at, count, scale(numbers, query.position < 0 ? 0.0F : factor));
 }
 
+/// The same for runs of N numbers, `step` apart.
+template <class Numbers, std::size_t Runs, int N>
+PAGEDKV_DEVICE void write_outputs(const attention_call& call, const query_column& query, std::int32_t first,
+                                  std::int32_t step, const vector<float, N> (&numbers)[Runs], float factor) {
+  const auto& rows = call.output;
+  const auto at = query.token * rows.token_stride + query.head * rows.head_stride + first;
+  const auto count = rows.dim - first;
+  const auto write = [&](auto element) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < static_cast<int>(Runs); ++j) {
+      if (j * step < count) {
+        write_run<decltype(element)>(rows, at + j * step, count - j * step,
+                                     scale(numbers[j], query.position < 0 ? 0.0F : factor));
+      }
+    }
+  };
+  if (rows.type == number_type::float32) {
+    write(typename Numbers::single{});
+  } else if (rows.type == number_type::float16) {
+    write(typename Numbers::half{});
+  } else {
+    write(typename Numbers::brain{});
+  }
+}
+
 /// Numbers of a partial result from `first` on. `at` counts partial results and their columns.
 template <int N>
 PAGEDKV_DEVICE void write_partial(const attention_call& call, std::int64_t at, std::int32_t first,
