@@ -213,7 +213,7 @@ class piece_state {
     }
   }
 
-  /// Writes every `step`-th column from the `first`-th on of a task's piece, whose parts `num_waves` waves have put where
+  /// Writes columns `first`, `first + num_waves` and so on of a task's piece, whose parts as many waves have put where
   /// `state_of(wave)` is.
   template <class StateOf>
   PAGEDKV_DEVICE void finish_joined(const attention_walk& walk, std::int32_t first, std::int32_t num_waves,
@@ -328,7 +328,8 @@ class piece_state {
   PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
     const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
     registers<float, shape::key_chunks, shape::chunk> numbers;
-    read_query<Numbers>(call, column, Matrix::key_part(lane_) * shape::chunk, Matrix::key_parts * shape::chunk, numbers);
+    constexpr auto step = Matrix::key_parts * shape::chunk;
+    read_query<Numbers>(call, column, Matrix::key_part(lane_) * shape::chunk, step, numbers);
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
@@ -481,7 +482,7 @@ class piece_state {
 
   /// Where the result of a column goes.
   struct column_place {
-    std::int64_t at = -1;  // the first number, in the output or among the partial results; -1: the column does not exist
+    std::int64_t at = -1;  // of the first number, in the output or among the partial results; -1: there is no column
     float factor = 0.0F;   // of the numbers of a whole task; 0: they are zeros
   };
 

@@ -90,8 +90,8 @@ PAGEDKV_DEVICE void write_run(const number_rows& rows, std::int64_t at, std::int
   }
 }
 
-/// Runs of N numbers of a query, `step` apart from `first` on, as float32; zeros past the head dimension or for a missing
-/// query.
+/// Runs of N numbers of a query, `step` apart from `first` on, as float32; zeros past the head dimension, or for a
+/// missing query.
 template <class Numbers, std::size_t Runs, std::size_t N>
 PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& query, std::int32_t first,
                                std::int32_t step, float (&numbers)[Runs][N]) {
