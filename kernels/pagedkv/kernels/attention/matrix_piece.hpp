@@ -229,8 +229,7 @@ class piece_state {
       all.sum = all.sum * weight(all.reference, largest) + sum * weight(reference, largest);
       all.reference = largest;
     }
-    const auto place =
-        place_of_column(call, walk, index, all, lane_ == index && index % num_waves == first);
+    const auto place = place_of_column(call, walk, index, all, lane_ == index && index % num_waves == first);
     PAGEDKV_NO_UNROLL
     for (auto column = first; column < columns; column += num_waves) {
       const auto largest = shuffle(all.reference, column, Matrix::lanes);
