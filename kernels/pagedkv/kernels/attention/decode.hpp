@@ -87,9 +87,12 @@ struct attend_parts {
   static constexpr int query_bytes = state::queries::wave_bytes;
   static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
 
+  // The host's executor knows no order of shared memory within a wave.
+  static constexpr bool has_room = joins && tiles::wave_bytes > 0;
+
   /// Shared memory of a wave that holds no tile between two of them.
   [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int wave) {
-    static_assert(state::bytes_of_matrix <= (tiles::wave_bytes == 0 ? wave_bytes : tiles::wave_bytes / Stages));
+    static_assert(state::bytes_of_matrix <= wave_bytes / Stages);
     return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes) + ahead.unused(),
                                  static_cast<std::size_t>(state::bytes_of_matrix / 4));
   }
@@ -133,7 +136,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
       if (joins) {
         break;
       }
-      if constexpr (parts::joins) {
+      if constexpr (parts::has_room) {
         state.finish(walk, parts::room(reader.tiles, wave));
       } else {
         state.finish(walk);

@@ -66,8 +66,6 @@ class own_tiles {
 
   PAGEDKV_DEVICE void end_tile() {}
   PAGEDKV_DEVICE void release() const {}
-  /// Offset of shared memory that holds no tile: all of it.
-  [[nodiscard]] PAGEDKV_DEVICE std::size_t unused() const { return 0; }
   PAGEDKV_DEVICE void begin_tile() {
     if constexpr (depth != 0) {
       current_ = next_;
