@@ -196,6 +196,35 @@ TEST_CASE("equal tasks are cut nowhere, or everywhere alike, where that costs fe
   CHECK(check_plan(planner) == 256);
 }
 
+TEST_CASE("prompts about equally long have shares of whole tasks, in step with each other", "[attention_plan]") {
+  auto shape = attention_shape{};
+  shape.num_kv_heads = 4;
+  shape.group_size = 4;
+  shape.columns = 128;
+  shape.num_shares = 33;
+  shape.max_rows = 8;
+  shape.max_query_tokens = 8 * 128;
+  auto planner = attention_planner(shape);
+  const auto plan_of = [&](std::int32_t length) {
+    auto rows = rows_under_test(std::vector<std::int32_t>(8, length), shape.block_size);
+    for (auto i = 0; i <= 8; ++i) {
+      rows.query_indptr.push_back(i * 128);
+    }
+    REQUIRE(planner.plan(rows.batch()));
+    check_plan(planner);
+  };
+
+  plan_of(4096);  // 32 rows of 4 tasks each
+  CHECK(planner.merges().empty());
+  for (auto i = 0; i < 32; ++i) {
+    const auto& share = planner.shares()[static_cast<std::size_t>(i)];
+    CHECK(std::tuple(share.row, share.task, share.tile) == std::tuple(i, 0, 0));
+  }
+
+  plan_of(256);  // the first queries see half as many tokens as the last ones
+  CHECK_FALSE(planner.merges().empty());
+}
+
 TEST_CASE("waves of a workgroup that have one task between them write one result", "[attention_plan]") {
   auto shape = shape_of(1056, 256);
   shape.joined_waves = 4;

@@ -65,12 +65,53 @@ namespace detail {
 
 }  // namespace detail
 
+/// Tasks of each share if prompts are about equally long and have so many tasks that shares of whole ones lose little;
+/// else 0. Workgroups then read the keys of one head at about the same time, so that the second-level cache holds them,
+/// and nothing has to be merged.
+[[nodiscard]] inline std::int64_t whole_tasks_of_share(const attention_shape& shape,
+                                                       std::span<const attention_row> rows,
+                                                       std::int64_t most) noexcept {
+  if (shape.max_query_tokens == 0 || shape.split_tokens > 0 || rows.empty()) {
+    return 0;
+  }
+  auto num_tasks = std::int64_t{0};
+  auto least = std::int64_t{rows[0].num_tiles};
+  auto largest = least;
+  for (const auto& row : rows) {
+    num_tasks += row.num_tasks;
+    least = std::min<std::int64_t>(least, row.num_tiles);
+    largest = std::max<std::int64_t>(largest, row.num_tiles);
+  }
+  const auto each = (num_tasks + most - 1) / most;
+  const auto keeps_step = each % shape.num_kv_heads == 0;
+  const auto keeps_busy = num_tasks * 20 >= each * most * 19;
+  return keeps_step && keeps_busy && least * 5 >= largest * 4 ? each : 0;
+}
+
+/// Gives each share as many tasks.
+inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t each,
+                              std::span<attention_share> shares) noexcept {
+  auto share = std::size_t{0};
+  auto next = std::int64_t{0};  // the first task of the next share, counted from the start of the row
+  for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+    for (; next < rows[i].num_tasks && share + 1 < shares.size(); next += each) {
+      shares[share++] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(next), 0, 0};
+    }
+    next -= rows[i].num_tasks;
+  }
+  std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
+}
+
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
 /// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
 inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                   std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   const auto task_overhead = attention_task_overhead(shape);
   const auto most = most_shares(shape, num_tiles, static_cast<std::int64_t>(shares.size()) - 1);
+  if (const auto each = whole_tasks_of_share(shape, rows, most); each > 0) {
+    share_whole_tasks(rows, each, shares);
+    return;
+  }
   const auto num_shares = detail::choose_num_shares(rows, most);
   const auto each = num_tiles / num_shares;
   const auto rest = num_tiles % num_shares;

@@ -64,6 +64,8 @@ template <class T>
   return __shfl_xor(value, mask, width);
 }
 [[nodiscard]] __device__ inline unsigned long long ballot(int predicate) { return __ballot(predicate); }
+/// Lanes of the wave see what others wrote to shared memory before.
+__device__ inline void meet_wave() { __builtin_amdgcn_wave_barrier(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any(predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all(predicate); }
 

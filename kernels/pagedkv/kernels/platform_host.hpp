@@ -76,6 +76,9 @@ template <auto Kernel, class... Arguments>
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 
+/// Lanes of the wave see what others wrote to shared memory before.
+inline void meet_wave() { static_cast<void>(any(0)); }
+
 /// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.
 [[nodiscard]] inline int uniform(int value) { return value; }
 

@@ -63,6 +63,8 @@ template <class T>
 [[nodiscard]] __device__ inline unsigned long long ballot(int predicate) {
   return __ballot_sync(whole_wave, predicate);
 }
+/// Lanes of the wave see what others wrote to shared memory before.
+__device__ inline void meet_wave() { __syncwarp(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any_sync(whole_wave, predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all_sync(whole_wave, predicate); }
 

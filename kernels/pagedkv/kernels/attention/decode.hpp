@@ -5,15 +5,15 @@
 
 namespace pagedkv::kernels {
 
-/// The last pieces of a workgroup's waves. Neighbours with pieces of one task join their states in shared memory, and
-/// the first of them writes one result. For plans with `joined_waves`.
+/// The last pieces of a workgroup's waves. Neighbours with pieces of one task put their states into shared memory, and
+/// write one result together. For plans with `joined_waves`.
 template <class State, class Matrix, int Waves>
 class joined_pieces {
-  static constexpr auto state_bytes = static_cast<std::size_t>(State::state_words * Matrix::lanes) * sizeof(float);
+  static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
 
  public:
   /// Bytes of shared memory that a wave needs for it.
-  static constexpr int bytes_needed = static_cast<int>(state_bytes) + 16;
+  static constexpr int bytes_needed = static_cast<int>(state_bytes) + 32;
 
   /// `wave_bytes`: of shared memory of each wave, which no longer needs it.
   PAGEDKV_DEVICE joined_pieces(int wave, int lane, int wave_bytes)
@@ -22,38 +22,43 @@ class joined_pieces {
   /// Every wave calls this. `joins`: its last piece is part of a task and has not been finished.
   PAGEDKV_DEVICE void finish(State& state, attention_walk& walk, bool joins) const {
     if (joins) {
-      state.put_state(state_of(wave_));
+      state.put_state(walk, state_of(wave_));
     }
     if (lane_ == 0) {
       const auto place = place_of(wave_);
       place[0] = joins ? walk.row_index : -1;
       place[1] = joins ? walk.task : -1;
       place[2] = joins && walk.leaves_task() ? 1 : 0;
+      place[3] = walk.tile;
+      place[4] = walk.partial;
     }
     barrier();
-    if (!joins || (wave_ > 0 && has_task(wave_ - 1, walk))) {
+    if (!joins) {
       return;
+    }
+    auto first = wave_;
+    for (; first > 0 && has_task(first - 1, walk); --first) {
     }
     auto end = wave_ + 1;
     for (; end < Waves && has_task(end, walk); ++end) {
-      state.join(state_of(end));
     }
     const std::int32_t goes_on = place_of(end - 1)[2];
+    const std::int32_t tile = place_of(first)[3];
+    walk.partial = place_of(first)[4];
     if (goes_on == 0) {
-      walk.extend_to_end();
+      walk.extend_to_end(tile);
     }
-    state.finish(walk);
+    state.finish_joined(walk, wave_ - first, end - first, [&](int wave) { return state_of(first + wave); });
   }
 
  private:
   [[nodiscard]] PAGEDKV_DEVICE shared_span<float> state_of(int wave) const {
-    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes_),
-                                 static_cast<std::size_t>(State::state_words * Matrix::lanes));
+    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes_), state_bytes / sizeof(float));
   }
 
-  /// The row and the task of a wave's piece, and whether the task goes on.
+  /// The row and the task of a wave's piece, whether the task goes on, and the piece's first tile and partial result.
   [[nodiscard]] PAGEDKV_DEVICE shared_span<std::int32_t> place_of(int wave) const {
-    return dynamic_shared<std::int32_t>(static_cast<std::size_t>(wave * wave_bytes_) + state_bytes, 3);
+    return dynamic_shared<std::int32_t>(static_cast<std::size_t>(wave * wave_bytes_) + state_bytes, 5);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE bool has_task(int wave, const attention_walk& walk) const {
@@ -81,6 +86,16 @@ struct attend_parts {
   static_assert(!joins || wave_bytes >= joined::bytes_needed);
   static constexpr int query_bytes = state::queries::wave_bytes;
   static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
+
+  // The host's executor knows no order of shared memory within a wave.
+  static constexpr bool has_room = joins && tiles::wave_bytes > 0;
+
+  /// Shared memory of a wave that holds no tile between two of them.
+  [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int wave) {
+    static_assert(state::bytes_of_matrix <= wave_bytes / Stages);
+    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes) + ahead.unused(),
+                                 static_cast<std::size_t>(state::bytes_of_matrix / 4));
+  }
 
   [[nodiscard]] static PAGEDKV_DEVICE std::size_t first_query_byte(int wave) {
     return static_cast<std::size_t>(Waves * wave_bytes + wave * query_bytes);
@@ -121,7 +136,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
       if (joins) {
         break;
       }
-      state.finish(walk);
+      if constexpr (parts::has_room) {
+        state.finish(walk, parts::room(reader.tiles, wave));
+      } else {
+        state.finish(walk);
+      }
       walk.next_piece();
     }
     if constexpr (parts::joins) {

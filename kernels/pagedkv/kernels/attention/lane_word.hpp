@@ -3,8 +3,10 @@
 // Loops over arrays in registers must be unrolled.
 #if defined(__HIPCC__) || defined(__CUDACC__)
   #define PAGEDKV_UNROLL _Pragma("unroll")
+  #define PAGEDKV_NO_UNROLL _Pragma("unroll 1")
 #else
   #define PAGEDKV_UNROLL
+  #define PAGEDKV_NO_UNROLL
 #endif
 
 #include <cstddef>

@@ -139,11 +139,10 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   /// keeps it within binary16.
   PAGEDKV_DEVICE void put_query(const attention_call& call, const query_column& query, std::int32_t column) {
     registers<float, chunks_of_lane, shape::keys::chunk> numbers;
+    read_query<Numbers>(call, query, base::lane_ * shape::keys::chunk, Matrix::lanes * shape::keys::chunk, numbers);
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks_of_lane; ++j) {
-      read_query<Numbers, shape::keys::chunk>(call, query, (j * Matrix::lanes + base::lane_) * shape::keys::chunk,
-                                              numbers[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < shape::keys::chunk; ++i) {
         largest = fmaxf(largest, fabsf(numbers[j][i]));

@@ -144,6 +144,9 @@ class tiles_ahead {
     following_ = next(following_);
   }
 
+  /// Offset of the stage that the next tile will be read into.
+  [[nodiscard]] PAGEDKV_DEVICE std::size_t unused() const { return fill_; }
+
   /// After the last tile: the wave may use its shared memory for something else.
   PAGEDKV_DEVICE void release() const { __syncwarp(); }
 

@@ -29,9 +29,9 @@ class piece_state {
     const auto& call = read_again(call_);
     auto factor = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
     factor *= static_key_scale<Element>(call, walk);
+    load_queries(call, walk, factor);
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      load_query(call, walk, t, factor);
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto column = first_column(t) + Matrix::score_column(lane_, c);
@@ -139,9 +139,7 @@ class piece_state {
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
     const auto& call = read_again(call_);
-    if constexpr (has_static_scales<Element>) {
-      scale_output(static_value_scale<Element>(call, walk));
-    }
+    scale_values(call, walk);
     auto add = [](float a, float b) { return a + b; };
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
@@ -173,63 +171,83 @@ class piece_state {
     }
   }
 
-  /// Words of a lane's state, without its query.
-  static constexpr int state_words =
-      Tiles * (2 * Matrix::score_columns + value_shape::value_chunks * value_shape::products * Matrix::sums);
-
-  /// Writes what `join` reads; word i of a lane follows word i of the lane before.
-  PAGEDKV_DEVICE void put_state(const shared_span<float>& to) const {
-    auto at = static_cast<std::size_t>(lane_);
-    const auto put = [&](float word) {
-      to[at] = word;
-      at += Matrix::lanes;
-    };
+  /// The same through shared memory of the wave, `bytes_of_matrix` of it: a loop over columns, because the instructions
+  /// of a piece's end are seldom at hand, and reading them takes longer than running them.
+  PAGEDKV_DEVICE void finish(const attention_walk& walk, const shared_span<float>& room) {
+    const auto& call = read_again(call_);
+    scale_values(call, walk);
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      PAGEDKV_UNROLL
-      for (auto c = 0; c < Matrix::score_columns; ++c) {
-        put(reference_[t][c]);
-        put(sum_[t][c]);
-      }
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
-        PAGEDKV_UNROLL
-        for (auto j = 0; j < Matrix::sums; ++j) {
-          put(output_[t][i][j]);
-        }
+      meet_wave();
+      put_numbers(t, room, 0);
+      meet_wave();
+      const auto index = lane_ % Matrix::columns;
+      const auto sums = sums_of_column(t, index);
+      const auto place = place_of_column(call, walk, first_column(t) + index, sums, lane_ == index);
+      PAGEDKV_NO_UNROLL
+      for (auto column = 0; column < Matrix::columns; ++column) {
+        write_column(call, walk, of_lane(place, column),
+                     [&](std::int32_t dim) { return load_shared_vector<4>(room, place_of_number(column, dim)); });
       }
     }
   }
 
-  /// Adds the state of another wave's piece of the same task.
-  PAGEDKV_DEVICE void join(const shared_span<float>& from) {
-    auto at = static_cast<std::size_t>(lane_);
-    const auto take = [&] {
-      const float word = from[at];
-      at += Matrix::lanes;
-      return word;
-    };
+  /// Bytes of shared memory for the numbers of a matrix of columns, and for those of a wave with their sums.
+  static constexpr int value_numbers = value_shape::row_bytes / value_shape::number_bytes;
+  static constexpr int bytes_of_matrix = Matrix::columns * value_numbers * 4;
+  static constexpr int bytes_of_state = Tiles * bytes_of_matrix + columns * 8;
+
+  /// Puts what `finish_joined` takes into shared memory, `bytes_of_state` of it.
+  PAGEDKV_DEVICE void put_state(const attention_walk& walk, const shared_span<float>& to) {
+    scale_values(read_again(call_), walk);
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      registers<float, Matrix::score_columns> before;
-      registers<float, Matrix::score_columns> now;
-      PAGEDKV_UNROLL
-      for (auto c = 0; c < Matrix::score_columns; ++c) {
-        const auto reference = take();
-        const auto largest = fmaxf(reference_[t][c], reference);
-        before[c] = reference_[t][c] == -INFINITY ? 0.0F : power_of_two(reference_[t][c] - largest);
-        now[c] = reference == -INFINITY ? 0.0F : power_of_two(reference - largest);
-        reference_[t][c] = largest;
-        sum_[t][c] = sum_[t][c] * before[c] + take() * now[c];
+      put_numbers(t, to, t * Matrix::columns);
+      const auto index = lane_ % Matrix::columns;
+      const auto sums = sums_of_column(t, index);
+      if (lane_ == index) {
+        const auto at = sums_at(t * Matrix::columns + index);
+        to[at] = sums.reference;
+        to[at + 1] = sums.sum;
       }
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < value_shape::value_chunks * value_shape::products; ++i) {
-        PAGEDKV_UNROLL
-        for (auto j = 0; j < Matrix::sums; ++j) {
-          const auto c = j % Matrix::score_columns;
-          output_[t][i][j] = output_[t][i][j] * before[c] + take() * now[c];
+    }
+  }
+
+  /// Writes columns `first`, `first + num_waves` and so on of a task's piece, whose parts as many waves have put where
+  /// `state_of(wave)` is.
+  template <class StateOf>
+  PAGEDKV_DEVICE void finish_joined(const attention_walk& walk, std::int32_t first, std::int32_t num_waves,
+                                    StateOf state_of) const {
+    const auto& call = read_again(call_);
+    const auto index = lane_ % columns;
+    auto all = column_sums_of_wave{};
+    PAGEDKV_NO_UNROLL
+    for (auto wave = 0; wave < num_waves; ++wave) {
+      const float reference = state_of(wave)[sums_at(index)];
+      const float sum = state_of(wave)[sums_at(index) + 1];
+      const auto largest = fmaxf(all.reference, reference);
+      all.sum = all.sum * weight(all.reference, largest) + sum * weight(reference, largest);
+      all.reference = largest;
+    }
+    const auto place = place_of_column(call, walk, index, all, lane_ == index && index % num_waves == first);
+    PAGEDKV_NO_UNROLL
+    for (auto column = first; column < columns; column += num_waves) {
+      const auto largest = shuffle(all.reference, column, Matrix::lanes);
+      write_column(call, walk, of_lane(place, column), [&](std::int32_t dim) {
+        auto joined = vector<float, 4>{};
+        PAGEDKV_NO_UNROLL
+        for (auto wave = 0; wave < num_waves; ++wave) {
+          const auto from = state_of(wave);
+          const float reference = from[sums_at(column)];
+          const auto factor = weight(reference, largest);
+          const auto numbers = load_shared_vector<4>(from, place_of_number(column, dim));
+          PAGEDKV_UNROLL
+          for (auto i = 0; i < 4; ++i) {
+            joined.values[i] += numbers.values[i] * factor;
+          }
         }
-      }
+        return joined;
+      });
     }
   }
 
@@ -253,14 +271,67 @@ class piece_state {
     }
   }
 
+  PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_walk& walk, float factor) {
+    // Elsewhere, another way to read queries takes scalar registers that some kernels do not have.
+    if constexpr (Matrix::columns == 8) {
+      if (has_queries_of_products<Numbers, Number>(call.queries)) {
+        copy_queries(call, walk, factor);
+        return;
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      load_query(call, walk, t, factor);
+    }
+  }
+
+  /// Copies the queries as they are. All reads are issued before the first is used.
+  PAGEDKV_DEVICE void copy_queries(const attention_call& call, const attention_walk& walk, float factor) {
+    constexpr auto groups = shape::chunk / 8;
+    registers<vector<lane_word, 4>, Tiles, shape::key_chunks * groups> stored;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
+      const auto& rows = call.queries;
+      const auto start =
+          column.exists() ? column.token * rows.token_stride + column.head * rows.head_stride : std::int64_t{0};
+      const auto* const from = static_cast<const std::uint16_t*>(rows.data) + start;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::key_chunks * groups; ++i) {
+        const auto chunk = i / groups * Matrix::key_parts + Matrix::key_part(lane_);
+        const auto first = chunk * shape::chunk + i % groups * 8;
+        stored[t][i] = {};
+        if (column.exists() && first < call.view.head_dim) {
+          stored[t][i] = load_vector<4>(reinterpret_cast<const lane_word*>(from + first));
+        }
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::key_chunks * groups; ++i) {
+        registers<lane_word, 4> words;
+        PAGEDKV_UNROLL
+        for (auto n = 0; n < 4; ++n) {
+          words[n] = stored[t][i].values[n];
+        }
+        query_.put(t, i, words);
+      }
+      PAGEDKV_UNROLL
+      for (auto c = 0; c < Matrix::score_columns; ++c) {
+        factor_[t][c] = factor;
+      }
+    }
+  }
+
   PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
     const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
     registers<float, shape::key_chunks, shape::chunk> numbers;
+    constexpr auto step = Matrix::key_parts * shape::chunk;
+    read_query<Numbers>(call, column, Matrix::key_part(lane_) * shape::chunk, step, numbers);
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
-      const auto first = (j * Matrix::key_parts + Matrix::key_part(lane_)) * shape::chunk;
-      read_query<Numbers, shape::chunk>(call, column, first, numbers[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < shape::chunk; ++i) {
         largest = fmaxf(largest, fabsf(numbers[j][i]));
@@ -354,6 +425,112 @@ class piece_state {
       for (auto i = 0; i < Matrix::sums; ++i) {
         scores[t][i] = halves[0][t][i] + halves[1][t][i];
       }
+    }
+  }
+
+  /// The softmax of a column so far: `sum` adds exponentials relative to `reference`, both in base 2.
+  struct column_sums_of_wave {
+    float reference = -INFINITY;
+    float sum = 0.0F;
+  };
+
+  [[nodiscard]] static PAGEDKV_DEVICE float weight(float reference, float largest) {
+    return reference == -INFINITY ? 0.0F : power_of_two(reference - largest);
+  }
+
+  /// Of a column of the t-th matrix; each lane may ask for another one.
+  [[nodiscard]] PAGEDKV_DEVICE column_sums_of_wave sums_of_column(int t, int index) const {
+    auto add = [](float a, float b) { return a + b; };
+    const auto from = index / Matrix::score_columns;
+    auto sums = column_sums_of_wave{};
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Matrix::score_columns; ++c) {
+      const auto reference = shuffle(reference_[t][c], from, Matrix::lanes);
+      const auto sum = shuffle(Matrix::reduce_rows(sum_[t][c], add), from, Matrix::lanes);
+      const auto this_one = index % Matrix::score_columns == c;
+      sums.reference = this_one ? reference : sums.reference;
+      sums.sum = this_one ? sum : sums.sum;
+    }
+    return sums;
+  }
+
+  /// Places in shared memory of a wave's numbers and sums. Chunks of 16 bytes are permuted so that lanes which are
+  /// served together use different banks.
+  [[nodiscard]] static PAGEDKV_DEVICE std::size_t place_of_number(std::int32_t column, std::int32_t dim) {
+    const auto spread = column / 2 % 2 * 4 + column / 4 % 2;
+    return static_cast<std::size_t>(column * value_numbers + (dim ^ spread * 4));
+  }
+  [[nodiscard]] static PAGEDKV_DEVICE std::size_t sums_at(std::int32_t column) {
+    return static_cast<std::size_t>(columns * value_numbers + column * 2);
+  }
+
+  PAGEDKV_DEVICE void put_numbers(int t, const shared_span<float>& to, std::int32_t first) const {
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Matrix::score_columns; ++c) {
+      const auto column = first + Matrix::score_column(lane_, c);
+      write(output_[t], c, [&](std::int32_t dim, const auto& numbers) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < value_shape::value_chunk; i += 4) {
+          store_shared_vector(to, place_of_number(column, dim + i),
+                              vector<float, 4>{{numbers.values[i], numbers.values[i + 1], numbers.values[i + 2],
+                                                numbers.values[i + 3]}});
+        }
+      });
+    }
+  }
+
+  /// Where the result of a column goes.
+  struct column_place {
+    std::int64_t at = -1;  // of the first number, in the output or among the partial results; -1: there is no column
+    float factor = 0.0F;   // of the numbers of a whole task; 0: they are zeros
+  };
+
+  /// Also writes what a column has beside its numbers, on a lane that is its `writer`.
+  [[nodiscard]] PAGEDKV_DEVICE static column_place place_of_column(const attention_call& call,
+                                                                   const attention_walk& walk, std::int32_t column,
+                                                                   const column_sums_of_wave& sums, bool writer) {
+    const auto query = find(call, walk, column);
+    auto place = column_place{};
+    if (!query.exists()) {
+      return place;
+    }
+    if (walk.whole) {
+      const auto ended = end_softmax(call, query, sums.reference, sums.sum);
+      place = {query.token * call.output.token_stride + query.head * call.output.head_stride, ended.factor};
+      if (writer) {
+        write_log_sum_exp(call, query, ended);
+      }
+    } else {
+      const auto at = static_cast<std::int64_t>(walk.partial) * columns + column;
+      place.at = at * call.partial_stride;
+      if (writer) {
+        write_partial_sum(call, at, sums.reference, sums.sum);
+      }
+    }
+    return place;
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE column_place of_lane(const column_place& place, std::int32_t lane) {
+    return {shuffle(place.at, lane, Matrix::lanes), shuffle(place.factor, lane, Matrix::lanes)};
+  }
+
+  /// Neighbouring lanes write neighbouring numbers. `numbers(dim)`: four of the column.
+  template <class NumbersOf>
+  PAGEDKV_DEVICE void write_column(const attention_call& call, const attention_walk& walk, const column_place& place,
+                                   NumbersOf numbers) const {
+    PAGEDKV_NO_UNROLL
+    for (auto dim = lane_ * 4; place.at >= 0 && dim < call.output.dim; dim += Matrix::lanes * 4) {
+      if (walk.whole) {
+        write_numbers<Numbers>(call.output, place.at + dim, call.output.dim - dim, scale(numbers(dim), place.factor));
+      } else {
+        store_vector<4>(call.partials + place.at + dim, numbers(dim));
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void scale_values(const attention_call& call, const attention_walk& walk) {
+    if constexpr (has_static_scales<Element>) {
+      scale_output(static_value_scale<Element>(call, walk));
     }
   }
 

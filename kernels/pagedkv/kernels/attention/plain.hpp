@@ -46,9 +46,9 @@ class plain_piece {
     key_scale_ = static_key_scale<Element>(call, walk);
     reference_ = -INFINITY;
     sum_ = 0.0F;
+    read_query<Numbers>(call, column_, first_dim(0), first_dim(1) - first_dim(0), query_);
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks; ++j) {
-      read_query<Numbers, chunk>(call, column_, first_dim(j), query_[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < chunk; ++i) {
         output_[j][i] = 0.0F;

@@ -3,6 +3,8 @@
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/scores.hpp>
 
+#include <type_traits>
+
 namespace pagedkv::kernels {
 
 /// The divisor of a column's output, and its log-sum-exp.
@@ -35,24 +37,35 @@ PAGEDKV_DEVICE inline void write_log_sum_exp(const attention_call& call, const q
   }
 }
 
-template <class Element, int N>
-PAGEDKV_DEVICE void read_run(const number_rows& rows, std::int64_t at, std::int32_t count,
-                             registers<float, N>& numbers) {
+/// Reads `Runs` runs of N numbers, `step` apart. All reads are issued before the first is used. `count`: from the first
+/// run's start to the end of the row.
+template <class Element, std::size_t Runs, std::size_t N>
+PAGEDKV_DEVICE void read_runs(const number_rows& rows, std::int64_t at, std::int32_t step, std::int32_t count,
+                              float (&numbers)[Runs][N]) {
   const auto* const from = static_cast<const typename Element::storage*>(rows.data) + at;
-  auto stored = vector<typename Element::storage, N>{};
-  if (rows.aligned) {
-    stored = load_vector<N>(from);
-  } else {
-    PAGEDKV_UNROLL
-    for (auto i = 0; i < N; ++i) {
-      if (i < count) {
-        stored.values[i] = load(from + i);
+  registers<vector<typename Element::storage, static_cast<int>(N)>, static_cast<int>(Runs)> stored;
+  PAGEDKV_UNROLL
+  for (auto j = 0; j < static_cast<int>(Runs); ++j) {
+    stored[j] = {};
+    if (rows.aligned) {
+      if (j * step < count) {
+        stored[j] = load_vector<static_cast<int>(N)>(from + j * step);
+      }
+    } else {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < static_cast<int>(N); ++i) {
+        if (j * step + i < count) {
+          stored[j].values[i] = load(from + j * step + i);
+        }
       }
     }
   }
   PAGEDKV_UNROLL
-  for (auto i = 0; i < N; ++i) {
-    numbers[i] = Element::decode(stored.values[i], 1.0F);
+  for (auto j = 0; j < static_cast<int>(Runs); ++j) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < static_cast<int>(N); ++i) {
+      numbers[j][i] = Element::decode(stored[j].values[i], 1.0F);
+    }
   }
 }
 
@@ -77,26 +90,61 @@ PAGEDKV_DEVICE void write_run(const number_rows& rows, std::int64_t at, std::int
   }
 }
 
-/// Numbers `first` to `first + N` of a query, as float32; zeros past the head dimension or for a missing query.
-template <class Numbers, int N>
+/// Runs of N numbers of a query, `step` apart from `first` on, as float32; zeros past the head dimension, or for a
+/// missing query.
+template <class Numbers, std::size_t Runs, std::size_t N>
 PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& query, std::int32_t first,
-                               registers<float, N>& numbers) {
+                               std::int32_t step, float (&numbers)[Runs][N]) {
   PAGEDKV_UNROLL
-  for (auto i = 0; i < N; ++i) {
-    numbers[i] = 0.0F;
+  for (auto j = 0; j < static_cast<int>(Runs); ++j) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < static_cast<int>(N); ++i) {
+      numbers[j][i] = 0.0F;
+    }
   }
-  const auto count = call.view.head_dim - first;
-  if (!query.exists() || count <= 0) {
+  if (!query.exists()) {
     return;
   }
   const auto& rows = call.queries;
   const auto at = query.token * rows.token_stride + query.head * rows.head_stride + first;
+  const auto count = call.view.head_dim - first;
   if (rows.type == number_type::float32) {
-    read_run<typename Numbers::single, N>(rows, at, count, numbers);
+    read_runs<typename Numbers::single>(rows, at, step, count, numbers);
   } else if (rows.type == number_type::float16) {
-    read_run<typename Numbers::half, N>(rows, at, count, numbers);
+    read_runs<typename Numbers::half>(rows, at, step, count, numbers);
   } else {
-    read_run<typename Numbers::brain, N>(rows, at, count, numbers);
+    read_runs<typename Numbers::brain>(rows, at, step, count, numbers);
+  }
+}
+
+/// Whether the queries are rows of 16-bit numbers that matrix instructions multiply as they are.
+template <class Numbers, class Number>
+[[nodiscard]] PAGEDKV_DEVICE bool has_queries_of_products(const number_rows& rows) {
+  constexpr auto type =
+      std::is_same_v<Number, typename Numbers::brain> ? number_type::bfloat16 : number_type::float16;
+  return rows.aligned && rows.type == type;
+}
+
+/// Numbers times a factor; zeros if the factor is zero, because what no token was read for may hold any bits.
+template <int N>
+[[nodiscard]] PAGEDKV_DEVICE vector<float, N> scale(const vector<float, N>& numbers, float factor) {
+  auto scaled = vector<float, N>{};
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < N; ++i) {
+    scaled.values[i] = factor == 0.0F ? 0.0F : numbers.values[i] * factor;
+  }
+  return scaled;
+}
+
+template <class Numbers, int N>
+PAGEDKV_DEVICE void write_numbers(const number_rows& rows, std::int64_t at, std::int32_t count,
+                                  const vector<float, N>& numbers) {
+  if (rows.type == number_type::float32) {
+    write_run<typename Numbers::single>(rows, at, count, numbers);
+  } else if (rows.type == number_type::float16) {
+    write_run<typename Numbers::half>(rows, at, count, numbers);
+  } else {
+    write_run<typename Numbers::brain>(rows, at, count, numbers);
   }
 }
 
@@ -108,20 +156,32 @@ PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column&
   if (count <= 0) {
     return;
   }
+  const auto at = query.token * call.output.token_stride + query.head * call.output.head_stride + first;
+  write_numbers<Numbers>(call.output, at, count, scale(numbers, query.position < 0 ? 0.0F : factor));
+}
+
+/// The same for runs of N numbers, `step` apart.
+template <class Numbers, std::size_t Runs, int N>
+PAGEDKV_DEVICE void write_outputs(const attention_call& call, const query_column& query, std::int32_t first,
+                                  std::int32_t step, const vector<float, N> (&numbers)[Runs], float factor) {
   const auto& rows = call.output;
   const auto at = query.token * rows.token_stride + query.head * rows.head_stride + first;
-  auto scaled = vector<float, N>{};
-  PAGEDKV_UNROLL
-  for (auto i = 0; i < N; ++i) {
-    // An empty sequence reads nothing, so its numbers are undefined and its output is set to zero.
-    scaled.values[i] = query.position < 0 ? 0.0F : numbers.values[i] * factor;
-  }
+  const auto count = rows.dim - first;
+  const auto write = [&](auto element) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < static_cast<int>(Runs); ++j) {
+      if (j * step < count) {
+        write_run<decltype(element)>(rows, at + j * step, count - j * step,
+                                     scale(numbers[j], query.position < 0 ? 0.0F : factor));
+      }
+    }
+  };
   if (rows.type == number_type::float32) {
-    write_run<typename Numbers::single>(rows, at, count, scaled);
+    write(typename Numbers::single{});
   } else if (rows.type == number_type::float16) {
-    write_run<typename Numbers::half>(rows, at, count, scaled);
+    write(typename Numbers::half{});
   } else {
-    write_run<typename Numbers::brain>(rows, at, count, scaled);
+    write(typename Numbers::brain{});
   }
 }
 

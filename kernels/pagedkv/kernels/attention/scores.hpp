@@ -74,8 +74,7 @@ template <class Element>
 /// The rule for the scores of one column, in base 2.
 struct score_rule {
   std::int32_t first_token = 0;
-  std::int32_t last_token = -1;
-  std::int32_t position = 0;
+  std::int32_t last_token = -1;  // the query's own
   float slope = 0.0F;  // of the ALiBi bias
 
   [[nodiscard]] static PAGEDKV_DEVICE score_rule of(const attention_call& call, const query_column& column) {
@@ -83,14 +82,13 @@ struct score_rule {
     if (column.exists()) {
       rule.last_token = column.position;
       rule.first_token = call.window > 0 && column.position >= call.window ? column.position - call.window + 1 : 0;
-      rule.position = column.position;
       rule.slope = call.alibi_slopes != nullptr ? load(call.alibi_slopes + column.head) * log2_e : 0.0F;
     }
     return rule;
   }
 
   [[nodiscard]] PAGEDKV_DEVICE float bias(std::int32_t token) const {
-    return slope * static_cast<float>(token - position);
+    return slope * static_cast<float>(token - last_token);
   }
 
   /// The score if the query sees the token, else minus infinity.

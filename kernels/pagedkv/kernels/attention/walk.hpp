@@ -105,8 +105,10 @@ class attention_walk {
   /// Whether the share ends before its last task does.
   [[nodiscard]] PAGEDKV_DEVICE bool leaves_task() const { return in_last_task(); }
 
-  /// Other waves join the piece up to the end of their task.
-  PAGEDKV_DEVICE void extend_to_end() { whole = tile == 0 && !has_other_pieces(read_again(call_).plan); }
+  /// Other waves join the piece, from a tile on up to the end of their task.
+  PAGEDKV_DEVICE void extend_to_end(std::int32_t first_tile) {
+    whole = first_tile == 0 && !has_other_pieces(read_again(call_).plan);
+  }
 
   PAGEDKV_DEVICE void next_piece() {
     const auto& call = read_again(call_);

@@ -106,17 +106,22 @@ class warpgroup_columns {
         write_partial_sum(call, at, reference[r], total);
       }
     }
+    registers<vector<float, 8>, static_cast<int>(N / 16)> numbers;
     PAGEDKV_UNROLL
     for (auto i = std::size_t{0}; i < N / 16; ++i) {
-      const auto numbers = exchange(output, i * 16 + static_cast<std::size_t>(r) * 2, lane);
-      const auto dim = first_dim + static_cast<std::int32_t>(i) * 32 + lane % 4 * 8;
-      if (query.exists()) {
-        if (walk.whole) {
-          write_output<Numbers>(call, query, dim, numbers, ended.factor);
-        } else {
-          write_partial(call, at, dim, numbers);
-        }
-      }
+      numbers[i] = exchange(output, i * 16 + static_cast<std::size_t>(r) * 2, lane);
+    }
+    if (!query.exists()) {
+      return;
+    }
+    const auto own_dim = first_dim + lane % 4 * 8;
+    if (walk.whole) {
+      write_outputs<Numbers>(call, query, own_dim, 32, numbers, ended.factor);
+      return;
+    }
+    PAGEDKV_UNROLL
+    for (auto i = std::size_t{0}; i < N / 16; ++i) {
+      write_partial(call, at, own_dim + static_cast<std::int32_t>(i) * 32, numbers[i]);
     }
   }
 

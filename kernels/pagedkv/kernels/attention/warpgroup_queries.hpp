@@ -67,10 +67,10 @@ class warpgroup_queries {
     constexpr auto chunks_of_lane = (chunks + 31) / 32;
     const auto lane = index_ % 32;
     registers<float, chunks_of_lane, 8> numbers;
+    read_query<Numbers>(call, query, lane * 8, 32 * 8, numbers);
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks_of_lane; ++j) {
-      read_query<Numbers, 8>(call, query, (j * 32 + lane) * 8, numbers[j]);
       PAGEDKV_UNROLL
       for (auto i = 0; i < 8; ++i) {
         largest = fmaxf(largest, fabsf(numbers[j][i]));
