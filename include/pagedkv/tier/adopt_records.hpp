@@ -3,8 +3,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/tier/orphan_records.hpp>
-#include <pagedkv/tier/persistent_tier.hpp>
-#include <pagedkv/tier/record_key.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_table.hpp>
 
 #include <cstddef>

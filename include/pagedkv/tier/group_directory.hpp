@@ -9,7 +9,6 @@
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/node_tree.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_key.hpp>
 #include <pagedkv/tier/record_table.hpp>
 
 #include <cstddef>

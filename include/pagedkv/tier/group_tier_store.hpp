@@ -9,8 +9,7 @@
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/group_directory.hpp>
 #include <pagedkv/tier/host_tier.hpp>
-#include <pagedkv/tier/record_format.hpp>
-#include <pagedkv/tier/record_key.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_store.hpp>
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>

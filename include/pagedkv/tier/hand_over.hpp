@@ -9,8 +9,7 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/storage/view.hpp>
-#include <pagedkv/tier/session_access.hpp>
-#include <pagedkv/tier/session_head.hpp>
+#include <pagedkv/tier/session.hpp>
 
 #include <cstddef>
 #include <cstdint>

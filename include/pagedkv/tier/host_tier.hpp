@@ -4,7 +4,7 @@
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
-#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record.hpp>
 
 #include <cstddef>
 #include <cstdint>

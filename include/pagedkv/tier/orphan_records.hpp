@@ -3,7 +3,6 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_key.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -5,8 +5,6 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/tier/orphan_records.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
-#include <pagedkv/tier/record_key.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/slower_tiers.hpp>

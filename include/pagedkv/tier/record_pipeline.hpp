@@ -7,7 +7,6 @@
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/host_tier.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/stream_marks.hpp>
 #include <pagedkv/tier/tier_config.hpp>

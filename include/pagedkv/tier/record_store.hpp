@@ -5,8 +5,8 @@
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/adopt_records.hpp>
 #include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_catalog.hpp>
-#include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/record_pipeline.hpp>
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/tier/record_key.hpp>
+#include <pagedkv/tier/record.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -4,7 +4,7 @@
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/tier/host_tier.hpp>
-#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_store.hpp>
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>

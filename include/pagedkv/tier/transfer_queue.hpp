@@ -4,7 +4,6 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
 #include <pagedkv/tier/record_table.hpp>
 
 #include <algorithm>
