@@ -5,8 +5,8 @@
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/metrics/counters.hpp>
-#include <pagedkv/tier/group_tier_store.hpp>
-#include <pagedkv/tier/record_table.hpp>
+#include <pagedkv/tier/group_records.hpp>
+#include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/sequence_loads.hpp>
 
 #include <algorithm>
@@ -14,65 +14,53 @@
 #include <cstdint>
 #include <iterator>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace pagedkv::detail {
 
-/// Gives sequences of a cache with groups K/V from tiers, at once or when it has been loaded. A sequence waits for a hit
-/// of one length; with less of it, the sequence takes a shorter one where every group can continue.
+/// Loads of a cache with groups. A sequence waits for a hit of one length; with less of it, the sequence takes a shorter
+/// one where every group can continue.
 template <class Store>
-class group_loads {
+class group_loads : public sequence_loads<Store, sequence_load> {
+  using base = sequence_loads<Store, sequence_load>;
+  using base::loads_;
+  using base::store_;
+
  public:
-  using stream = typename Store::stream;
-
-  /// A hit that a sequence can take. The records that it needs are held, until `let_go`.
-  struct offer {
+  struct offer : sequence_load {
     continuation found;
-    std::size_t num_nodes = 0;  // from the start of the sequence
-    std::vector<record_id> held;
   };
+  using stream = typename base::stream;
 
-  explicit group_loads(Store& store) : store_(store) {}
+  explicit group_loads(Store& store) : base(store) {}
 
-  [[nodiscard]] bool empty() const noexcept { return loads_.empty(); }
-  [[nodiscard]] std::size_t num_held() const noexcept {
-    auto sum = std::size_t{0};
-    for (const auto& [id, load] : loads_) {
-      sum += load.held.size();
-    }
-    return sum;
-  }
-
-  /// The longest hit that the device and the tiers have together, of at most `most` nodes behind those of a sequence.
+  /// Offers the longest hit that the device and the tiers have together.
   template <class State>
-  [[nodiscard]] offer find(const State& state, const group_sequence& s, const token_run& rest,
+  [[nodiscard]] offer find(const State& state, const group_sequence& s, const token_run& prompt,
                            std::size_t most) noexcept {
-    auto made = offer{};
+    const auto first = s.num_nodes;
+    const auto rest = token_run{prompt.tokens.subspan(first * state.tokens_per_node()), prompt.keys,
+                                prompt.hashes.subspan(std::min(first, prompt.hashes.size()))};
+    auto made = offer{{first, first, {}}, {}};
     const auto search = [&] {
       const auto guard = state.guard_nodes();
-      made.found = nodes_behind(state, s, rest, most);
-      made.num_nodes = longest(state, made.found, made.found.end(), record_reach::anywhere);
+      made.found = nodes_behind(state, s, rest, most - std::min(most, first));
+      made.end = longest(state, made.found, made.found.end(), record_reach::anywhere);
       hold_records(state, made);
       return true;
     };
     if (!with_memory(search, false)) {
-      let_go(made.held);
-      made.num_nodes = s.num_nodes;
+      base::let_go(made);
+      made.end = first;
     }
     return made;
   }
-  void let_go(std::vector<record_id>& held) noexcept {
-    std::ranges::for_each(held, [&](record_id record) { store_.let_go(record); });
-    held.clear();
-  }
 
-  /// Gives a sequence what the device and host memory have of an offer, copied on `on`. Returns how many tokens.
   template <class State, class Copy>
-  [[nodiscard]] std::int64_t take(State& state, group_sequence& s, const offer& made, stream on, Copy&& copy) noexcept {
+  std::int64_t take(State& state, group_sequence& s, const offer& made, stream on, Copy&& copy) noexcept {
     const auto first = s.num_nodes;
     const auto num_nodes =
-        longest(state, made.found, std::min(made.num_nodes, most_nodes(state, s)), record_reach::host_memory);
+        longest(state, made.found, std::min(made.end, most_nodes(state, s)), record_reach::host_memory);
     if (num_nodes <= first || made.found.first != first || s.num_computed_tokens != length_of(state, first)) {
       return 0;
     }
@@ -80,43 +68,33 @@ class group_loads {
     return with_memory(takes, false) ? length_of(state, num_nodes - first) : 0;
   }
 
-  /// Begins to load the rest of an offer, whose records the load holds from now on; returns how many tokens.
   template <class State>
   [[nodiscard]] std::int64_t begin(const State& state, const group_sequence& s, sequence_id id, offer& made) noexcept {
     auto& found = made.found;
-    if (found.first > s.num_nodes || s.num_nodes >= std::min(made.num_nodes, most_nodes(state, s))) {
+    if (found.first > s.num_nodes || s.num_nodes >= std::min(made.end, most_nodes(state, s))) {
       return 0;
     }
     found.path.erase(found.path.begin(), found.path.begin() + static_cast<std::ptrdiff_t>(s.num_nodes - found.first));
     found.first = s.num_nodes;
-    const auto begin = [&] { return begin_load(state, id, made, std::min(made.num_nodes, most_nodes(state, s))); };
+    const auto begin = [&] { return begin_load(state, id, made, std::min(made.end, most_nodes(state, s))); };
     return with_memory(begin, std::int64_t{0});
   }
 
-  /// Gives a sequence what has arrived of its load, and ends that.
   template <class State, class Copy>
-  [[nodiscard]] std::int64_t settle(State& state, group_sequence& s, sequence_id id, stream on, Copy&& copy) noexcept {
+  void settle(State& state, group_sequence& s, sequence_id id, stream on, Copy&& copy) noexcept {
     auto ending = loads_.extract(id);
     if (!ending) {
-      return 0;
+      return;
     }
-    auto made = offer{};
-    const auto find = [&] { return made.found = nodes_of(state, s, ending.mapped()), true; };
-    made.num_nodes = ending.mapped().end;
-    const auto taken =
-        s.num_nodes == ending.mapped().first && with_memory(find, false) ? take(state, s, made, on, copy) : 0;
-    let_go(ending.mapped().held);
-    return taken;
-  }
-  /// Ends the sequence's load, if there is one and it reaches beyond so many nodes.
-  void end_beyond(sequence_id id, std::size_t num_nodes) noexcept {
-    if (const auto found = loads_.find(id); found != loads_.end() && found->second.end > num_nodes) {
-      let_go(found->second.held);
-      loads_.erase(found);
+    auto& load = ending.mapped();
+    auto made = offer{{load.first, load.end, {}}, {}};
+    const auto find = [&] { return made.found = nodes_of(state, s, load), true; };
+    if (s.num_nodes == load.first && with_memory(find, false)) {
+      take(state, s, made, on, copy);
     }
+    base::let_go(load);
   }
 
-  /// How far a sequence's load has come.
   template <class State>
   [[nodiscard]] load_progress progress_of(const State& state, const group_sequence& s, sequence_id id) const noexcept {
     const auto load = loads_.find(id);
@@ -133,12 +111,6 @@ class group_loads {
   }
 
  private:
-  struct sequence_load {
-    std::size_t first = 0;  // nodes of the sequence
-    std::size_t end = 0;
-    std::vector<record_id> held;
-  };
-
   template <class State>
   [[nodiscard]] static std::int64_t length_of(const State& state, std::size_t num_nodes) noexcept {
     return static_cast<std::int64_t>(num_nodes) * state.granularity();
@@ -169,21 +141,21 @@ class group_loads {
     const auto blocks = continuing_blocks<State, decltype(in_tiers)>{state, found, in_tiers};
     blocks.for_each_missing(num_nodes, [&](std::size_t g, std::size_t, const place_source& from) {
       if (from.block == no_block) {
-        store_.directory().for_each_record(from.node, g, visit);
+        store_.index().for_each_record(from.node, g, visit);
       }
     });
   }
   template <class State>
   void hold_records(const State& state, offer& made) {
-    if (made.num_nodes <= made.found.first) {
+    if (made.end <= made.found.first) {
       return;
     }
     const auto hold = [&](record_id record) {
       made.held.push_back(record);
-      store_.hold(record);
+      store_.index().hold(record);
     };
-    hold(store_.directory().record_of(made.found.path.back()));  // and so the nodes before it
-    for_each_record(state, made.found, made.num_nodes, hold);
+    hold(store_.index().record_of(made.found.path.back()));  // and so the nodes before it
+    for_each_record(state, made.found, made.end, hold);
   }
 
   template <class State, class Copy>
@@ -196,9 +168,9 @@ class group_loads {
     auto targets = std::vector<block_id>{};
     auto sources = std::vector<std::int8_t>(num_nodes - found.first, -1);  // the slowest tier of each node's K/V
     for (const auto& filled : plan.filled) {
-      store_.directory().for_each_record(filled.node, filled.g, [&](record_id record) {
+      store_.index().for_each_record(filled.node, filled.g, [&](record_id record) {
         records.push_back(record);
-        note_source(state, found, num_nodes, filled, store_.source(record), sources);
+        note_source(state, found, num_nodes, filled, store_.index().at(record).source, sources);
       });
       targets.insert(targets.end(), filled.blocks.begin(), filled.blocks.end());
     }
@@ -208,14 +180,14 @@ class group_loads {
       return false;
     }
     take_continuation(state, s, plan, found.node(num_nodes - 1));
-    std::ranges::for_each(from, [&](std::int8_t tier) { store_.count_hit(tier, 1, 0); });
+    std::ranges::for_each(from, [&](std::int8_t tier) { store_.index().count_taken(tier, 1, 0); });
     count_nodes(state, sources);
     return true;
   }
   [[nodiscard]] std::vector<std::int8_t> sources_of(std::span<const record_id> records) const {
     auto sources = std::vector<std::int8_t>{};
     std::ranges::transform(records, std::back_inserter(sources),
-                           [&](record_id record) { return store_.source(record); });
+                           [&](record_id record) { return store_.index().at(record).source; });
     return sources;
   }
   template <class State>
@@ -234,7 +206,7 @@ class group_loads {
   void count_nodes(State& state, std::span<const std::int8_t> sources) noexcept {
     for (const auto tier : sources) {
       if (tier >= 0) {
-        store_.count_hit(tier, 0, state.granularity());
+        store_.index().count_taken(tier, 0, state.granularity());
       } else {
         count<&cache_statistics::hit_blocks>(state.counts, 1);
         count<&cache_statistics::hit_tokens>(state.counts, state.granularity());
@@ -248,7 +220,7 @@ class group_loads {
     const auto& found = made.found;
     auto wanted = std::vector<record_id>{};
     const auto collect = [&](record_id record) {
-      if (!store_.in_host_memory(record)) {
+      if (!store_.index().in_host_memory(record)) {
         wanted.push_back(record);
       }
     };
@@ -263,7 +235,7 @@ class group_loads {
     auto& load = loads_[id];
     load = {found.first, end, {}};
     for (const auto record : wanted) {
-      if (!store_.is_loading(record) && !store_.transfers().load(record)) {
+      if (!store_.index().at(record).loading && !store_.transfers().load(record)) {
         break;
       }
     }
@@ -275,9 +247,6 @@ class group_loads {
     load.held.swap(made.held);
     return length_of(state, load.end - found.first);
   }
-
-  Store& store_;
-  std::unordered_map<sequence_id, sequence_load> loads_;
 };
 
 }  // namespace pagedkv::detail

@@ -23,6 +23,11 @@
 
 namespace pagedkv {
 
+/// One of the records that the nodes of a tree can have: those of a node have consecutive numbers.
+enum class record_id : std::int32_t {};
+inline constexpr auto no_record = record_id{-1};
+[[nodiscard]] constexpr std::size_t to_index(record_id record) noexcept { return static_cast<std::size_t>(record); }
+
 namespace detail {
 
 [[nodiscard]] inline record_key to_record_key(XXH128_hash_t hash) noexcept { return {hash.low64, hash.high64}; }
