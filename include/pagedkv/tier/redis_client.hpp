@@ -25,6 +25,7 @@
 
 namespace pagedkv {
 
+/// Slots of a cluster, over which keys are divided.
 inline constexpr auto num_redis_slots = std::size_t{16'384};
 
 namespace detail {
