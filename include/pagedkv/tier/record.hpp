@@ -172,6 +172,18 @@ template <class ViewOf>
   return {std::move(text), plan.block_bytes, 1, largest, plan.hit_granularity};
 }
 
+/// The format of the records of a cache.
+template <class Cache>
+[[nodiscard]] record_format make_record_format(const Cache& cache, std::string_view model) {
+  constexpr auto element = Cache::element_type::name;
+  if constexpr (Cache::layers_differ) {
+    const auto view_of = [&](std::size_t g) -> const block_storage_view& { return cache.view(g); };
+    return make_record_format(cache.config().groups, cache.plan(), view_of, element, model);
+  } else {
+    return make_record_format(cache.view(), element, model);
+  }
+}
+
 /// The contents that a record claims to hold: those of one block, after given ancestors.
 struct record_identity {
   record_key key;     // of the chain up to the block's end

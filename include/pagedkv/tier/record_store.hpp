@@ -36,6 +36,16 @@ class record_store {
   using stream = typename Backend::stream;
   static constexpr auto num_tiers = index_type::num_tiers;
 
+  /// Records for which each tier has room.
+  [[nodiscard]] static std::array<std::int64_t, num_tiers> places_of(const tier_config& config, const Host& host,
+                                                                     const std::tuple<Slower...>& slower) noexcept {
+    return std::apply(
+        [&](const auto&... tier) {
+          return std::array{detail::num_places_of(host, config), detail::num_places_of(tier, config)...};
+        },
+        slower);
+  }
+
   record_store(const record_store&) = delete;
   record_store& operator=(const record_store&) = delete;
 
@@ -62,16 +72,6 @@ class record_store {
   }
 
  protected:
-  /// Records for which each tier has room.
-  [[nodiscard]] static std::array<std::int64_t, num_tiers> places_of(const tier_config& config, const Host& host,
-                                                                     const std::tuple<Slower...>& slower) noexcept {
-    return std::apply(
-        [&](const auto&... tier) {
-          return std::array{detail::num_places_of(host, config), detail::num_places_of(tier, config)...};
-        },
-        slower);
-  }
-
   /// Throws `exception`, `std::bad_alloc`, `std::system_error`.
   template <class... OfDirectory>
   record_store(const tier_config& config, std::int32_t num_blocks, Backend& backend, const block_storage_view& device,

@@ -241,17 +241,6 @@ struct held_blocks {
   std::vector<block_id> ids;
 };
 
-template <class Cache>
-[[nodiscard]] record_format session_format(const Cache& cache, std::string_view model) {
-  constexpr auto element = Cache::element_type::name;
-  if constexpr (!has_groups<Cache>) {
-    return make_record_format(cache.view(), element, model);
-  } else {
-    const auto view_of = [&](std::size_t g) -> const block_storage_view& { return cache.view(g); };
-    return make_record_format(cache.config().groups, cache.plan(), view_of, element, model);
-  }
-}
-
 /// Without blocks reserved ahead.
 template <class Cache>
 [[nodiscard]] result<held_blocks> blocks_of(const Cache& cache, sequence_id id) {

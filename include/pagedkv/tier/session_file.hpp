@@ -186,7 +186,7 @@ namespace detail {
 template <class Cache, class Memory>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
                                          const session_options<Memory>& options, typename Cache::stream on) {
-  auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
+  auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked;
   }
@@ -286,7 +286,7 @@ class session_source {
 template <class Cache, class Memory>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,
                                                  const session_options<Memory>& options, typename Cache::stream on) {
-  auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
+  auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked.error();
   }

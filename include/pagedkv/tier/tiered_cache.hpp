@@ -7,7 +7,6 @@
 #include <pagedkv/storage/layout.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 #include <pagedkv/tier/block_records.hpp>
-#include <pagedkv/tier/group_loads.hpp>
 #include <pagedkv/tier/group_records.hpp>
 #include <pagedkv/tier/sequence_loads.hpp>
 #include <pagedkv/tier/tier_config.hpp>
@@ -20,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -558,11 +558,9 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Where layers differ, records are of the cache's nodes: of each one, a record of a group that every hit needs.
   [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
                                                    const host_tier_type& host, const slower_tiers_type& slower) {
-    auto num_records = std::int64_t{host.num_records};
-    std::apply(
-        [&](const auto&... tier) { num_records += (std::int64_t{0} + ... + detail::num_places_of(tier, tiers)); },
-        slower);
     if constexpr (layers_differ) {
+      const auto places = store_type::places_of(tiers, host, slower);
+      const auto num_records = std::accumulate(places.begin(), places.end(), std::int64_t{0});
       const auto plan = plan_of_groups(config);
       return plan ? detail::nodes_for_records(group_shapes{config.groups, *plan}, num_records) : 0;
     } else {
@@ -570,15 +568,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
   [[nodiscard]] store_type make_store(const tier_config& tiers, host_tier_type host, slower_tiers_type slower) {
+    const auto format = make_record_format(static_cast<const device&>(*this), tiers.model);
     if constexpr (layers_differ) {
-      const auto view_of = [&](std::size_t g) -> const block_storage_view& { return device::view(g); };
-      const auto format = make_record_format(config().groups, device::plan(), view_of, element_type::name, tiers.model);
       return store_type(device::nodes(), device::shapes(), config().capacity(), tiers, device::backend(),
                         device::blocks(), format, std::move(host), std::move(slower));
     } else {
       return store_type({config().capacity(), config().block_size, config().hash_seed}, tiers, device::backend(),
-                        device::view(), make_record_format(device::view(), element_type::name, tiers.model),
-                        std::move(host), std::move(slower));
+                        device::blocks(), format, std::move(host), std::move(slower));
     }
   }
 
