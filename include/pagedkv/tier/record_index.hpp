@@ -202,7 +202,7 @@ class record_index : public Directory {
   using queues_type = transfer_queues<Slower...>;
   static constexpr auto host = std::size_t{0};
   static constexpr auto num_tiers = 1 + sizeof...(Slower);
-  static constexpr auto have_places = std::array{true, tier_with_places<Slower>...};
+  static constexpr auto have_places = std::array{true, detail::has_places<Slower>...};
   static_assert(sizeof...(Slower) <= 8, "a tiered_cache has at most eight tiers behind host memory");
 
   using Directory::at;
