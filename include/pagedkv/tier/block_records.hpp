@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -52,10 +52,6 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
     }
   }
 
-  [[nodiscard]] nodes_type& nodes() noexcept { return nodes_; }
-  [[nodiscard]] const nodes_type& nodes() const noexcept { return nodes_; }
-  [[nodiscard]] const group_shapes& shapes() const noexcept { return shapes_; }
-
   /// The first record of a group at a node, and how many there are.
   [[nodiscard]] record_id first_record(node_id node, std::size_t g) const noexcept {
     auto index = std::size_t{0};

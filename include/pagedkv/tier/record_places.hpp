@@ -29,7 +29,6 @@ class record_places {
     }
   }
 
-  [[nodiscard]] std::int32_t num_places() const noexcept { return static_cast<std::int32_t>(places_.size()); }
   [[nodiscard]] std::int32_t num_taken() const noexcept {
     return static_cast<std::int32_t>(places_.size() - free_.size());
   }

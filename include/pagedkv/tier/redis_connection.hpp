@@ -22,7 +22,6 @@
 #include <deque>
 #include <initializer_list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>

@@ -53,7 +53,6 @@ class sequence_loads {
  public:
   using stream = typename Store::stream;
 
-  [[nodiscard]] bool empty() const noexcept { return loads_.empty(); }
   /// Records, each once for each load that holds it.
   [[nodiscard]] std::size_t num_held() const noexcept {
     auto sum = std::size_t{0};
