@@ -3,7 +3,7 @@
 #include "engine_of.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
-#include <pagedkv/tier/file_threads.hpp>
+#include <pagedkv/tier/file_engine.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <algorithm>

@@ -21,7 +21,7 @@ metrics/*.hpp attention/attention.hpp attention/plan.hpp events/*.hpp router/*.h
 host/backend.hpp host/attend.hpp host/thread_pool.hpp host/workers.hpp host/instruction_set.hpp
 device/backend.hpp device/device.hpp device/stream.hpp device/event.hpp device/peer.hpp device/*allocator.hpp device/shared_memory.hpp
 wire/event_*.hpp wire/batch.hpp wire/apply.hpp
-tier/tiered_cache.hpp tier/tier_config.hpp tier/host_tier.hpp tier/file_tier.hpp tier/remote_tier.hpp tier/remote_client.hpp
+tier/tiered_cache.hpp tier/tier_config.hpp tier/file_tier.hpp tier/remote_tier.hpp
 tier/redis_client.hpp tier/redis_config.hpp tier/session_file.hpp tier/hand_over.hpp tier/tier_statistics.hpp
 """.split()
 

@@ -1,6 +1,6 @@
 #include "conformance.hpp"
 
-#include <pagedkv/tier/persistent_tier.hpp>
+#include <pagedkv/tier/record.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/tiers/concept.hpp>
-#include <pagedkv/tier/persistent_tier.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
 
 #include <chrono>
 #include <condition_variable>

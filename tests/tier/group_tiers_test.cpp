@@ -8,7 +8,7 @@
 #include "temporary_folder.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
-#include <pagedkv/tier/file_threads.hpp>
+#include <pagedkv/tier/file_engine.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 

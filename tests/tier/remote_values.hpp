@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/tier/remote_client.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -6,7 +6,7 @@
 #include "tiered_driver.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
-#include <pagedkv/tier/file_threads.hpp>
+#include <pagedkv/tier/file_engine.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/generators/catch_generators.hpp>

@@ -4,7 +4,7 @@
 #include "tiered_driver.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
-#include <pagedkv/tier/file_threads.hpp>
+#include <pagedkv/tier/file_engine.hpp>
 #include <pagedkv/tier/redis_client.hpp>
 #include <pagedkv/tier/remote_tier.hpp>
 

@@ -40,7 +40,6 @@
 #include <pagedkv/cache/operations/reset_prefix_cache.hpp>
 #include <pagedkv/cache/operations/resize.hpp>
 #include <pagedkv/cache/operations/retire_step.hpp>
-#include <pagedkv/cache/operations/share_published.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/operations/tokens.hpp>
@@ -636,13 +635,6 @@ class basic_kv_cache {
   [[nodiscard]] auto visit_sequence(sequence_id id, stream on, Body&& body) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::visit_sequence(state_, id, [&](auto& s) { return body(state_, s, copier(on)); });
-  }
-
-  /// Lets a sequence that waited with its prompt uncomputed take blocks that others published meanwhile in place of its
-  /// own, `max_blocks` at most, as hits that creation would have found. Returns how many. Nothing may use the own ones.
-  [[nodiscard]] result<std::size_t> share_published(sequence_id id, std::size_t max_blocks) noexcept {
-    const auto guard = exclusive_guard{mutex_};
-    return detail::share_published(state_, id, max_blocks);
   }
 
  private:

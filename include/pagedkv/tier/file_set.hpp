@@ -8,7 +8,7 @@
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>
-#include <pagedkv/tier/record_format.hpp>
+#include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/sealed_header.hpp>
 
 #include <algorithm>

@@ -9,8 +9,7 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/storage/view.hpp>
-#include <pagedkv/tier/session_access.hpp>
-#include <pagedkv/tier/session_head.hpp>
+#include <pagedkv/tier/session.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +42,7 @@ template <class Cache>
   if (!session) {
     return session.error();
   }
-  return sequence_offer{session_format(cache, options.model).text, std::move(session->head),
+  return sequence_offer{make_record_format(cache, options.model).text, std::move(session->head),
                         std::move(session->blocks)};
 }
 
@@ -51,7 +50,7 @@ template <class Cache>
 [[nodiscard]] result<admission> accept_sequence(Cache& cache, const sequence_offer& offer,
                                                 const block_storage_view& from, std::string_view model,
                                                 typename Cache::stream on) {
-  if (const auto format = session_format(cache, model).text; format != offer.format) {
+  if (const auto format = make_record_format(cache, model).text; format != offer.format) {
     return error{error_code::invalid_argument, "characters of an offer's format, which is not the cache's,",
                  std::ssize(offer.format)};
   }

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
@@ -11,17 +13,18 @@
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
-#include <pagedkv/tier/atomic_file.hpp>
+#include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>
-#include <pagedkv/tier/session_access.hpp>
-#include <pagedkv/tier/session_head.hpp>
-#include <pagedkv/tier/session_records.hpp>
+#include <pagedkv/tier/record.hpp>
+#include <pagedkv/tier/session.hpp>
 
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +32,145 @@
 #include <vector>
 
 namespace pagedkv {
+
+namespace detail {
+
+/// A file that appears under its name when it is complete and on the disk, or not at all; one of that name is replaced.
+class atomic_file {
+ public:
+  /// May throw `std::bad_alloc`.
+  [[nodiscard]] static result<atomic_file> create(const std::string& path) {
+    auto file = atomic_file{path};
+    file.temporary_ = path + ".XXXXXX";  // beside it, since a file cannot be renamed to another file system
+    file.descriptor_ = file_descriptor{::mkostemp(file.temporary_.data(), O_CLOEXEC)};
+    if (!file.descriptor_) {
+      file.temporary_.clear();
+      return system_error("making a file", errno);
+    }
+    return file;
+  }
+
+  atomic_file(atomic_file&& other) noexcept
+      : path_(std::move(other.path_)),
+        temporary_(std::exchange(other.temporary_, {})),
+        descriptor_(std::move(other.descriptor_)) {}
+  atomic_file& operator=(atomic_file&&) = delete;
+  ~atomic_file() {
+    if (!temporary_.empty()) {
+      ::unlink(temporary_.c_str());
+    }
+  }
+
+  [[nodiscard]] result<void> write(std::span<const std::byte> bytes) noexcept {
+    return write_whole(descriptor_, bytes);
+  }
+
+  /// Once, after everything was written. May throw `std::bad_alloc`.
+  [[nodiscard]] result<void> finish() {
+    if (::fsync(descriptor_.number()) != 0) {
+      return system_error("syncing a file", errno);
+    }
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      return system_error("renaming a file", errno);
+    }
+    temporary_.clear();
+    const auto slash = path_.rfind('/');
+    const auto folder = slash == std::string::npos ? std::string{"."} : path_.substr(0, slash + 1);
+    const auto opened = file_descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (!opened || ::fsync(opened.number()) != 0) {
+      return system_error("syncing a folder", errno);
+    }
+    return {};
+  }
+
+ private:
+  explicit atomic_file(const std::string& path) : path_(path) {}
+
+  std::string path_;
+  std::string temporary_;
+  file_descriptor descriptor_;
+};
+
+/// Host memory for some records on their way between a cache and a session's file.
+template <allocator Memory>
+class session_records {
+ public:
+  static constexpr auto most = std::size_t{16};
+
+  /// May throw `std::bad_alloc`.
+  session_records(record_format format, Memory memory)
+      : format_(std::move(format)),
+        no_tokens_(static_cast<std::size_t>(format_.block_size)),
+        memory_(std::move(memory)),
+        base_(memory_.allocate(size(), record_alignment)) {
+    pairs_.reserve(most);
+  }
+  session_records(const session_records&) = delete;
+  session_records& operator=(const session_records&) = delete;
+  ~session_records() {
+    if (base_ != nullptr) {
+      memory_.deallocate(base_, size());
+    }
+  }
+
+  /// Errors: `out_of_memory`; then nothing else may be called.
+  [[nodiscard]] result<void> check_memory() const noexcept {
+    return base_ != nullptr
+               ? result<void>{}
+               : error{error_code::out_of_memory, "bytes of records on their way", static_cast<std::int64_t>(size())};
+  }
+  [[nodiscard]] const record_format& format() const noexcept { return format_; }
+  [[nodiscard]] std::span<std::byte> first(std::size_t count) const noexcept {
+    return {base_, count * format_.record_bytes()};
+  }
+
+  /// The n-th record of the session whose head has this checksum, with the n-th block of its tables. The head says
+  /// whose tokens these are.
+  [[nodiscard]] bool seal(std::size_t index, std::uint64_t checksum, std::size_t number) const noexcept {
+    return seal_record(format_, identity(checksum, number), record(index));
+  }
+  [[nodiscard]] bool verify(std::size_t index, std::uint64_t checksum, std::size_t number) const noexcept {
+    return verify_record(format_, identity(checksum, number), record(index)) == record_fault::none;
+  }
+
+  /// Copies blocks of a cache, whose storage this is, to the first records, or back, and waits; not those that are
+  /// `no_block`.
+  template <class Backend>
+  [[nodiscard]] result<void> exchange(Backend& backend, const block_storage_view& device,
+                                      std::span<const block_id> blocks, swap_direction direction,
+                                      typename Backend::stream on) noexcept {
+    pairs_.clear();
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto block = static_cast<std::int32_t>(blocks[i]);
+      const auto index = static_cast<std::int32_t>(i);
+      if (blocks[i] != no_block) {
+        pairs_.push_back(direction == swap_direction::to_host ? block_pair{block, index} : block_pair{index, block});
+      }
+    }
+    const auto host = format_.payloads(device, base_, static_cast<std::int32_t>(most));
+    const auto copied = direction == swap_direction::to_host ? backend.swap_blocks(device, host, pairs_, direction, on)
+                                                             : backend.swap_blocks(host, device, pairs_, direction, on);
+    return copied ? backend.synchronize(on) : copied;
+  }
+
+ private:
+  [[nodiscard]] std::size_t size() const noexcept { return most * format_.record_bytes(); }
+  [[nodiscard]] std::span<std::byte> record(std::size_t index) const noexcept {
+    return {base_ + index * format_.record_bytes(), format_.record_bytes()};
+  }
+  [[nodiscard]] record_identity identity(std::uint64_t checksum, std::size_t number) const noexcept {
+    const auto parent = record_key{checksum, number};
+    return {chained_key(parent, no_tokens_), parent, salt::none, static_cast<std::int64_t>(number), no_tokens_};
+  }
+
+  record_format format_;
+  std::vector<token> no_tokens_;
+  std::vector<block_pair> pairs_;
+  Memory memory_;
+  std::byte* base_;
+};
+
+}  // namespace detail
 
 /// How a session is saved. `Memory`: an allocator of host memory that the backend reaches.
 template <allocator Memory = host_allocator>
@@ -44,7 +186,7 @@ namespace detail {
 template <class Cache, class Memory>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
                                          const session_options<Memory>& options, typename Cache::stream on) {
-  auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
+  auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked;
   }
@@ -144,7 +286,7 @@ class session_source {
 template <class Cache, class Memory>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,
                                                  const session_options<Memory>& options, typename Cache::stream on) {
-  auto records = session_records<Memory>{session_format(cache, options.model), options.memory};
+  auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked.error();
   }

@@ -2,9 +2,15 @@
 
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace pagedkv {
 
@@ -53,5 +59,59 @@ struct tier_config {
   }
   return {};
 }
+
+/// Host memory as a tier: so many records, in one run from the allocator, evicted in this order. Slower tiers read and
+/// write through it, so it has a few records even where it is not meant to keep any. A device reaches it if the memory
+/// is pinned: `host_tier<hip::pinned_allocator>`.
+template <allocator Allocator, eviction_policy Eviction>
+struct basic_host_tier {
+  using allocator_type = Allocator;
+  using eviction_type = Eviction;
+
+  /// The name in tables and labels.
+  static constexpr std::string_view name = "host";
+  static_assert(on_host<Allocator> && provides_memory<Allocator>, "a host tier needs memory that the host reaches");
+
+  std::int32_t num_records = 0;  // blocks that it has room for
+  Allocator memory = {};         // where they lie
+};
+
+/// A tier whose records another policy than `lru` evicts: `evicted_by<file_tier, sieve>`.
+template <tier Tier, eviction_policy Eviction>
+struct evicted_by : Tier {
+  using eviction_type = Eviction;
+
+  explicit evicted_by(Tier of) noexcept : Tier(std::move(of)) {}
+};
+
+namespace detail {
+
+template <class Tier>
+struct eviction_of {
+  using type = lru;
+};
+template <class Tier>
+  requires requires { typename Tier::eviction_type; }
+struct eviction_of<Tier> {
+  using type = typename Tier::eviction_type;
+};
+
+/// A concept that nvcc expands over a pack.
+template <class Tier>
+inline constexpr bool has_places = tier_with_places<Tier>;
+
+/// Records that a tier has room for. A tier without places forgets those for which there is no room in the index.
+template <class Tier>
+[[nodiscard]] std::int64_t num_places_of(const Tier& tier, const tier_config& config) noexcept {
+  if constexpr (memory_tier<Tier>) {
+    return tier.num_records;
+  } else if constexpr (tier_with_places<Tier>) {
+    return tier.num_places();
+  } else {
+    return config.known_records;
+  }
+}
+
+}  // namespace detail
 
 }  // namespace pagedkv

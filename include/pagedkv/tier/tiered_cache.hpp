@@ -6,15 +6,11 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/storage/layout.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
-#include <pagedkv/tier/group_loads.hpp>
-#include <pagedkv/tier/group_tier_store.hpp>
-#include <pagedkv/tier/host_tier.hpp>
+#include <pagedkv/tier/block_records.hpp>
+#include <pagedkv/tier/group_records.hpp>
 #include <pagedkv/tier/sequence_loads.hpp>
-#include <pagedkv/tier/slower_tiers.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
-#include <pagedkv/tier/tier_store.hpp>
-#include <pagedkv/tier/tier_tap.hpp>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,11 +90,10 @@ struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies
 
   static constexpr bool layers_differ = on<groups_axis>::layers_differ;
   using store = std::conditional_t<layers_differ,
-                                   group_tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>,
-                                   tier_store<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>>;
-  using loads = std::conditional_t<layers_differ, group_loads<store>, sequence_loads<store>>;
-  using tap =
-      std::conditional_t<layers_differ, group_tier_tap<on<events_axis>, store>, tier_tap<on<events_axis>, store>>;
+                                   group_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>,
+                                   block_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>>;
+  using loads = std::conditional_t<layers_differ, group_loads<store>, block_loads<store>>;
+  using tap = tier_tap<on<events_axis>, store>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
                             saving_backend<on<backend_axis>, store>, on<layout_axis>, on<hash_axis>, tap,
                             on<free_list_axis>, on<groups_axis>>;
@@ -224,7 +220,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         continue_from_tiers(*made, prompt, options, on);
       }
     }
-    store_.flush(on);
+    store_.transfers().flush(on);
     return made;
   }
 
@@ -232,14 +228,9 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] load_progress poll(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
-    if constexpr (layers_differ) {
-      const auto progress = device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) {
-        return result<load_progress>{loads_.progress_of(state, s, id)};
-      });
-      return progress ? *progress : load_progress{};
-    } else {
-      return loads_.progress_of(id);
-    }
+    const auto progress = device::visit_sequence(
+        id, {}, [&](auto& state, auto& s, auto&&) { return result<load_progress>{loads_.progress_of(state, s, id)}; });
+    return progress ? *progress : load_progress{};
   }
   /// Goes on with transfers of all sequences. For a scheduler with nothing else to do: writes begin when the device has
   /// executed the copies before them, and something has to look.
@@ -271,24 +262,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
-    const auto found = device::describe(id);
-    if (!found) {
-      return found.error();
-    }
-    auto num_tokens = found->num_computed_tokens;
-    if constexpr (layers_differ) {
-      const auto taken = device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) {
-        return result<std::int64_t>{loads_.settle(state, s, id, on, copy)};
-      });
-      num_tokens += taken ? *taken : 0;
-      store_.flush(on);
-    } else if (const auto load = loads_.take(id)) {
-      if (num_tokens == first_token(*load)) {
-        num_tokens += settle_load(id, *load, num_full_blocks(found->num_tokens, load->first), on) * block_size();
-      }
-      loads_.end(*load);
-      store_.flush(on);
-    }
+    auto num_tokens = device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) {
+      loads_.settle(state, s, id, on, copy);
+      return result<std::int64_t>{s.num_computed_tokens};
+    });
+    store_.transfers().flush(on);
     return num_tokens;
   }
 
@@ -340,22 +318,15 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
-    const auto found = device::describe(id);
-    if (!found) {
-      return found.error();
-    }
-    const auto last = std::max(found->num_computed_tokens / block_size() - 1, std::int64_t{0}) * block_size();
-    if (last != 0) {
-      const auto block = static_cast<std::size_t>(last / block_size());
-      const auto find = [&] {
-        blocks_.resize(static_cast<std::size_t>(device::config().capacity()));
-        return device::block_table(id, blocks_, block).has_value();
-      };
-      if (detail::with_memory(find, false)) {
-        store_.keep_chain(blocks_.front());
+    return device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) -> result<void> {
+      const auto num_before = std::max(s.num_computed_tokens / block_size() - 1, std::int64_t{0});
+      if (num_before != 0) {
+        store_.keep_chain(s.blocks[static_cast<std::size_t>(num_before)]);
       }
-    }
-    return device::drop_before(id, num_tokens <= found->num_computed_tokens ? std::min(num_tokens, last) : num_tokens);
+      const auto first_kept =
+          num_tokens <= s.num_computed_tokens ? std::min(num_tokens, num_before * block_size()) : num_tokens;
+      return detail::drop_before(state, s, first_kept);
+    });
   }
 
   /// As in `kv_cache`; ends a load that is under way for the sequence, whose records stay in host memory.
@@ -418,7 +389,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_evicted = device::evict(blocks, step);
-    store_.flush(on);
+    store_.transfers().flush(on);
     return num_evicted;
   }
   /// As `kv_cache::resize`. Blocks that are evicted because their memory goes are lost.
@@ -428,7 +399,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     if constexpr (resizable_allocator<allocator_type>) {
       store_.transfers().forget_pending();
     } else {
-      store_.flush(on);
+      store_.transfers().flush(on);
     }
     rename(moves);
     return moves;
@@ -510,7 +481,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Statistics of the tier with this number: 0 is host memory, then the slower ones.
   [[nodiscard]] tier_statistics tier(std::size_t number) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return store_.statistics(number);
+    return store_.index().statistics(number);
   }
   static constexpr std::array<std::string_view, num_tiers> tier_names =
       []<class... Slower>(const std::tuple<Slower...>*) {
@@ -521,7 +492,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto profile = device::memory();
-    profile.index += static_cast<std::int64_t>(store_.metadata_bytes());
+    profile.index += static_cast<std::int64_t>(store_.index().metadata_bytes());
     return profile;
   }
   /// Bytes of the host tier's records.
@@ -549,7 +520,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
     ~victims_saved() {
       if (store.transfers().has_pending()) [[unlikely]] {
-        store.flush(on);
+        store.transfers().flush(on);
       }
     }
   };
@@ -587,10 +558,9 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Where layers differ, records are of the cache's nodes: of each one, a record of a group that every hit needs.
   [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
                                                    const host_tier_type& host, const slower_tiers_type& slower) {
-    auto num_records = std::int64_t{host.num_records};
-    std::apply([&](const auto&... tier) { num_records += (std::int64_t{0} + ... + detail::places_of(tier, tiers)); },
-               slower);
     if constexpr (layers_differ) {
+      const auto places = store_type::places_of(tiers, host, slower);
+      const auto num_records = std::accumulate(places.begin(), places.end(), std::int64_t{0});
       const auto plan = plan_of_groups(config);
       return plan ? detail::nodes_for_records(group_shapes{config.groups, *plan}, num_records) : 0;
     } else {
@@ -598,15 +568,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
   [[nodiscard]] store_type make_store(const tier_config& tiers, host_tier_type host, slower_tiers_type slower) {
+    const auto format = make_record_format(static_cast<const device&>(*this), tiers.model);
     if constexpr (layers_differ) {
-      const auto view_of = [&](std::size_t g) -> const block_storage_view& { return device::view(g); };
-      const auto format = make_record_format(config().groups, device::plan(), view_of, element_type::name, tiers.model);
       return store_type(device::nodes(), device::shapes(), config().capacity(), tiers, device::backend(),
                         device::blocks(), format, std::move(host), std::move(slower));
     } else {
       return store_type({config().capacity(), config().block_size, config().hash_seed}, tiers, device::backend(),
-                        device::view(), make_record_format(device::view(), element_type::name, tiers.model),
-                        std::move(host), std::move(slower));
+                        device::blocks(), format, std::move(host), std::move(slower));
     }
   }
 
@@ -636,24 +604,23 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   [[nodiscard]] std::int64_t block_size() const noexcept { return device::config().block_size; }
-  [[nodiscard]] std::int64_t first_token(const detail::sequence_load& load) const noexcept {
-    return static_cast<std::int64_t>(load.first) * block_size();
-  }
-  /// Full blocks from `first` on. Of the prompt, at least the last token is left to compute: no record of its block is
-  /// asked for.
-  [[nodiscard]] std::size_t num_full_blocks(std::int64_t num_tokens, std::size_t first) const noexcept {
-    return static_cast<std::size_t>(
-        std::max(num_tokens / block_size() - static_cast<std::int64_t>(first), std::int64_t{0}));
-  }
 
   /// Takes from the tiers what continues a new sequence's device blocks.
   [[gnu::noinline]] void continue_from_tiers(admission& made, const token_run& prompt, const sequence_options& options,
                                              stream on) noexcept {
     store_.transfers().progress();
-    if constexpr (layers_differ) {
-      continue_groups(made, prompt, options, on);
-    } else {
-      continue_blocks(made, prompt, options, on);
+    const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
+                                            options.max_cached_tokens, options.first_chunk};
+    auto offer = typename loads_type::offer{};
+    visit(made.id, on, [&](auto& state, auto& s, auto&) { offer = loads_.find(state, s, prompt, chunks.max_hits()); });
+    if (offer.end > offer.first) {
+      lengthen(made, prompt, chunks.length(offer.end), on);
+      store_.transfers().flush(on);  // victims go before their blocks get other contents
+      visit(made.id, on, [&](auto& state, auto& s, auto& copy) {
+        made.num_cached_tokens += loads_.take(state, s, offer, on, copy);
+        made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
+      });
+      loads_.let_go(offer);
     }
     store_.transfers().progress();
   }
@@ -665,61 +632,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       body(state, s, copy);
       return {};
     }));
-  }
-
-  void continue_groups(admission& made, const token_run& prompt, const sequence_options& options, stream on) noexcept {
-    const auto num_cached = static_cast<std::size_t>(made.num_cached_tokens);
-    const auto first = num_cached / static_cast<std::size_t>(block_size());
-    const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
-                                            options.max_cached_tokens, options.first_chunk};
-    const auto rest = token_run{prompt.tokens.subspan(num_cached), prompt.keys,
-                                prompt.hashes.subspan(std::min(first, prompt.hashes.size()))};
-    auto offer = typename loads_type::offer{};
-    const auto most = chunks.max_hits() - std::min(chunks.max_hits(), first);
-    visit(made.id, on, [&](auto& state, auto& s, auto&) { offer = loads_.find(state, s, rest, most); });
-    if (offer.num_nodes > first) {
-      lengthen(made, prompt, chunks.length(offer.num_nodes), on);
-      store_.flush(on);  // victims go before their blocks get other contents
-      visit(made.id, on, [&](auto& state, auto& s, auto& copy) {
-        made.num_cached_tokens += loads_.take(state, s, offer, on, copy);
-        made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
-      });
-    }
-    loads_.let_go(offer.held);
-  }
-
-  void continue_blocks(admission& made, const token_run& prompt, const sequence_options& options, stream on) noexcept {
-    const auto first = static_cast<std::size_t>(made.num_cached_tokens / block_size());
-    const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
-                                            options.max_cached_tokens, options.first_chunk};
-    auto chain = store_.match(prompt, options.salt, first, chunks.max_hits());
-    if (chain.empty()) {
-      return;
-    }
-    lengthen(made, prompt, chunks.length(first + chain.size()), on);
-    store_.flush(on);  // victims go before their blocks get other contents
-    const auto usable = std::min(chain.size(), num_full_blocks(made.num_tokens, first));
-    const auto in_host =
-        std::ranges::find_if_not(chain.first(usable), [&](record_id record) { return store_.in_host_memory(record); });
-    const auto at_once = static_cast<std::size_t>(in_host - chain.begin());
-    auto now = detail::sequence_load{};
-    now.first = first;
-    const auto num_brought =
-        detail::with_memory(
-            [&] { return now.records.assign(chain.begin(), in_host), now.sources.resize(at_once), true; }, false)
-            ? bring(made.id, now, 0, at_once, on)
-            : 0;
-    made.num_cached_tokens += num_brought * block_size();
-    auto num_kept = std::size_t{0};
-    if (num_brought == static_cast<std::int64_t>(at_once)) {
-      num_kept = loads_.begin(made.id, first + at_once, chain.subspan(at_once, usable - at_once));
-      made.num_loading_tokens = static_cast<std::int64_t>(num_kept) * block_size();
-    }
-    for (std::size_t i = 0; i < chain.size(); ++i) {
-      if (i < at_once || i >= at_once + num_kept) {
-        store_.let_go(chain[i]);
-      }
-    }
   }
 
   /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when
@@ -736,50 +648,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       made.num_blocks = num_blocks;
       made.num_tokens = num_tokens;
     }
-  }
-
-  /// Takes at most `most` blocks of a load: those that the device has, and what is ready behind them. Returns how many.
-  [[nodiscard]] std::int64_t settle_load(sequence_id id, const detail::sequence_load& load, std::size_t most,
-                                         stream on) noexcept {
-    const auto usable = std::min(most, load.records.size());
-    const auto shared = share(id, usable, on);
-    const auto num_ready = std::min(loads_.num_ready(load, shared), usable - shared);
-    return static_cast<std::int64_t>(shared) + bring(id, load, shared, num_ready, on);
-  }
-  /// The K/V of blocks that another sequence published may still be on its way, on another stream.
-  [[nodiscard]] std::size_t share(sequence_id id, std::size_t most, stream on) noexcept {
-    if (most == 0 || !store_.transfers().order(on)) {
-      return 0;
-    }
-    const auto shared = device::share_published(id, most);
-    return shared ? *shared : 0;
-  }
-
-  /// Copies records of a load from number `begin` on, which are in host memory, to the sequence's blocks, and commits
-  /// them. Returns how many: all or none.
-  [[nodiscard]] std::int64_t bring(sequence_id id, const detail::sequence_load& load, std::size_t begin,
-                                   std::size_t count, stream on) noexcept {
-    if (count == 0) {
-      return 0;
-    }
-    const auto first = load.first + begin;
-    const auto table = [&]() -> std::size_t {
-      blocks_.resize(static_cast<std::size_t>(device::config().capacity()));
-      const auto size = device::block_table(id, blocks_, first);
-      return size ? *size - first : 0;
-    };
-    if (detail::with_memory(table, std::size_t{0}) < count) {
-      return 0;
-    }
-    const auto records = std::span{load.records}.subspan(begin, count);
-    const auto end = static_cast<std::int64_t>(first + count) * block_size();
-    if (!store_.transfers().copy_to_device(records, std::span{blocks_}.first(count), on) || !device::commit(id, end)) {
-      return 0;
-    }
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      store_.count_hit(load.sources[i], 1, block_size());
-    }
-    return static_cast<std::int64_t>(count);
   }
 
   [[nodiscard]] bool is_busy() noexcept {
@@ -823,7 +691,6 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[no_unique_address]] mutable mutex_type mutex_;
   store_type store_;
   loads_type loads_;
-  std::vector<block_id> blocks_;
 };
 
 }  // namespace pagedkv

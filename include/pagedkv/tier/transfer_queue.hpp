@@ -4,8 +4,6 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
-#include <pagedkv/tier/record_table.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -13,8 +11,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,6 +65,8 @@ class transfer_signal {
 template <tier Tier>
 class transfer_queue {
  public:
+  using tier_type = Tier;
+
   /// `capacity`: jobs that were pushed and not popped. Throws `std::bad_alloc`, `std::system_error`.
   transfer_queue(Tier tier, record_format format, std::size_t capacity, bool threaded, transfer_signal& signal)
       : tier_(std::move(tier)), format_(std::move(format)), capacity_(capacity), signal_(signal) {
@@ -371,6 +373,68 @@ class transfer_queue {
   std::vector<record_transfer> transfers_;
   std::vector<transfer_outcome> outcomes_;
   std::thread thread_;
+};
+
+/// The queues of the tiers behind host memory, which have the numbers from 1 on, the fastest first.
+template <tier... Tiers>
+class transfer_queues {
+ public:
+  /// Throws `std::bad_alloc`, `std::system_error`.
+  transfer_queues(std::tuple<Tiers...>&& tiers, const record_format& format, std::size_t capacity, bool threaded)
+      : queues_(std::apply(
+            [&](auto&... tier) {
+              return std::tuple{
+                  std::make_unique<transfer_queue<Tiers>>(std::move(tier), format, capacity, threaded, signal_)...};
+            },
+            tiers)) {}
+
+  /// Calls `visit(number, queue)` on each.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    std::apply(
+        [&](const auto&... queue) {
+          [[maybe_unused]] auto number = std::size_t{0};
+          (visit(++number, *queue), ...);
+        },
+        queues_);
+  }
+  /// Calls `visit(queue)` on one; returns what it returns, `Result{}` for another number.
+  template <class Result, class Visit>
+  Result in(std::size_t number, Visit&& visit) const {
+    auto answer = Result{};
+    for_each([&](std::size_t each, auto& queue) {
+      if (each == number) {
+        answer = visit(queue);
+      }
+    });
+    return answer;
+  }
+
+  void erase(std::size_t number, const record_key& key, std::int64_t place) noexcept {
+    in<bool>(number, [&](auto& queue) { return queue.erase(key, place), true; });
+  }
+  [[nodiscard]] std::size_t num_erasing(std::size_t number) const noexcept {
+    return in<std::size_t>(number, [](auto& queue) { return queue.num_erasing(); });
+  }
+  [[nodiscard]] bool are_empty() const noexcept {
+    auto empty = true;
+    for_each([&](std::size_t, auto& queue) { empty = empty && queue.num_inside() == 0; });
+    return empty;
+  }
+  std::size_t run() noexcept {
+    auto num_run = std::size_t{0};
+    for_each([&](std::size_t, auto& queue) { num_run += queue.run(); });
+    return num_run;
+  }
+  void stop() noexcept {
+    for_each([](std::size_t, auto& queue) { queue.stop(); });
+  }
+
+  [[nodiscard]] transfer_signal& signal() noexcept { return signal_; }
+
+ private:
+  transfer_signal signal_;
+  std::tuple<std::unique_ptr<transfer_queue<Tiers>>...> queues_;
 };
 
 }  // namespace pagedkv

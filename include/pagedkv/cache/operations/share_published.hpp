@@ -2,7 +2,6 @@
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
-#include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -28,10 +27,12 @@ template <class State>
 }
 
 /// Replaces blocks of a sequence behind its published ones by published blocks of equal contents, as far as there are
-/// any without a gap, `max_blocks` at most, and counts them as hits. They are computed then, and the sequence's own ones
-/// are released. The last token is left to compute. Returns how many.
+/// any without a gap, `max_blocks` at most: a sequence that waited with its prompt uncomputed takes what others published
+/// meanwhile, and nothing may use its own blocks. They count as hits, and a hit on the blocks that are shared now is
+/// reported. They are computed then, and the sequence's own ones are released. The last token is left to compute.
+/// Returns how many.
 template <class State>
-[[nodiscard]] std::size_t share_published(State& state, sequence& s, std::size_t max_blocks) noexcept {
+[[nodiscard]] std::size_t share_published(State& state, sequence& s, sequence_id id, std::size_t max_blocks) noexcept {
   const auto size = state.block_size();
   const auto first = s.num_published_blocks;
   if (static_cast<std::size_t>(s.num_computed_tokens) != first * size) {
@@ -55,27 +56,16 @@ template <class State>
     s.last_access = state.time();
     count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(last - first));
     count<&cache_statistics::hit_tokens>(state.counts, static_cast<std::int64_t>((last - first) * size));
+    report<event_kind::hit>(state.events, [&] {
+      return cache_event{.block = s.tail.node,
+                         .hash = s.tail.hash,
+                         .salt = s.options.salt,
+                         .sequence = id,
+                         .num_tokens = static_cast<std::int64_t>((last - first) * size),
+                         .num_blocks = static_cast<std::int64_t>(last - first)};
+    });
   }
   return last - first;
-}
-
-/// Shares published blocks, reported as a hit on the blocks that are shared now.
-template <class State>
-[[nodiscard]] result<std::size_t> share_published(State& state, sequence_id id, std::size_t max_blocks) noexcept {
-  return visit_sequence(state, id, [&](sequence& s) -> result<std::size_t> {
-    const auto num_shared = share_published(state, s, max_blocks);
-    if (num_shared != 0) {
-      report<event_kind::hit>(state.events, [&] {
-        return cache_event{.block = s.tail.node,
-                           .hash = s.tail.hash,
-                           .salt = s.options.salt,
-                           .sequence = id,
-                           .num_tokens = static_cast<std::int64_t>(num_shared * state.block_size()),
-                           .num_blocks = static_cast<std::int64_t>(num_shared)};
-      });
-    }
-    return num_shared;
-  });
 }
 
 }  // namespace pagedkv::detail

@@ -1,15 +1,15 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/checked.hpp>
+#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/storage/view.hpp>
-#include <pagedkv/tier/host_tier.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_format.hpp>
-#include <pagedkv/tier/record_table.hpp>
-#include <pagedkv/tier/stream_marks.hpp>
+#include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
@@ -23,27 +23,130 @@
 
 namespace pagedkv {
 
-/// Moves records: copies between the device and host memory, and, behind them, writes and reads between host memory and
-/// slower tiers. A failed transfer is a lost write or a miss. One thread at a time; only the constructor allocates.
-template <swaps_blocks Backend, allocator Allocator, class Catalog>
-class record_pipeline {
+namespace detail {
+
+/// Numbers batches of copies between a device and host memory, in the order in which they were enqueued, which is also
+/// the order in which they are executed, on whichever streams. Not thread-safe.
+template <swaps_blocks Backend>
+class stream_marks {
  public:
   using stream = typename Backend::stream;
-  static constexpr auto host = Catalog::host;
-  static constexpr auto num_tiers = Catalog::num_tiers;
+
+  /// Throws `exception`, `std::bad_alloc`.
+  explicit stream_marks(Backend& backend) : backend_(backend) {
+    marks_.reserve(num_marks);
+    for (std::size_t i = 0; i < num_marks; ++i) {
+      marks_.push_back(backend.make_mark());
+    }
+  }
+
+  /// Before a batch is enqueued on a stream.
+  [[nodiscard]] result<void> order(stream on) noexcept {
+    return begun_ == 0 ? result<void>{} : backend_.wait_for(newest(), on);
+  }
+
+  /// After a batch was enqueued on a stream.
+  void note(stream on) noexcept {
+    if (begun_ - done() == num_marks) {
+      --begun_;  // the newest mark stands for two batches
+    }
+    ++begun_;
+    if (!backend_.set_mark(newest(), on)) {
+      static_cast<void>(backend_.synchronize(on));
+    }
+  }
+
+  /// The number of the newest batch.
+  [[nodiscard]] std::uint64_t begun() const noexcept { return begun_; }
+
+  /// The number of the newest batch that was executed.
+  [[nodiscard]] std::uint64_t done() noexcept {
+    while (done_ < begun_) {
+      const auto reached = backend_.reached(marks_[(done_ + 1) % num_marks]);
+      if (!reached || !*reached) {
+        break;
+      }
+      ++done_;
+    }
+    return done_;
+  }
+
+ private:
+  static constexpr auto num_marks = std::size_t{16};
+
+  [[nodiscard]] auto& newest() noexcept { return marks_[begun_ % num_marks]; }
+
+  Backend& backend_;
+  std::vector<typename Backend::mark> marks_;
+  std::uint64_t begun_ = 0;
+  std::uint64_t done_ = 0;
+};
+
+/// The memory of a host tier.
+template <allocator Allocator>
+class host_records {
+ public:
+  /// Throws `exception` when the allocator is exhausted.
+  host_records(Allocator memory, record_format format, std::int32_t num_records)
+      : memory_(std::move(memory)), format_(std::move(format)), num_records_(num_records) {
+    if (num_records < 1) {
+      fail({error_code::invalid_argument, "host_tier.num_records", num_records, 1});
+    }
+    auto size = checked_size{};
+    const auto bytes = size.multiply(static_cast<std::int64_t>(format_.record_bytes()), num_records);
+    base_ = size.overflowed() ? nullptr : memory_.allocate(static_cast<std::size_t>(bytes), record_alignment);
+    if (base_ == nullptr) {
+      fail({error_code::out_of_memory, "number of host records", num_records});
+    }
+  }
+  host_records(const host_records&) = delete;
+  host_records& operator=(const host_records&) = delete;
+  ~host_records() { memory_.deallocate(base_, bytes()); }
+
+  [[nodiscard]] const record_format& format() const noexcept { return format_; }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return format_.record_bytes() * static_cast<std::size_t>(num_records_);
+  }
+  [[nodiscard]] std::span<std::byte> record(std::int32_t place) const noexcept {
+    return {base_ + format_.record_bytes() * static_cast<std::size_t>(place), format_.record_bytes()};
+  }
+  /// The blocks in the records.
+  [[nodiscard]] block_storage_view blocks(const block_storage_view& device) const noexcept {
+    return format_.payloads(device, base_, num_records_);
+  }
+
+ private:
+  Allocator memory_;
+  record_format format_;
+  std::int32_t num_records_;
+  std::byte* base_ = nullptr;
+};
+
+}  // namespace detail
+
+/// Moves records: copies between the device and host memory, and, behind them, writes and reads between host memory and
+/// slower tiers. A failed transfer is a lost write or a miss. One thread at a time; only the constructor allocates.
+template <swaps_blocks Backend, allocator Allocator, class Index>
+class record_transfers {
+ public:
+  using stream = typename Backend::stream;
+  using queues_type = typename Index::queues_type;
+  static constexpr auto host = Index::host;
+  static constexpr auto num_tiers = Index::num_tiers;
   static constexpr bool has_slower = num_tiers != 1;
 
   /// Throws `exception`, `std::bad_alloc`.
-  record_pipeline(const tier_config& config, std::int32_t num_blocks, Backend& backend,
-                  const block_storage_view& device, const record_format& format, Allocator memory,
-                  std::int32_t num_records, Catalog& catalog)
+  record_transfers(const tier_config& config, std::int32_t num_blocks, Backend& backend,
+                   const block_storage_view& device, const record_format& format, Allocator memory,
+                   std::int32_t num_records, Index& index, queues_type& queues)
       : config_(config),
         backend_(backend),
         device_(device),
         records_(std::move(memory), format, num_records),
         host_blocks_(records_.blocks(device)),
         max_writing_(static_cast<std::size_t>(std::max(num_records / 2, 1))),
-        catalog_(catalog),
+        index_(index),
+        queues_(queues),
         marks_(backend) {
     const auto most_saved = 2 * static_cast<std::size_t>(num_blocks);
     pending_.reserve(most_saved);
@@ -52,26 +155,26 @@ class record_pipeline {
     unwritten_.reserve(static_cast<std::size_t>(num_records));
     unread_.reserve(static_cast<std::size_t>(num_records));
   }
-  record_pipeline(const record_pipeline&) = delete;
-  record_pipeline& operator=(const record_pipeline&) = delete;
+  record_transfers(const record_transfers&) = delete;
+  record_transfers& operator=(const record_transfers&) = delete;
 
   /// With the next `flush`: the block must keep its contents until then.
   void want_written(record_id record, block_id block) noexcept {
-    if (catalog_.at(record).pending) {
+    if (index_.at(record).pending) {
       return;
     }
     if (pending_.size() == pending_.capacity()) {
-      catalog_.lose_unwritten();
+      index_.lose_unwritten();
       return;
     }
-    catalog_.hold(record);
-    catalog_.at(record).pending = true;
+    index_.hold(record);
+    index_.at(record).pending = true;
     pending_.push_back({record, block});
   }
 
   /// Writes to slower tiers that could begin beside those that are wanted already.
   [[nodiscard]] std::size_t num_more_writes() const noexcept {
-    return max_writing_ - std::min(max_writing_, num_writing_ + catalog_.num_waiting() + pending_.size());
+    return max_writing_ - std::min(max_writing_, num_writing_ + index_.num_waiting() + pending_.size());
   }
 
   /// Whether blocks wait to be copied to host memory.
@@ -85,12 +188,21 @@ class record_pipeline {
     }
   }
 
+  /// Copies device blocks: those of `path` from its last one on, so that no tier gets a record before those that begin it.
+  /// At most so many.
+  void want_path_written(std::vector<std::pair<record_id, block_id>>& path, std::size_t most) noexcept {
+    for (; !path.empty() && most != 0; --most) {
+      want_written(path.back().first, path.back().second);
+      path.pop_back();
+    }
+  }
+
   /// Drops victims that lie in memory that is gone.
   void forget_pending() noexcept {
     for (const auto& [record, block] : pending_) {
-      catalog_.lose_unwritten();
-      catalog_.at(record).pending = false;
-      catalog_.let_go(record);
+      index_.lose_unwritten();
+      index_.at(record).pending = false;
+      index_.let_go(record);
     }
     pending_.clear();
   }
@@ -103,17 +215,16 @@ class record_pipeline {
                                     stream on) noexcept {
     pairs_.clear();
     for (std::size_t i = 0; i < records.size(); ++i) {
-      pairs_.push_back({place(records[i], host), static_cast<std::int32_t>(blocks[i])});
+      pairs_.push_back({index_.place_of(records[i], host), static_cast<std::int32_t>(blocks[i])});
     }
-    if (!marks_.order(on) ||
-        !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, on)) {
-      counts_of(host).failed_loads += std::ssize(records);
+    if (!marks_.order(on) || !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, on)) {
+      index_.counts(host).failed_loads += std::ssize(records);
       return false;
     }
     marks_.note(on);
     for (const auto record : records) {
-      catalog_.touch(record);
-      if (catalog_.is_owed(record)) {
+      index_.touch(record);
+      if (index_.is_owed(record)) {
         pass_on_owed(record);
       }
     }
@@ -152,18 +263,10 @@ class record_pipeline {
   /// Takes what transfers have brought, where the tiers have stopped.
   void end_executed() noexcept { take_completions(); }
   /// Executes waiting transfers on this thread, where there is none for them; returns how many.
-  std::size_t run_transfers() noexcept {
-    auto num_run = std::size_t{0};
-    catalog_.slower().for_each([&](std::size_t, auto& tier) { num_run += tier.queue.run(); });
-    return num_run;
-  }
+  std::size_t run_transfers() noexcept { return queues_.run(); }
   /// Whether a transfer between host memory and a slower tier is under way, or waits to begin.
-  [[nodiscard]] bool is_busy() noexcept {
-    auto busy = !unwritten_.empty() || !unread_.empty();
-    catalog_.slower().for_each([&](std::size_t, auto& tier) { busy |= tier.queue.num_inside() != 0; });
-    return busy;
-  }
-  [[nodiscard]] transfer_signal& signal() noexcept { return catalog_.slower().signal(); }
+  [[nodiscard]] bool is_busy() noexcept { return !unwritten_.empty() || !unread_.empty() || !queues_.are_empty(); }
+  [[nodiscard]] transfer_signal& signal() noexcept { return queues_.signal(); }
 
   [[nodiscard]] std::size_t host_bytes() const noexcept { return records_.bytes(); }
   /// Records that are being read.
@@ -183,48 +286,42 @@ class record_pipeline {
     std::uint64_t batch;  // of copies, after which the transfer may begin
   };
 
-  [[nodiscard]] tier_statistics& counts_of(std::size_t number) noexcept { return catalog_.counts_of(number); }
-  [[nodiscard]] std::int32_t place(record_id record, std::size_t number) const noexcept {
-    return catalog_.directory().place(record, number);
-  }
-
   // Between the device and host memory.
 
   [[gnu::noinline]] void save_pending(stream on) noexcept {
     pairs_.clear();
     copied_.clear();
     take_host_places();
-    const bool copied =
-        pairs_.empty() || (marks_.order(on) &&
-                           backend_.swap_blocks(device_, host_blocks_, pairs_, swap_direction::to_host, on));
+    const bool copied = pairs_.empty() || (marks_.order(on) && backend_.swap_blocks(device_, host_blocks_, pairs_,
+                                                                                    swap_direction::to_host, on));
     if (!copied) {
-      std::ranges::for_each(copied_, [&](record_id record) { catalog_.lose_host_record(record); });
+      std::ranges::for_each(copied_, [&](record_id record) { index_.lose_host_record(record); });
     } else if (!pairs_.empty()) {
       marks_.note(on);
-      counts_of(host).written += std::ssize(copied_);
+      index_.counts(host).written += std::ssize(copied_);
       pass_on_copies();
     }
     for (const auto& [record, block] : pending_) {
-      catalog_.let_go(record);
+      index_.let_go(record);
     }
     pending_.clear();
     progress();
   }
   /// For what is pending, as far as there are any.
   void take_host_places() noexcept {
-    const auto removals = catalog_.directory().tree().delay_removals();
+    const auto removals = index_.tree().delay_removals();
     for (const auto& [record, block] : pending_) {
-      catalog_.at(record).pending = false;
-      if (catalog_.in_host_memory(record) || catalog_.directory().is_withdrawn(record)) {
+      index_.at(record).pending = false;
+      if (index_.in_host_memory(record) || index_.is_withdrawn(record)) {
         continue;
       }
-      const auto to = catalog_.take_host_place(record);
+      const auto to = index_.take_place(record, host);
       if (to < 0) {
-        catalog_.lose_unwritten();
+        index_.lose_unwritten();
         continue;
       }
-      ++counts_of(host).handed_over;
-      catalog_.enter_host_memory(record, to);
+      ++index_.counts(host).handed_over;
+      index_.enter_host_memory(record, to);
       pairs_.push_back({static_cast<std::int32_t>(block), to});
       copied_.push_back(record);
     }
@@ -242,15 +339,15 @@ class record_pipeline {
   }
   /// Records that are being written hold half of host memory at most, so that loads find room. The others are owed.
   void pass_on(record_id record) noexcept {
-    catalog_.owe(record);
-    if (catalog_.is_owed(record) && num_writing_ != max_writing_) {
-      catalog_.begin_write(record);
+    index_.owe(record);
+    if (index_.is_owed(record) && num_writing_ != max_writing_) {
+      index_.begin_write(record);
       ++num_writing_;
       unwritten_.push_back({record, 1, 0, marks_.begun()});
     }
   }
   void pass_on_owed(record_id record) noexcept {
-    counts_of(host).late_writes += num_writing_ != max_writing_ ? 1 : 0;
+    index_.counts(host).late_writes += num_writing_ != max_writing_ ? 1 : 0;
     pass_on(record);
   }
 
@@ -266,48 +363,44 @@ class record_pipeline {
   /// Writes a host record to the next tiers from `number` on that lack it, one after the other.
   void write_on(record_id record, std::size_t number) noexcept {
     for (; number < num_tiers; ++number) {
-      const auto wanted = !catalog_.directory().is_withdrawn(record) && catalog_.is_due(record, number);
+      const auto wanted = !index_.is_withdrawn(record) && index_.is_due(record, number);
       if (wanted && start_write(record, number)) {
         return;
       }
     }
     --num_writing_;
-    catalog_.end_write(record);
+    index_.end_write(record);
   }
   [[nodiscard]] bool start_write(record_id record, std::size_t number) noexcept {
-    return catalog_.slower().template with<bool>(number, [&](auto& tier) {
-      const auto to = catalog_.take_place(record, number, tier);
-      auto job = job_for(record, place(record, host), to);
-      job.writes = true;
-      job.sealed = catalog_.at(record).sealed;
-      if (to >= 0 && tier.queue.try_push(job)) {
-        return true;
-      }
-      fail_write(to, tier);
-      return false;
-    });
+    const auto to = index_.take_place(record, number);
+    auto job = job_for(record, index_.place_of(record, host), to);
+    job.writes = true;
+    job.sealed = index_.at(record).sealed;
+    if (to >= 0 && try_push(job, number)) {
+      return true;
+    }
+    fail_write(to, number);
+    return false;
   }
   /// The record stays owed.
-  template <class Tier>
-  void fail_write(std::int32_t to, Tier& tier) noexcept {
+  void fail_write(std::int32_t to, std::size_t number) noexcept {
     if (to >= 0) {
-      catalog_.give_back_place(to, tier);
+      index_.give_back_place(to, number);
     }
-    ++tier.counts.failed_writes;
+    ++index_.counts(number).failed_writes;
   }
-  template <class Tier>
-  void end_write(const record_job& job, std::size_t number, Tier& tier) noexcept {
+  void end_write(const record_job& job, std::size_t number) noexcept {
     const auto to = static_cast<std::int32_t>(job.transfer.place);
-    auto& here = catalog_.at(job.record);
+    auto& here = index_.at(job.record);
     here.sealed = here.sealed || job.sealed;
     const auto written = job.outcome == transfer_outcome::done;
     if (written) {
-      catalog_.enter(job.record, number, to, tier);
+      index_.enter(job.record, number, to);
     } else {
-      fail_write(to, tier);
+      fail_write(to, number);
     }
     write_on(job.record, number + 1);
-    if (const auto owed = written ? catalog_.find_owed() : no_record; owed != no_record) {
+    if (const auto owed = written ? index_.find_owed() : no_record; owed != no_record) {
       pass_on_owed(owed);
     }
   }
@@ -316,14 +409,14 @@ class record_pipeline {
 
   [[nodiscard]] double seconds_to_load(std::span<const record_id> records) noexcept {
     auto seconds = 0.0;
-    catalog_.slower().for_each([&](std::size_t number, auto& tier) {
+    queues_.for_each([&](std::size_t number, auto& queue) {
       const auto is_from = [&](record_id record) {
-        return !catalog_.in_host_memory(record) && catalog_.source_of(record) == number;
+        return !index_.in_host_memory(record) && index_.source_of(record) == number;
       };
       const auto wanted = static_cast<std::size_t>(std::ranges::count_if(records, is_from));
-      const auto speed = tier.queue.read_bytes_per_second();
+      const auto speed = queue.read_bytes_per_second();
       if (wanted != 0 && speed > 0) {
-        const auto num_records = wanted + tier.queue.num_reads_waiting();
+        const auto num_records = wanted + queue.num_reads_waiting();
         seconds += static_cast<double>(num_records * records_.format().record_bytes()) / speed;
       }
     });
@@ -331,17 +424,17 @@ class record_pipeline {
   }
 
   [[nodiscard]] bool start_load(record_id record) noexcept {
-    const auto number = catalog_.source_of(record);
+    const auto number = index_.source_of(record);
     if (number == 0) {
       return false;
     }
-    const auto to = unread_.size() < unread_.capacity() ? catalog_.take_host_place(record) : -1;
+    const auto to = unread_.size() < unread_.capacity() ? index_.take_place(record, host) : -1;
     if (to < 0) {
-      ++counts_of(number).refused_loads;
+      ++index_.counts(number).refused_loads;
       return false;
     }
-    catalog_.hold(record);
-    auto& here = catalog_.at(record);
+    index_.hold(record);
+    auto& here = index_.at(record);
     here.loading = true;
     here.source = static_cast<std::int8_t>(number);
     ++num_loading_;
@@ -353,12 +446,9 @@ class record_pipeline {
     const auto done = marks_.done();
     const auto ready = std::ranges::find_if(unread_, [&](const awaited& each) { return each.batch > done; });
     for (auto each = unread_.begin(); each != ready; ++each) {
-      const auto started = catalog_.slower().template with<bool>(each->tier, [&](auto& tier) {
-        const auto from = std::max(place(each->record, each->tier), std::int32_t{0});
-        return tier.queue.try_push(job_for(each->record, each->place, from));
-      });
-      if (!started) {
-        ++counts_of(each->tier).refused_loads;
+      const auto from = std::max(index_.place_of(each->record, each->tier), std::int32_t{0});
+      if (!try_push(job_for(each->record, each->place, from), each->tier)) {
+        ++index_.counts(each->tier).refused_loads;
         end_load(each->record, each->place, false);
       }
     }
@@ -366,56 +456,57 @@ class record_pipeline {
   }
   /// `read`: the record is in its place, whole.
   void end_load(record_id record, std::int32_t to, bool read) noexcept {
-    auto& here = catalog_.at(record);
+    auto& here = index_.at(record);
     here.loading = false;
     --num_loading_;
-    if (read && !catalog_.in_host_memory(record)) {
+    if (read && !index_.in_host_memory(record)) {
       const auto source = here.source;
-      catalog_.enter_host_memory(record, to);
+      index_.enter_host_memory(record, to);
       here.sealed = true;
       here.source = source;
-      ++counts_of(host).loaded_into;
+      ++index_.counts(host).loaded_into;
     } else {
-      catalog_.give_back_host_place(to);
+      index_.give_back_place(to, host);
     }
-    catalog_.let_go(record);
+    index_.let_go(record);
   }
-  template <class Tier>
-  void end_read(const record_job& job, std::size_t number, Tier& tier) noexcept {
+  void end_read(const record_job& job, std::size_t number) noexcept {
+    auto& counts = index_.counts(number);
     const auto whole = job.outcome == transfer_outcome::done && !job.damaged;
     if (whole) {
-      ++tier.counts.loads;
+      ++counts.loads;
     } else if (job.outcome == transfer_outcome::missing) {
-      ++tier.counts.missing_loads;
+      ++counts.missing_loads;
     } else {
-      ++tier.counts.failed_loads;
+      ++counts.failed_loads;
     }
     if (job.outcome == transfer_outcome::missing || job.damaged) {
-      catalog_.drop_record(job.record, number, tier);
-      catalog_.owe(job.record);  // if host memory has it by now
+      index_.drop(job.record, number);
+      index_.owe(job.record);  // if host memory has it by now
     }
     end_load(job.record, job.host_place, whole);
   }
 
   [[nodiscard]] record_job job_for(record_id record, std::int32_t host_place, std::int32_t in_tier) noexcept {
     auto job = record_job{};
-    job.identity = catalog_.directory().identity(record, host_place);
+    job.identity = index_.identity(record, host_place);
     job.transfer = {key_in_tier(job.identity), in_tier, records_.record(host_place)};
     job.record = record;
     job.host_place = host_place;
     return job;
   }
+  [[nodiscard]] bool try_push(const record_job& job, std::size_t number) noexcept {
+    return queues_.template in<bool>(number, [&](auto& queue) { return queue.try_push(job); });
+  }
   void take_completions() noexcept {
-    catalog_.slower().for_each([&](std::size_t number, auto& tier) {
+    queues_.for_each([&](std::size_t number, auto& queue) {
       auto job = record_job{};
-      while (tier.queue.try_pop(job)) {
-        if (job.writes) {
-          end_write(job, number, tier);
-        } else {
-          end_read(job, number, tier);
-        }
+      while (queue.try_pop(job)) {
+        job.writes ? end_write(job, number) : end_read(job, number);
       }
-      catalog_.take_erased(tier);
+      for (auto place = std::int64_t{0}; queue.try_pop_erased(place);) {
+        index_.note_erased(static_cast<std::int32_t>(place), number);
+      }
     });
   }
 
@@ -425,8 +516,9 @@ class record_pipeline {
   detail::host_records<Allocator> records_;
   block_storage_view host_blocks_;
   std::size_t max_writing_;
-  Catalog& catalog_;
-  stream_marks<Backend> marks_;
+  Index& index_;
+  queues_type& queues_;
+  detail::stream_marks<Backend> marks_;
   std::size_t num_loading_ = 0;
   std::size_t num_writing_ = 0;  // records that are being written, tier after tier
   std::vector<saved_block> pending_;

@@ -1,0 +1,833 @@
+#pragma once
+
+#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
+#include <pagedkv/tier/record.hpp>
+#include <pagedkv/tier/record_places.hpp>
+#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
+#include <pagedkv/tier/transfer_queue.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace pagedkv {
+
+/// The state of one record, beside its places.
+struct record_facts {
+  std::uint32_t num_holders = 0;
+  std::int8_t source = 0;    // tier that its host record was loaded from
+  std::uint8_t due = 0;      // bit t: its host record should be written to slower tier 1 + t
+  bool loading : 1 = false;  // it is being read
+  bool sealed : 1 = false;   // its host record has a header
+  bool writing : 1 = false;  // its host record is being written to slower tiers
+  bool pending : 1 = false;  // it is to be copied from the device to host memory
+};
+
+/// The records of each node of a tree: facts, places in every tier, and names. A node stays in the tree while one of
+/// its records is in a tier or is held. `OnePerNode`: a node has one record. Not thread-safe; only the constructor
+/// allocates.
+///
+/// A tier's record *begins* others if records of the same tier continue it: of a `whole` one, which every hit behind it
+/// needs, those at later nodes, and those of its own node that are not whole.
+template <class Tree, bool OnePerNode>
+class record_table {
+ public:
+  using link_type = typename Tree::link_type;
+  static constexpr auto no_place = std::int32_t{-1};
+
+  /// Throws `exception`, `std::bad_alloc`. `are_whole`: not 0 for each record of a node that is. The tree may be constructed later.
+  record_table(Tree& tree, std::size_t num_nodes, std::span<const std::int32_t> are_whole, std::size_t num_tiers)
+      : tree_(&tree),
+        num_tiers_(num_tiers),
+        are_whole_(are_whole.begin(), are_whole.end()),
+        facts_(num_records(num_nodes, are_whole.size())),
+        places_(facts_.size() * num_tiers, no_place),
+        uses_(num_nodes * num_tiers),
+        names_(num_tiers > 1 ? num_nodes : 0) {}
+  record_table(const record_table&) = delete;
+  record_table& operator=(const record_table&) = delete;
+
+  [[nodiscard]] Tree& tree() noexcept { return *tree_; }
+  [[nodiscard]] const Tree& tree() const noexcept { return *tree_; }
+
+  [[nodiscard]] std::size_t records_per_node() const noexcept { return OnePerNode ? 1 : are_whole_.size(); }
+  [[nodiscard]] record_id record_of(node_id node, std::size_t index = 0) const noexcept {
+    return static_cast<record_id>(to_index(node) * records_per_node() + index);
+  }
+  [[nodiscard]] node_id node_of(record_id record) const noexcept {
+    return OnePerNode ? static_cast<node_id>(record) : to_node(to_index(record) / records_per_node());
+  }
+  /// Which of its node's records it is.
+  [[nodiscard]] std::size_t index_of(record_id record) const noexcept {
+    return OnePerNode ? 0 : to_index(record) % records_per_node();
+  }
+
+  [[nodiscard]] record_facts& at(record_id record) noexcept { return facts_[to_index(record)]; }
+  [[nodiscard]] const record_facts& at(record_id record) const noexcept { return facts_[to_index(record)]; }
+
+  [[nodiscard]] link_type link(record_id record) const noexcept { return tree_->link(node_of(record)); }
+  [[nodiscard]] bool is_withdrawn(record_id record) const noexcept { return tree_->is_withdrawn(node_of(record)); }
+
+  [[nodiscard]] std::uint32_t num_holders(record_id record) const noexcept { return at(record).num_holders; }
+  void hold(record_id record) noexcept {
+    ++at(record).num_holders;
+    tree_->hold(node_of(record));
+  }
+  /// Prune the node next, as after `clear_place`.
+  void let_go(record_id record) noexcept {
+    --at(record).num_holders;
+    tree_->let_go(node_of(record));
+  }
+
+  [[nodiscard]] std::int32_t place_of(record_id record, std::size_t tier) const noexcept {
+    return places_[to_index(record) * num_tiers_ + tier];
+  }
+  void set_place(record_id record, std::size_t tier, std::int32_t place) noexcept {
+    places_[to_index(record) * num_tiers_ + tier] = place;
+    tree_->hold(node_of(record));
+    for (auto node = node_of(record); node != no_node && uses(node, tier)++ == 0;) {
+      node = tree_->parent(node);
+    }
+  }
+  void clear_place(record_id record, std::size_t tier) noexcept {
+    places_[to_index(record) * num_tiers_ + tier] = no_place;
+    tree_->let_go(node_of(record));
+    for (auto node = node_of(record); node != no_node && --uses(node, tier) == 0;) {
+      node = tree_->parent(node);
+    }
+  }
+  /// Whether the record begins others of its tier, see above.
+  [[nodiscard]] bool has_children(record_id record, std::size_t tier) const noexcept {
+    const auto node = node_of(record);
+    const auto num_uses = uses_[to_index(node) * num_tiers_ + tier];
+    if constexpr (OnePerNode) {
+      return num_uses > (place_of(record, tier) != no_place ? 1U : 0U);
+    }
+    auto num_whole = std::uint32_t{0};
+    for (std::size_t index = 0; index < are_whole_.size(); ++index) {
+      num_whole += are_whole_[index] != 0 && place_of(record_of(node, index), tier) != no_place;
+    }
+    return are_whole_[index_of(record)] != 0 && num_uses > num_whole;
+  }
+  /// In any tier.
+  [[nodiscard]] bool has_record(record_id record) const noexcept {
+    const auto first = places_.begin() + static_cast<std::ptrdiff_t>(to_index(record) * num_tiers_);
+    return std::any_of(first, first + static_cast<std::ptrdiff_t>(num_tiers_),
+                       [](std::int32_t place) { return place != no_place; });
+  }
+
+  /// The key of the chain up to a node's end, and its salt, if there are tiers beside host memory.
+  [[nodiscard]] record_key key(node_id node) const noexcept {
+    return names_.empty() ? record_key{} : names_[to_index(node)].key;
+  }
+  [[nodiscard]] salt salt_of(node_id node) const noexcept {
+    return names_.empty() ? salt::none : names_[to_index(node)].tag;
+  }
+  /// The key before a node's contents.
+  [[nodiscard]] record_key parent_key(node_id node) const noexcept {
+    const auto above = tree_->parent(node);
+    return above == no_node ? root_key(salt_of(node)) : key(above);
+  }
+  /// The node with these contents, made and named if it is new; `no_node` when there are no more, or no memory for its
+  /// keys.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
+                                    salt tag) noexcept {
+    const auto num_before = tree_->num_alive();
+    const auto node = tree_->find_or_add(before, hash, contents);
+    if (tree_->num_alive() != num_before) {
+      name(node, contents, tag);
+    }
+    return node;
+  }
+  /// Names a new node. The one before it has its name.
+  void name(node_id node, const block_contents& contents, salt tag) noexcept {
+    if (!names_.empty()) {
+      names_[to_index(node)].tag = tag;
+      names_[to_index(node)].key = chained_key(parent_key(node), contents);
+    }
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return facts_.size() * sizeof(record_facts) + places_.size() * sizeof(std::int32_t) +
+           uses_.size() * sizeof(std::uint32_t) + names_.size() * sizeof(chain_name);
+  }
+
+ private:
+  struct chain_name {
+    record_key key;
+    salt tag{};
+  };
+
+  [[nodiscard]] static std::size_t num_records(std::size_t num_nodes, std::size_t per_node) {
+    constexpr auto most = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+    if (num_nodes > most / per_node) {
+      detail::fail({error_code::size_overflow, "records of all tiers", static_cast<std::int64_t>(num_nodes * per_node),
+                    static_cast<std::int64_t>(most)});
+    }
+    return num_nodes * per_node;
+  }
+  [[nodiscard]] std::uint32_t& uses(node_id node, std::size_t tier) noexcept {
+    return uses_[to_index(node) * num_tiers_ + tier];
+  }
+
+  Tree* tree_;
+  std::size_t num_tiers_;
+  std::vector<std::int32_t> are_whole_;
+  std::vector<record_facts> facts_;
+  std::vector<std::int32_t> places_;  // [record][tier]
+  std::vector<std::uint32_t> uses_;   // [node][tier]: its own records there, and children that have uses
+  std::vector<chain_name> names_;     // of each node, if there are slower tiers
+};
+
+/// Knows which contents have a record in which tier, and which record makes room for another. Host memory is tier 0; the
+/// slower tiers follow. It moves no bytes, but has the queues erase records that are invalid. One thread at a time; only
+/// the constructor allocates, except for keys.
+///
+/// `Directory`: the model of the device's blocks, with the table of records: `block_directory` or `group_directory`.
+template <class Directory, class Host, tier... Slower>
+class record_index : public Directory {
+ public:
+  using link_type = typename Directory::link_type;
+  using queues_type = transfer_queues<Slower...>;
+  static constexpr auto host = std::size_t{0};
+  static constexpr auto num_tiers = 1 + sizeof...(Slower);
+  static constexpr auto have_places = std::array{true, detail::has_places<Slower>...};
+  static_assert(sizeof...(Slower) <= 8, "a tiered_cache has at most eight tiers behind host memory");
+
+  using Directory::at;
+  using Directory::is_withdrawn;
+  using Directory::node_of;
+  using Directory::on_device;
+  using Directory::place_of;
+  using Directory::prune;
+  using Directory::tree;
+
+  /// Adopts the records that tiers have from before, as far as all their ancestors are in one of the tiers; the others
+  /// wait for theirs. Throws `exception`, `std::bad_alloc`.
+  template <class... OfDirectory>
+  record_index(const tier_config& config, const std::array<std::int64_t, num_tiers>& num_places, queues_type& queues,
+               OfDirectory&&... of_directory)
+      : Directory(std::forward<OfDirectory>(of_directory)...),
+        exclusive_(config.exclusive),
+        asks_(config.ask_ahead != 0),
+        queues_(queues),
+        places_(std::apply([](auto... size) { return places_type(static_cast<std::int32_t>(size)...); }, num_places)) {
+    for (auto tier = host; tier < num_tiers; ++tier) {
+      counts_[tier].num_places = have_places[tier] ? num_places[tier] : 0;
+    }
+    adopt_found();
+  }
+
+  /// Counts of a tier.
+  [[nodiscard]] tier_statistics& counts(std::size_t tier) noexcept { return counts_[tier]; }
+  [[nodiscard]] tier_statistics statistics(std::size_t tier) const noexcept {
+    auto counts = counts_[tier];
+    counts.num_erasing = static_cast<std::int64_t>(queues_.num_erasing(tier));
+    counts.num_orphans = static_cast<std::int64_t>(orphans_[tier].size());
+    return counts;
+  }
+  /// Counts blocks that a sequence took from a tier, and tokens that it need not compute for that.
+  void count_taken(std::int8_t tier, std::int64_t num_blocks, std::int64_t num_tokens) noexcept {
+    auto& counts = counts_[static_cast<std::size_t>(tier)];
+    counts.hit_blocks += num_blocks;
+    counts.hit_tokens += num_tokens;
+  }
+
+  /// Whether there are records from before whose ancestors are missing.
+  [[nodiscard]] bool has_orphans() const noexcept {
+    return num_tiers != 1 && std::ranges::any_of(orphans_, [](const auto& orphans) { return !orphans.empty(); });
+  }
+  [[nodiscard]] bool has_records() const noexcept {
+    return std::ranges::any_of(counts_, [](const auto& counts) { return counts.num_records != 0; });
+  }
+  [[nodiscard]] bool in_host_memory(record_id record) const noexcept { return place_of(record, host) >= 0; }
+  /// Whether a look-up may use a record: its K/V is in a tier, or on its way.
+  [[nodiscard]] bool is_reachable(record_id record) const noexcept {
+    return Directory::has_record(record) || at(record).loading;
+  }
+  /// Whether a load that began earlier can be taken: contents that were invalidated since then are not served.
+  [[nodiscard]] bool is_ready(record_id record) const noexcept {
+    return in_host_memory(record) && !is_withdrawn(record);
+  }
+  [[nodiscard]] bool is_awaited(record_id record) const noexcept { return at(record).loading && !is_withdrawn(record); }
+  /// The fastest slower tier that has a record; one without places for a record that it may have, unless it may still
+  /// have contents that are to be erased. 0 for none.
+  [[nodiscard]] std::size_t source_of(record_id record) const noexcept {
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (place_of(record, tier) >= 0) {
+        return tier;
+      }
+    }
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (!have_places[tier] && asks_ && num_stale_writes_ == 0 && queues_.num_erasing(tier) == 0) {
+        return tier;
+      }
+    }
+    return 0;
+  }
+
+  // Nodes.
+
+  /// As the directory's, but makes room where there is none: records that faults left without their ancestors' keep
+  /// more nodes than records. The node before is in use.
+  [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
+                                    salt tag) noexcept {
+    make_room_for_nodes();
+    const auto node = Directory::find_or_add(before, hash, contents, tag);
+    if (node != no_node) {
+      adopt_orphans(node);
+    }
+    return node;
+  }
+  /// Removes old records until a node can be added.
+  void make_room_for_nodes() noexcept {
+    for (auto tries = 0; tree().is_full() && tries < max_forgotten; ++tries) {
+      for (auto tier = host; tier < num_tiers; ++tier) {
+        in(tier, [&](auto& places) { return places.evict(victim_of(tier), eviction_from(tier)); });
+      }
+    }
+  }
+  /// Adopts the records from before that continue a node.
+  void adopt_orphans(node_id node) noexcept {
+    if (has_orphans()) {
+      adopt_behind(tree().link(node), Directory::key(node), Directory::salt_of(node),
+                   [this](record_id adopted, std::size_t tier) { rank(adopted, tier); });
+    }
+  }
+
+  void let_go(record_id record) noexcept {
+    Directory::let_go(record);
+    tidy(record);
+  }
+  /// Drops a record that nothing needs any more, and then its node.
+  void tidy(record_id record) noexcept {
+    const auto& here = at(record);
+    if (here.num_holders == 0) {
+      if (is_withdrawn(record)) {
+        drop_from_all(record);
+      } else if (exclusive_ && on_device(record) && here.due == 0 && in_host_memory(record)) {
+        drop(record, host);
+      }
+    }
+    prune(node_of(record));
+  }
+
+  // Invalidations.
+
+  /// Withdraws a node with all that continues it. Its records, and theirs, stay until `end_invalidation`.
+  void withdraw(node_id top) noexcept {
+    if (!tree().is_withdrawn(top)) {
+      forget_orphans(Directory::salt_of(top));
+      tree().for_each_below(top, [&](node_id node) {
+        if (tree().withdraw(node)) {
+          note_withdrawn(node);
+        }
+      });
+    }
+  }
+  /// The nodes' owner has withdrawn some of them. Linear in the nodes.
+  void note_withdrawals() noexcept {
+    num_stale_writes_ = 0;
+    tree().for_each([&](node_id node) {
+      if (tree().is_withdrawn(node)) {
+        forget_orphans(Directory::salt_of(node));
+        note_withdrawn(node);
+      }
+    });
+  }
+  void forget_all() noexcept {
+    tree().for_each([&](node_id node) { withdraw(node); });
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      while (!orphans_[tier].empty()) {
+        orphans_[tier].take_any(erasure_from(tier));
+      }
+    }
+    end_invalidation();
+  }
+  /// Has those of a salt erased: nothing tells which of them continue the chains that an invalidation means.
+  void forget_orphans(salt tag) noexcept {
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      orphans_[tier].take_with(tag, erasure_from(tier));
+    }
+  }
+  /// Forgets the nodes withdrawn since the last call, and erases records that places still hold although they left the
+  /// index. Linear in the nodes and places.
+  void end_invalidation() noexcept {
+    if (std::exchange(withdrew_, false)) {
+      tree().for_each([&](node_id node) {
+        if (tree().is_withdrawn(node)) {
+          forget(node);
+        }
+      });
+    }
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (have_places[tier]) {
+        in(tier,
+           [&](auto& places) { places.retire_unsure([&](std::int32_t place) { queues_.erase(tier, {}, place); }); });
+      }
+    }
+  }
+
+  // Places.
+
+  /// A place in a tier, or −1. Reads and writes of device memory that use one of host memory are to be ordered after all
+  /// batches of copies before.
+  [[nodiscard]] std::int32_t take_place(record_id record, std::size_t tier) noexcept {
+    return in(tier, [&](auto& places) {
+      if (tier != host && places.is_full()) {
+        orphans_[tier].take_any([&](const found_record& found) { places.give_back(found.place); });
+      }
+      return places.take(record, victim_of(tier), eviction_from(tier));
+    });
+  }
+  /// Takes back a place that has got no record.
+  void give_back_place(std::int32_t place, std::size_t tier) noexcept {
+    in(tier, [&](auto& places) {
+      if (have_places[tier] && places.stale(place)) {
+        erase_place({}, place, tier);
+      } else {
+        places.give_back(place);
+      }
+    });
+  }
+  void enter_host_memory(record_id record, std::int32_t place) noexcept {
+    Directory::set_place(record, host, place);
+    at(record).sealed = false;
+    at(record).source = 0;
+    ++counts_[host].num_records;
+    if (!on_device(record)) {
+      rank(record);
+    }
+  }
+  /// A record that was due has been written to a slower tier.
+  void enter(record_id record, std::size_t tier, std::int32_t place) noexcept {
+    Directory::set_place(record, tier, place);
+    at(record).due = static_cast<std::uint8_t>(at(record).due & ~bit_of(tier));
+    --counts_[tier].num_owed;
+    ++counts_[tier].written;
+    ++counts_[tier].num_records;
+    in(tier, [&](auto& places) { places.note_written(place); });
+    rank(record, tier);
+  }
+  /// Counts a record for which there is no room.
+  void lose_unwritten() noexcept {
+    ++counts_[host].handed_over;
+    ++counts_[host].lost_writes;
+  }
+  /// Takes a record back whose copy failed.
+  void lose_host_record(record_id record) noexcept {
+    give_back_place(remove(record, host), host);
+    ++counts_[host].lost_writes;
+  }
+  /// Drops a record from a tier, if it is there.
+  void drop(record_id record, std::size_t tier) noexcept {
+    if (const auto from = remove(record, tier); from >= 0) {
+      ++counts_[tier].dropped;
+      in(tier, [&](auto& places) { places.give_back(from); });
+    }
+  }
+  /// The device has the contents of a record in host memory, too.
+  void unrank(record_id record) noexcept { std::get<host>(places_).unrank(place_of(record, host)); }
+  void rank(record_id record, std::size_t tier = host) noexcept {
+    const auto from = node_of(record);
+    in(tier, [&](auto& places) { places.rank(place_of(record, tier), tree().link(from).hash, tree().depth(from)); });
+  }
+  /// A record of host memory that is in the order becomes its newest.
+  void touch(record_id record) noexcept {
+    if (in_host_memory(record) && std::get<host>(places_).ranked(place_of(record, host))) {
+      unrank(record);
+      rank(record);
+    }
+  }
+
+  // Erasures.
+
+  /// Erases contents from tiers without places, which may have them although this index does not know.
+  void erase_unknown(const record_key& key) noexcept {
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (!have_places[tier]) {
+        queues_.erase(tier, key, 0);
+      }
+    }
+  }
+  /// A record that was to be erased from this place is gone.
+  void note_erased(std::int32_t place, std::size_t tier) noexcept {
+    if (have_places[tier]) {
+      in(tier, [&](auto& places) { places.give_back_erased(place); });
+    }
+  }
+
+  // Records that slower tiers should get.
+
+  /// Notes that slower tiers should get a record that they lack; while it is in host memory, it can be written.
+  void owe(record_id record) noexcept {
+    auto& here = at(record);
+    if (!is_ready(record)) {
+      return;
+    }
+    num_waiting_ -= waits(here);
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (place_of(record, tier) < 0 && !is_due(record, tier)) {
+        here.due = static_cast<std::uint8_t>(here.due | bit_of(tier));
+        ++counts_[tier].handed_over;
+        ++counts_[tier].num_owed;
+      }
+    }
+    num_waiting_ += waits(here);
+  }
+  [[nodiscard]] bool is_due(record_id record, std::size_t tier) const noexcept {
+    return (at(record).due & bit_of(tier)) != 0;
+  }
+  /// A record is held while it is written, and all that is to be erased of it is erased afterwards.
+  void begin_write(record_id record) noexcept {
+    Directory::hold(record);
+    num_waiting_ -= waits(at(record));
+    at(record).writing = true;
+  }
+  void end_write(record_id record) noexcept {
+    at(record).writing = false;
+    num_waiting_ += waits(at(record));
+    num_stale_writes_ -= is_withdrawn(record) ? 1 : 0;
+    let_go(record);
+  }
+  /// Records that are owed.
+  [[nodiscard]] std::size_t num_waiting() const noexcept { return static_cast<std::size_t>(num_waiting_); }
+  [[nodiscard]] bool is_owed(record_id record) const noexcept {
+    return waits(at(record)) != 0 && !is_withdrawn(record);
+  }
+  /// A record that is owed, of a chain the first, or `no_record`, also when a short search does not find one.
+  [[nodiscard]] record_id find_owed() noexcept {
+    auto found =
+        num_waiting_ == 0 ? no_record : std::get<host>(places_).find([&](record_id record) { return is_owed(record); });
+    if (found == no_record) {
+      return found;
+    }
+    const auto index = Directory::index_of(found);
+    for (auto above = tree().parent(node_of(found)); above != no_node; above = tree().parent(above)) {
+      if (!is_owed(Directory::record_of(above, index))) {
+        break;
+      }
+      found = Directory::record_of(above, index);
+    }
+    return found;
+  }
+
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    auto bytes = Directory::metadata_bytes() + adopted_.capacity() * sizeof(node_id);
+    for (auto tier = host; tier < num_tiers; ++tier) {
+      bytes += orphans_[tier].metadata_bytes() + in(tier, [](auto& places) { return places.metadata_bytes(); });
+    }
+    return bytes;
+  }
+
+  /// Calls `broken(sentence)` for each broken invariant. `num_held`: records that are held, each once for each holder;
+  /// `num_loading`: records that are being read.
+  template <class Broken>
+  void check_invariants(std::size_t num_held, std::size_t num_loading, const Broken& broken) const {
+    const auto require = [&](bool holds, const char* sentence) {
+      if (!holds) {
+        broken(sentence);
+      }
+    };
+    auto num_holders = std::size_t{0};
+    auto num_read = std::size_t{0};
+    auto num_waiting = std::int64_t{0};
+    auto num_stale_writes = std::int64_t{0};
+    auto found = std::array<tier_statistics, num_tiers>{};
+    const auto& memory = std::get<host>(places_);
+    const auto check_record = [&](record_id record) {
+      const auto& here = at(record);
+      num_holders += here.num_holders;
+      num_read += here.loading;
+      num_waiting += waits(here);
+      num_stale_writes += is_withdrawn(record) && here.writing;
+      for (auto tier = host; tier < num_tiers; ++tier) {
+        found[tier].num_records += place_of(record, tier) >= 0;
+        found[tier].num_owed += tier != host && is_due(record, tier);
+      }
+      require(!here.pending, "tiers: a block waits to be copied after an operation");
+      require(here.due == 0 || in_host_memory(record), "tiers: a record is owed that host memory has given up");
+      if (const auto there = place_of(record, host); there >= 0) {
+        require(memory.owner(there) == record, "tiers: the owner of a place is another record");
+        require(memory.ranked(there) != on_device(record), "tiers: a record is in the order and on the device");
+        require(!exclusive_ || !on_device(record) || here.due != 0 || here.num_holders != 0,
+                "tiers: an exclusive record is on the device");
+      }
+    };
+    tree().for_each([&](node_id node) { visit_records(node, check_record); });
+    require(num_waiting == num_waiting_, "tiers: writes that are owed do not add up");
+    require(num_stale_writes == num_stale_writes_, "tiers: writes of invalidated records do not add up");
+    require(num_read == num_loading, "tiers: loads under way do not add up");
+    require(num_holders == num_held, "tiers: a record is held without a reason");
+    for (auto tier = host; tier < num_tiers; ++tier) {
+      const auto& c = counts_[tier];
+      const auto num_taken = in(tier, [](auto& places) { return std::int64_t{places.num_taken()}; });
+      const auto num_reserved = static_cast<std::int64_t>(tier == host ? num_loading : orphans_[tier].size());
+      require(found[tier].num_records == c.num_records, "tiers: a tier counts other records than there are");
+      require(found[tier].num_owed == c.num_owed, "tiers: a tier counts other records as owed than there are");
+      require(c.handed_over == c.written + c.lost_writes + c.num_owed, "tiers: writes to a tier do not add up");
+      require(c.written + c.adopted + c.loaded_into == c.num_records + c.evictions + c.dropped,
+              "tiers: counts of a tier do not add up");
+      require(num_taken >= c.num_records + num_reserved, "tiers: a place with a record is free");
+      require(tier != host || num_taken == c.num_records + num_reserved, "tiers: a place of host memory is lost");
+    }
+  }
+
+ private:
+  using places_type = std::tuple<record_places<typename Host::eviction_type>,
+                                 record_places<typename detail::eviction_of<Slower>::type>...>;
+  static constexpr auto max_forgotten = 16;  // for the room of one record
+
+  /// Calls `visit(places)` on those of a tier, and returns what it returns.
+  template <class Visit>
+  auto in(std::size_t tier, const Visit& visit) noexcept {
+    return visit_one(places_, tier, visit);
+  }
+  template <class Visit>
+  auto in(std::size_t tier, const Visit& visit) const noexcept {
+    return visit_one(places_, tier, visit);
+  }
+  template <std::size_t Tier = host, class Places, class Visit>
+  static auto visit_one(Places& places, std::size_t tier, const Visit& visit) noexcept {
+    if constexpr (Tier + 1 < num_tiers) {
+      if (tier != Tier) {
+        return visit_one<Tier + 1>(places, tier, visit);
+      }
+    }
+    return visit(std::get<Tier>(places));
+  }
+  template <class Visit>
+  void visit_records(node_id node, const Visit& visit) const {
+    for (std::size_t index = 0; index < Directory::records_per_node(); ++index) {
+      visit(Directory::record_of(node, index));
+    }
+  }
+
+  /// A node has been withdrawn.
+  void note_withdrawn(node_id node) noexcept {
+    visit_records(node, [&](record_id record) { num_stale_writes_ += at(record).writing ? 1 : 0; });
+    withdrew_ = true;
+  }
+  /// Drops the records of a withdrawn node, but for those that are held.
+  void forget(node_id node) noexcept {
+    visit_records(node, [&](record_id record) {
+      if (at(record).num_holders == 0) {
+        drop_from_all(record);
+      } else if (in_host_memory(record) && !on_device(record)) {
+        rank(record);
+      }
+    });
+    prune(node);
+  }
+
+  /// Takes a record out of a tier. Returns its place, which is still taken, or −1 if it is not there.
+  [[nodiscard]] std::int32_t remove(record_id record, std::size_t tier) noexcept {
+    const auto from = place_of(record, tier);
+    if (from >= 0) {
+      if (tier == host) {
+        lose_due(record);
+      }
+      Directory::clear_place(record, tier);
+      --counts_[tier].num_records;
+    }
+    return from;
+  }
+  /// Drops contents that nobody may find any more: erases them from slower tiers.
+  void drop_from_all(record_id record) noexcept {
+    drop(record, host);
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      if (const auto from = remove(record, tier); from >= 0) {
+        ++counts_[tier].dropped;
+        erase_place(Directory::key_in_tiers(record), from, tier);
+      }
+    }
+  }
+  /// Has a place erased that no record has any more; it is free afterwards.
+  void erase_place(const record_key& key, std::int32_t place, std::size_t tier) noexcept {
+    in(tier, [&](auto& places) { have_places[tier] ? places.retire(place) : places.give_back(place); });
+    queues_.erase(tier, key, place);
+  }
+  [[nodiscard]] auto erasure_from(std::size_t tier) noexcept {
+    return [this, tier](const found_record& found) { erase_place(key_in_tier(found.identity), found.place, tier); };
+  }
+
+  /// The bit of a slower tier.
+  [[nodiscard]] static constexpr unsigned bit_of(std::size_t tier) noexcept { return 1U << (tier - 1); }
+  /// 1 if the record is to be written to a slower tier, and no write of it is under way.
+  [[nodiscard]] static std::int64_t waits(const record_facts& record) noexcept {
+    return record.due != 0 && !record.writing;
+  }
+  /// Host memory gives up a record: tiers that have not got it never will.
+  void lose_due(record_id record) noexcept {
+    auto& here = at(record);
+    num_waiting_ -= waits(here);
+    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      const auto lost = is_due(record, tier) ? 1 : 0;
+      counts_[tier].num_owed -= lost;
+      counts_[tier].lost_writes += lost;
+    }
+    here.due = 0;
+  }
+
+  /// Answers whether a record may make room in a tier: not one that is held, as those that are read or written are.
+  [[nodiscard]] auto victim_of(std::size_t tier) const noexcept {
+    return [this, tier](record_id record, bool anyway) {
+      if (place_of(record, tier) < 0 || at(record).num_holders != 0) {
+        return eviction_answer::fenced;
+      }
+      return !anyway && Directory::has_children(record, tier) ? eviction_answer::has_children : eviction_answer::taken;
+    };
+  }
+  /// A record that leaves host memory becomes the newest where else it is.
+  [[nodiscard]] auto eviction_from(std::size_t tier) noexcept {
+    return [this, tier](record_id gone, std::int32_t) {
+      static_cast<void>(remove(gone, tier));
+      ++counts_[tier].evictions;
+      for (auto other = host + 1; tier == host && other < num_tiers; ++other) {
+        if (const auto there = place_of(gone, other); there >= 0) {
+          in(other, [&](auto& places) { places.unrank(there); });
+          rank(gone, other);
+        }
+      }
+      tidy(gone);
+    };
+  }
+
+  // Records that tiers have from before.
+
+  void adopt_found() {
+    auto tags = std::vector<salt>{};
+    auto num_found = std::size_t{0};
+    auto num_nodes = std::size_t{0};
+    queues_.for_each([&]<class Queue>(std::size_t tier, Queue& queue) {
+      if constexpr (persistent_tier<typename Queue::tier_type>) {
+        find_records(queue.tier(), tier);
+        num_found += orphans_[tier].size();
+        num_nodes += orphans_[tier].num_tokens() / Directory::tokens_per_node();
+        orphans_[tier].for_each_salt([&](salt tag) { tags.push_back(tag); });
+      }
+    });
+    adopted_.reserve(num_nodes);
+    auto adopted = std::vector<std::pair<record_id, std::size_t>>{};
+    adopted.reserve(num_found);
+    for (const auto tag : tags) {
+      adopt_behind(tree().root(tag), root_key(tag), tag,
+                   [&](record_id record, std::size_t tier) { adopted.emplace_back(record, tier); });
+    }
+    for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
+      rank(adopted[i - 1].first, adopted[i - 1].second);
+    }
+  }
+  /// Takes note of the records that a tier has; has those that no chain can reach erased.
+  template <persistent_tier Tier>
+  void find_records(Tier& from, std::size_t tier) {
+    auto taken = std::vector<std::int32_t>{};
+    auto useless = std::vector<std::pair<record_key, std::int32_t>>{};
+    from.for_each_record([&](std::int64_t in_tier, const record_identity& identity) {
+      const auto there = static_cast<std::int32_t>(in_tier);
+      if (in_tier >= counts_[tier].num_places) {
+        return;
+      }
+      taken.push_back(there);
+      const auto [tokens, keys] = identity.contents;
+      auto found = found_record{there, identity, {tokens.begin(), tokens.end()}, {keys.begin(), keys.end()}};
+      found.identity.contents = block_contents{std::span<const token>{}};
+      auto key = identity.parent;
+      for_each_run(found.contents(), identity.position, Directory::tokens_per_node(),
+                   [&](const block_contents& run) { key = chained_key(key, run); });
+      if (identity.key == key) {
+        orphans_[tier].add(std::move(found));
+      } else {
+        useless.emplace_back(key_in_tier(identity), there);
+      }
+    });
+    in(tier, [&](auto& places) { places.take_all(taken); });
+    for (const auto& [key, there] : useless) {
+      erase_place(key, there, tier);
+    }
+  }
+  /// Enters the records from before that continue a chain with this end and this key, and those behind them:
+  /// `adopted(record, tier)` for each; `rank` follows.
+  template <class Adopted>
+  void adopt_behind(link_type before, record_key key, salt tag, const Adopted& adopted) noexcept {
+    for (;;) {
+      for (auto tier = host + 1; tier < num_tiers; ++tier) {
+        orphans_[tier].take_behind(key, [&](const found_record& found) {
+          if (const auto record = adopt(found, before, tag, tier); record != no_record) {
+            adopted(record, tier);
+          }
+        });
+      }
+      if (adopted_.empty()) {
+        return;
+      }
+      before = tree().link(adopted_.back());
+      key = Directory::key(adopted_.back());
+      adopted_.pop_back();
+    }
+  }
+  /// Enters a record that continues a chain; `no_record` for one that no look-up could use, which is erased.
+  [[nodiscard]] record_id adopt(const found_record& found, const link_type& before, salt tag,
+                                std::size_t tier) noexcept {
+    const auto size = static_cast<std::int64_t>(Directory::tokens_per_node());
+    const auto position = before.node == no_node ? 0 : (tree().depth(before.node) + std::int64_t{1}) * size;
+    const auto follows = found.identity.salt == tag && found.identity.position == position &&
+                         Directory::may_hold(found.identity.index, position, found.tokens.size());
+    const auto node = follows ? add_nodes(found, before, tag) : no_node;
+    const auto record =
+        node == no_node ? no_record : Directory::record_of(node, static_cast<std::size_t>(found.identity.index));
+    if (record == no_record || place_of(record, tier) >= 0) {
+      erase_place(key_in_tier(found.identity), found.place, tier);
+      return no_record;
+    }
+    in(tier, [&](auto& places) { places.assign(found.place, record); });
+    Directory::set_place(record, tier, found.place);
+    for (auto added = node; added != before.node && adopted_.size() < adopted_.capacity();
+         added = tree().parent(added)) {
+      adopted_.push_back(added);
+    }
+    ++counts_[tier].adopted;
+    ++counts_[tier].num_records;
+    return record;
+  }
+  /// The last node of a record's tokens behind `before`; `no_node` without room for them.
+  [[nodiscard]] node_id add_nodes(const found_record& found, link_type before, salt tag) noexcept {
+    const auto first = before.node;
+    auto is_complete = true;
+    for_each_run(found.contents(), found.identity.position, Directory::tokens_per_node(),
+                 [&](const block_contents& run) {
+                   const auto hash = Directory::hash(before.hash, run);
+                   const auto node = is_complete ? Directory::find_or_add(before, hash, run, tag) : no_node;
+                   is_complete = node != no_node;
+                   before = is_complete ? tree().link(node) : before;
+                 });
+    if (!is_complete && before.node != first) {
+      prune(before.node);
+    }
+    return is_complete ? before.node : no_node;
+  }
+
+  bool exclusive_;
+  bool asks_;
+  bool withdrew_ = false;  // since the last `end_invalidation`
+  queues_type& queues_;
+  places_type places_;
+  std::array<orphan_records, num_tiers> orphans_;  // none in host memory
+  std::array<tier_statistics, num_tiers> counts_;
+  std::int64_t num_waiting_ = 0;       // owed records of which no write is under way
+  std::int64_t num_stale_writes_ = 0;  // of nodes that were withdrawn meanwhile
+  std::vector<node_id> adopted_;       // behind which others may follow
+};
+
+}  // namespace pagedkv
