@@ -44,7 +44,7 @@ class short_free_list {
   stack::links next_;
 };
 
-/// What a pool asks of an index that has nothing.
+/// An index that has nothing, for a pool that asks it.
 struct no_chains {
   [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
   [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }

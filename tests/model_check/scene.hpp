@@ -12,7 +12,7 @@
 #include <new>
 #include <type_traits>
 
-// What scenes are made of: programs of a few threads around one component, for a model checker that executes LLVM's
+// Parts of scenes: programs of a few threads around one component, for a model checker that executes LLVM's
 // intermediate code and tries all that the memory model of C++ permits. A scene is one translation unit, whose `main`
 // runs the function that PAGEDKV_SCENE names; PAGEDKV_FAULT names a fault to plant, of `faulty`.
 

@@ -10,7 +10,7 @@ namespace pagedkv::model_check {
 
 constexpr auto num_indices = std::uint32_t{3};
 
-/// Indices 0, 1, 2 from the top. Who holds an index owns its contents.
+/// Indices 0, 1, 2 from the top. The thread that holds an index owns its contents.
 class audited_stack {
  public:
   using stack_type = tagged_index_stack<atomic>;
