@@ -29,21 +29,20 @@ def ratios(new, old):
 
 
 def readable(value, units):
-    for factor, unit in units:
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g}"
+    """In the largest unit of which there is one, or in the last."""
+    factor, unit = next((each for each in units if value >= each[0]), units[-1])
+    return f"{value / factor:.3g} {unit}"
 
 
 def time_of(result):
-    return readable(result["nanoseconds"], [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (0, "ns")])
+    return readable(result["nanoseconds"], [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
 
 
 def rate_of(result):
     if "bytes_per_second" in result:
-        return readable(result["bytes_per_second"], [(1e9, "GB/s"), (1e6, "MB/s"), (0, "B/s")])
+        return readable(result["bytes_per_second"], [(1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")])
     if "items_per_second" in result:
-        return readable(result["items_per_second"], [(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (0, "/s")])
+        return readable(result["items_per_second"], [(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "/s")])
     return ""
 
 
