@@ -1,14 +1,18 @@
 #pragma once
 
 #include <pagedkv/device/attend.hpp>
-#include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/float8_e4m3.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
 // For the executor, these kernels are compiled once, in attention_kernels.cpp: they take longer than a whole test file.
 // A test that is built for a device compiles its own.
+// One for AMD that a host's compiler builds is linked with code objects.
 
-#if !defined(__HIPCC__) && !defined(__CUDACC__)
+#if defined(__HIPCC__) || !defined(__HIP_PLATFORM_AMD__)
+  #include <pagedkv/kernels/instantiations/instantiate.hpp>
+#endif
+
+#if !defined(__HIPCC__) && !defined(__CUDACC__) && !defined(__HIP_PLATFORM_AMD__)
 extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float32, pagedkv::hip::attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float16, pagedkv::hip::attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(
     pagedkv::bfloat16,
     pagedkv::hip::

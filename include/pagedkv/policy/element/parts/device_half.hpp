@@ -13,6 +13,10 @@
 namespace pagedkv {
 
 [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint16_t device_half_bits(float number) noexcept {
+  if (!__builtin_is_constant_evaluated()) {
+    // Hides a product from the compiler, whose one instruction for product and rounding adds 0 and so makes -0 one of 0.
+    asm("" : "+v"(number));
+  }
   return __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(number));
 }
 

@@ -1,0 +1,45 @@
+#include "scene.hpp"
+
+#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+
+namespace pagedkv::model_check {
+
+/// Two numbers that are equal while no writer is inside.
+class twins {
+ public:
+  void write() {
+    mutex_.lock();
+    first_.write(first_.read() + 1);
+    second_.write(second_.read() + 1);
+    mutex_.unlock();
+  }
+
+  void read() {
+    mutex_.lock_shared();
+    expect(first_.read() == second_.read(), "a reader is inside with a writer");
+    mutex_.unlock_shared();
+  }
+
+  void check(int num_writers) { expect(first_.read() == num_writers, "a write is lost"); }
+
+ private:
+  basic_fair_shared_mutex<atomic> mutex_;
+  guarded_number first_;
+  guarded_number second_;
+};
+
+void two_writers() {
+  auto numbers = twins{};
+  at_once([&] { numbers.write(); }, [&] { numbers.write(); });
+  numbers.check(2);
+}
+
+void reader_and_writer() {
+  auto numbers = twins{};
+  at_once([&] { numbers.read(); }, [&] { numbers.write(); });
+  numbers.check(1);
+}
+
+}  // namespace pagedkv::model_check
+
+int main() { pagedkv::model_check::PAGEDKV_SCENE(); }

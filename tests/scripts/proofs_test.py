@@ -1,0 +1,80 @@
+"""Scripts that need what users name are skipped visibly without it; their parts do what they say."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
+SCENES = SOURCE_ROOT / "tests" / "model_check"
+CLANG = next(filter(None, (shutil.which(f"clang++-{version}") for version in range(16, 22))), None)
+sys.path.insert(0, str(SOURCE_ROOT / "scripts" / "lib"))
+import amd_compiler  # noqa: E402
+import intrinsics  # noqa: E402
+
+
+def run(script, *arguments):
+    return subprocess.run([SOURCE_ROOT / "scripts" / script, *arguments], capture_output=True, text=True)
+
+
+class Skips(unittest.TestCase):
+    def test_an_emulation_without_a_checkout_is_skipped(self):
+        done = run("amd-emulate", "/nonexistent")
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("skipped: /nonexistent has no test/mockgpu/amd/emu.py", done.stdout)
+
+    def test_a_check_without_a_model_checker_is_skipped(self):
+        done = run("model-check", "/nonexistent")
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("skipped: /nonexistent is no program", done.stdout)
+
+    def test_a_number_of_operations_is_a_number(self):
+        self.assertEqual(run("soak", "many").returncode, 2)
+
+
+def listed_scenes():
+    lines = [line.partition("#")[0].split() for line in (SCENES / "scenes.txt").read_text().splitlines()]
+    return [words for words in lines if words]
+
+
+class Scenes(unittest.TestCase):
+    def test_every_scene_is_listed_and_every_fault_is_one(self):
+        faults = set(re.findall(r"class (\w+) :", (SOURCE_ROOT / "tests/support/faulty_atomics.hpp").read_text()))
+        written = {
+            (path.stem, name)
+            for path in SCENES.glob("*.cpp")
+            for name in re.findall(r"(?<!>\n)^void (\w+)\(\) \{", path.read_text(), flags=re.MULTILINE)
+        }
+        self.assertEqual({(words[0], words[1]) for words in listed_scenes()}, written)
+        self.assertLessEqual({fault for words in listed_scenes() for fault in words[2:]}, faults)
+
+    @unittest.skipIf(not CLANG, "no clang")
+    def test_scenes_compile(self):
+        for component, scene in {words[0]: words[1] for words in listed_scenes()}.items():
+            options = ["-std=c++20", "-fsyntax-only", "-fno-exceptions", "-Wall", "-Wextra", "-Werror", "-Iinclude", f"-DPAGEDKV_SCENE={scene}"]
+            done = subprocess.run([CLANG, *options, SCENES / f"{component}.cpp"], cwd=SOURCE_ROOT, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), component)
+
+
+class Parts(unittest.TestCase):
+    def test_intrinsics_get_definitions(self):
+        text = "  %r = call i32 @llvm.umin.i32(i32 %a, i32 %b)\ndeclare i32 @llvm.umin.i32(i32, i32) #1\n"
+        lowered = intrinsics.lower(text)
+        self.assertIn("call i32 @plain.umin.i32(", lowered)
+        self.assertIn("define internal i32 @plain.umin.i32(", lowered)
+        self.assertNotIn("@llvm.", lowered)
+
+    def test_cleared_memory_is_stores_of_its_alignment(self):
+        lowered = intrinsics.lower("  call void @llvm.memset.p0.i64(ptr align 8 %x, i8 0, i64 17, i1 false)\n")
+        self.assertEqual(re.findall(r"store (i\d+) 0", lowered), ["i64", "i64", "i8"])
+
+    def test_kernels_have_short_names(self):
+        self.assertEqual(amd_compiler.short_name("void pagedkv::kernels::gather_kernel<pagedkv::int8, 8>(int)"), "gather_kernel<int8, 8>")
+
+    def test_one_compiler_and_family_need_a_flag(self):
+        self.assertTrue(amd_compiler.flags("gfx1100", "clang version 21.1.0"))
+        self.assertFalse(amd_compiler.flags("gfx1201", "clang version 21.1.0"))
+        self.assertFalse(amd_compiler.flags("gfx1100", "clang version 22.0.0"))
