@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-// What is right by its definition takes most of the time of an instrumented test.
+// Instrumented, this arithmetic would take most of a test's time.
 #ifdef __CUDACC__
 #define PAGEDKV_UNINSTRUMENTED
 #else
