@@ -1,4 +1,5 @@
 #include "../support/full_numbers.hpp"
+#include "../support/no_chains.hpp"
 #include "../support/scheduled_policies.hpp"
 #include "../support/stopping_backend.hpp"
 
@@ -76,18 +77,9 @@ void check_idle(Cache& cache) {
   CHECK(cache.check_invariants() == std::vector<std::string>{});
 }
 
-struct no_chains {
-  [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
-  [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }
-  void detach(block_id) noexcept {}
-  void attach(block_id) noexcept {}
-  void erase(block_id) noexcept {}
-  void withdraw(block_id) noexcept {}
-};
-
 template <class Pool>
 block_id allocate(Pool& pool) {
-  auto chains = no_chains{};
+  auto chains = testing::no_chains{};
   auto block = std::array{no_block};
   auto num_evicted = std::int64_t{0};
   return pool.allocate(block, chains, timestamp{0}, num_evicted) ? block[0] : no_block;

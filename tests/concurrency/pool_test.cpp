@@ -1,5 +1,6 @@
 #include "../support/audited_lru.hpp"
 #include "../support/mutants.hpp"
+#include "../support/no_chains.hpp"
 #include "../support/scheduled_policies.hpp"
 
 #include <pagedkv/detail/block_bitmap.hpp>
@@ -49,16 +50,6 @@ namespace {
 
 using namespace pagedkv;
 using namespace pagedkv::testing;
-
-/// Stands for the prefix index, of which the pool only asks that it forgets.
-struct no_chains {
-  [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
-  [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }
-  void detach(block_id) noexcept {}
-  void attach(block_id) noexcept {}
-  void erase(block_id) noexcept {}
-  void withdraw(block_id) noexcept {}
-};
 
 /// A pool whose blocks have contents that tell when two threads use them with nothing ordering them.
 template <template <class> class Atomic>

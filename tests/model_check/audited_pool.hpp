@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../support/no_chains.hpp"
 #include "scene.hpp"
 
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -42,16 +43,6 @@ class short_free_list {
 
   stack free_;
   stack::links next_;
-};
-
-/// An index that has nothing, for a pool that asks it.
-struct no_chains {
-  [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
-  [[nodiscard]] bool has_twin(block_id, auto&&) const noexcept { return false; }
-  void detach(block_id) noexcept {}
-  void attach(block_id) noexcept {}
-  void erase(block_id) noexcept {}
-  void withdraw(block_id) noexcept {}
 };
 
 }  // namespace pagedkv::model_check
@@ -132,7 +123,7 @@ class audited_pool {
  private:
   block_pool<locking, basic_clock_sweep<1, atomic>, any_free_block> pool_;
   std::int32_t num_blocks_;
-  no_chains chains_;
+  testing::no_chains chains_;
   std::array<guarded_number, 4> contents_;
 };
 

@@ -14,9 +14,9 @@
 
 // Instrumented, this arithmetic would take most of a test's time.
 #ifdef __CUDACC__
-#define PAGEDKV_UNINSTRUMENTED
+  #define PAGEDKV_UNINSTRUMENTED
 #else
-#define PAGEDKV_UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
+  #define PAGEDKV_UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
 #endif
 
 namespace pagedkv::test {
@@ -82,8 +82,9 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
 }
 
 /// The score of one query and one key, as `attention_options` describes it.
-[[nodiscard]] PAGEDKV_UNINSTRUMENTED inline double reference_score(const attention_problem& problem, const attention_options& options,
-                                            std::int64_t query, std::int64_t head, std::int64_t token) {
+[[nodiscard]] PAGEDKV_UNINSTRUMENTED inline double reference_score(const attention_problem& problem,
+                                                                   const attention_options& options, std::int64_t query,
+                                                                   std::int64_t head, std::int64_t token) {
   const auto kv_head = head / (problem.num_heads / problem.num_kv_heads);
   const auto* const q = problem.queries.data() + (query * problem.num_heads + head) * problem.key_dim;
   const auto* const k = problem.keys.data() + (token * problem.num_kv_heads + kv_head) * problem.key_dim;
@@ -162,7 +163,7 @@ inline void remove_unlisted(std::span<block_id> blocks, std::span<const std::int
 
 /// Attention in float64, from its definition. A query that sees no token gives zeros and minus infinity.
 [[nodiscard]] PAGEDKV_UNINSTRUMENTED inline attention_answer reference_attention(const attention_problem& problem,
-                                                          const attention_options& options) {
+                                                                                 const attention_options& options) {
   constexpr auto infinity = std::numeric_limits<double>::infinity();
   const auto rows = static_cast<std::size_t>(problem.num_queries * problem.num_heads);
   auto answer = attention_answer{std::vector<double>(rows * static_cast<std::size_t>(problem.value_dim)),
@@ -180,8 +181,7 @@ inline void remove_unlisted(std::span<block_id> blocks, std::span<const std::int
     if (tokens.empty()) {
       continue;
     }
-    auto weights = std::vector<double>(tokens.size());
-    auto* const scores = weights.data();
+    auto scores = std::vector<double>(tokens.size());
     auto highest = options.sinks == nullptr ? -infinity : double{options.sinks[head]};
     for (auto n = std::size_t{0}; n < tokens.size(); ++n) {
       scores[n] = reference_score(problem, options, query, head, tokens[n]);

@@ -9,8 +9,8 @@
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/prefix/node_tree.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/record_store.hpp>
+#include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <algorithm>

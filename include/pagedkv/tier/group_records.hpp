@@ -12,8 +12,8 @@
 #include <pagedkv/prefix/node_tree.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/record_store.hpp>
+#include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <algorithm>
