@@ -151,6 +151,9 @@ class node_tree {
   void prune(node_id id, IsUsed&& is_used) noexcept {
     while (id != no_node && !is_needed(id, is_used)) {
       const auto above = parent(id);
+      if (above != no_node) {
+        __builtin_prefetch(&at(above), 1);  // of a chain that is eaten from its tail, the next to go
+      }
       remove(id);
       id = above;
     }
@@ -210,7 +213,7 @@ class node_tree {
 
   template <class IsUsed>
   [[nodiscard]] bool is_needed(node_id id, IsUsed& is_used) const noexcept {
-    return at(id).holders != 0 || first_child(id) != no_node || is_used(id);
+    return is_used(id) || at(id).holders != 0 || first_child(id) != no_node;
   }
   [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
     while (first_child(id) != no_node) {
