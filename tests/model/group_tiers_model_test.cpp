@@ -8,6 +8,7 @@
 
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -28,15 +29,19 @@ namespace {
 /// Hits of tiers, of all runs.
 struct tier_coverage {
   std::int64_t host = 0;
-  std::int64_t slower = 0;
+  std::int64_t placed = 0;
+  std::int64_t remote = 0;
   std::int64_t faults = 0;
 };
 tier_coverage covered;
+
+constexpr auto num_slower = 400;  // records
 
 /// How the tiers of a run are chosen, from the seed of its configuration.
 [[nodiscard]] tier_config draw_tiers(const cache_config& config) {
   auto tiers = tier_config{};
   tiers.threads = false;
+  tiers.known_records = num_slower;
   tiers.write = static_cast<write_policy>(config.hash_seed % 3);
   tiers.exclusive = tiers.write == write_policy::on_eviction && config.hash_seed % 2 == 0;
   return tiers;
@@ -64,7 +69,8 @@ class adapted_groups_with_tiers final : public adapted_groups<Cache> {
   ~adapted_groups_with_tiers() override {
     covered.host += cache_.tier(0).hit_blocks;
     if constexpr (Cache::num_tiers > 1) {
-      covered.slower += cache_.tier(1).hit_blocks;
+      const auto is_remote = Cache::tier_names[1] == "remote_tier";
+      (is_remote ? covered.remote : covered.placed) += cache_.tier(1).hit_blocks;
       covered.faults += cache_.tier(1).failed_loads + cache_.tier(1).failed_writes;
     }
   }
@@ -95,7 +101,14 @@ class adapted_groups_with_tiers final : public adapted_groups<Cache> {
   [[nodiscard]] static typename Cache::slower_tiers_type slower_of([[maybe_unused]] const cache_config& config) {
     if constexpr (Cache::num_tiers > 1) {
       const auto store = std::make_shared<fake_store>(draw_fault(config), static_cast<std::uint32_t>(config.hash_seed));
-      return {placed_tier{store, 400, Cache::format_of(config, "")}};
+      const auto format = Cache::format_of(config, "");
+      if constexpr (tier_with_places<std::tuple_element_t<0, typename Cache::slower_tiers_type>>) {
+        return {placed_tier{store, num_slower, format}};
+      } else {
+        auto in_parts = remote_tier_config{};
+        in_parts.max_value_bytes = config.hash_seed % 5 == 0 ? format.record_bytes() / 2 : format.record_bytes();
+        return {remote_tier{fake_client{store}, format, in_parts}};
+      }
     } else {
       return {};
     }
@@ -122,7 +135,7 @@ TEST_CASE("caches with groups and tiers behave as the model of groups does", "[g
   covered = {};
   for (const auto& kind : {make_group_kind_with_tiers<single_thread, lru>(),
                            make_group_kind_with_tiers<single_thread, sieve, placed_tier>(),
-                           make_group_kind_with_tiers<sharded_mutex, lru, placed_tier>()}) {
+                           make_group_kind_with_tiers<sharded_mutex, lru, remote_tier<fake_client>>()}) {
     for (const auto& [name, groups] : all_groups()) {
       for (auto run = std::uint64_t{0}; run < num_runs; ++run, ++seed) {
         total.add(run_random<group_model>(kind, draw_config(groups, 1, seed), name, seed, 250));
@@ -134,6 +147,7 @@ TEST_CASE("caches with groups and tiers behave as the model of groups does", "[g
   CHECK(total.invalidated > 0);
   CHECK(total.failed_copies > 0);
   CHECK(covered.host > 0);
-  CHECK(covered.slower > 0);
+  CHECK(covered.placed > 0);
+  CHECK(covered.remote > 0);
   CHECK(covered.faults > 0);
 }

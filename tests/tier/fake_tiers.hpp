@@ -2,12 +2,15 @@
 
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -87,7 +90,7 @@ struct fake_store {
     if (found == records.end()) {
       return transfer_outcome::missing;
     }
-    if (strikes(fault::fails)) {
+    if (strikes(fault::fails) || found->second.size != bytes.size()) {
       return transfer_outcome::failed;
     }
     std::memcpy(bytes.data(), found->second.bytes.get(), bytes.size());
@@ -184,5 +187,29 @@ struct placed_tier {
   record_format format;
 };
 static_assert(persistent_tier<placed_tier>);
+
+/// The client of a remote tier whose store is this one.
+struct fake_client {
+  static constexpr std::string_view name = "fake";
+  using time_point = std::chrono::steady_clock::time_point;
+
+  void set_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point) noexcept {
+    std::ranges::transform(batch, outcomes.begin(),
+                           [&](const auto& each) { return store->write(place_of(each.key), each.bytes); });
+  }
+  void get_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point) noexcept {
+    std::ranges::transform(batch, outcomes.begin(),
+                           [&](const auto& each) { return store->read(place_of(each.key), each.bytes); });
+  }
+  void erase_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes, time_point) noexcept {
+    std::ranges::transform(batch, outcomes.begin(), [&](const auto& each) { return store->erase(place_of(each.key)); });
+  }
+  [[nodiscard]] static std::pair<std::uint64_t, std::uint64_t> place_of(std::string_view key) {
+    return {std::hash<std::string_view>{}(key), key.size()};
+  }
+
+  std::shared_ptr<fake_store> store;
+};
+static_assert(remote_client<fake_client>);
 
 }  // namespace pagedkv::test

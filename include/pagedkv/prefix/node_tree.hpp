@@ -99,14 +99,19 @@ class node_tree {
     return node;
   }
 
-  void hold(node_id node) noexcept { ++at(node).holders; }
+  void hold(node_id node) noexcept { at(node).holders_and_mark += one_holder; }
   /// `prune` it next.
-  void let_go(node_id node) noexcept { --at(node).holders; }
-  [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept { return at(node).holders; }
+  void let_go(node_id node) noexcept { at(node).holders_and_mark -= one_holder; }
+  [[nodiscard]] std::uint32_t num_holders(node_id node) const noexcept {
+    return at(node).holders_and_mark / one_holder;
+  }
 
   /// A mark of the user's, which a new node lacks.
-  [[nodiscard]] bool is_marked(node_id node) const noexcept { return at(node).is_marked; }
-  void mark(node_id node, bool marked) noexcept { at(node).is_marked = marked; }
+  [[nodiscard]] bool is_marked(node_id node) const noexcept { return (at(node).holders_and_mark & marked_bit) != 0; }
+  void mark(node_id node, bool marked) noexcept {
+    auto& word = at(node).holders_and_mark;
+    word = (word & ~marked_bit) | (marked ? marked_bit : 0);
+  }
 
   [[nodiscard]] bool is_withdrawn(node_id node) const noexcept { return index_.withdrawn(node); }
   /// False when it was withdrawn before.
@@ -151,6 +156,9 @@ class node_tree {
   void prune(node_id id, IsUsed&& is_used) noexcept {
     while (id != no_node && !is_needed(id, is_used)) {
       const auto above = parent(id);
+      if (above != no_node) {
+        __builtin_prefetch(&at(above), 1);  // of a chain that is eaten from its tail, the next to go
+      }
       remove(id);
       id = above;
     }
@@ -178,6 +186,8 @@ class node_tree {
 
  private:
   static constexpr auto most_delayed = std::size_t{16};
+  static constexpr auto marked_bit = std::uint32_t{1};
+  static constexpr auto one_holder = std::uint32_t{2};
 
   class [[nodiscard]] removals {
    public:
@@ -201,8 +211,8 @@ class node_tree {
     node_id next = no_node;
     node_id previous = no_node;
     std::uint32_t depth = 0;
-    std::uint32_t holders : 31 = 0;
-    bool is_marked : 1 = false;
+    std::uint32_t holders_and_mark =
+        0;  // one word, not two bit-fields: a load of it right after a store of a byte waits
   };
 
   [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
@@ -210,7 +220,7 @@ class node_tree {
 
   template <class IsUsed>
   [[nodiscard]] bool is_needed(node_id id, IsUsed& is_used) const noexcept {
-    return at(id).holders != 0 || first_child(id) != no_node || is_used(id);
+    return is_used(id) || num_holders(id) != 0 || first_child(id) != no_node;
   }
   [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
     while (first_child(id) != no_node) {

@@ -80,7 +80,7 @@ class block_directory : public record_table<node_tree<single_thread, Hash>, true
 
   /// The device has the contents of a record, too.
   [[nodiscard]] bool on_device(record_id record) const noexcept { return oldest(table::node_of(record)) != no_block; }
-  /// Of the device blocks with a node's contents that have nodes.
+  /// The oldest of the device blocks with a node's contents.
   [[nodiscard]] block_id oldest(node_id node) const noexcept { return oldest_[to_index(node)]; }
   /// The node whose contents a device block has, if it has been attached.
   [[nodiscard]] node_id node_of_block(block_id block) const noexcept { return of(block).node; }
@@ -447,7 +447,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
       return index_.find(before, hash, contents);
     });
   }
-  /// The same, made if it is new.
+  /// The node of a published device block, made if it is new; `no_node` where `find_chain` would say it.
   [[nodiscard]] node_id add_chain(block_id last) noexcept {
     return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt tag) {
       return index_.find_or_add(before, hash, contents, tag);
@@ -511,7 +511,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
     }
   }
 
-  /// For every device block, and every record of a tier.
+  /// Nodes for every device block, and for every record of a tier.
   [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes,
                                               const std::array<std::int64_t, num_tiers>& num_places) {
     const auto sum = std::accumulate(num_places.begin(), num_places.end(), std::int64_t{sizes.num_blocks});

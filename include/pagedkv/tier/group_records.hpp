@@ -112,10 +112,11 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   [[nodiscard]] bool on_device(record_id record) const noexcept {
     return nodes_.attached(table::node_of(record), group_of(record)) != no_block;
   }
-  /// Tells which of two records' device blocks has had its contents for longer: that of the smaller number.
+  /// Tells which of two records' device blocks has had its contents for longer: that of the smaller number. Blocks that
+  /// one operation published have the same.
   [[nodiscard]] std::uint64_t number_of(record_id record) const noexcept { return of(record).number; }
   /// The device got the contents of a record.
-  void note_stored(record_id record) noexcept { of(record) = {++last_number_, 0}; }
+  void note_stored(record_id record, std::uint64_t number) noexcept { of(record) = {number, 0}; }
   /// Counts a sequence that shares them; returns how many have since then.
   std::uint32_t count_hit(record_id record) noexcept { return ++of(record).num_hits; }
 
@@ -126,7 +127,7 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
  private:
   /// The contents of a record on the device.
   struct device_use {
-    std::uint64_t number = 0;  // of the order in which blocks got their contents
+    std::uint64_t number = 0;  // of the order in which operations published blocks
     std::uint32_t num_hits = 0;
   };
   /// Contents of several nodes.
@@ -135,7 +136,7 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
     std::vector<prefix_key> keys;
   };
 
-  /// For each record of a node, what `of_group(g)` tells of its group.
+  /// The answers of `of_group(g)` for the group of each record of a node.
   template <class OfGroup>
   [[nodiscard]] static std::vector<std::int32_t> of_records(const group_shapes& shapes, OfGroup&& of_group) {
     auto all = std::vector<std::int32_t>{};
@@ -177,7 +178,6 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   nodes_type& nodes_;
   const group_shapes& shapes_;
   std::vector<std::int32_t> groups_;  // of each record of a node
-  std::uint64_t last_number_ = 0;
   std::vector<device_use> uses_;
   std::vector<gathered_contents> gathered_;  // for each place of host memory, where blocks hold several nodes
 };
@@ -208,7 +208,8 @@ enum class record_reach : std::uint8_t {
 /// look-up of the device's finds what tiers have, too. The cache tells which blocks its nodes get and lose.
 ///
 /// Written are the blocks of groups that every hit needs, saved states, and of windows what the next token reads: of a
-/// token behind a node from which chains part, or at which one ends.
+/// token behind a node from which chains part, or at which one ends. With the first that leaves the device of all that
+/// such a hit needs, the rest is written, too.
 template <locking Locking, swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
 class group_records : public record_store<Backend, group_directory<Locking, Hash>, Host, Slower...> {
   using base = record_store<Backend, group_directory<Locking, Hash>, Host, Slower...>;
@@ -241,14 +242,16 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     index_.adopt_orphans(node);
   }
   void block_attached(node_id node, std::size_t g) noexcept {
+    last_number_ += is_committing_ ? 0 : 1;
     index_.for_each_record(node, g, [&](record_id record) {
-      index_.note_stored(record);
+      index_.note_stored(record, last_number_);
       if (index_.in_host_memory(record)) {
         index_.unrank(record);
         index_.tidy(record);
       }
     });
-    if (is_committing_ && is_complete(node, g) && committed_.size() < committed_.capacity()) {
+    if (is_committing_ && config_.write == write_policy::through && is_complete(node, g) &&
+        committed_.size() < committed_.capacity()) {
       committed_.emplace_back(node, g);
     }
   }
@@ -284,11 +287,16 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
 
   /// While a sequence commits, the blocks that it publishes are written through. (Those that a release publishes are not,
   /// because it has no stream.)
-  void begin_commit() noexcept { is_committing_ = config_.write == write_policy::through; }
+  void begin_commit() noexcept {
+    is_committing_ = true;
+    ++last_number_;
+  }
   void end_commit() noexcept {
     for (const auto& [node, g] : committed_) {
-      if (is_of_use(node, g)) {
-        write_through(node, g);
+      const auto end = end_of_use(node, g);
+      const auto is_window = shapes_.holds_tokens(g) && !shapes_.is_whole(g);
+      if (end != no_node && (!is_window || is_complete(end))) {  // before that, a hit would need a part of a block
+        write_through(node, g, end);
       }
     }
     committed_.clear();
@@ -301,12 +309,13 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       return;
     }
     path_.clear();
-    for_each_needed(last, [&](record_id record, block_id block) {
+    const auto ends = [&](node_id node) { return node == last; };
+    for_each_needed(last, ends, [&](record_id record, block_id block) {
       const auto is_due = block != no_block && index_.count_hit(record) >= config_.hits_before_write;
       if (is_due && !index_.has_record(record)) {
         add_to_path(record, block);
       }
-      return true;
+      return false;
     });
     transfers_.want_path_written(path_, path_.size());
   }
@@ -357,62 +366,96 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     return !shapes_.holds_tokens(g) || (nodes_.depth(node) + 1) % shapes_.nodes_in_block(g) == 0;
   }
 
-  /// Whether a hit may need the block up to a node.
-  [[nodiscard]] bool is_of_use(node_id last, std::size_t g) const noexcept {
+  /// Whether all groups that every hit needs have complete blocks up to a node's end.
+  [[nodiscard]] bool is_complete(node_id node) const noexcept {
+    auto all = true;
+    for (std::size_t g = 0; g < shapes_.num_groups(); ++g) {
+      all = all && (!shapes_.is_whole(g) || is_complete(node, g));
+    }
+    return all;
+  }
+  /// Whether hits end at a node: chains part there, one ends, or a state is saved there.
+  [[nodiscard]] bool ends_hits(node_id node) const noexcept {
+    const auto child = nodes_.first_child(node);
+    const auto g = shapes_.group_with_state();
+    return child == no_node || nodes_.next(child) != no_node ||
+           (g != shapes_.num_groups() && nodes_.attached(node, g) != no_block);
+  }
+  /// The end of the shortest hit that may need the block up to a node, of a window; of another group, that node.
+  /// `no_node` for none.
+  [[nodiscard]] node_id end_of_use(node_id last, std::size_t g) const noexcept {
     if (!shapes_.holds_tokens(g) || shapes_.is_whole(g)) {
-      return true;
+      return last;
     }
     const auto place = shapes_.place_of_node(g, nodes_.depth(last));
     if (place < shapes_.num_sinks(g)) {
-      return true;
+      return last;
     }
     auto node = last;
     for (auto above = nodes_.parent(node); above != no_node && shapes_.place_of_node(g, nodes_.depth(above)) == place;
          above = nodes_.parent(node)) {
       node = above;
     }
-    for (; shapes_.first_place(g, end_of(node)) <= place; node = nodes_.first_child(node)) {
-      const auto child = nodes_.first_child(node);
-      if (child == no_node || nodes_.next(child) != no_node) {
-        return true;
+    while (node != no_node && shapes_.first_place(g, end_of(node)) <= place) {
+      if (ends_hits(node)) {
+        return node;
+      }
+      node = nodes_.first_child(node);
+    }
+    return no_node;
+  }
+  /// The first token that windows behind a node read.
+  [[nodiscard]] std::int64_t begin_of_windows(node_id end) const noexcept {
+    auto begin = end_of(end);
+    for (std::size_t g = 0; g < shapes_.num_groups(); ++g) {
+      if (shapes_.holds_tokens(g) && !shapes_.is_whole(g)) {
+        begin = std::min(begin, shapes_.group(g).first_needed(end_of(end)));
       }
     }
-    return false;
+    return begin;
   }
 
-  void write_through(node_id node, std::size_t g) noexcept {
+  void write_through(node_id node, std::size_t g, node_id end) noexcept {
     auto block = nodes_.attached(node, g);
     index_.for_each_record(node, g, [&](record_id record) {
       if (block != no_block && !index_.in_host_memory(record)) {
-        want_ancestors_written(record);
+        want_rest_written(record, end);
         transfers_.want_written(record, block);
       }
       block = block == no_block || shapes_.holds_tokens(g) ? block : nodes_.next_of_state(block);
     });
   }
   void leave_device(record_id record, block_id block) noexcept {
-    const auto is_wanted =
-        config_.write != write_policy::through_hits && is_of_use(index_.node_of(record), index_.group_of(record));
-    if (is_wanted) {
-      want_ancestors_written(record);
+    const auto end = config_.write == write_policy::through_hits
+                         ? no_node
+                         : end_of_use(index_.node_of(record), index_.group_of(record));
+    if (end != no_node) {
+      want_rest_written(record, end);
     }
     if (index_.in_host_memory(record)) {
       index_.rank(record);
-    } else if (is_wanted) {
+    } else if (end != no_node) {
       transfers_.want_written(record, block);
     }
   }
 
-  /// Calls `visit(record, block)` on what a hit needs that ends at a node, from there to the root, with the device's
-  /// blocks; it may return false for no more.
-  template <class Visit>
-  void for_each_needed(node_id last, Visit&& visit) const noexcept {
-    const auto end = end_of(last);
-    for (auto node = last; node != no_node; node = nodes_.parent(node)) {
+  /// Calls `visit(record, block)` on what hits need that end where `ends(node)`, from `last` to the root, with the
+  /// device's blocks. If it returns true for a block that every hit needs, what such blocks before it hold is left out.
+  template <class Ends, class Visit>
+  void for_each_needed(node_id last, const Ends& ends, Visit&& visit) const noexcept {
+    auto end = no_node;
+    auto windows_begin = std::numeric_limits<std::int64_t>::max();
+    auto is_known = false;
+    for (auto node = last; node != no_node && !(is_known && end_of(node) <= windows_begin);
+         node = nodes_.parent(node)) {
+      if (ends(node)) {
+        end = node;
+        windows_begin = begin_of_windows(node);
+      }
       for (std::size_t g = 0; g < shapes_.num_groups(); ++g) {
         auto block = nodes_.attached(node, g);
         if (!shapes_.holds_tokens(g)) {
-          if (node == last) {
+          if (node == end) {
             index_.for_each_record(node, g, [&](record_id record) {
               static_cast<void>(visit(record, block));
               block = block == no_block ? no_block : nodes_.next_of_state(block);
@@ -421,39 +464,32 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
           continue;
         }
         const auto place = shapes_.place_of_node(g, nodes_.depth(node));
-        const auto is_needed = place >= shapes_.first_place(g, end) || place < shapes_.num_sinks(g);
-        if (is_needed && (node == last || is_complete(node, g)) && !visit(index_.first_record(node, g), block)) {
-          return;
+        const auto is_needed = shapes_.is_whole(g) || place < shapes_.num_sinks(g) ||
+                               (end != no_node && place >= shapes_.first_place(g, end_of(end)));
+        if (is_needed && (node == end || is_complete(node, g))) {
+          const auto knows = visit(index_.first_record(node, g), block);
+          is_known = is_known || (knows && shapes_.is_whole(g) && node != last);
         }
       }
     }
   }
 
-  /// A record is of use only with those that begin it, and with those of windows. Of a chain whose head the device
-  /// keeps, because others share it, and whose tail goes, the head is written, too, as `block_records` does it.
-  void want_ancestors_written([[maybe_unused]] record_id of) noexcept {
+  /// A record is of use only with all others that a hit needs. Of a chain whose head the device keeps, because others
+  /// share it, and whose tail goes, the head is written, too, as `block_records` does it.
+  void want_rest_written([[maybe_unused]] record_id of, [[maybe_unused]] node_id last) noexcept {
     if constexpr (num_tiers != 1) {
       const auto most = transfers_.num_more_writes();
-      const auto last = index_.node_of(of);
-      const auto number = index_.number_of(of);
       path_.clear();
       if (most == 0) {
         return;
       }
-      auto windows_begin = end_of(last);
-      for (std::size_t g = 0; g < shapes_.num_groups(); ++g) {
-        windows_begin = shapes_.holds_tokens(g) && !shapes_.is_whole(g)
-                            ? std::min(windows_begin, shapes_.group(g).first_needed(end_of(last)))
-                            : windows_begin;
-      }
-      for_each_needed(last, [&](record_id record, block_id block) {
+      const auto ends = [&](node_id node) { return ends_hits(node); };
+      for_each_needed(last, ends, [&](record_id record, block_id block) {
         const auto is_known = index_.at(record).pending || index_.has_record(record);
-        const auto node = index_.node_of(record);
-        if (!is_known && block != no_block && record != of && index_.number_of(record) < number &&
-            is_complete(node, index_.group_of(record))) {
+        if (!is_known && block != no_block && record != of && index_.number_of(record) <= index_.number_of(of)) {
           add_to_path(record, block);
         }
-        return !is_known || node == last || !shapes_.is_whole(index_.group_of(record)) || end_of(node) > windows_begin;
+        return is_known;
       });
       transfers_.want_path_written(path_, most);
     }
@@ -467,6 +503,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   nodes_type& nodes_;
   const group_shapes& shapes_;
   bool is_committing_ = false;
+  std::uint64_t last_number_ = 0;  // of the operations that published blocks
   bool is_invalidating_ = false;
   std::vector<std::pair<node_id, std::size_t>> committed_;  // by the commit under way, with their groups
   std::vector<std::pair<record_id, block_id>> path_;        // from a node's end up

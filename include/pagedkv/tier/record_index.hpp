@@ -112,8 +112,8 @@ class record_index : public Directory {
 
   // Nodes.
 
-  /// As the directory's, but makes room where there is none: records that faults left without their ancestors' keep
-  /// more nodes than records. The node before is in use.
+  /// Does what the directory's does, but makes room where there is none: records that faults left without their
+  /// ancestors' keep more nodes than records. The node before is in use.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
                                     salt tag) noexcept {
     make_room_for_nodes();

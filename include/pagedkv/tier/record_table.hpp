@@ -111,7 +111,7 @@ class record_table {
     }
     return are_whole_[index_of(record)] != 0 && num_uses > num_whole;
   }
-  /// In any tier.
+  /// Whether a record is in any tier.
   [[nodiscard]] bool has_record(record_id record) const noexcept {
     const auto first = places_.begin() + static_cast<std::ptrdiff_t>(to_index(record) * num_tiers_);
     return std::any_of(first, first + static_cast<std::ptrdiff_t>(num_tiers_),

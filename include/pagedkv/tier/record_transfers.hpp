@@ -307,7 +307,7 @@ class record_transfers {
     pending_.clear();
     progress();
   }
-  /// For what is pending, as far as there are any.
+  /// Takes places for what is pending, as far as there are any.
   void take_host_places() noexcept {
     const auto removals = index_.tree().delay_removals();
     for (const auto& [record, block] : pending_) {

@@ -429,7 +429,7 @@ class redis_pipeline {
     add_text({"\r\n", batch.options});
   }
 
-  /// In a part whose address is set when all text is there.
+  /// Adds a part whose address is set when all text is there.
   void add_text(std::initializer_list<std::string_view> pieces) {
     if (parts_.empty() || parts_.back().iov_base != nullptr) {
       parts_.push_back({nullptr, 0});

@@ -191,7 +191,7 @@ class block_loads : public sequence_loads<Store, block_load> {
     return static_cast<std::size_t>(end - records.begin());
   }
 
-  /// As far as there is room; returns how many records stay held.
+  /// Loads records as far as there is room; returns how many stay held.
   [[nodiscard]] std::size_t begin_load(sequence_id id, std::size_t first, std::span<const record_id> records) {
     auto& load = loads_[id];
     load = {};

@@ -205,7 +205,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
 
-  /// As `kv_cache::create_sequence`. Records in host memory that continue what the device has are copied to the
+  /// Does what `kv_cache::create_sequence` does. Records in host memory that continue what the device has are copied to the
   /// sequence's own blocks, on `on`, and count as cached. Records in slower tiers begin to load, up to
   /// `num_loading_tokens` behind the cached ones: see `settle`. Errors: those of `kv_cache`; none of a tier's.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
@@ -270,7 +270,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return num_tokens;
   }
 
-  /// As in `kv_cache`; victims are copied to host memory on `on`.
+  /// Does the same as in `kv_cache`; victims are copied to host memory on `on`.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
@@ -281,40 +281,39 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto saving = victims_saved{store_, on};
     return device::append(id, run, on);
   }
-  /// As in `kv_cache`, like `append`.
+  /// Does the same as in `kv_cache`; its victims go where those of `append` do.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
     return device::reserve_slots(id, num_ahead, on);
   }
-  /// As in `kv_cache`, like `append`.
+  /// Does the same as in `kv_cache`; its victims go where those of `append` do.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
+    const auto committing = commits_heard{store_};
     return device::append_batch(entries, out, on);
   }
-  /// As `kv_cache::commit`; what is written through is copied on `on`.
+  /// Does what `kv_cache::commit` does; what is written through is copied on `on`.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
+    const auto committing = commits_heard{store_};
     if constexpr (layers_differ) {
-      store_.begin_commit();
-      auto committed = device::commit(id, num_tokens, on);
-      store_.end_commit();
-      return committed;
+      return device::commit(id, num_tokens, on);
     } else {
       return device::commit(id, num_tokens);
     }
   }
-  /// As in `kv_cache`, like `append`.
+  /// Does the same as in `kv_cache`; its victims go where those of `append` do.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
     return device::fork(id, on);
   }
 
-  /// As `kv_cache::drop_before`, but keeps the last full block that was committed, which the next one continues.
+  /// Does what `kv_cache::drop_before` does, but keeps the last full block that was committed, which the next one continues.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
@@ -329,7 +328,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     });
   }
 
-  /// As in `kv_cache`; ends a load that is under way for the sequence, whose records stay in host memory.
+  /// Does the same as in `kv_cache`; ends a load that is under way for the sequence, whose records stay in host memory.
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::release(id, hint);
@@ -339,7 +338,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return done;
   }
 
-  /// As `kv_cache::truncate`. A load of more than these tokens ends: they are to be computed.
+  /// Does what `kv_cache::truncate` does. A load of more than these tokens ends: they are to be computed.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto done = device::truncate(id, num_tokens);
@@ -349,7 +348,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return done;
   }
 
-  /// In all tiers. A store that others write to, too, may offer the contents again: see docs/tiers.md.
+  /// Invalidates in all tiers. A store that others write to, too, may offer the contents again: see docs/tiers.md.
   std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return invalidate([&] {
@@ -378,21 +377,21 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
 
-  /// As in `kv_cache`.
+  /// Does the same as in `kv_cache`.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::compact(on);
     rename(moves);
     return moves;
   }
-  /// As in `kv_cache`; victims are copied to host memory on `on`.
+  /// Does the same as in `kv_cache`; victims are copied to host memory on `on`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_evicted = device::evict(blocks, step);
     store_.transfers().flush(on);
     return num_evicted;
   }
-  /// As `kv_cache::resize`. Blocks that are evicted because their memory goes are lost.
+  /// Does what `kv_cache::resize` does. Blocks that are evicted because their memory goes are lost.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::resize(num_blocks, on);
@@ -429,7 +428,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::view;
   using device::write;
 
-  /// As in `kv_cache`: of the device's blocks alone.
+  /// Searches the device's blocks alone, as in `kv_cache`.
   [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = guard_nodes();
     return device::find_prefix(run, salt);
@@ -463,7 +462,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = guard_nodes();
     return device::unpin_all();
   }
-  /// As in `kv_cache`.
+  /// Does the same as in `kv_cache`.
   [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
     requires layers_differ
   {
@@ -471,7 +470,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return device::drop_behind_windows(id, num_tokens);
   }
 
-  /// As in `kv_cache`.
+  /// Does the same as in `kv_cache`.
   [[nodiscard]] const cache_config& config() const noexcept { return device::config(); }
   [[nodiscard]] std::int32_t num_blocks() const noexcept { return device::num_blocks(); }
   [[nodiscard]] const block_storage_view& blocks() const noexcept { return device::blocks(); }
@@ -488,7 +487,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         return std::array<std::string_view, num_tiers>{host_tier_type::name, Slower::name...};
       }(static_cast<const slower_tiers_type*>(nullptr));
 
-  /// As in `kv_cache`, with the metadata of tiers in the index; locks the cache.
+  /// The memory of `kv_cache`, with the metadata of tiers in the index; locks the cache.
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto profile = device::memory();
@@ -498,7 +497,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Bytes of the host tier's records.
   [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
-  /// As in `kv_cache`, with those of the tiers.
+  /// A sentence for each broken invariant, as in `kv_cache`, with those of the tiers.
   [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = exclusive_guard{mutex_};
     auto broken = device::check_invariants();
@@ -521,6 +520,22 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     ~victims_saved() {
       if (store.transfers().has_pending()) [[unlikely]] {
         store.transfers().flush(on);
+      }
+    }
+  };
+
+  /// Where layers differ, tells the store which blocks commits publish. Ends before their victims are saved.
+  struct [[nodiscard]] commits_heard {
+    store_type& store;
+
+    explicit commits_heard(store_type& of) noexcept : store(of) {
+      if constexpr (layers_differ) {
+        store.begin_commit();
+      }
+    }
+    ~commits_heard() {
+      if constexpr (layers_differ) {
+        store.end_commit();
       }
     }
   };

@@ -92,7 +92,7 @@ __device__ void store_vector(T* to, const vector<T, N>& values) {
   *reinterpret_cast<vector<T, N>*>(to) = values;
 }
 
-/// The same from and to shared memory, from element `first` on.
+/// Read and write a vector in shared memory, from element `first` on.
 template <int N, class T>
 [[nodiscard]] __device__ vector<T, N> load_shared_vector(const shared_span<T>& from, std::size_t first) {
   return *reinterpret_cast<const vector<T, N>*>(from.values + first);
@@ -129,7 +129,7 @@ template <class... Parameters>
                                           to_dim3(shape.workgroup), pointers, shape.dynamic_shared_bytes, stream);
 }
 
-/// The same for a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
+/// Launches a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {

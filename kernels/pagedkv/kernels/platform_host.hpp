@@ -65,7 +65,7 @@ template <auto Kernel, class... Arguments>
   });
 }
 
-/// The same for a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
+/// Launches a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {
@@ -117,7 +117,7 @@ void store_vector(T* to, const vector<T, N>& values) {
   std::memcpy(to, &values, sizeof(values));
 }
 
-/// The same from and to shared memory, from element `first` on.
+/// Read and write a vector in shared memory, from element `first` on.
 template <int N, class T>
 [[nodiscard]] vector<T, N> load_shared_vector(const shared_span<T>& from, std::size_t first) {
   executor::check_alignment((&from[first]).value, alignof(vector<T, N>));

@@ -10,7 +10,7 @@
 
 namespace pagedkv::kernels {
 
-/// Of a power of two.
+/// The exponent of a power of two.
 template <int N>
 inline constexpr std::int32_t exponent_of = std::countr_zero(static_cast<std::uint32_t>(N));
 
@@ -26,7 +26,7 @@ struct row_spread {
   divider<std::int32_t> heads;
 
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
-  /// Of the numbers that the lanes of a row take at once, `N` each.
+  /// The exponent of the numbers that the lanes of a row take at once, `N` each.
   template <int N>
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t numbers_log2() const {
     return lanes_log2 + exponent_of<N>;

@@ -74,7 +74,7 @@ inline status map_memory(void* pointer, std::size_t bytes, int device) {
   return mapped != success ? mapped : released;
 }
 
-/// For a range of whole pieces.
+/// Lets a device read and write a range of whole pieces.
 inline status allow_access(void* pointer, std::size_t bytes, int device) {
   auto access = CUmemAccessDesc{};
   access.location = memory_of(device).location;

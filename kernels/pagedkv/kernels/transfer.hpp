@@ -58,7 +58,7 @@ template <int N>
   return so_far;
 }
 
-/// The same, over all lanes of a row. Every lane of the wave takes part.
+/// The largest magnitude over all lanes of a row. Every lane of the wave takes part.
 [[nodiscard]] PAGEDKV_DEVICE inline float absmax_of_row(std::int32_t bits, std::int32_t lanes_per_row) {
   for (auto distance = lanes_per_row / 2; distance > 0; distance /= 2) {
     const auto other = shuffle_xor(bits, distance, lanes_per_row);

@@ -7,7 +7,7 @@ namespace pagedkv::kernels {
 /// The most bytes that one lane moves at once.
 inline constexpr auto vector_bytes = 16;
 
-/// As many numbers as that.
+/// The numbers that so many bytes hold.
 template <class T>
 inline constexpr auto numbers_in_vector = vector_bytes / static_cast<int>(sizeof(T));
 

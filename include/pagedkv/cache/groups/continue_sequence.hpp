@@ -71,7 +71,7 @@ struct continuing_blocks {
     const auto node = found.node(num_nodes - 1);
     return state.nodes.attached(node, g) != no_block || in_tiers(node, g);
   }
-  /// Of a place that does not end before the nodes.
+  /// The source of a place that does not end before the nodes.
   [[nodiscard]] place_source source(std::size_t num_nodes, std::size_t g, std::size_t place) const noexcept {
     const auto end = (place + 1) * state.nodes_in_block(g);
     const auto last = std::min(end, num_nodes);

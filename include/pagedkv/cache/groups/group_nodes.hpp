@@ -87,11 +87,9 @@ class group_nodes : public node_tree<Locking, Hash> {
   /// Requires that the node has no block of this group, and that a block is attached to nodes of one place only.
   void attach(node_id node, std::size_t group, block_id block) noexcept {
     slot_of(node, group) = block;
-    auto& there = of(block);
-    there.group = static_cast<std::uint8_t>(group);
-    if (there.num_nodes++ == 0 || depth(there.deepest) < depth(node)) {
-      there.deepest = node;
-    }
+    const auto there = of(block);
+    const auto is_deeper = there.num_nodes == 0 || depth(there.deepest) < depth(node);
+    of(block) = {is_deeper ? node : there.deepest, there.num_nodes + 1U, static_cast<std::uint8_t>(group)};
     note_end(block);
   }
   /// Attaches the state in these blocks; losing one loses all.
@@ -246,7 +244,7 @@ class group_nodes : public node_tree<Locking, Hash> {
     const auto& there = of(block);
     auto id = there.deepest;
     for (auto left = there.num_nodes; left > 0; id = parent(id)) {
-      if (attached(id, there.group) == block) {
+      if (id == there.deepest || attached(id, there.group) == block) {
         --left;
         visit(id);
       }

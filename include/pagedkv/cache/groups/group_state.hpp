@@ -382,7 +382,7 @@ class group_state : public group_shapes {
     }
     void detach(block_id) const noexcept {}
     void attach(block_id) const noexcept {}
-    /// For threads that invalidate during an eviction, which the guard of the nodes keeps out.
+    /// Nothing to do: the guard of the nodes keeps out threads that would invalidate during an eviction.
     void withdraw(block_id) const noexcept {}
     void erase(block_id block) noexcept {
       if (!state.nodes.is_attached(block)) {

@@ -17,7 +17,7 @@ PAGEDKV_DEVICE void for_each_row(const Call& call, std::int32_t num_tokens, Move
   }
 }
 
-/// As `append_kernel`, into a piecewise layout.
+/// Does what `append_kernel` does, into a piecewise layout.
 template <class Element, class Input, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     append_tiles_kernel(tile_row_call<const typename Input::storage> call) {

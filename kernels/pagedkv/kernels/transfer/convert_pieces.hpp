@@ -223,7 +223,7 @@ template <class Storage>
           divider<std::int32_t>((block_size + tokens_of_tile - 1) / tokens_of_tile)};
 }
 
-/// As `convert_tiles`, for equal elements where `in_vectors` is true.
+/// Does what `convert_tiles` does, for equal elements where `in_vectors` is true.
 template <class Element>
 [[nodiscard]] runtime::status convert_pieces(const block_storage_view& from, const tile_storage& from_tiles,
                                              const tile_storage& to_tiles, std::span<const block_pair> pairs,

@@ -33,8 +33,8 @@ struct half_of_tile {
   }
 };
 
-/// As `convert_blocks_kernel`, from or to a piecewise layout, or with equal elements in different layouts. The grid's x
-/// counts pairs, tiles and heads; its y is the layer; its z is 0 for keys, 1 for values.
+/// Does what `convert_blocks_kernel` does, from or to a piecewise layout, or with equal elements in different layouts.
+/// The grid's x counts pairs, tiles and heads; its y is the layer; its z is 0 for keys, 1 for values.
 template <class To, class From, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size) convert_tiles_kernel(tile_conversion call) {
   using from_storage = typename From::storage;

@@ -4,7 +4,7 @@
 
 namespace pagedkv::kernels {
 
-/// As `gather_kernel`, from a piecewise layout.
+/// Does what `gather_kernel` does, from a piecewise layout.
 template <class Element, class Output, int N>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size)
     gather_tiles_kernel(tile_row_call<typename Output::storage> call) {

@@ -274,7 +274,7 @@ struct tile_call {
   divider<std::int32_t> runs_of_heads;
 };
 
-/// The same with the caller's rows.
+/// A call with tiles, and the caller's rows.
 template <class Number>
 struct tile_row_call : tile_call {
   token_rows<Number> keys;
