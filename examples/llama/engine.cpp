@@ -44,15 +44,6 @@ template <class Cache>
   }
 }
 
-template <class Cache>
-[[nodiscard]] std::int64_t block_size_of(const Cache& cache, std::size_t group) {
-  if constexpr (Cache::layers_differ) {
-    return cache.plan().groups[group].block_size;
-  } else {
-    return cache.config().block_size;
-  }
-}
-
 }  // namespace
 
 template <class Cache>
@@ -138,20 +129,17 @@ void engine_of<Cache>::forget(const sample& which) {
 template <class Cache>
 bool engine_of<Cache>::step() {
   const auto watch = stopwatch{statistics_.in_steps};
-  const auto opened = timed(cache_)->begin_step().value();
   const auto preempted_before = statistics_.preemptions;
   rows_.clear();
   budget_ = sizes_.token_budget;
   extend_running();
   admit();
   if (rows_.empty() && !wait_for_loads() && !running_.empty() && statistics_.preemptions == preempted_before) {
-    // Nothing that runs can go on, nothing is left to preempt, and no block comes back with this step.
+    // Nothing that runs can go on, and nothing is left to preempt.
     fail(*running_.back(),
          pagedkv::error{pagedkv::error_code::capacity_exhausted, "number of blocks", sizes_.num_blocks});
   }
-  commit_prompts();
   compute();
-  timed(cache_)->retire_step(opened).value();
   return !running_.empty() || !waiting_.empty();
 }
 
@@ -174,48 +162,46 @@ std::int64_t engine_of<Cache>::end_of_chunk(const row& r) const {
 
 template <class Cache>
 void engine_of<Cache>::extend_running() {
-  auto entries = std::vector<pagedkv::batch_entry>{};
-  auto extended = std::vector<row*>{};
-  runs_.clear();
+  entries_.clear();
+  extended_.clear();
+  ids_of_requests_.clear();
+  runs_.resize(running_.size());
   for (auto* const r : running_) {
     if (!has_arrived(*r)) {
       continue;
     }
-    const auto end = end_of_chunk(*r);
-    if (end == r->length) {
-      continue;  // nothing is left of the budget
-    }
-    auto& run = runs_.emplace_back(r->from(r->length, end).begin(), r->from(r->length, end).end());
+    auto& run = runs_[entries_.size()];
+    const auto known = r->from(r->length, end_of_chunk(*r));  // empty if nothing is left of the budget
+    run.assign(known.begin(), known.end());
     r->drafts = guess(*r);
     run.insert(run.end(), r->drafts.begin(), r->drafts.end());
     budget_ -= static_cast<std::int64_t>(run.size());
-    entries.push_back({.id = r->sequence, .run = std::span<const token>(run)});
-    extended.push_back(r);
+    entries_.push_back({.id = r->sequence, .run = std::span<const token>(run), .num_computed_tokens = r->computed});
+    ids_of_requests_.push_back(r->id);
+    extended_.push_back(r);
   }
-  auto failures = std::vector<pagedkv::batch_failure>(entries.size());
-  auto slots = std::vector<pagedkv::slot>(num_slots(entries));
-  const auto done = timed(cache_)->append_batch(entries, {.slots = slots, .failures = failures}).value();
-  auto failed = std::vector<bool>(entries.size());
-  for (const auto& failure : std::span(failures).first(done.num_failures)) {
-    failed[failure.entry] = true;
+  failures_.resize(entries_.size());
+  slots_.resize(num_slots());
+  const auto out = pagedkv::batch_buffers{.slots = slots_, .failures = failures_};
+  const auto appended = timed(requests_)->append_batch(ids_of_requests_, entries_, out);
+  for (const auto& failure : std::span(failures_).first(appended->num_failures)) {
+    extended_[failure.entry] = nullptr;
   }
-  for (auto i = std::size_t{0}; i < extended.size(); ++i) {
-    auto& r = *extended[i];
-    if (r.state == generation_state::running && (!failed[i] || append(r, runs_[i]))) {
-      take_part(r, runs_[i].size());
+  put_back(appended.preempted());
+  for (auto i = std::size_t{0}; i < extended_.size(); ++i) {
+    if (extended_[i] != nullptr && !runs_[i].empty()) {
+      take_part(*extended_[i], runs_[i].size());
     }
   }
-  std::erase_if(rows_, [](const row* r) { return r->state != generation_state::running; });
 }
 
 template <class Cache>
-std::size_t engine_of<Cache>::num_slots(std::span<const pagedkv::batch_entry> entries) const {
-  const auto num_groups = std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
+std::size_t engine_of<Cache>::num_slots() const {
   auto count = std::size_t{0};
-  for (const auto& entry : entries) {
+  for (const auto& entry : entries_) {
     count += entry.run.tokens.size();
   }
-  return count * static_cast<std::size_t>(num_groups);
+  return count * static_cast<std::size_t>(num_groups_);
 }
 
 template <class Cache>
@@ -264,13 +250,6 @@ template <class Cache>
 void engine_of<Cache>::take_part(row& r, std::size_t count) {
   r.length += static_cast<std::int64_t>(count);
   rows_.push_back(&r);
-}
-
-template <class Cache>
-bool engine_of<Cache>::append(row& r, std::span<const token> run) {
-  const auto appended = timed(requests_)->append(r.id, run);
-  put_back(appended.preempted());
-  return appended.has_value();
 }
 
 template <class Cache>
@@ -357,20 +336,11 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
 }
 
 template <class Cache>
-void engine_of<Cache>::commit_prompts() {
-  const auto watch = stopwatch{statistics_.in_cache};
-  for (const auto* const r : rows_) {
-    if (commits_early_ && r->drafts.empty()) {
-      cache_.commit(r->sequence, r->length).value();
-    }
-  }
-}
-
-template <class Cache>
 void engine_of<Cache>::compute() {
   if (rows_.empty()) {
     return;
   }
+  const auto opened = timed(cache_)->begin_step().value();
   step_ = {};
   ids_.clear();
   for (auto* const r : rows_) {
@@ -401,6 +371,7 @@ void engine_of<Cache>::compute() {
     finish_row(*r, logits.subspan(next * width, count * width));
     next += count;
   }
+  timed(cache_)->retire_step(opened).value();
 }
 
 template <class Cache>
@@ -429,8 +400,8 @@ void engine_of<Cache>::finish_row(row& r, std::span<const float> logits) {
     timed(cache_)->truncate(r.sequence, r.length).value();
   }
   r.computed = r.length;
-  if (!commits_early_ || !drafts.empty()) {
-    timed(cache_)->commit(r.sequence, r.computed).value();
+  if (has_states_) {
+    timed(cache_)->commit(r.sequence, r.computed).value();  // before the state changes
   }
   if (!chosen.empty() && r.answer().empty() && r.index == 0) {
     fork(r, logits.first(width));
@@ -440,6 +411,9 @@ void engine_of<Cache>::finish_row(row& r, std::span<const float> logits) {
 
 template <class Cache>
 void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
+  if (r.options.num_samples > 1) {
+    timed(cache_)->commit(r.sequence, r.computed).value();
+  }
   for (auto i = std::size_t{1}; i < r.options.num_samples; ++i) {
     auto& other = all_.emplace_back();
     static_cast<sample&>(other) = r;
@@ -490,6 +464,9 @@ void engine_of<Cache>::end(row& r, generation_state how) {
   r.state = how;
   running_.remove(&r);
   if (r.submitted) {
+    if (r.computed > 0 && !r.is_loading) {
+      timed(cache_)->commit(r.sequence, r.computed).value();
+    }
     (how == generation_state::cancelled ? timed(requests_)->cancel(r.id) : timed(requests_)->finish(r.id)).value();
   }
 }

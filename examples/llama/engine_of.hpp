@@ -25,11 +25,12 @@ concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.sett
 
 /// An engine over one kind of cache.
 ///
-/// The step's order: running requests append their last token, so that blocks go to them first; waiting ones are
-/// admitted while they fit; the model runs; what it wrote is committed. Prompts of a model whose layers all attend to
-/// all tokens are committed before the model runs, so that those admitted later in the same step share them: the pass
-/// writes K and V of a layer for all rows before any row reads them. Windows and states are released and saved by
-/// commits, after the pass has read and written them, and a commit copies to tiers what the pass wrote.
+/// The step's order: running requests commit what the step before computed and append their last token, in one call, so
+/// that blocks go to them first; waiting ones are admitted while they fit; the model runs. Prompts of a model whose
+/// layers all attend to all tokens are committed before the model runs, so that those admitted later in the same step
+/// share them: the pass writes K and V of a layer for all rows before any row reads them. Windows and states are
+/// released and saved by commits, after the pass has read and written them, and a commit copies to tiers what the pass
+/// wrote.
 ///
 /// A request whose K/V comes from a slow tier runs from the step on in which it is there.
 template <class Cache>
@@ -110,11 +111,12 @@ class engine_of final : public engine {
   /// Where the row's next chunk ends: within the budget and, with states, where the cache saves one.
   [[nodiscard]] std::int64_t end_of_chunk(const row& r) const;
 
-  /// Appends the last token of every running request, or the next chunk of its prompt: in one call, then one by one
-  /// those for which there was no block, at the cost of requests that rank below them.
+  /// Commits what the step before computed, and appends the last token of every running request or the next chunk of
+  /// its prompt, at the cost of requests that rank below. Those without success wait for the next step.
   void extend_running();
 
-  [[nodiscard]] std::size_t num_slots(std::span<const pagedkv::batch_entry> entries) const;
+  /// Of all entries, in all groups.
+  [[nodiscard]] std::size_t num_slots() const;
 
   /// Whether the row has what tiers loaded for it, and goes on.
   [[nodiscard]] bool has_arrived(row& r);
@@ -127,9 +129,6 @@ class engine_of final : public engine {
   /// The row computes so many more tokens in this step.
   void take_part(row& r, std::size_t count);
 
-  /// Appends at the cost of requests that rank below. Without success, the row waits for the next step.
-  [[nodiscard]] bool append(row& r, std::span<const token> run);
-
   /// Preempted requests wait again, ahead of the others.
   void put_back(const std::vector<pagedkv::request_id>& preempted);
 
@@ -140,9 +139,6 @@ class engine_of final : public engine {
   void admit();
 
   [[nodiscard]] pagedkv::result<void> start(row& r);
-
-  /// Publishes the tokens of this step ahead of the pass, where that is right.
-  void commit_prompts();
 
   /// The forward pass, and what follows from its logits.
   void compute();
@@ -165,6 +161,7 @@ class engine_of final : public engine {
   Cache& cache_ = *owned_cache_;
   pagedkv::request_tracker<Cache> requests_;
   paged_memory<Cache> memory_;
+  std::ptrdiff_t num_groups_ = std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
   bool has_states_ = model_.config().has(layer_kind::state);
   bool commits_early_ = !has_states_ && !model_.config().has(layer_kind::window) && !has_tiers<Cache>;
 
@@ -174,6 +171,11 @@ class engine_of final : public engine {
   std::vector<row*> rows_;  // of this step
   std::int64_t budget_ = 0;
   std::vector<std::vector<token>> runs_;
+  std::vector<pagedkv::batch_entry> entries_;  // of running requests, with these runs
+  std::vector<pagedkv::request_id> ids_of_requests_;
+  std::vector<row*> extended_;  // none: the entry failed
+  std::vector<pagedkv::batch_failure> failures_;
+  std::vector<pagedkv::slot> slots_;
   step_tokens step_;
   std::vector<pagedkv::sequence_id> ids_;
   engine_statistics statistics_;

@@ -13,6 +13,16 @@
 
 namespace llama {
 
+/// Tokens in a block of a group.
+template <class Cache>
+[[nodiscard]] std::int32_t block_size_of(const Cache& cache, std::size_t group) {
+  if constexpr (Cache::layers_differ) {
+    return cache.plan().groups[group].block_size;
+  } else {
+    return cache.config().block_size;
+  }
+}
+
 /// The K/V and the states of a step's rows in the blocks of a cache.
 template <class Cache>
 class paged_memory final : public memory {
@@ -104,17 +114,31 @@ class paged_memory final : public memory {
 
   [[nodiscard]] pagedkv::result<void> find_blocks(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
     auto& [kind, slots, tables, states] = groups_[group];
-    slots.resize(step_->tokens.size());
-    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
-      const auto first = static_cast<std::size_t>(step_->starts[row]);
-      const auto count = static_cast<std::size_t>(step_->starts[row + 1]) - first;
-      const auto mapped =
-          cache_.slot_mapping(ids[row], step_->positions[first], std::span(slots).subspan(first, count), group);
-      if (!mapped) {
-        return mapped;
+    const auto updated = cache_.update(tables, ids, group);
+    slots.clear();
+    for (auto row = std::size_t{0}; updated && row < ids.size(); ++row) {
+      add_slots(group, row);
+    }
+    return updated;
+  }
+
+  /// A row's tokens are the last ones in its table, so their slots follow without a call for each sequence.
+  void add_slots(std::size_t group, std::size_t row) {
+    auto& [kind, slots, tables, states] = groups_[group];
+    const auto size = block_size_of(cache_, group);
+    const auto blocks = tables.indices().subspan(static_cast<std::size_t>(tables.indptr()[row]));
+    const auto num_blocks = tables.indptr()[row + 1] - tables.indptr()[row];
+    const auto count = step_->starts[row + 1] - step_->starts[row];
+    const auto first = (num_blocks - 1) * size + tables.last_block_len()[row] - count;
+    auto entry = static_cast<std::size_t>(first / size);
+    auto offset = first % size;
+    for (auto i = std::int32_t{0}; i < count; ++i) {
+      slots.push_back(static_cast<pagedkv::slot>(static_cast<std::int64_t>(blocks[entry]) * size + offset));
+      if (++offset == size) {
+        offset = 0;
+        ++entry;
       }
     }
-    return cache_.update(tables, ids, group);
   }
 
   [[nodiscard]] pagedkv::result<void> find_states(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
