@@ -48,8 +48,14 @@ class paged_memory final : public memory {
   }
 
   /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`.
+  /// Rows with more tokens than a tree mask has bits are behind the others, if there are trees.
   [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
     step_ = &step;
+    num_masked_ = 0;
+    while (!step.seen.empty() && num_masked_ < ids.size() &&
+           step.starts[num_masked_ + 1] - step.starts[num_masked_] <= pagedkv::largest_attention_tree) {
+      ++num_masked_;
+    }
     for (auto g = std::size_t{0}; g < groups_.size(); ++g) {
       const auto found = groups_[g].kind.holds_tokens() ? find_blocks(g, ids) : find_states(g, ids);
       if (!found) {
@@ -75,11 +81,34 @@ class paged_memory final : public memory {
         .scale = config_.attention_scale,
         .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
     };
-    cache_
-        .attend(index, {tables.indptr(), tables.indices(), tables.last_block_len(), step_->starts},
-                {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr}, options, stream_,
-                group)
-        .value();
+    const auto attend_rows = [&](std::size_t first, std::size_t end, std::span<const std::uint32_t> masks) {
+      const auto batch = pagedkv::attention_batch{
+          .indptr = tables.indptr().subspan(first, end - first + 1),
+          .indices = tables.indices(),
+          .last_block_len = tables.last_block_len().subspan(first, end - first),
+          .query_indptr = std::span(step_->starts).subspan(first, end - first + 1),
+          .tree_masks = masks,
+      };
+      cache_
+          .attend(index, batch, {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr},
+                  options, stream_, group)
+          .value();
+    };
+    attend_rows(0, num_masked_, step_->seen);
+    attend_rows(num_masked_, step_->num_rows(), {});
+  }
+
+  /// Keeps K and V of a sequence's tokens at these positions, for `put`.
+  void take(pagedkv::sequence_id id, std::span<const std::int64_t> positions) {
+    exchange(id, positions, [&](std::int32_t layer, std::size_t group, const auto& slots, auto keys, auto values) {
+      return cache_.read(layer, slots, keys, values, stream_, group);
+    });
+  }
+  /// Writes what `take` kept to these positions.
+  void put(pagedkv::sequence_id id, std::span<const std::int64_t> positions) {
+    exchange(id, positions, [&](std::int32_t layer, std::size_t group, const auto& slots, auto keys, auto values) {
+      return cache_.write(layer, slots, keys, values, stream_, group);
+    });
   }
 
   float* state(std::size_t layer, std::size_t row) override {
@@ -112,9 +141,27 @@ class paged_memory final : public memory {
                                                        : layer_kind::state;
   }
 
+  template <class Call>
+  void exchange(pagedkv::sequence_id id, std::span<const std::int64_t> positions, const Call& call) {
+    const auto size = positions.size() * static_cast<std::size_t>(config_.num_kv_heads * config_.head_dim);
+    kept_.resize(2 * size * places_.size());
+    auto slots = std::vector<pagedkv::slot>(positions.size());
+    for (auto layer = std::size_t{0}; layer < places_.size(); ++layer) {
+      const auto [group, index] = places_[layer];
+      for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+        cache_.slot_mapping(id, positions[i], std::span(slots).subspan(i, 1), group).value();
+      }
+      const auto rows_of = [&](std::size_t part) {
+        const auto numbers = std::span(kept_).subspan((2 * layer + part) * size, size);
+        return pagedkv::contiguous_rows(numbers, config_.num_kv_heads, config_.head_dim);
+      };
+      call(index, group, slots, rows_of(0), rows_of(1)).value();
+    }
+  }
+
   [[nodiscard]] pagedkv::result<void> find_blocks(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
     auto& [kind, slots, tables, states] = groups_[group];
-    const auto updated = cache_.update(tables, ids, group);
+    const auto updated = cache_.update(tables, ids, group, 1);  // with a token that the step before is to choose
     slots.clear();
     for (auto row = std::size_t{0}; updated && row < ids.size(); ++row) {
       add_slots(group, row);
@@ -160,6 +207,8 @@ class paged_memory final : public memory {
   std::vector<place> places_;
   std::vector<rows_of_group> groups_;
   const step_tokens* step_ = nullptr;
+  std::size_t num_masked_ = 0;  // leading rows of the step that are attended with tree masks
+  std::vector<float> kept_;
 };
 
 }  // namespace llama
