@@ -247,7 +247,7 @@ TEST_CASE("a batch of each group shows slots ahead where that is wished", "[grou
     const auto skipped = e.cache.num_skipped_tokens(a, group).value();
     const auto size = e.cache.plan().groups[group].block_size;
     auto batch = compressed_batch{1, 80};
-    for (const auto [num_ahead, length] : {std::pair{0, 45}, {1, 46}, {30, 75}, {31, 75}}) {
+    for (const auto& [num_ahead, length] : {std::pair{0, 45}, {1, 46}, {30, 75}, {31, 75}}) {
       REQUIRE(e.cache.update(batch, std::array{a}, group, num_ahead));
       CHECK(std::ssize(batch.indices()) == (length - skipped + size - 1) / size);
       CHECK(batch.last_block_len()[0] == (length - skipped - 1) % size + 1);
