@@ -85,6 +85,7 @@ struct load_figures {
   double seconds = 0;          // from the first arrival to the last token
   times to_first_token;        // from arrival
   times between_tokens;        // of one request
+  times in_cache;              // of each step
   engine_statistics engine;
   pagedkv::cache_statistics cache;
 };
@@ -101,7 +102,9 @@ class load {
       for (; next != requests.end() && arrival_of(*next) <= clock_.now(); ++next) {
         submit(*next);
       }
+      const auto before = engine_->statistics().in_cache;
       is_busy = engine_->step();
+      made_.in_cache.add(std::chrono::duration<double>(engine_->statistics().in_cache - before).count());
       std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_->forget(*each); });
       if (!is_busy && next != requests.end()) {
         clock_.skip_to(arrival_of(*next));

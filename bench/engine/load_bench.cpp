@@ -60,6 +60,7 @@ json report(llama::bench::load_figures made, double speed) {
           {"tokens_per_step", share(engine.computed_tokens, engine.steps)},
           {"cache_share", share(engine.in_cache.count(), engine.in_steps.count())},
           {"cache_us_per_step", share(engine.in_cache.count(), engine.steps) / 1e3},
+          {"cache_us_median", made.in_cache.quantile(0.5) * 1e6},
           {"blocks_in_use_at_end", made.cache.blocks.in_use}};
 }
 
@@ -68,10 +69,11 @@ void print(const json& row) {
   const auto quantiles = [&](const char* name) {
     return fmt::format("{:.1f}/{:.1f}", row.at(name).at("p50").get<double>(), row.at(name).at("p99").get<double>());
   };
-  fmt::print("{:>7} {:>9.2f} {:>9.2f} {:>9.0f} {:>17} {:>15} {:>6.3f} {:>6.0f} {:>8.2f} {:>9.1f}\n", number("speed"),
-             number("offered_requests_per_second"), number("requests_per_second"), number("output_tokens_per_second"),
-             quantiles("first_token_ms"), quantiles("between_tokens_ms"), number("hit_ratio"), number("preemptions"),
-             100 * number("cache_share"), number("cache_us_per_step"));
+  fmt::print("{:>7} {:>9.2f} {:>9.2f} {:>9.0f} {:>17} {:>15} {:>6.3f} {:>6.0f} {:>8.2f} {:>9.1f} {:>9.1f}\n",
+             number("speed"), number("offered_requests_per_second"), number("requests_per_second"),
+             number("output_tokens_per_second"), quantiles("first_token_ms"), quantiles("between_tokens_ms"),
+             number("hit_ratio"), number("preemptions"), 100 * number("cache_share"), number("cache_us_per_step"),
+             number("cache_us_median"));
   std::fflush(stdout);
 }
 
@@ -108,8 +110,8 @@ plot $load using 1:2 with linespoints notitle
 void run(const settings& chosen) {
   const auto requests = pagedkv::support::read_trace(chosen.trace, chosen.limit);
   auto loaded = llama::model(chosen.model);
-  fmt::print("{:>7} {:>9} {:>9} {:>9} {:>17} {:>15} {:>6} {:>6} {:>8} {:>9}\n", "speed", "offered/s", "served/s",
-             "tokens/s", "first ms p50/99", "next ms p50/99", "hits", "preem.", "cache %", "cache us");
+  fmt::print("{:>7} {:>9} {:>9} {:>9} {:>17} {:>15} {:>6} {:>6} {:>8} {:>9} {:>9}\n", "speed", "offered/s", "served/s",
+             "tokens/s", "first ms p50/99", "next ms p50/99", "hits", "preem.", "cache %", "cache us", "median");
   auto rows = json::array();
   for (const auto speed : chosen.speeds) {
     auto scale = chosen.scale;
@@ -151,6 +153,10 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+  app.add_option("--branches", chosen.sizes.num_branches, "guesses at once, as a tree")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--overlap", chosen.sizes.overlaps, "two steps in flight");
   app.add_option("--json", chosen.json_file, "file for all figures");
   app.add_option("--plot", chosen.plot, "file for a script for gnuplot, which draws the figures");
   CLI11_PARSE(app, argc, argv);

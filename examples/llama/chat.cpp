@@ -11,9 +11,11 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -26,6 +28,7 @@ struct settings {
   std::string stored = "f32";
   std::size_t max_tokens = 200;
   llama::sampling_options sampling;
+  std::string session;
 };
 
 double seconds_since(clock_type::time_point begin) {
@@ -75,14 +78,40 @@ bool answer(llama::engine& engine, llama::conversation& talk, const llama::token
   return true;
 }
 
-int chat(llama::model& loaded, const llama::tokenizer& words, const settings& chosen) {
-  const auto stored = chosen.stored == "f32" ? llama::stored_as::float32 : llama::stored_as::int8;
-  const auto engine = chosen.engine.make(loaded, stored);
-  auto talk = llama::conversation(words);
+/// Takes up a conversation where an earlier run left it, with its K/V; without a file, one begins.
+bool restore(llama::engine& engine, llama::conversation& talk, const std::string& session) {
+  if (!std::filesystem::exists(session)) {
+    return true;
+  }
+  auto tokens = engine.restore(session);
+  if (!tokens) {
+    fmt::print(stderr, "{}: {}\n", session, tokens.error().message());
+    return false;
+  }
+  talk.resume(*std::move(tokens));
+  return true;
+}
+
+/// Computes what is not cached of the conversation, and saves it.
+bool save(llama::engine& engine, const llama::conversation& talk, const std::string& session) {
+  auto options = llama::generation_options{};
+  options.max_tokens = 1;
+  options.save_to = session;
+  const auto* const whole = engine.submit(talk.tokens(), options).value();
+  engine.run();
+  if (whole->failure) {
+    fmt::print(stderr, "{}: {}\n", session, whole->failure->message());
+  }
+  return !whole->failure;
+}
+
+/// Answers what was asked on the command line, or in the terminal.
+bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
+                std::int32_t context) {
   for (const auto& question : chosen.questions) {
     fmt::print("> {}\n", question);
-    if (!answer(*engine, talk, words, chosen, question, loaded.config().context)) {
-      return 1;
+    if (!answer(engine, talk, words, chosen, question, context)) {
+      return false;
     }
   }
   const auto prompt = [] {
@@ -91,9 +120,26 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
   };
   auto line = std::string{};
   while (chosen.questions.empty() && (prompt(), std::getline(std::cin, line)) && line != "exit") {
-    if (!line.empty() && !answer(*engine, talk, words, chosen, line, loaded.config().context)) {
-      return 1;
+    if (!line.empty() && !answer(engine, talk, words, chosen, line, context)) {
+      return false;
     }
+  }
+  return true;
+}
+
+int chat(llama::model& loaded, const llama::tokenizer& words, const settings& chosen) {
+  const auto stored = chosen.stored == "f32" ? llama::stored_as::float32 : llama::stored_as::int8;
+  const auto engine = chosen.engine.make(loaded, stored);
+  auto talk = llama::conversation(words);
+  const bool saves = !chosen.session.empty();
+  if (saves && !restore(*engine, talk, chosen.session)) {
+    return 1;
+  }
+  if (!answer_all(*engine, talk, words, chosen, loaded.config().context)) {
+    return 1;
+  }
+  if (saves && !save(*engine, talk, chosen.session)) {
+    return 1;
   }
   return engine->cache_statistics().blocks.in_use == 0 ? 0 : 1;
 }
@@ -111,6 +157,8 @@ int main(int argc, char** argv) {
   app.add_option("--temperature", chosen.sampling.temperature, "0: always the most likely token")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", chosen.sampling.seed, "of the random numbers");
+  app.add_option("--session", chosen.session,
+                 "file of the conversation, which goes on with it, and is saved at the end");
   app.add_option("--kv", chosen.stored, "how K/V is stored")
       ->check(CLI::IsMember({"f32", "int8"}))
       ->capture_default_str();

@@ -50,6 +50,9 @@ class conversation {
   explicit conversation(const tokenizer& model)
       : model_(&model), format_(&chat_format::of(model)), tokens_(model.encode(format_->start)) {}
 
+  /// Goes on behind these tokens, which end with an answer.
+  void resume(std::vector<pagedkv::token> tokens) { tokens_ = std::move(tokens); }
+
   [[nodiscard]] const std::vector<pagedkv::token>& tokens() const noexcept { return tokens_; }
 
   /// Instructions for the model, ahead of a question.

@@ -4,10 +4,14 @@
 
 #include <pagedkv/tier/basic_file_tier.hpp>
 #include <pagedkv/tier/file_engine.hpp>
+#include <pagedkv/tier/redis_client.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
+#include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <ranges>
 #include <stdexcept>
@@ -18,7 +22,10 @@ namespace llama {
 
 namespace {
 
+constexpr auto priority_of = [](const sample* each) { return each->options.priority; };
+
 using files_tier = pagedkv::basic_file_tier<pagedkv::thread_files>;
+using store_tier = pagedkv::remote_tier<pagedkv::redis_client>;
 
 template <class Cache>
 [[nodiscard]] pagedkv::cache_config config_of(const model_config& model, const engine_sizes& sizes) {
@@ -44,27 +51,23 @@ template <class Cache>
   }
 }
 
-template <class Cache>
-[[nodiscard]] std::int64_t block_size_of(const Cache& cache, std::size_t group) {
-  if constexpr (Cache::layers_differ) {
-    return cache.plan().groups[group].block_size;
-  } else {
-    return cache.config().block_size;
-  }
-}
-
 }  // namespace
 
 template <class Cache>
-engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache)
+engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name)
     : model_(with),
       sizes_(sizes),
+      name_(std::move(name)),
       owned_cache_(std::move(cache)),
       requests_(cache_),
-      memory_(cache_, with.config(), sizes.max_rows) {}
+      passes_{pass{paged_memory<Cache>(cache_, with.config(), sizes.max_rows)},
+              pass{paged_memory<Cache>(cache_, with.config(), sizes.max_rows)}} {}
 
 template <class Cache>
 engine_of<Cache>::~engine_of() {
+  if (flying_ != nullptr) {
+    logits_.wait();
+  }
   if constexpr (has_tiers<Cache>) {
     cache_.wait_idle();
   }
@@ -116,7 +119,7 @@ pagedkv::result<const sample*> engine_of<Cache>::submit(std::vector<pagedkv::tok
   added.options = options;
   added.random = random_numbers(options.sampling.seed);
   added.on_token = std::move(on_token);
-  waiting_.push_back(&added);
+  waiting_.insert(std::ranges::upper_bound(waiting_, priority_of(&added), std::greater{}, priority_of), &added);
   return static_cast<const sample*>(&added);
 }
 
@@ -136,23 +139,41 @@ void engine_of<Cache>::forget(const sample& which) {
 }
 
 template <class Cache>
+pagedkv::result<std::vector<pagedkv::token>> engine_of<Cache>::restore(const std::string& file) {
+  const auto restored = pagedkv::restore_sequence(cache_, file, pagedkv::session_options<>{.model = name_});
+  if (!restored) {
+    return restored.error();
+  }
+  auto tokens = std::vector<token>(static_cast<std::size_t>(restored->num_tokens));
+  cache_.tokens(restored->id, 0, tokens).value();
+  cache_.release(restored->id).value();
+  return tokens;
+}
+
+template <class Cache>
 bool engine_of<Cache>::step() {
   const auto watch = stopwatch{statistics_.in_steps};
-  const auto opened = timed(cache_)->begin_step().value();
+  if (flying_ != nullptr && !may_overlap()) {
+    land();
+  }
   const auto preempted_before = statistics_.preemptions;
-  rows_.clear();
+  next_->parts.clear();
   budget_ = sizes_.token_budget;
   extend_running();
   admit();
-  if (rows_.empty() && !wait_for_loads() && !running_.empty() && statistics_.preemptions == preempted_before) {
-    // Nothing that runs can go on, nothing is left to preempt, and no block comes back with this step.
+  const bool is_idle = next_->parts.empty() && flying_ == nullptr;
+  if (is_idle && !wait_for_loads() && !running_.empty() && statistics_.preemptions == preempted_before) {
+    // Nothing that runs can go on, and nothing is left to preempt.
     fail(*running_.back(),
          pagedkv::error{pagedkv::error_code::capacity_exhausted, "number of blocks", sizes_.num_blocks});
   }
-  commit_prompts();
-  compute();
-  timed(cache_)->retire_step(opened).value();
-  return !running_.empty() || !waiting_.empty();
+  prepare();
+  land();
+  launch();
+  if (!overlaps_) {
+    land();
+  }
+  return flying_ != nullptr || !running_.empty() || !waiting_.empty();
 }
 
 template <class Cache>
@@ -164,7 +185,7 @@ std::vector<const sample*> engine_of<Cache>::samples() const {
 
 template <class Cache>
 std::int64_t engine_of<Cache>::end_of_chunk(const row& r) const {
-  const auto end = std::min(r.num_tokens(), r.length + budget_);
+  const auto end = std::min(r.num_tokens(), r.scheduled + budget_);
   if constexpr (Cache::layers_differ) {
     return has_states_ ? std::min(end, cache_.next_saved_length(r.sequence).value()) : end;
   } else {
@@ -174,48 +195,56 @@ std::int64_t engine_of<Cache>::end_of_chunk(const row& r) const {
 
 template <class Cache>
 void engine_of<Cache>::extend_running() {
-  auto entries = std::vector<pagedkv::batch_entry>{};
-  auto extended = std::vector<row*>{};
-  runs_.clear();
+  entries_.clear();
+  extended_.clear();
+  ids_of_requests_.clear();
+  runs_.resize(running_.size());
   for (auto* const r : running_) {
     if (!has_arrived(*r)) {
       continue;
     }
-    const auto end = end_of_chunk(*r);
-    if (end == r->length) {
-      continue;  // nothing is left of the budget
-    }
-    auto& run = runs_.emplace_back(r->from(r->length, end).begin(), r->from(r->length, end).end());
+    auto& run = runs_[entries_.size()];
+    // A token that is still to be chosen has a slot ahead, but for the last one, and for one from which answers part.
+    const bool is_ahead = flying_ != nullptr && r->scheduled == r->num_tokens() && budget_ > 0 && r->num_rows() == 1 &&
+                          r->answer().size() + 1 < r->options.max_tokens;
+    const auto end = std::max(r->length, end_of_chunk(*r));
+    const auto known = r->from(r->length, end);
+    run.assign(known.begin(), known.end());
     r->drafts = guess(*r);
-    run.insert(run.end(), r->drafts.begin(), r->drafts.end());
-    budget_ -= static_cast<std::int64_t>(run.size());
-    entries.push_back({.id = r->sequence, .run = std::span<const token>(run)});
-    extended.push_back(r);
+    for (auto i = std::int32_t{0}; i < std::ssize(r->drafts); ++i) {
+      run.push_back(r->drafts.token(i));
+    }
+    entries_.push_back({.id = r->sequence,
+                        .run = std::span<const token>(run),
+                        .num_computed_tokens = r->committed = std::max(r->committed, std::min(r->computed, r->length)),
+                        .num_ahead = is_ahead ? 1 : 0});
+    ids_of_requests_.push_back(r->id);
+    extended_.push_back({r, r->scheduled, end + std::ssize(r->drafts) + (is_ahead ? 1 : 0), is_ahead, 0});
+    budget_ -= extended_.back().end - extended_.back().begin;
   }
-  auto failures = std::vector<pagedkv::batch_failure>(entries.size());
-  auto slots = std::vector<pagedkv::slot>(num_slots(entries));
-  const auto done = timed(cache_)->append_batch(entries, {.slots = slots, .failures = failures}).value();
-  auto failed = std::vector<bool>(entries.size());
-  for (const auto& failure : std::span(failures).first(done.num_failures)) {
-    failed[failure.entry] = true;
+  failures_.resize(entries_.size());
+  slots_.resize(num_slots());
+  const auto out = pagedkv::batch_buffers{.slots = slots_, .failures = failures_};
+  const auto appended = timed(requests_)->append_batch(ids_of_requests_, entries_, out);
+  for (const auto& failure : std::span(failures_).first(appended->num_failures)) {
+    extended_[failure.entry].of = nullptr;
   }
-  for (auto i = std::size_t{0}; i < extended.size(); ++i) {
-    auto& r = *extended[i];
-    if (r.state == generation_state::running && (!failed[i] || append(r, runs_[i]))) {
-      take_part(r, runs_[i].size());
+  put_back(appended.preempted());
+  for (auto i = std::size_t{0}; i < extended_.size(); ++i) {
+    if (auto* const r = extended_[i].of; r != nullptr) {
+      r->length += std::ssize(runs_[i]);
+      take_part(*r, extended_[i].end, extended_[i].is_ahead);
     }
   }
-  std::erase_if(rows_, [](const row* r) { return r->state != generation_state::running; });
 }
 
 template <class Cache>
-std::size_t engine_of<Cache>::num_slots(std::span<const pagedkv::batch_entry> entries) const {
-  const auto num_groups = std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
+std::size_t engine_of<Cache>::num_slots() const {
   auto count = std::size_t{0};
-  for (const auto& entry : entries) {
-    count += entry.run.tokens.size();
+  for (const auto& entry : entries_) {
+    count += entry.run.tokens.size() + static_cast<std::size_t>(entry.num_ahead);
   }
-  return count * static_cast<std::size_t>(num_groups);
+  return count * static_cast<std::size_t>(num_groups_);
 }
 
 template <class Cache>
@@ -227,7 +256,7 @@ bool engine_of<Cache>::has_arrived(row& r) {
       timed(cache_)->truncate(r.sequence, settled).value();  // the rest is computed, as the budget allows
       statistics_.cached_tokens += settled - r.computed;
       r.num_cached_tokens += r.answer().empty() ? settled - r.computed : 0;
-      r.length = r.computed = settled;
+      r.length = r.scheduled = r.computed = r.committed = settled;
     }
   }
   return !r.is_loading;
@@ -245,43 +274,44 @@ bool engine_of<Cache>::wait_for_loads() {
 }
 
 template <class Cache>
-std::vector<pagedkv::token> engine_of<Cache>::guess(const row& r) const {
+draft_tree engine_of<Cache>::guess(const row& r) const {
   const auto left = static_cast<std::int64_t>(r.options.max_tokens - r.answer().size()) - 1;
   const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1});
+  auto tree = draft_tree{};
   // A state cannot be taken back.
-  if (has_states_ || most <= 0 || r.num_tokens() != r.length + 1 || r.tokens.size() < 4) {
-    return {};
+  if (has_states_ || most <= 0 || r.num_tokens() != r.scheduled + 1 || r.tokens.size() < 4) {
+    return tree;
   }
-  const auto earlier = std::find_end(r.tokens.begin(), r.tokens.end() - 1, r.tokens.end() - 2, r.tokens.end());
-  if (earlier == r.tokens.end() - 1) {
-    return {};
+  const auto room = has_trees_ ? std::min<std::int64_t>(budget_ - 1, pagedkv::largest_attention_tree - 1) : most;
+  auto end = r.tokens.end() - 1;
+  for (auto i = std::size_t{0}; i < (has_trees_ ? sizes_.num_branches : 1); ++i) {
+    const auto earlier = std::find_end(r.tokens.begin(), end, r.tokens.end() - 2, r.tokens.end());
+    if (earlier == end) {
+      break;
+    }
+    const auto first = earlier + 2;
+    tree.add({first, first + std::min<std::ptrdiff_t>(most, r.tokens.end() - first)}, static_cast<std::size_t>(room));
+    end = earlier + 1;
   }
-  const auto first = earlier + 2;
-  return {first, first + std::min<std::ptrdiff_t>(most, r.tokens.end() - first)};
+  return tree;
 }
 
 template <class Cache>
-void engine_of<Cache>::take_part(row& r, std::size_t count) {
-  r.length += static_cast<std::int64_t>(count);
-  rows_.push_back(&r);
-}
-
-template <class Cache>
-bool engine_of<Cache>::append(row& r, std::span<const token> run) {
-  const auto appended = timed(requests_)->append(r.id, run);
-  put_back(appended.preempted());
-  return appended.has_value();
+void engine_of<Cache>::take_part(row& r, std::int64_t end, bool is_ahead) {
+  if (end > r.scheduled) {
+    const auto num_wanted = end < r.num_tokens() ? 0 : r.drafts.size() + 1;
+    next_->parts.push_back({&r, r.scheduled, end, is_ahead, num_wanted});
+    r.scheduled = end;
+  }
 }
 
 template <class Cache>
 void engine_of<Cache>::put_back(const std::vector<pagedkv::request_id>& preempted) {
   for (const auto id : preempted) {
     auto& r = **std::ranges::find_if(running_, [&](const row* each) { return each->id == id; });
-    r.state = generation_state::waiting;
-    r.length = r.computed = 0;
-    r.is_loading = false;
-    waiting_.push_front(&r);
-    std::erase(rows_, &r);
+    r.lose_sequence();
+    waiting_.insert(std::ranges::lower_bound(waiting_, priority_of(&r), std::greater{}, priority_of), &r);
+    leave(r);
     running_.remove(&r);
     ++statistics_.preemptions;
   }
@@ -303,7 +333,7 @@ void engine_of<Cache>::admit() {
     waiting_.pop_front();  // those that give way to it wait in front of the others
     if (const auto admitted = start(r); admitted) {
       running_.push_back(&r);
-    } else if (rows_.empty() && running_.empty()) {
+    } else if (running_.empty()) {
       fail(r, admitted.error());  // it does not fit while no other one runs, so it never will
     } else {
       waiting_.push_front(&r);
@@ -328,7 +358,7 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
   }
   r.id = admitted->id;
   r.sequence = admitted->sequence;
-  r.length = r.computed = admitted->num_cached_tokens;
+  r.length = r.scheduled = r.computed = r.committed = admitted->num_cached_tokens;
   r.state = generation_state::running;
   if (!std::exchange(r.submitted, true)) {
     r.num_cached_tokens = admitted->num_cached_tokens;
@@ -345,92 +375,157 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
   put_back(appended.preempted());
   if (!appended) {
     timed(requests_)->preempt(r.id).value();
-    r.state = generation_state::waiting;
+    r.lose_sequence();
     return appended.error();
   }
   budget_ -= static_cast<std::int64_t>(run.size());
-  take_part(r, run.size());
+  r.length = end;
+  take_part(r, end, false);
   if (commits_early_) {
-    timed(cache_)->commit(r.sequence, r.length).value();
+    commit(r, r.length);
   }
   return {};
 }
 
 template <class Cache>
-void engine_of<Cache>::commit_prompts() {
-  const auto watch = stopwatch{statistics_.in_cache};
-  for (const auto* const r : rows_) {
-    if (commits_early_ && r->drafts.empty()) {
-      cache_.commit(r->sequence, r->length).value();
-    }
-  }
+bool engine_of<Cache>::may_overlap() const {
+  const auto blocks = cache_.statistics().blocks;
+  // A row needs a block for its next token, and chunks of prompts those for all tokens of the step.
+  const auto most = std::ssize(running_) * 2 + sizes_.token_budget / cache_.config().block_size;
+  const bool admits = !waiting_.empty() && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows;
+  return !admits && blocks.free + blocks.evictable >= most * std::ssize(model_.config().groups().all());
 }
 
 template <class Cache>
-void engine_of<Cache>::compute() {
-  if (rows_.empty()) {
+void engine_of<Cache>::prepare() {
+  auto& [memory, parts, tokens, ids, opened, in_model] = *next_;
+  std::erase_if(parts, [](const part& p) { return p.of == nullptr; });
+  if (parts.empty()) {
     return;
   }
-  step_ = {};
-  ids_.clear();
-  for (auto* const r : rows_) {
-    const auto end = std::min(r->length, r->num_tokens());
-    for (auto i = r->computed; i < r->length; ++i) {
-      step_.positions.push_back(static_cast<std::int32_t>(i));
-    }
-    const auto known = r->from(r->computed, end);
-    step_.tokens.insert(step_.tokens.end(), known.begin(), known.end());
-    step_.tokens.insert(step_.tokens.end(), r->drafts.begin(), r->drafts.end());
-    step_.starts.push_back(static_cast<std::int32_t>(step_.tokens.size()));
-    if (end == r->num_tokens()) {
-      for (auto i = r->drafts.size() + 1; i > 0; --i) {
-        step_.wanted.push_back(static_cast<std::int32_t>(step_.tokens.size() - i));
-      }
-    }
-    ids_.push_back(r->sequence);
+  tokens = {};
+  ids.clear();
+  const bool with_masks = std::ranges::any_of(parts, [](const part& p) { return p.of->drafts.branches(); });
+  if (with_masks) {
+    std::ranges::stable_partition(parts,
+                                  [](const part& p) { return p.end - p.begin <= pagedkv::largest_attention_tree; });
   }
-  timed(memory_)->prepare(step_, ids_).value();
-  const auto logits = run_model();
+  for (const auto& each : parts) {
+    add(each, with_masks);
+    ids.push_back(each.of->sequence);
+  }
+  opened = timed(cache_)->begin_step().value();
+  timed(memory)->prepare(tokens, ids).value();
+}
+
+template <class Cache>
+void engine_of<Cache>::add(const part& of, bool with_masks) {
+  const auto& r = *of.of;
+  auto& to = next_->tokens;
+  const auto known = r.from(of.begin, std::min(of.end, r.num_tokens()));
+  to.tokens.insert(to.tokens.end(), known.begin(), known.end());
+  to.tokens.resize(to.tokens.size() + (of.is_ahead ? 1 : 0));  // known when the pass under way has landed
+  const auto end = of.end - std::ssize(r.drafts);
+  for (auto i = of.begin; i < end; ++i) {
+    to.positions.push_back(static_cast<std::int32_t>(i));
+  }
+  for (auto i = std::int32_t{0}; i < std::ssize(r.drafts); ++i) {
+    to.tokens.push_back(r.drafts.token(i));
+    to.positions.push_back(static_cast<std::int32_t>(end - 1 + r.drafts.depth(i)));
+  }
+  const auto size = static_cast<std::int32_t>(to.tokens.size());
+  for (auto i = size - static_cast<std::int32_t>(of.num_wanted); i < size; ++i) {
+    to.wanted.push_back(i);
+  }
+  if (with_masks) {
+    to.seen.resize(to.tokens.size(), ~std::uint32_t{0});
+    for (auto i = std::int32_t{0}; i < std::ssize(r.drafts); ++i) {
+      to.seen[to.tokens.size() - r.drafts.size() + static_cast<std::size_t>(i)] = r.drafts.mask(i);
+    }
+  }
+  to.starts.push_back(size);
+}
+
+template <class Cache>
+void engine_of<Cache>::launch() {
+  auto& [memory, parts, tokens, ids, opened, in_model] = *next_;
+  if (parts.empty()) {
+    return;
+  }
+  for (auto i = std::size_t{0}; i < parts.size(); ++i) {
+    if (parts[i].is_ahead && parts[i].of != nullptr) {
+      tokens.tokens[static_cast<std::size_t>(tokens.starts[i + 1] - 1)] = parts[i].of->tokens.back();
+    }
+  }
+  flying_ = std::exchange(next_, next_ == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0]);
+  logits_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
+    const auto watch = stopwatch{of->in_model};
+    return model_.run(of->tokens, of->memory);
+  });
+}
+
+template <class Cache>
+void engine_of<Cache>::land() {
+  if (flying_ == nullptr) {
+    return;
+  }
+  const auto logits = logits_.get();
+  auto& landed = *std::exchange(flying_, nullptr);
+  timed(cache_)->retire_step(landed.opened).value();
   ++statistics_.steps;
-  statistics_.computed_tokens += static_cast<std::int64_t>(step_.tokens.size());
+  statistics_.in_model += std::exchange(landed.in_model, {});
+  statistics_.computed_tokens += std::ssize(landed.tokens.tokens);
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   auto next = std::size_t{0};
-  for (auto* const r : std::vector(rows_)) {
-    const bool ends = std::min(r->length, r->num_tokens()) == r->num_tokens();
-    const auto count = ends ? r->drafts.size() + 1 : 0;
-    finish_row(*r, logits.subspan(next * width, count * width));
-    next += count;
+  for (const auto& each : landed.parts) {
+    if (each.of != nullptr) {
+      finish_row(each, logits.subspan(next * width, each.num_wanted * width));
+    }
+    next += each.num_wanted;
   }
 }
 
 template <class Cache>
-std::span<const float> engine_of<Cache>::run_model() {
-  const auto watch = stopwatch{statistics_.in_model};
-  return model_.run(step_, memory_);
+void engine_of<Cache>::leave(const row& r) {
+  for (auto& each : passes_) {
+    for (auto& p : each.parts) {
+      p.of = p.of == &r ? nullptr : p.of;
+    }
+  }
 }
 
 template <class Cache>
-void engine_of<Cache>::finish_row(row& r, std::span<const float> logits) {
+void engine_of<Cache>::commit(row& r, std::int64_t num_tokens) {
+  if (num_tokens > r.committed) {
+    timed(cache_)->commit(r.sequence, num_tokens).value();
+    r.committed = num_tokens;
+  }
+}
+
+template <class Cache>
+void engine_of<Cache>::finish_row(const part& of, std::span<const float> logits) {
+  auto& r = *of.of;
   const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   const auto drafts = std::exchange(r.drafts, {});
   auto chosen = std::vector<token>{};
-  const auto num_choices = logits.size() / width;
-  for (auto i = std::size_t{0}; i < num_choices; ++i) {
-    chosen.push_back(choose(logits.subspan(i * width, width), r.options.sampling, r.random));
-    if (i == drafts.size() || chosen.back() != drafts[i]) {
-      break;
+  auto right = std::vector<std::int32_t>{};
+  for (auto node = std::optional{draft_tree::root}; node && !logits.empty();) {
+    const auto of_node = logits.subspan(static_cast<std::size_t>(*node + 1) * width, width);
+    chosen.push_back(choose(of_node, r.options.sampling, r.random));
+    node = drafts.child(*node, chosen.back());
+    if (node) {
+      right.push_back(*node);
     }
   }
-  const auto num_right = chosen.empty() ? std::size_t{0} : chosen.size() - 1;
   statistics_.drafts += static_cast<std::int64_t>(drafts.size());
-  statistics_.accepted_drafts += static_cast<std::int64_t>(num_right);
-  if (num_right < drafts.size()) {
-    r.length -= static_cast<std::int64_t>(drafts.size() - num_right);
-    timed(cache_)->truncate(r.sequence, r.length).value();
+  statistics_.accepted_drafts += static_cast<std::int64_t>(right.size());
+  r.computed = of.end;
+  if (right.size() < drafts.size()) {
+    keep_drafts(r, drafts, right);
+    r.scheduled = r.computed = r.length;
   }
-  r.computed = r.length;
-  if (!commits_early_ || !drafts.empty()) {
-    timed(cache_)->commit(r.sequence, r.computed).value();
+  if (has_states_) {
+    commit(r, r.computed);  // before the state changes
   }
   if (!chosen.empty() && r.answer().empty() && r.index == 0) {
     fork(r, logits.first(width));
@@ -439,7 +534,36 @@ void engine_of<Cache>::finish_row(row& r, std::span<const float> logits) {
 }
 
 template <class Cache>
+void engine_of<Cache>::keep_drafts(row& r, const draft_tree& drafts, std::span<const std::int32_t> right) {
+  const auto watch = stopwatch{statistics_.in_cache};
+  const auto first = r.length - static_cast<std::int64_t>(drafts.size());
+  auto from = std::vector<std::int64_t>{};
+  auto to = std::vector<std::int64_t>{};
+  auto tokens = std::vector<token>{};
+  for (auto i = std::int32_t{0}; i < std::ssize(right); ++i) {
+    const auto node = right[static_cast<std::size_t>(i)];
+    if (node != i) {  // it is not in the first chain
+      from.push_back(first + node);
+      to.push_back(first + i);
+      tokens.push_back(drafts.token(node));
+    }
+  }
+  r.length = first + std::ssize(right);
+  if (tokens.empty()) {
+    cache_.truncate(r.sequence, r.length).value();
+    return;
+  }
+  passes_[0].memory.take(r.sequence, from);
+  cache_.truncate(r.sequence, to.front()).value();
+  cache_.append(r.sequence, tokens).value();  // at most the blocks that were given back
+  passes_[0].memory.put(r.sequence, to);
+}
+
+template <class Cache>
 void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
+  if (r.options.num_samples > 1) {
+    commit(r, r.computed);
+  }
   for (auto i = std::size_t{1}; i < r.options.num_samples; ++i) {
     auto& other = all_.emplace_back();
     static_cast<sample&>(other) = r;
@@ -455,7 +579,7 @@ void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
     }
     other.id = forked->id;
     other.sequence = forked->sequence;
-    other.length = other.computed = r.length;
+    other.length = other.scheduled = other.computed = other.committed = r.length;
     running_.push_back(&other);
     take_tokens(other, std::array{choose(logits, other.options.sampling, other.random)});
   }
@@ -486,21 +610,41 @@ void engine_of<Cache>::fail(row& r, const pagedkv::error& reason) {
 }
 
 template <class Cache>
+void engine_of<Cache>::keep(row& r) {
+  if (r.computed == 0 || r.is_loading) {
+    return;
+  }
+  if (r.length < r.computed) {
+    timed(cache_)->append(r.sequence, r.from(r.length, r.computed)).value();  // into slots that it has
+  }
+  commit(r, r.computed);
+  const bool is_answer = r.state == generation_state::ended || r.state == generation_state::cut;
+  if (is_answer && r.index == 0 && !r.options.save_to.empty()) {
+    const auto options = pagedkv::session_options<>{.model = name_};
+    if (const auto saved = pagedkv::save_sequence(cache_, r.sequence, r.options.save_to, options); !saved) {
+      r.failure = saved.error();
+    }
+  }
+}
+
+template <class Cache>
 void engine_of<Cache>::end(row& r, generation_state how) {
   r.state = how;
+  leave(r);
   running_.remove(&r);
   if (r.submitted) {
+    keep(r);
     (how == generation_state::cancelled ? timed(requests_)->cancel(r.id) : timed(requests_)->finish(r.id)).value();
   }
 }
 
 namespace {
 
-template <class Element>
-[[nodiscard]] std::unique_ptr<engine> make_without_tiers(model& with, const engine_sizes& sizes) {
-  using cache = pagedkv::group_cache<Element>;
-  return std::make_unique<engine_of<cache>>(with, sizes,
-                                            std::make_unique<cache>(config_of<cache>(with.config(), sizes)));
+template <class Cache>
+[[nodiscard]] std::unique_ptr<engine> make_without_tiers(model& with, const engine_sizes& sizes,
+                                                         const std::string& name) {
+  auto made = std::make_unique<Cache>(config_of<Cache>(with.config(), sizes));
+  return std::make_unique<engine_of<Cache>>(with, sizes, std::move(made), name);
 }
 
 template <class... Slower>
@@ -510,34 +654,55 @@ template <class... Slower>
   auto chosen = pagedkv::tier_config{};
   chosen.model = tiers.model;
   chosen.write = pagedkv::write_policy::through;  // so that a restart finds what was never evicted
+  chosen.ask_ahead =
+      tiers.remote.empty() ? 0 : tiers.host_blocks / 2;  // of other processes; loads find room for so many
   auto made =
       std::make_unique<cache>(config_of<cache>(with.config(), sizes), chosen,
                               pagedkv::host_tier<>{tiers.host_blocks, {}}, std::tuple<Slower...>{std::move(slower)...});
-  return std::make_unique<engine_of<cache>>(with, sizes, std::move(made));
+  return std::make_unique<engine_of<cache>>(with, sizes, std::move(made), tiers.model);
 }
 
-}  // namespace
-
-std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes, stored_as stored, const tier_sizes& tiers) {
-  if (tiers.host_blocks == 0 && tiers.file.empty()) {
-    return stored == stored_as::float32 ? make_without_tiers<pagedkv::float32>(with, sizes)
-                                        : make_without_tiers<pagedkv::int8>(with, sizes);
-  }
-  if (with.config().has(layer_kind::window) || with.config().has(layer_kind::state)) {
+void check_tiers(const model_config& model, stored_as stored, const tier_sizes& tiers) {
+  if (model.has(layer_kind::window) || model.has(layer_kind::state)) {
     throw std::invalid_argument("tiers stand behind layers that attend to all tokens; this model has others");
   }
   if (stored != stored_as::float32) {
     throw std::invalid_argument("tiers of this program hold float32");
   }
   if (tiers.host_blocks == 0) {
-    throw std::invalid_argument("a file is read and written through host memory, which needs blocks");
+    throw std::invalid_argument("files and stores are read and written through host memory, which needs blocks");
   }
-  if (tiers.file.empty()) {
-    return make_with_tiers(with, sizes, tiers);
+}
+
+}  // namespace
+
+std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes, stored_as stored, const tier_sizes& tiers) {
+  if (tiers.host_blocks == 0 && tiers.file.empty() && tiers.remote.empty()) {
+    using pagedkv::float32;
+    using pagedkv::group_cache;
+    if (stored == stored_as::int8) {
+      return make_without_tiers<group_cache<pagedkv::int8>>(with, sizes, tiers.model);
+    }
+    const bool layers_differ = with.config().has(layer_kind::window) || with.config().has(layer_kind::state);
+    return layers_differ ? make_without_tiers<group_cache<float32>>(with, sizes, tiers.model)
+                         : make_without_tiers<pagedkv::kv_cache<float32>>(with, sizes, tiers.model);
   }
-  using cache = pagedkv::tiered_cache<pagedkv::float32, files_tier>;
+  check_tiers(with.config(), stored, tiers);
+  using cache = pagedkv::tiered_cache<pagedkv::float32>;
   const auto format = cache::format_of(config_of<cache>(with.config(), sizes), tiers.model);
-  return make_with_tiers(with, sizes, tiers, files_tier::create({tiers.file}, tiers.file_bytes, format).value());
+  const auto files = [&] { return files_tier::create({tiers.file}, tiers.file_bytes, format).value(); };
+  const auto store = [&] {
+    const auto parsed = pagedkv::parse_redis_url(tiers.remote);
+    if (!parsed) {
+      throw std::invalid_argument(parsed.error().message());
+    }
+    return store_tier(pagedkv::redis_client(*parsed), format);
+  };
+  if (tiers.remote.empty()) {
+    return tiers.file.empty() ? make_with_tiers(with, sizes, tiers) : make_with_tiers(with, sizes, tiers, files());
+  }
+  return tiers.file.empty() ? make_with_tiers(with, sizes, tiers, store())
+                            : make_with_tiers(with, sizes, tiers, files(), store());
 }
 
 }  // namespace llama

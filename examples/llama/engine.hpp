@@ -23,17 +23,20 @@ struct engine_sizes {
   std::size_t max_rows = 64;        // sequences in a step
   std::int64_t token_budget = 512;  // tokens in a step: those of running requests first, then chunks of prompts
   std::size_t num_drafts = 0;       // tokens guessed behind the last one; 0: no speculation
+  bool overlaps = false;         // the cache works for a step while the one before computes; not with drafts or states
+  std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; models with windows have one
 };
 
 /// How K and V are stored.
 enum class stored_as : std::uint8_t { float32, int8 };
 
-/// Where blocks go that the pool evicts: to host memory, and from there to a file.
+/// Where blocks go that the pool evicts: to host memory, and from there to a file and to a store.
 struct tier_sizes {
   std::int32_t host_blocks = 0;  // 0: no tiers
   std::string file = {};         // empty: none
   std::int64_t file_bytes = std::int64_t{1} << 30;
-  std::string model = {};  // of the model: records of another name are not found
+  std::string remote = {};  // the URL of a store of Redis' kind that processes share; empty: none
+  std::string model = {};   // the name of the model: records and sessions of another name are not found
 };
 
 struct generation_options {
@@ -43,6 +46,7 @@ struct generation_options {
   std::uint8_t priority = 50;
   pagedkv::salt salt = pagedkv::salt::none;
   bool ignores_end = false;  // goes on behind the model's end tokens
+  std::string save_to = {};  // file for the session of the first answer, when it has ended; empty: none
 };
 
 enum class generation_state : std::uint8_t { waiting, running, ended, cut, cancelled, failed };
@@ -54,7 +58,7 @@ struct sample {
   std::size_t index = 0;  // among the answers to its prompt
   generation_options options;
   generation_state state = generation_state::waiting;
-  std::optional<pagedkv::error> failure;
+  std::optional<pagedkv::error> failure;  // also of an answer that ended, if its session was not saved
   std::int64_t num_cached_tokens = 0;  // of the prompt, when it was admitted first
 
   [[nodiscard]] std::span<const pagedkv::token> answer() const { return std::span(tokens).subspan(num_prompt_tokens); }
@@ -102,6 +106,10 @@ class engine {
   /// Drops the record of a request that is not open.
   virtual void forget(const sample& which) = 0;
 
+  /// Brings K/V of a saved session into the cache, where the next prompt finds it, and returns the session's tokens: all
+  /// but the last one of its answer. Errors: those of `pagedkv::restore_sequence`.
+  virtual pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) = 0;
+
   /// One forward pass. Returns whether open requests are left.
   virtual bool step() = 0;
   void run() {
@@ -121,7 +129,7 @@ class engine {
 };
 
 /// An engine for such a model, which outlives it. Throws `std::invalid_argument` where tiers cannot stand behind the
-/// model's layers or such K/V, and what the cache and the file's tier throw.
+/// model's layers or such K/V, and for a URL that is wrong, and what the cache and the file's tier throw.
 [[nodiscard]] std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes,
                                                   stored_as stored = stored_as::float32, const tier_sizes& tiers = {});
 

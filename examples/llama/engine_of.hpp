@@ -1,15 +1,18 @@
 #pragma once
 
+#include "drafts.hpp"
 #include "engine.hpp"
 #include "paged.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <list>
 #include <memory>
 #include <span>
@@ -25,17 +28,22 @@ concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.sett
 
 /// An engine over one kind of cache.
 ///
-/// The step's order: running requests append their last token, so that blocks go to them first; waiting ones are
-/// admitted while they fit; the model runs; what it wrote is committed. Prompts of a model whose layers all attend to
-/// all tokens are committed before the model runs, so that those admitted later in the same step share them: the pass
-/// writes K and V of a layer for all rows before any row reads them. Windows and states are released and saved by
-/// commits, after the pass has read and written them, and a commit copies to tiers what the pass wrote.
+/// The step's order: running requests commit what the step before computed and append their last token, in one call, so
+/// that blocks go to them first; waiting ones are admitted while they fit; the model runs. Prompts of a model whose
+/// layers all attend to all tokens are committed before the model runs, so that those admitted later in the same step
+/// share them: the pass writes K and V of a layer for all rows before any row reads them. Windows and states are
+/// released and saved by commits, after the pass has read and written them, and a commit copies to tiers what the pass
+/// wrote.
+///
+/// With two steps in flight, all this happens while the pass before computes: a row gets a slot ahead for the token that
+/// this one is to choose. Blocks that are released meanwhile wait for the passes that may touch them.
 ///
 /// A request whose K/V comes from a slow tier runs from the step on in which it is there.
 template <class Cache>
 class engine_of final : public engine {
  public:
-  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache);
+  /// `name`: of the model, in sessions.
+  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name);
   engine_of(const engine_of&) = delete;
   engine_of& operator=(const engine_of&) = delete;
   /// Waits until tiers have what they are to keep.
@@ -49,6 +57,7 @@ class engine_of final : public engine {
                                         listener on_token) override;
   void cancel(const sample& which) override;
   void forget(const sample& which) override;
+  pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) override;
   bool step() override;
 
   [[nodiscard]] std::vector<const sample*> samples() const override;
@@ -73,24 +82,26 @@ class engine_of final : public engine {
   };
   template <class Part>
   struct timed_call {
-    Part* part;
+    Part* called;
     stopwatch watch;
-    Part* operator->() const noexcept { return part; }
+    Part* operator->() const noexcept { return called; }
   };
   /// A part of cache management for one call, whose time is added up.
   template <class Part>
-  [[nodiscard]] timed_call<Part> timed(Part& part) {
-    return {&part, {statistics_.in_cache}};
+  [[nodiscard]] timed_call<Part> timed(Part& called) {
+    return {&called, {statistics_.in_cache}};
   }
 
   struct row : sample {
     pagedkv::request_id id = {};
     pagedkv::sequence_id sequence = {};
     bool submitted = false;
-    std::int64_t length = 0;    // of the sequence
-    std::int64_t computed = 0;  // tokens whose K/V is written
-    bool is_loading = false;    // more of them are on their way from a tier
-    std::vector<token> drafts;  // appended behind the tokens in this step
+    std::int64_t length = 0;     // of the sequence
+    std::int64_t scheduled = 0;  // tokens whose K/V passes write, those under way included
+    std::int64_t computed = 0;   // tokens whose K/V is written
+    std::int64_t committed = 0;
+    bool is_loading = false;  // more of them are on their way from a tier
+    draft_tree drafts;        // appended behind the tokens in this step
     random_numbers random;
     listener on_token;
 
@@ -98,6 +109,12 @@ class engine_of final : public engine {
       if (on_token) {
         on_token(*this, next);
       }
+    }
+    void lose_sequence() {
+      state = generation_state::waiting;
+      length = scheduled = computed = committed = 0;
+      is_loading = false;
+      drafts = {};
     }
     /// Rows in a step, those of forks that are still to come included.
     [[nodiscard]] std::size_t num_rows() const { return index == 0 && answer().empty() ? options.num_samples : 1; }
@@ -107,30 +124,48 @@ class engine_of final : public engine {
     }
   };
 
+  /// A row's tokens in a pass.
+  struct part {
+    row* of;  // none: it has ended or given way
+    std::int64_t begin;
+    std::int64_t end;
+    bool is_ahead;           // the last token is what the pass before chooses
+    std::size_t num_wanted;  // logits
+  };
+
+  /// A step: its rows, and how they lie in the cache.
+  struct pass {
+    paged_memory<Cache> memory;
+    std::vector<part> parts = {};
+    step_tokens tokens = {};
+    std::vector<pagedkv::sequence_id> ids = {};
+    pagedkv::step_id opened = {};
+    std::chrono::nanoseconds in_model = {};
+  };
+
   /// Where the row's next chunk ends: within the budget and, with states, where the cache saves one.
   [[nodiscard]] std::int64_t end_of_chunk(const row& r) const;
 
-  /// Appends the last token of every running request, or the next chunk of its prompt: in one call, then one by one
-  /// those for which there was no block, at the cost of requests that rank below them.
+  /// Commits what the step before computed, and appends the last token of every running request or the next chunk of
+  /// its prompt, at the cost of requests that rank below. Those without success wait for the next step.
   void extend_running();
 
-  [[nodiscard]] std::size_t num_slots(std::span<const pagedkv::batch_entry> entries) const;
+  /// Of all entries, in all groups.
+  [[nodiscard]] std::size_t num_slots() const;
 
   /// Whether the row has what tiers loaded for it, and goes on.
   [[nodiscard]] bool has_arrived(row& r);
   /// Whether the step waited a little for a row that is still loading.
   [[nodiscard]] bool wait_for_loads();
 
-  /// Guesses that the tokens repeat what followed their last two before.
-  [[nodiscard]] std::vector<token> guess(const row& r) const;
+  /// Guesses that the tokens repeat what followed their last two before, the latest time or, as a tree, several times.
+  [[nodiscard]] draft_tree guess(const row& r) const;
 
-  /// The row computes so many more tokens in this step.
-  void take_part(row& r, std::size_t count);
+  /// The row computes the tokens up to this one in the next pass.
+  void take_part(row& r, std::int64_t end, bool is_ahead);
 
-  /// Appends at the cost of requests that rank below. Without success, the row waits for the next step.
-  [[nodiscard]] bool append(row& r, std::span<const token> run);
-
-  /// Preempted requests wait again, ahead of the others.
+  /// Requests wait in the order of their priority: one that starts behind another never takes that one's blocks in the
+  /// same step, which has published them and is still to compute them. Preempted ones are ahead of equal ones.
   void put_back(const std::vector<pagedkv::request_id>& preempted);
 
   /// Rows that the running requests take in a step, those of forks that are still to come included.
@@ -141,15 +176,24 @@ class engine_of final : public engine {
 
   [[nodiscard]] pagedkv::result<void> start(row& r);
 
-  /// Publishes the tokens of this step ahead of the pass, where that is right.
-  void commit_prompts();
-
-  /// The forward pass, and what follows from its logits.
-  void compute();
-  [[nodiscard]] std::span<const float> run_model();
+  /// Whether the next pass can be prepared while one is under way: all that run go on, and need no other's blocks.
+  [[nodiscard]] bool may_overlap() const;
+  /// Finds the rows of the next pass, and where they lie.
+  void prepare();
+  void add(const part& of, bool with_masks);
+  /// Begins the pass that was prepared.
+  void launch();
+  /// Waits for the pass under way, and does what follows from its logits.
+  void land();
+  /// The row is no longer in passes.
+  void leave(const row& r);
+  void commit(row& r, std::int64_t num_tokens);
 
   /// Takes the tokens that the logits choose: one, and one more for each draft that was right. Wrong ones are cut off.
-  void finish_row(row& r, std::span<const float> logits);
+  void finish_row(const part& of, std::span<const float> logits);
+
+  /// Leaves these drafts of a row, and moves their K/V to where it would be without the others.
+  void keep_drafts(row& r, const draft_tree& drafts, std::span<const std::int32_t> right);
 
   /// Starts the other answers to a prompt, on its blocks.
   void fork(row& r, std::span<const float> logits);
@@ -157,25 +201,37 @@ class engine_of final : public engine {
   void take_tokens(row& r, std::span<const token> chosen);
 
   void fail(row& r, const pagedkv::error& reason);
+  /// Publishes what the row computed, and saves it if that is wished.
+  void keep(row& r);
   void end(row& r, generation_state how);
 
   model& model_;
   engine_sizes sizes_;
+  std::string name_;
   std::unique_ptr<Cache> owned_cache_;
   Cache& cache_ = *owned_cache_;
   pagedkv::request_tracker<Cache> requests_;
-  paged_memory<Cache> memory_;
+  std::ptrdiff_t num_groups_ =
+      std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
+  bool overlaps_ = sizes_.overlaps && sizes_.num_drafts == 0 && !model_.config().has(layer_kind::state);
+  bool has_trees_ = sizes_.num_branches > 1 && !model_.config().has(layer_kind::window);
   bool has_states_ = model_.config().has(layer_kind::state);
   bool commits_early_ = !has_states_ && !model_.config().has(layer_kind::window) && !has_tiers<Cache>;
 
   std::list<row> all_;
   std::deque<row*> waiting_;
   std::list<row*> running_;
-  std::vector<row*> rows_;  // of this step
+  std::array<pass, 2> passes_;
+  pass* next_ = &passes_[0];
+  pass* flying_ = nullptr;  // the one under way
+  std::future<std::span<const float>> logits_;
   std::int64_t budget_ = 0;
   std::vector<std::vector<token>> runs_;
-  step_tokens step_;
-  std::vector<pagedkv::sequence_id> ids_;
+  std::vector<pagedkv::batch_entry> entries_;  // of running requests, with these runs
+  std::vector<pagedkv::request_id> ids_of_requests_;
+  std::vector<part> extended_;  // of these entries
+  std::vector<pagedkv::batch_failure> failures_;
+  std::vector<pagedkv::slot> slots_;
   engine_statistics statistics_;
 };
 

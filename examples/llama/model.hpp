@@ -22,6 +22,7 @@ struct step_tokens {
   std::vector<std::int32_t> positions;     // of each token in its sequence
   std::vector<std::int32_t> starts = {0};  // [rows + 1]: where the tokens of a row start
   std::vector<std::int32_t> wanted;        // tokens whose logits are computed, ascending
+  std::vector<std::uint32_t> seen;  // by each token: tokens of its row's tree of drafts, a bit each; empty: no trees
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return starts.size() - 1; }
 };

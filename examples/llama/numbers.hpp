@@ -2,6 +2,7 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +33,9 @@ class rows {
   std::int64_t width_ = 0;
 };
 
+/// A product of more rows is computed in one piece.
+inline constexpr auto most_rows_in_parts = 32;
+
 /// `out[t][o] = sum over i of in[t][i] * weights[o][i]`.
 inline void multiply(const float* in, std::size_t num_rows, std::int64_t num_in, const float* weights,
                      std::int64_t num_out, float* out) {
@@ -40,8 +44,16 @@ inline void multiply(const float* in, std::size_t num_rows, std::int64_t num_in,
   const auto to = static_cast<int>(num_out);
   if (rows == 1) {
     cblas_sgemv(CblasRowMajor, CblasNoTrans, to, from, 1, weights, from, in, 1, 0, out, 1);
-  } else if (rows > 1) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, to, from, 1, in, from, weights, from, 0, out, to);
+    return;
+  }
+  // A large product begins with a copy of the weights, which for few rows takes longer than the product. OpenBLAS takes
+  // operands where they lie if the result has at most 1,200 numbers, each with at most so many products.
+  const auto most = std::min(1'200, 1'000'000 / from) / std::max(rows, 1);
+  const auto part = rows > most_rows_in_parts ? to : std::clamp(most, 1, to);
+  for (auto o = 0; rows > 0 && o < to; o += part) {
+    const auto* const some = weights + static_cast<std::ptrdiff_t>(o) * from;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, std::min(part, to - o), from, 1, in, from, some, from, 0,
+                out + o, to);
   }
 }
 

@@ -24,9 +24,16 @@ struct engine_options {
         ->capture_default_str();
     app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+    app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_flag("--overlap", sizes.overlaps, "two steps in flight; not with --drafts");
     app.add_option("--host-blocks", tiers.host_blocks, "kept in host memory behind the pool")
         ->check(CLI::NonNegativeNumber);
     app.add_option("--file", tiers.file, "keeps blocks for the next start; goes with --host-blocks");
+    app.add_option(
+        "--remote", tiers.remote,
+        "URL of a store of Valkey or Redis that processes share, redis://host:6379; goes with --host-blocks");
     app.add_option("--file-size", tiers.file_bytes, "of the file")
         ->transform(CLI::AsSizeValue(false))
         ->capture_default_str();

@@ -13,6 +13,16 @@
 
 namespace llama {
 
+/// Tokens in a block of a group.
+template <class Cache>
+[[nodiscard]] std::int32_t block_size_of(const Cache& cache, std::size_t group) {
+  if constexpr (Cache::layers_differ) {
+    return cache.plan().groups[group].block_size;
+  } else {
+    return cache.config().block_size;
+  }
+}
+
 /// The K/V and the states of a step's rows in the blocks of a cache.
 template <class Cache>
 class paged_memory final : public memory {
@@ -38,8 +48,14 @@ class paged_memory final : public memory {
   }
 
   /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`.
+  /// Rows with more tokens than a tree mask has bits are behind the others, if there are trees.
   [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
     step_ = &step;
+    num_masked_ = 0;
+    while (!step.seen.empty() && num_masked_ < ids.size() &&
+           step.starts[num_masked_ + 1] - step.starts[num_masked_] <= pagedkv::largest_attention_tree) {
+      ++num_masked_;
+    }
     for (auto g = std::size_t{0}; g < groups_.size(); ++g) {
       const auto found = groups_[g].kind.holds_tokens() ? find_blocks(g, ids) : find_states(g, ids);
       if (!found) {
@@ -65,11 +81,34 @@ class paged_memory final : public memory {
         .scale = config_.attention_scale,
         .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
     };
-    cache_
-        .attend(index, {tables.indptr(), tables.indices(), tables.last_block_len(), step_->starts},
-                {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr}, options, stream_,
-                group)
-        .value();
+    const auto attend_rows = [&](std::size_t first, std::size_t end, std::span<const std::uint32_t> masks) {
+      const auto batch = pagedkv::attention_batch{
+          .indptr = tables.indptr().subspan(first, end - first + 1),
+          .indices = tables.indices(),
+          .last_block_len = tables.last_block_len().subspan(first, end - first),
+          .query_indptr = std::span(step_->starts).subspan(first, end - first + 1),
+          .tree_masks = masks,
+      };
+      cache_
+          .attend(index, batch, {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr},
+                  options, stream_, group)
+          .value();
+    };
+    attend_rows(0, num_masked_, step_->seen);
+    attend_rows(num_masked_, step_->num_rows(), {});
+  }
+
+  /// Keeps K and V of a sequence's tokens at these positions, for `put`.
+  void take(pagedkv::sequence_id id, std::span<const std::int64_t> positions) {
+    exchange(id, positions, [&](std::int32_t layer, std::size_t group, const auto& slots, auto keys, auto values) {
+      return cache_.read(layer, slots, keys, values, stream_, group);
+    });
+  }
+  /// Writes what `take` kept to these positions.
+  void put(pagedkv::sequence_id id, std::span<const std::int64_t> positions) {
+    exchange(id, positions, [&](std::int32_t layer, std::size_t group, const auto& slots, auto keys, auto values) {
+      return cache_.write(layer, slots, keys, values, stream_, group);
+    });
   }
 
   float* state(std::size_t layer, std::size_t row) override {
@@ -102,19 +141,51 @@ class paged_memory final : public memory {
                                                        : layer_kind::state;
   }
 
+  template <class Call>
+  void exchange(pagedkv::sequence_id id, std::span<const std::int64_t> positions, const Call& call) {
+    const auto size = positions.size() * static_cast<std::size_t>(config_.num_kv_heads * config_.head_dim);
+    kept_.resize(2 * size * places_.size());
+    auto slots = std::vector<pagedkv::slot>(positions.size());
+    for (auto layer = std::size_t{0}; layer < places_.size(); ++layer) {
+      const auto [group, index] = places_[layer];
+      for (auto i = std::size_t{0}; i < slots.size(); ++i) {
+        cache_.slot_mapping(id, positions[i], std::span(slots).subspan(i, 1), group).value();
+      }
+      const auto rows_of = [&](std::size_t part) {
+        const auto numbers = std::span(kept_).subspan((2 * layer + part) * size, size);
+        return pagedkv::contiguous_rows(numbers, config_.num_kv_heads, config_.head_dim);
+      };
+      call(index, group, slots, rows_of(0), rows_of(1)).value();
+    }
+  }
+
   [[nodiscard]] pagedkv::result<void> find_blocks(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
     auto& [kind, slots, tables, states] = groups_[group];
-    slots.resize(step_->tokens.size());
-    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
-      const auto first = static_cast<std::size_t>(step_->starts[row]);
-      const auto count = static_cast<std::size_t>(step_->starts[row + 1]) - first;
-      const auto mapped =
-          cache_.slot_mapping(ids[row], step_->positions[first], std::span(slots).subspan(first, count), group);
-      if (!mapped) {
-        return mapped;
+    const auto updated = cache_.update(tables, ids, group, 1);  // with a token that the step before is to choose
+    slots.clear();
+    for (auto row = std::size_t{0}; updated && row < ids.size(); ++row) {
+      add_slots(group, row);
+    }
+    return updated;
+  }
+
+  /// A row's tokens are the last ones in its table, so their slots follow without a call for each sequence.
+  void add_slots(std::size_t group, std::size_t row) {
+    auto& [kind, slots, tables, states] = groups_[group];
+    const auto size = block_size_of(cache_, group);
+    const auto blocks = tables.indices().subspan(static_cast<std::size_t>(tables.indptr()[row]));
+    const auto num_blocks = tables.indptr()[row + 1] - tables.indptr()[row];
+    const auto count = step_->starts[row + 1] - step_->starts[row];
+    const auto first = (num_blocks - 1) * size + tables.last_block_len()[row] - count;
+    auto entry = static_cast<std::size_t>(first / size);
+    auto offset = first % size;
+    for (auto i = std::int32_t{0}; i < count; ++i) {
+      slots.push_back(static_cast<pagedkv::slot>(static_cast<std::int64_t>(blocks[entry]) * size + offset));
+      if (++offset == size) {
+        offset = 0;
+        ++entry;
       }
     }
-    return cache_.update(tables, ids, group);
   }
 
   [[nodiscard]] pagedkv::result<void> find_states(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
@@ -136,6 +207,8 @@ class paged_memory final : public memory {
   std::vector<place> places_;
   std::vector<rows_of_group> groups_;
   const step_tokens* step_ = nullptr;
+  std::size_t num_masked_ = 0;  // leading rows of the step that are attended with tree masks
+  std::vector<float> kept_;
 };
 
 }  // namespace llama

@@ -153,6 +153,12 @@ TEMPLATE_LIST_TEST_CASE("slots may be reserved ahead of the tokens that take the
   auto batch = padded_batch(1, 8);
   REQUIRE(cache.update(batch, std::array{id}));
   CHECK(batch.block_tables()[2] == no_block);  // the batch is that of the tokens
+  CHECK(batch.lengths()[0] == 6);
+  for (const auto& [num_ahead, length] : {std::pair{2, 8}, {3, 9}, {20, 11}, {0, 6}}) {
+    REQUIRE(cache.update(batch, std::array{id}, 0, num_ahead));
+    CHECK(batch.lengths()[0] == length);
+    CHECK((batch.block_tables()[2] == no_block) == (length <= 8));
+  }
 
   const auto accepted = text(100, 4);
   REQUIRE(cache.append(id, accepted[0]));

@@ -238,6 +238,23 @@ TEST_CASE("losing one of two equal blocks keeps the other findable", "[group_cac
   CHECK(without_state.sequences.at(found).computed == 40);
 }
 
+TEST_CASE("a batch of each group shows slots ahead where that is wished", "[group_cache]") {
+  auto e = plain{config_of({full, window})};
+  const auto a = e.create(counted(45)).value();
+  e.compute(a);
+  REQUIRE(e.cache.reserve_slots(a, 30));
+  for (auto group = std::size_t{0}; group < 2; ++group) {
+    const auto skipped = e.cache.num_skipped_tokens(a, group).value();
+    const auto size = e.cache.plan().groups[group].block_size;
+    auto batch = compressed_batch{1, 80};
+    for (const auto& [num_ahead, length] : {std::pair{0, 45}, {1, 46}, {30, 75}, {31, 75}}) {
+      REQUIRE(e.cache.update(batch, std::array{a}, group, num_ahead));
+      CHECK(std::ssize(batch.indices()) == (length - skipped + size - 1) / size);
+      CHECK(batch.last_block_len()[0] == (length - skipped - 1) % size + 1);
+    }
+  }
+}
+
 TEST_CASE("a window group's batch has the rows and lengths that kernels take", "[group_cache]") {
   auto e = plain{config_of({full, window})};
   const auto a = e.create(counted(45)).value();

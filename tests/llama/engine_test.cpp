@@ -1,4 +1,5 @@
 #include "../../examples/llama/engine.hpp"
+#include "../tier/fake_store.hpp"
 #include "small_models.hpp"
 
 #include <catch2/catch_test_macros.hpp>
@@ -6,6 +7,7 @@
 #include <catch2/matchers/catch_matchers.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -87,9 +89,48 @@ TEST_CASE("preempted requests generate the same tokens when they are resumed", "
 TEST_CASE("drafts that repeat the text change no token", "[llama]") {
   const auto& model = GENERATE(from_range(references()));
   CAPTURE(model.name);
-  const auto engine = make_engine(loaded(model.name), {.num_blocks = 200, .num_drafts = 3});
+  const auto branches = GENERATE(1, 4);
+  const auto engine = make_engine(
+      loaded(model.name),
+      {.block_size = 4, .num_blocks = 400, .num_drafts = 3, .num_branches = static_cast<std::size_t>(branches)});
   check_tokens(*engine, model);
   CHECK((engine->statistics().drafts > 0) == (model.name != "bamba"));
+}
+
+TEST_CASE("a tree of drafts is right more often than its first chain", "[llama]") {
+  static auto trained = model(trained_model());
+  auto texts = std::vector<std::vector<token>>{};
+  auto right = std::vector<std::int64_t>{};
+  for (const auto branches : {std::size_t{1}, std::size_t{4}}) {
+    const auto engine =
+        make_engine(trained, {.block_size = 4, .num_blocks = 256, .num_drafts = 4, .num_branches = branches});
+    for (const auto& each : trained_reference().at("cases")) {
+      const auto* const made = engine->submit(each.at("prompt"), exactly(300)).value();
+      engine->run();
+      texts.push_back(made->tokens);
+    }
+    right.push_back(engine->statistics().accepted_drafts);
+    check_end(*engine);
+  }
+  CHECK(std::equal(texts.begin(), texts.begin() + std::ssize(texts) / 2, texts.begin() + std::ssize(texts) / 2));
+  CHECK(right[1] > right[0]);
+}
+
+TEST_CASE("prefixes of a request that gives way before it is computed are not found", "[llama]") {
+  const auto& cases = reference_of("llama").cases;
+  const auto& long_prompt = cases.back().prompt;
+  const auto& long_answer = cases.back().tokens;
+  const auto engine = make_engine(loaded("llama"), {.block_size = 8, .num_blocks = 24});
+  auto options = exactly(4);
+  options.priority = 10;
+  const auto* const low = engine->submit(long_prompt, options).value();
+  options.priority = 90;
+  auto other = long_prompt;
+  other.front() += 1;
+  static_cast<void>(engine->submit(other, options).value());
+  engine->run();
+  CHECK(std::equal(low->answer().begin(), low->answer().end(), long_answer.begin()));
+  check_end(*engine);
 }
 
 TEST_CASE("answers by forks are those of the prompt alone", "[llama]") {
@@ -273,6 +314,76 @@ TEST_CASE("a restart finds in a file what was cached, and generates the same tok
   CHECK_THROWS(make_engine(loaded("llama"), sizes, stored_as::float32, other));
 }
 
+TEST_CASE("an engine finds in a store what another one computed", "[llama]") {
+  const auto& model = reference_of("llama");
+  auto values = std::map<std::string, std::string>{};
+  const auto store = pagedkv::testing::fake_store(pagedkv::testing::fake_store::greeting([&](const auto& command) {
+    if (command[0] == "SET") {
+      values[command[1]] = command[2];
+      return std::string("+OK\r\n");
+    }
+    const auto found = values.find(command[1]);
+    return found == values.end() ? "$-1\r\n"
+                                 : '$' + std::to_string(found->second.size()) + "\r\n" + found->second + "\r\n";
+  }));
+  const auto folder = model_folder(model);
+  const auto with_file = GENERATE(false, true);
+  auto tiers = tier_sizes{.host_blocks = 128, .file_bytes = 1 << 20, .remote = store.url(), .model = "m"};
+  const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 200};
+  {
+    const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+    check_tokens(*engine, model);
+  }
+  tiers.file = with_file ? folder.path() / "blocks" : "";
+  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+  check_tokens(*engine, model);
+  CHECK(engine->statistics().cached_tokens > 0);
+}
+
+TEST_CASE("a session goes on in another engine with the same tokens", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  CAPTURE(model.name);
+  const auto& prompt = model.cases.back().prompt;
+  const auto& tokens = model.cases.back().tokens;
+  const auto folder = model_folder(model);
+  const auto file = folder.path() / "session";
+  const auto half = tokens.size() / 2;
+  {
+    const auto engine = make_engine(loaded(model.name), {.block_size = 8, .num_blocks = 200});
+    auto options = exactly(half);
+    options.save_to = file;
+    CHECK_FALSE(engine->submit(prompt, options).value()->failure);
+    engine->run();
+    check_end(*engine);
+  }
+  const auto engine = make_engine(loaded(model.name), {.block_size = 8, .num_blocks = 100});
+  auto talk = engine->restore(file).value();
+  CHECK(talk.size() == prompt.size() + half - 1);
+  talk.push_back(tokens[half - 1]);
+  const auto* const made = engine->submit(talk, exactly(tokens.size() - half)).value();
+  engine->run();
+  CHECK(std::equal(made->answer().begin(), made->answer().end(), tokens.begin() + static_cast<std::ptrdiff_t>(half)));
+  const bool is_found = made->num_cached_tokens >= static_cast<std::int64_t>(talk.size()) - 8;
+  CHECK(is_found == (model.name != "bamba"));  // a state is found only where a block ends
+  check_end(*engine);
+
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  CHECK_FALSE(engine->restore(file));
+  CHECK_FALSE(engine->restore(folder.path() / "nothing"));
+  check_end(*engine);
+}
+
+TEST_CASE("an answer whose session cannot be written ends with the reason", "[llama]") {
+  const auto engine = make_engine(loaded("llama"), {});
+  auto options = exactly(2);
+  options.save_to = "/nowhere/session";
+  const auto* const made = engine->submit({1, 2, 3}, options).value();
+  engine->run();
+  CHECK(made->state == generation_state::cut);
+  CHECK(made->failure.has_value());
+  check_end(*engine);
+}
+
 TEST_CASE("a request that is cancelled while its blocks load leaves nothing behind", "[llama]") {
   const auto& prompt = reference_of("llama").cases.back().prompt;
   const auto folder = model_folder(reference_of("llama"));
@@ -293,10 +404,63 @@ TEST_CASE("a request that is cancelled while its blocks load leaves nothing behi
 }
 
 TEST_CASE("tiers are refused where they cannot stand", "[llama]") {
+  CHECK_THROWS_AS(make_engine(loaded("llama"), {}, stored_as::float32, {.host_blocks = 1, .remote = "store"}),
+                  std::invalid_argument);
   const auto tiers = tier_sizes{.host_blocks = 64};
   CHECK_THROWS_WITH(make_engine(loaded("gemma3"), {}, stored_as::float32, tiers),
                     "tiers stand behind layers that attend to all tokens; this model has others");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::int8, tiers), "tiers of this program hold float32");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::float32, {.file = "blocks"}),
-                    "a file is read and written through host memory, which needs blocks");
+                    "files and stores are read and written through host memory, which needs blocks");
+}
+
+TEST_CASE("with two steps in flight the tokens are the same", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  const auto budget = GENERATE(512, 23);
+  CAPTURE(model.name, budget);
+  auto sizes = engine_sizes{.block_size = 4, .num_blocks = 800, .token_budget = budget, .overlaps = true};
+  const auto engine = make_engine(loaded(model.name), sizes);
+  check_tokens(*engine, model);
+  check_tokens(*engine, model);
+  CHECK(engine->statistics().cached_tokens > 0);
+
+  const auto& prompt = model.cases.back().prompt;
+  const auto& tokens = model.cases.back().tokens;
+  auto options = exactly(tokens.size());
+  options.num_samples = 3;
+  static_cast<void>(engine->submit(prompt, options).value());
+  const auto* const dropped = engine->submit(prompt, options).value();
+  for (auto i = 0; i < 12; ++i) {
+    engine->step();
+  }
+  engine->cancel(*dropped);
+  engine->forget(*dropped);
+  engine->run();
+  for (const auto* each : engine->samples()) {
+    if (each->options.num_samples == 3 && each->state == generation_state::cut) {
+      CHECK(std::vector(each->answer().begin(), each->answer().end()) == tokens);
+    }
+  }
+  check_end(*engine);
+
+  sizes.num_blocks = 80;
+  const auto small = make_engine(loaded(model.name), sizes);
+  check_tokens(*small, model);
+}
+
+TEST_CASE("with two steps in flight an answer ends at its end token", "[llama]") {
+  static auto trained = model(trained_model());
+  const auto alone = make_engine(trained, {.num_blocks = 64});
+  const auto pipelined = make_engine(trained, {.num_blocks = 64, .overlaps = true});
+  auto options = generation_options{};
+  options.max_tokens = 200;
+  for (const auto& each : trained_reference().at("cases")) {
+    const auto* const expected = alone->submit(each.at("prompt"), options).value();
+    alone->run();
+    const auto* const made = pipelined->submit(each.at("prompt"), options).value();
+    pipelined->run();
+    CHECK(made->tokens == expected->tokens);
+    CHECK(made->state == expected->state);
+  }
+  check_end(*pipelined);
 }

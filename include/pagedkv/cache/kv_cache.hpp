@@ -450,12 +450,13 @@ class basic_kv_cache {
   }
 
   /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
-  /// sequences: their tables, and their lengths without skipped tokens. Errors: see there.
+  /// sequences: their tables, and their lengths without skipped tokens, with up to `num_ahead` of the slots that are
+  /// reserved ahead, as if they had tokens. Errors: see there.
   template <class Batch>
-  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids,
-                                    std::size_t group = 0) const noexcept {
+  [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids, std::size_t group = 0,
+                                    std::int64_t num_ahead = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::update(state_, batch, ids, group);
+    return detail::update(state_, batch, ids, group, num_ahead);
   }
 
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.

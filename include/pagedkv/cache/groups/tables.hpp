@@ -87,18 +87,19 @@ template <layered State>
 }
 
 template <layered State, class Batch>
-[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids,
-                                  std::size_t group) noexcept {
+[[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids, std::size_t group,
+                                  std::int64_t num_ahead) noexcept {
   if (auto checked = check_group(state, group); !checked) {
     return checked;
   }
   const auto visit_row = [&](std::size_t i, auto&& use) {
     return visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
       const auto& table = s.tables[group];
-      const auto end = std::max(state.places_for(group, s.num_tokens), table.first());
-      const auto num_ahead = table.end() - end;  // entries that only have slots ahead
-      return use(batch_row{ids[i], table.version(), s.num_tokens - skipped_tokens(state, group, s),
-                           table.all().first(table.all().size() - num_ahead)});
+      const auto shown = num_ahead == 0 ? s.num_tokens : std::min(num_slots(state, s, group), s.num_tokens + num_ahead);
+      const auto end = std::max(state.places_for(group, shown), table.first());
+      const auto num_hidden = table.end() - end;  // entries that only have slots ahead which are not shown
+      return use(batch_row{ids[i], table.version(), shown - skipped_tokens(state, group, s),
+                           table.all().first(table.all().size() - num_hidden)});
     });
   };
   return batch.update(ids.size(), state.plan.groups[group].block_size, visit_row);
