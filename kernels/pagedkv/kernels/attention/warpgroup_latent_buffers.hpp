@@ -1,0 +1,90 @@
+#pragma once
+
+// Shared memory of attention over latent vectors with products of warpgroups. Empty for other compilers.
+
+#include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
+
+#include <cstddef>
+
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+
+  #include <pagedkv/kernels/attention/launcher.hpp>
+
+namespace pagedkv::kernels {
+
+/// The division of a workgroup's work: a warpgroup that copies, and two that compute. Vectors pass through shared memory
+/// in stages of 64 tokens, each in parts that are copied and released one by one: four with 128 numbers of values, and
+/// the numbers that are only keys.
+struct warpgroup_latent_shape {
+  static constexpr int consumers = 2;
+  static constexpr int lanes = (1 + consumers) * warpgroup_lanes;
+  static constexpr int tokens = 64;
+  static constexpr int columns = columns_of_warpgroup;
+  using rows = warpgroup_rows<tokens>;
+  static constexpr int blocks = largest_plain_dim / 64;
+  static constexpr int value_parts = 4;
+  static constexpr int parts = value_parts + 1;
+  static constexpr int own_parts = value_parts / consumers;
+  static constexpr unsigned part_bytes = 2 * rows::block_bytes;
+  static constexpr unsigned stage_bytes = blocks * rows::block_bytes;
+  static constexpr unsigned stage_buffers = 2;
+  static constexpr unsigned queries = 0;
+  static constexpr unsigned stages = queries + stage_bytes;
+  static constexpr unsigned weights = stages + stage_buffers * stage_bytes;
+  static constexpr unsigned references = weights + rows::block_bytes;
+  static constexpr unsigned sums = references + columns * 4;  // [2][consumers][columns]
+  static constexpr unsigned factors = sums + 2 * consumers * columns * 4;
+  static constexpr unsigned barriers = factors + columns * 4;
+  static constexpr unsigned barriers_bytes = (1 + parts * stage_buffers + consumers) * 16;
+  static constexpr unsigned alignment = 1024;
+  static constexpr std::size_t bytes = barriers + barriers_bytes + alignment;
+
+  [[nodiscard]] static PAGEDKV_HOST_DEVICE constexpr int blocks_of(int part) { return part < value_parts ? 2 : 1; }
+};
+
+static_assert(warpgroup_latent_shape::bytes <= 227 * 1024);
+
+  #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+/// The buffers of a workgroup. Queries are used once a piece, stages once each.
+struct latent_buffers {
+  using shape = warpgroup_latent_shape;
+  using part_ring = buffer_ring<shape::stage_buffers>;
+
+  unsigned base = aligned_shared(shape::alignment);
+  buffer_ring<1> queries{base + shape::barriers};
+
+  /// By one lane. A part of values is copied by one wave, and released by the warpgroup that multiplies it; what is only
+  /// keys by all, and by the warpgroup whose stage it is.
+  PAGEDKV_DEVICE void begin() const {
+    constexpr auto waves = static_cast<unsigned>(warpgroup_lanes / 32);
+    queries.begin(2 * warpgroup_lanes, shape::consumers * waves);
+    for (auto i = 0; i < shape::parts; ++i) {
+      part(i).begin(i < shape::value_parts ? 32 : warpgroup_lanes, waves);
+    }
+    for (auto group = 0; group < shape::consumers; ++group) {
+      weights_of(group).begin(waves);
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE part_ring part(int i) const {
+    return part_ring(base + shape::barriers + queries.bytes + static_cast<unsigned>(i) * part_ring::bytes);
+  }
+
+  /// A phase ends when the warpgroup has written the weights of a stage of its own.
+  [[nodiscard]] PAGEDKV_DEVICE phase_barrier weights_of(int group) const {
+    return phase_barrier(base + shape::barriers + queries.bytes + shape::parts * part_ring::bytes +
+                         static_cast<unsigned>(group) * phase_barrier::bytes);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE unsigned part_at(unsigned use, int i) const {
+    return base + shape::stages + part_ring::buffer_of(use) * shape::stage_bytes +
+           static_cast<unsigned>(i) * shape::part_bytes;
+  }
+};
+
+  #endif
+
+}  // namespace pagedkv::kernels
+
+#endif

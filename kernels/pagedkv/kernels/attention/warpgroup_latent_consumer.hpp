@@ -1,0 +1,268 @@
+#pragma once
+
+// The warpgroups that compute, in attention over latent vectors with products of warpgroups. Empty for other compilers.
+
+#include <pagedkv/kernels/attention/warpgroup_latent_buffers.hpp>
+
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+  #include <pagedkv/kernels/attention/warpgroup_columns.hpp>
+
+namespace pagedkv::kernels {
+
+/// Computes the weights of every second stage, and half of the output's numbers: the other warpgroup's weights come
+/// through shared memory. While one turns scores into weights, the other's products run.
+template <class Element, class Numbers, int Group>
+class latent_consumer {
+  using shape = warpgroup_latent_shape;
+  using rows = shape::rows;
+  using Number = typename Numbers::template of_products<Element>;
+  using column_state = warpgroup_columns<Numbers, shape::columns>;
+  using stages_of_piece = warpgroup_stages<shape::tokens>;
+  using weight_words = registers<lane_word, shape::tokens / 16, 4>;
+  using stage_scores = registers<float, shape::tokens / 2>;
+
+ public:
+  /// `index`: of the lane in its warpgroup.
+  PAGEDKV_DEVICE latent_consumer(const attention_call& call, int index)
+      : index_(index), lane_(index % 32), row_(index / 32 * 16 + index % 32 / 4), columns_(call, row_) {}
+
+  PAGEDKV_DEVICE void attend(const attention_walk& walk) {
+    const auto stages = stages_of_piece(walk);
+    buffers_.queries.wait_until_full(used_queries_);
+    begin(walk);
+    if (stages.count <= Group) {
+      arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
+    }
+    if constexpr (Group == 0) {
+      start_piece(walk.row, stages);
+    } else {
+      follow_piece(walk.row, stages);
+    }
+    used_stages_ += static_cast<unsigned>(stages.count > 0 ? stages.count : 0);
+    finish(walk);
+    ++used_queries_;
+  }
+
+ private:
+  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
+    columns_.begin(walk, buffers_.base + shape::factors);
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::own_parts; ++part) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < 64; ++i) {
+        output_[part][i] = 0.0F;
+      }
+    }
+  }
+
+  /// The warpgroup whose stages are the first, third, ...
+  PAGEDKV_DEVICE void start_piece(const attention_row& row, const stages_of_piece& stages) {
+    for (auto stage = 0; stage < stages.count; stage += 2) {
+      stage_scores scores;
+      multiply_keys(stage, scores);
+      wait_for_products<0>();
+      weigh(row, stages, stage, scores);
+      if (stage + 1 < stages.count) {
+        add_weighed(stage + 1);
+        end_values(stage + 1);
+      }
+    }
+  }
+
+  /// The other: its products of keys run beside the first one's arithmetic.
+  PAGEDKV_DEVICE void follow_piece(const attention_row& row, const stages_of_piece& stages) {
+    auto stage = 0;
+    for (; stage + 1 < stages.count; stage += 2) {
+      stage_scores scores;
+      multiply_keys(stage + 1, scores);
+      add_weighed(stage);
+      wait_for_products<shape::own_parts>();
+      weigh(row, stages, stage + 1, scores, stage);
+    }
+    if (stage < stages.count) {
+      add_weighed(stage);
+      end_values(stage);
+    }
+  }
+
+  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Before, ends the
+  /// products of an earlier stage's values, if there are any.
+  PAGEDKV_DEVICE void weigh(const attention_row& row, const stages_of_piece& stages, std::int32_t stage,
+                            stage_scores& scores, std::int32_t earlier = -1) {
+    settle(scores);
+    arrive_by_wave(buffers_.part(shape::value_parts).empty(use_of(stage)), lane_);
+    if (stage + 2 >= stages.count) {
+      arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
+    }
+    registers<float, 2> rescale = {1.0F, 1.0F};
+    const auto rises = columns_.weigh(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
+                                      rescale);
+    weight_words weights;
+    pack_weights<Number>(scores, weights);
+    share(weights);
+    if (earlier >= 0) {
+      end_values(earlier);
+    }
+    if (rises) {
+      scale_output(rescale);
+    }
+    multiply_values(stage, weights);
+    end_values(stage);
+  }
+
+  /// Gives the other warpgroup weights and their references: its lanes hold the same places of products.
+  PAGEDKV_DEVICE void share(const weight_words& weights) const {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < shape::tokens / 16; ++i) {
+      put_chunk(shared_weights(i), weights[i]);
+    }
+    if (lane_ % 4 == 0) {
+      PAGEDKV_UNROLL
+      for (auto r = 0; r < 2; ++r) {
+        put_float(reference_at(r), columns_.reference[r]);
+      }
+    }
+    arrive_by_wave(buffers_.weights_of(Group), lane_);
+  }
+
+  /// Starts the products of values of the other warpgroup's stage.
+  PAGEDKV_DEVICE void add_weighed(std::int32_t stage) {
+    buffers_.weights_of(1 - Group).wait(taken_weights_ % 2);
+    ++taken_weights_;
+    weight_words weights;
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < shape::tokens / 16; ++i) {
+      take_chunk(shared_weights(i), weights[i]);
+    }
+    registers<float, 2> references;
+    auto rises = false;
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      references[r] = take_float(reference_at(r));
+      rises = rises || references[r] > columns_.reference[r];
+    }
+    if (any(rises) != 0) {
+      registers<float, 2> rescale;
+      PAGEDKV_UNROLL
+      for (auto r = 0; r < 2; ++r) {
+        rescale[r] = columns_.raise(r, references[r]);
+      }
+      scale_output(rescale);
+    }
+    multiply_values(stage, weights);
+  }
+
+  PAGEDKV_DEVICE void scale_output(const registers<float, 2>& factors) {
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::own_parts; ++part) {
+      scale_rows(output_[part], factors);
+    }
+  }
+
+  /// Starts the products of queries and keys of a stage.
+  PAGEDKV_DEVICE void multiply_keys(std::int32_t stage, stage_scores& scores) const {
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::parts; ++part) {
+      buffers_.part(part).wait_until_full(use_of(stage));
+      const auto queries = rows::describe(computed_here(buffers_.base) + shape::queries);
+      const auto keys = rows::describe(buffers_.part_at(use_of(stage), part));
+      publish_to_products();
+      begin_products();
+      PAGEDKV_UNROLL
+      for (auto block = 0; block < shape::blocks_of(part); ++block) {
+        PAGEDKV_UNROLL
+        for (auto k = 0; k < 4; ++k) {
+          const auto at = static_cast<unsigned>(block) * rows::block_bytes + static_cast<unsigned>(k) * next_numbers;
+          multiply_64x64<Number, false>(scores, queries + (static_cast<unsigned>(part) * shape::part_bytes + at) / 16,
+                                        keys + at / 16, part + block + k > 0 ? 1 : 0);
+        }
+      }
+    }
+    end_products();
+  }
+
+  /// Starts the products of weights and this warpgroup's half of a stage's values.
+  PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::own_parts; ++part) {
+      buffers_.part(first_part + part).wait_until_full(use_of(stage));
+      settle(output_[part]);
+    }
+    publish_to_products();
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::own_parts; ++part) {
+      const auto values = rows::describe(buffers_.part_at(use_of(stage), first_part + part));
+      PAGEDKV_UNROLL
+      for (auto k = 0U; k < shape::tokens / 16; ++k) {
+        multiply_64x128<Number, true>(output_[part], weights[k], values + k * next_rows / 16, 1);
+      }
+      end_products();
+    }
+  }
+
+  /// Waits for all products, and releases the values of a stage.
+  PAGEDKV_DEVICE void end_values(std::int32_t stage) {
+    static_assert(shape::own_parts == 2);
+    wait_for_products<1>();
+    arrive_by_wave(buffers_.part(first_part).empty(use_of(stage)), lane_);
+    wait_for_products<0>();
+    arrive_by_wave(buffers_.part(first_part + 1).empty(use_of(stage)), lane_);
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::own_parts; ++part) {
+      settle(output_[part]);
+    }
+  }
+
+  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      columns_.sum[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
+      if (lane_ % 4 == 0) {
+        put_float(sum_at(Group, r), columns_.sum[r]);
+      }
+    }
+    wait_for_consumers<shape::consumers * warpgroup_lanes>();
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      const auto total = columns_.sum[r] + take_float(sum_at(1 - Group, r));
+      PAGEDKV_UNROLL
+      for (auto part = 0; part < shape::own_parts; ++part) {
+        columns_.write(walk, r, total, lane_ % 4 == 0 && first_part + part == 0, (first_part + part) * 128,
+                       output_[part], lane_);
+      }
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE unsigned use_of(std::int32_t stage) const {
+    return used_stages_ + static_cast<unsigned>(stage);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned shared_weights(int i) const {
+    return computed_here(buffers_.base) + shape::weights + static_cast<unsigned>(i * warpgroup_lanes + index_) * vector_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned reference_at(int r) const {
+    return buffers_.base + shape::references + static_cast<unsigned>(row_ + 8 * r) * 4;
+  }
+  /// Two neighbouring pieces have different places: a warpgroup may read one while the other writes the next.
+  [[nodiscard]] PAGEDKV_DEVICE unsigned sum_at(int group, int r) const {
+    const auto of_piece = static_cast<int>(used_queries_ % 2) * shape::consumers + group;
+    return buffers_.base + shape::sums + static_cast<unsigned>(of_piece * shape::columns + row_ + 8 * r) * 4;
+  }
+
+  static constexpr int first_part = Group * shape::own_parts;
+
+  int index_;
+  int lane_;
+  int row_;  // of products: the lane's first column; the second is 8 later
+  column_state columns_;
+  latent_buffers buffers_;
+  unsigned used_queries_ = 0;
+  unsigned used_stages_ = 0;
+  unsigned taken_weights_ = 0;
+  registers<float, shape::own_parts, 64> output_;
+};
+
+}  // namespace pagedkv::kernels
+
+#endif
