@@ -58,13 +58,13 @@ class warpgroup_columns {
     }
   }
 
-  /// Turns products into weights. If a reference rises, outputs so far are to be scaled. Product `i` of a lane: row
-  /// `i / 2 % 2`, token `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on. With lists, tokens are
-  /// counted like tiles.
+  /// Turns products into scores up to a factor for each row. If a reference rises, outputs so far are to be scaled.
+  /// Product `i` of a lane: row `i / 2 % 2`, token `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on.
+  /// With lists, tokens are counted like tiles.
   template <std::size_t N>
-  [[nodiscard]] PAGEDKV_DEVICE bool weigh(float (&scores)[N], const attention_row& row, std::int32_t first_token,
-                                          std::int32_t end_token, int lane, registers<float, 2>& rescale) {
-    registers<float, 2> factors;
+  [[nodiscard]] PAGEDKV_DEVICE bool refer(float (&scores)[N], const attention_row& row, std::int32_t first_token,
+                                          std::int32_t end_token, int lane, registers<float, 2>& factors,
+                                          registers<float, 2>& rescale) {
     registers<float, 2> largest;
     score(scores, row, first_token, end_token, lane, factors);
     const auto rises = any(find_largest(scores, factors, largest)) != 0;
@@ -74,22 +74,21 @@ class warpgroup_columns {
         rescale[r] = raise(r, of_row(largest[r], [](float a, float b) { return fmaxf(a, b); }));
       }
     }
-    PAGEDKV_UNROLL
-    for (auto r = std::size_t{0}; r < 2; ++r) {
-      const auto subtracted = reference[r] == -INFINITY ? 0.0F : reference[r];
-      registers<float, 2> added = {};
-      PAGEDKV_UNROLL
-      for (auto i = std::size_t{0}; i < N / 4; ++i) {
-        PAGEDKV_UNROLL
-        for (auto j = std::size_t{0}; j < 2; ++j) {
-          auto& number = scores[i * 4 + r * 2 + j];
-          number = power_of_two(number * factors[r] - subtracted);
-          added[j] += number;
-        }
-      }
-      sum[r] += added[0] + added[1];
-    }
     return rises;
+  }
+
+  /// Turns the scores of row `r` into weights, and adds them to its sum.
+  template <std::size_t N>
+  PAGEDKV_DEVICE void weigh(std::size_t r, float (&scores)[N], const registers<float, 2>& factors) {
+    const auto subtracted = reference[r] == -INFINITY ? 0.0F : reference[r];
+    registers<float, 4> added = {};
+    PAGEDKV_UNROLL
+    for (auto i = std::size_t{0}; i < N / 2; ++i) {
+      auto& number = scores[i / 2 * 4 + r * 2 + i % 2];
+      number = power_of_two(number * factors[r] - subtracted);
+      added[i % 4] += number;
+    }
+    sum[r] += (added[0] + added[1]) + (added[2] + added[3]);
   }
 
   /// Raises a reference; the factor of sums and outputs so far.
@@ -174,12 +173,12 @@ class warpgroup_columns {
     constexpr auto headroom = 8.0F;
     PAGEDKV_UNROLL
     for (auto r = std::size_t{0}; r < 2; ++r) {
-      largest[r] = -INFINITY;
+      registers<float, 4> found = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < N / 2; ++i) {
-        largest[r] = fmaxf(largest[r], scores[i / 2 * 4 + r * 2 + i % 2]);
+        found[i % 4] = fmaxf(found[i % 4], scores[i / 2 * 4 + r * 2 + i % 2]);
       }
-      largest[r] *= factors[r];
+      largest[r] = fmaxf(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])) * factors[r];
     }
     return largest[0] > reference[0] + headroom || largest[1] > reference[1] + headroom;
   }

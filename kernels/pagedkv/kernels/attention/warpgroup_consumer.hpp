@@ -141,7 +141,12 @@ class prefill_consumer {
   [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
                                           const stages_of_piece& stages, std::int32_t stage,
                                           registers<float, 2>& rescale) {
-    return columns_.weigh(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_, rescale);
+    registers<float, 2> factors;
+    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
+                                      factors, rescale);
+    columns_.weigh(0, scores, factors);
+    columns_.weigh(1, scores, factors);
+    return rises;
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {

@@ -22,25 +22,18 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
     latent_buffers().begin();
   }
   barrier();
-  const auto for_pieces = [&](auto use) {
-    for (auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x)); !walk.done;
-         walk.next_piece()) {
-      use(walk);
-    }
-  };
+  const auto share = static_cast<std::int32_t>(workgroup_index().x);
   if (index < warpgroup_lanes) {
-    give_registers<40>();
+    give_registers<72>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
-    for_pieces([&](const attention_walk& walk) { producer.copy(walk); });
+    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
+      producer.copy(walk);
+    }
   } else {
-    take_registers<232>();
-    const auto lane = index % warpgroup_lanes;
-    if (index < 2 * warpgroup_lanes) {
-      auto consumer = latent_consumer<Element, Numbers, 0>(call, lane);
-      for_pieces([&](const attention_walk& walk) { consumer.attend(walk); });
-    } else {
-      auto consumer = latent_consumer<Element, Numbers, 1>(call, lane);
-      for_pieces([&](const attention_walk& walk) { consumer.attend(walk); });
+    take_registers<216>();
+    auto consumer = latent_consumer<Element, Numbers>(call, index - warpgroup_lanes);
+    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
+      consumer.attend(walk);
     }
   }
 }

@@ -13,19 +13,19 @@
 namespace pagedkv::kernels {
 
 /// The division of a workgroup's work: a warpgroup that copies, and two that compute. Vectors pass through shared memory
-/// in stages of 64 tokens, each in parts that are copied and released one by one: four with 128 numbers of values, and
-/// the numbers that are only keys.
+/// in stages of 64 tokens, each in parts that are copied and released one by one: the values of which each warpgroup that
+/// computes multiplies a half, and the numbers that are only keys.
 struct warpgroup_latent_shape {
   static constexpr int consumers = 2;
   static constexpr int lanes = (1 + consumers) * warpgroup_lanes;
   static constexpr int tokens = 64;
   static constexpr int columns = columns_of_warpgroup;
   using rows = warpgroup_rows<tokens>;
+  static constexpr int parts = consumers + 1;
+  static constexpr int keys_only = consumers;  // the part
   static constexpr int blocks = largest_plain_dim / 64;
-  static constexpr int value_parts = 4;
-  static constexpr int parts = value_parts + 1;
-  static constexpr int own_parts = value_parts / consumers;
-  static constexpr unsigned part_bytes = 2 * rows::block_bytes;
+  static constexpr int value_blocks = largest_value_dim / 64 / consumers;  // of a part
+  static constexpr unsigned part_bytes = value_blocks * rows::block_bytes;
   static constexpr unsigned stage_bytes = blocks * rows::block_bytes;
   static constexpr unsigned stage_buffers = 2;
   static constexpr unsigned queries = 0;
@@ -39,7 +39,9 @@ struct warpgroup_latent_shape {
   static constexpr unsigned alignment = 1024;
   static constexpr std::size_t bytes = barriers + barriers_bytes + alignment;
 
-  [[nodiscard]] static PAGEDKV_HOST_DEVICE constexpr int blocks_of(int part) { return part < value_parts ? 2 : 1; }
+  [[nodiscard]] static PAGEDKV_HOST_DEVICE constexpr int blocks_of(int part) {
+    return part == keys_only ? blocks - consumers * value_blocks : value_blocks;
+  }
 };
 
 static_assert(warpgroup_latent_shape::bytes <= 227 * 1024);
@@ -54,13 +56,13 @@ struct latent_buffers {
   unsigned base = aligned_shared(shape::alignment);
   buffer_ring<1> queries{base + shape::barriers};
 
-  /// By one lane. A part of values is copied by one wave, and released by the warpgroup that multiplies it; what is only
-  /// keys by all, and by the warpgroup whose stage it is.
+  /// By one lane. A warpgroup that computes releases the parts of values that it multiplies, and what is only keys of its
+  /// own stages.
   PAGEDKV_DEVICE void begin() const {
     constexpr auto waves = static_cast<unsigned>(warpgroup_lanes / 32);
     queries.begin(2 * warpgroup_lanes, shape::consumers * waves);
     for (auto i = 0; i < shape::parts; ++i) {
-      part(i).begin(i < shape::value_parts ? 32 : warpgroup_lanes, waves);
+      part(i).begin(warpgroup_lanes, waves);
     }
     for (auto group = 0; group < shape::consumers; ++group) {
       weights_of(group).begin(waves);

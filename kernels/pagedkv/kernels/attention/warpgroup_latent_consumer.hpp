@@ -12,7 +12,7 @@ namespace pagedkv::kernels {
 
 /// Computes the weights of every second stage, and half of the output's numbers: the other warpgroup's weights come
 /// through shared memory. While one turns scores into weights, the other's products run.
-template <class Element, class Numbers, int Group>
+template <class Element, class Numbers>
 class latent_consumer {
   using shape = warpgroup_latent_shape;
   using rows = shape::rows;
@@ -23,22 +23,22 @@ class latent_consumer {
   using stage_scores = registers<float, shape::tokens / 2>;
 
  public:
-  /// `index`: of the lane in its warpgroup.
+  /// `index`: of the lane among those that compute.
   PAGEDKV_DEVICE latent_consumer(const attention_call& call, int index)
-      : index_(index), lane_(index % 32), row_(index / 32 * 16 + index % 32 / 4), columns_(call, row_) {}
+      : index_(index % warpgroup_lanes),
+        lane_(index % 32),
+        group_(uniform(index / warpgroup_lanes)),
+        row_(index_ / 32 * 16 + lane_ / 4),
+        columns_(call, row_) {}
 
   PAGEDKV_DEVICE void attend(const attention_walk& walk) {
     const auto stages = stages_of_piece(walk);
     buffers_.queries.wait_until_full(used_queries_);
     begin(walk);
-    if (stages.count <= Group) {
+    if (stages.count <= group_) {
       arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
     }
-    if constexpr (Group == 0) {
-      start_piece(walk.row, stages);
-    } else {
-      follow_piece(walk.row, stages);
-    }
+    add(walk.row, stages);
     used_stages_ += static_cast<unsigned>(stages.count > 0 ? stages.count : 0);
     finish(walk);
     ++used_queries_;
@@ -48,62 +48,57 @@ class latent_consumer {
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
     columns_.begin(walk, buffers_.base + shape::factors);
     PAGEDKV_UNROLL
-    for (auto part = 0; part < shape::own_parts; ++part) {
+    for (auto half = 0; half < 2; ++half) {
       PAGEDKV_UNROLL
       for (auto i = 0; i < 64; ++i) {
-        output_[part][i] = 0.0F;
+        output_[half][i] = 0.0F;
       }
     }
   }
 
-  /// The warpgroup whose stages are the first, third, ...
-  PAGEDKV_DEVICE void start_piece(const attention_row& row, const stages_of_piece& stages) {
-    for (auto stage = 0; stage < stages.count; stage += 2) {
+  /// The products of keys of a stage, and those of the values before it, run beside the other warpgroup's arithmetic.
+  PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
+    auto stage = group_;
+    if (group_ == 0 && stages.count > 0) {
+      stage_scores scores;
+      multiply_keys(0, scores);
+      wait_for_products<0>();
+      weigh(row, stages, 0, scores, [] {});
+      stage = 2;
+    }
+    for (; stage < stages.count; stage += 2) {
       stage_scores scores;
       multiply_keys(stage, scores);
-      wait_for_products<0>();
-      weigh(row, stages, stage, scores);
-      if (stage + 1 < stages.count) {
-        add_weighed(stage + 1);
-        end_values(stage + 1);
-      }
+      add_weighed(stage - 1);
+      wait_for_products<1>();
+      weigh(row, stages, stage, scores, [&] { end_values(stage - 1); });
+    }
+    if (stage == stages.count && stage > 0) {
+      add_weighed(stage - 1);
+      end_values(stage - 1);
     }
   }
 
-  /// The other: its products of keys run beside the first one's arithmetic.
-  PAGEDKV_DEVICE void follow_piece(const attention_row& row, const stages_of_piece& stages) {
-    auto stage = 0;
-    for (; stage + 1 < stages.count; stage += 2) {
-      stage_scores scores;
-      multiply_keys(stage + 1, scores);
-      add_weighed(stage);
-      wait_for_products<shape::own_parts>();
-      weigh(row, stages, stage + 1, scores, stage);
-    }
-    if (stage < stages.count) {
-      add_weighed(stage);
-      end_values(stage);
-    }
-  }
-
-  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Before, ends the
-  /// products of an earlier stage's values, if there are any.
+  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Calls
+  /// `end_earlier()` when the products of earlier values have probably ended.
+  template <class EndEarlier>
   PAGEDKV_DEVICE void weigh(const attention_row& row, const stages_of_piece& stages, std::int32_t stage,
-                            stage_scores& scores, std::int32_t earlier = -1) {
+                            stage_scores& scores, EndEarlier end_earlier) {
     settle(scores);
-    arrive_by_wave(buffers_.part(shape::value_parts).empty(use_of(stage)), lane_);
+    arrive_by_wave(buffers_.part(shape::keys_only).empty(use_of(stage)), lane_);
     if (stage + 2 >= stages.count) {
       arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
     }
+    registers<float, 2> factors;
     registers<float, 2> rescale = {1.0F, 1.0F};
-    const auto rises = columns_.weigh(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
-                                      rescale);
+    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
+                                      factors, rescale);
+    columns_.weigh(0, scores, factors);
+    end_earlier();
+    columns_.weigh(1, scores, factors);
     weight_words weights;
     pack_weights<Number>(scores, weights);
     share(weights);
-    if (earlier >= 0) {
-      end_values(earlier);
-    }
     if (rises) {
       scale_output(rescale);
     }
@@ -123,12 +118,12 @@ class latent_consumer {
         put_float(reference_at(r), columns_.reference[r]);
       }
     }
-    arrive_by_wave(buffers_.weights_of(Group), lane_);
+    arrive_by_wave(buffers_.weights_of(group_), lane_);
   }
 
   /// Starts the products of values of the other warpgroup's stage.
   PAGEDKV_DEVICE void add_weighed(std::int32_t stage) {
-    buffers_.weights_of(1 - Group).wait(taken_weights_ % 2);
+    buffers_.weights_of(1 - group_).wait(taken_weights_ % 2);
     ++taken_weights_;
     weight_words weights;
     PAGEDKV_UNROLL
@@ -155,8 +150,8 @@ class latent_consumer {
 
   PAGEDKV_DEVICE void scale_output(const registers<float, 2>& factors) {
     PAGEDKV_UNROLL
-    for (auto part = 0; part < shape::own_parts; ++part) {
-      scale_rows(output_[part], factors);
+    for (auto half = 0; half < 2; ++half) {
+      scale_rows(output_[half], factors);
     }
   }
 
@@ -166,7 +161,7 @@ class latent_consumer {
     for (auto part = 0; part < shape::parts; ++part) {
       buffers_.part(part).wait_until_full(use_of(stage));
       const auto queries = rows::describe(computed_here(buffers_.base) + shape::queries);
-      const auto keys = rows::describe(buffers_.part_at(use_of(stage), part));
+      const auto keys = rows::describe(computed_here(buffers_.part_at(use_of(stage), part)));
       publish_to_products();
       begin_products();
       PAGEDKV_UNROLL
@@ -184,35 +179,29 @@ class latent_consumer {
 
   /// Starts the products of weights and this warpgroup's half of a stage's values.
   PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
-    PAGEDKV_UNROLL
-    for (auto part = 0; part < shape::own_parts; ++part) {
-      buffers_.part(first_part + part).wait_until_full(use_of(stage));
-      settle(output_[part]);
-    }
+    buffers_.part(group_).wait_until_full(use_of(stage));
+    const auto values = rows::describe(computed_here(buffers_.part_at(use_of(stage), group_)));
+    settle(output_[0]);
+    settle(output_[1]);
     publish_to_products();
     begin_products();
     PAGEDKV_UNROLL
-    for (auto part = 0; part < shape::own_parts; ++part) {
-      const auto values = rows::describe(buffers_.part_at(use_of(stage), first_part + part));
+    for (auto k = 0U; k < shape::tokens / 16; ++k) {
       PAGEDKV_UNROLL
-      for (auto k = 0U; k < shape::tokens / 16; ++k) {
-        multiply_64x128<Number, true>(output_[part], weights[k], values + k * next_rows / 16, 1);
+      for (auto half = 0U; half < 2; ++half) {
+        multiply_64x128<Number, true>(output_[half], weights[k],
+                                      values + (half * 2 * rows::block_bytes + k * next_rows) / 16, 1);
       }
-      end_products();
     }
+    end_products();
   }
 
   /// Waits for all products, and releases the values of a stage.
   PAGEDKV_DEVICE void end_values(std::int32_t stage) {
-    static_assert(shape::own_parts == 2);
-    wait_for_products<1>();
-    arrive_by_wave(buffers_.part(first_part).empty(use_of(stage)), lane_);
     wait_for_products<0>();
-    arrive_by_wave(buffers_.part(first_part + 1).empty(use_of(stage)), lane_);
-    PAGEDKV_UNROLL
-    for (auto part = 0; part < shape::own_parts; ++part) {
-      settle(output_[part]);
-    }
+    arrive_by_wave(buffers_.part(group_).empty(use_of(stage)), lane_);
+    settle(output_[0]);
+    settle(output_[1]);
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
@@ -220,17 +209,17 @@ class latent_consumer {
     for (auto r = 0; r < 2; ++r) {
       columns_.sum[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
       if (lane_ % 4 == 0) {
-        put_float(sum_at(Group, r), columns_.sum[r]);
+        put_float(sum_at(group_, r), columns_.sum[r]);
       }
     }
     wait_for_consumers<shape::consumers * warpgroup_lanes>();
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
-      const auto total = columns_.sum[r] + take_float(sum_at(1 - Group, r));
+      const auto total = columns_.sum[r] + take_float(sum_at(1 - group_, r));
       PAGEDKV_UNROLL
-      for (auto part = 0; part < shape::own_parts; ++part) {
-        columns_.write(walk, r, total, lane_ % 4 == 0 && first_part + part == 0, (first_part + part) * 128,
-                       output_[part], lane_);
+      for (auto half = 0; half < 2; ++half) {
+        columns_.write(walk, r, total, lane_ % 4 == 0 && group_ + half == 0, group_ * half_of_values + half * 128,
+                       output_[half], lane_);
       }
     }
   }
@@ -250,17 +239,18 @@ class latent_consumer {
     return buffers_.base + shape::sums + static_cast<unsigned>(of_piece * shape::columns + row_ + 8 * r) * 4;
   }
 
-  static constexpr int first_part = Group * shape::own_parts;
+  static constexpr int half_of_values = largest_value_dim / shape::consumers;
 
   int index_;
   int lane_;
+  int group_;
   int row_;  // of products: the lane's first column; the second is 8 later
   column_state columns_;
   latent_buffers buffers_;
   unsigned used_queries_ = 0;
   unsigned used_stages_ = 0;
   unsigned taken_weights_ = 0;
-  registers<float, shape::own_parts, 64> output_;
+  registers<float, 2, 64> output_;
 };
 
 }  // namespace pagedkv::kernels

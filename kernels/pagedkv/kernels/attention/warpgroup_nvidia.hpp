@@ -197,10 +197,6 @@ PAGEDKV_DEVICE inline void publish_to_products() { asm volatile("fence.proxy.asy
 PAGEDKV_DEVICE inline void copy_chunk(unsigned to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
-/// Reads `bytes`, a multiple of 16 like the address, into the second-level cache.
-PAGEDKV_DEVICE inline void read_into_cache(const void* from, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
-}
 PAGEDKV_DEVICE inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Remaining>
 PAGEDKV_DEVICE void wait_for_copies() {
