@@ -24,13 +24,13 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
   barrier();
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
   if (index < warpgroup_lanes) {
-    give_registers<72>();
+    give_registers<88>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       producer.copy(walk);
     }
   } else {
-    take_registers<216>();
+    take_registers<208>();
     auto consumer = latent_consumer<Element, Numbers>(call, index - warpgroup_lanes);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       consumer.attend(walk);

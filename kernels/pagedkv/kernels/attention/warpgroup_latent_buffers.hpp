@@ -13,25 +13,26 @@
 namespace pagedkv::kernels {
 
 /// The division of a workgroup's work: a warpgroup that copies, and two that compute. Vectors pass through shared memory
-/// in stages of 64 tokens, each in parts that are copied and released one by one: the values of which each warpgroup that
+/// in stages of 32 tokens, each in parts that are copied and released one by one: the values of which each warpgroup that
 /// computes multiplies a half, and the numbers that are only keys.
 struct warpgroup_latent_shape {
   static constexpr int consumers = 2;
   static constexpr int lanes = (1 + consumers) * warpgroup_lanes;
-  static constexpr int tokens = 64;
+  static constexpr int tokens = 32;
   static constexpr int columns = columns_of_warpgroup;
   using rows = warpgroup_rows<tokens>;
+  using query_rows = warpgroup_rows<columns>;
   static constexpr int parts = consumers + 1;
   static constexpr int keys_only = consumers;  // the part
   static constexpr int blocks = largest_plain_dim / 64;
   static constexpr int value_blocks = largest_value_dim / 64 / consumers;  // of a part
   static constexpr unsigned part_bytes = value_blocks * rows::block_bytes;
   static constexpr unsigned stage_bytes = blocks * rows::block_bytes;
-  static constexpr unsigned stage_buffers = 2;
+  static constexpr unsigned stage_buffers = 4;
   static constexpr unsigned queries = 0;
-  static constexpr unsigned stages = queries + stage_bytes;
+  static constexpr unsigned stages = queries + blocks * query_rows::block_bytes;
   static constexpr unsigned weights = stages + stage_buffers * stage_bytes;
-  static constexpr unsigned references = weights + rows::block_bytes;
+  static constexpr unsigned references = weights + columns * tokens * 2;
   static constexpr unsigned sums = references + columns * 4;  // [2][consumers][columns]
   static constexpr unsigned factors = sums + 2 * consumers * columns * 4;
   static constexpr unsigned barriers = factors + columns * 4;

@@ -16,6 +16,7 @@ template <class Element, class Numbers>
 class latent_consumer {
   using shape = warpgroup_latent_shape;
   using rows = shape::rows;
+  using query_rows = shape::query_rows;
   using Number = typename Numbers::template of_products<Element>;
   using column_state = warpgroup_columns<Numbers, shape::columns>;
   using stages_of_piece = warpgroup_stages<shape::tokens>;
@@ -160,17 +161,19 @@ class latent_consumer {
     PAGEDKV_UNROLL
     for (auto part = 0; part < shape::parts; ++part) {
       buffers_.part(part).wait_until_full(use_of(stage));
-      const auto queries = rows::describe(computed_here(buffers_.base) + shape::queries);
+      const auto first_block = static_cast<unsigned>(part * shape::value_blocks);
+      const auto queries = query_rows::describe(computed_here(buffers_.base) + shape::queries +
+                                                first_block * query_rows::block_bytes);
       const auto keys = rows::describe(computed_here(buffers_.part_at(use_of(stage), part)));
       publish_to_products();
       begin_products();
       PAGEDKV_UNROLL
-      for (auto block = 0; block < shape::blocks_of(part); ++block) {
+      for (auto block = 0U; block < static_cast<unsigned>(shape::blocks_of(part)); ++block) {
         PAGEDKV_UNROLL
-        for (auto k = 0; k < 4; ++k) {
-          const auto at = static_cast<unsigned>(block) * rows::block_bytes + static_cast<unsigned>(k) * next_numbers;
-          multiply_64x64<Number, false>(scores, queries + (static_cast<unsigned>(part) * shape::part_bytes + at) / 16,
-                                        keys + at / 16, part + block + k > 0 ? 1 : 0);
+        for (auto k = 0U; k < 4; ++k) {
+          multiply_64x32<Number, false>(scores, queries + (block * query_rows::block_bytes + k * next_numbers) / 16,
+                                        keys + (block * rows::block_bytes + k * next_numbers) / 16,
+                                        first_block + block + k > 0 ? 1 : 0);
         }
       }
     }

@@ -48,7 +48,7 @@ class latent_producer {
   }
 
  private:
-  /// Finds the block of one of the 16 rows that this wave copies, well before it is used. Negative where a list skips
+  /// Finds the block of one of the rows that this wave copies, well before it is used. Negative where a list skips
   /// the row.
   PAGEDKV_DEVICE void find(const attention_walk& walk, std::int32_t first_token) {
     const auto last = walk.row.num_tokens - 1;
@@ -56,7 +56,7 @@ class latent_producer {
     const auto first = call_.window > 0 && unseen > 0 ? unseen : 0;
     block_ = -1;
     offset_ = 0;
-    const auto place = first_token + index_ % 16 / 4 * 16 + index_ / 32 * 4 + index_ % 4;
+    const auto place = first_token + index_ % (4 * row_steps) / 4 * 16 + index_ / 32 * 4 + index_ % 4;
     const auto nearest = token_to_read(call_, walk.row, place, first, last);
     if (nearest >= 0) {
       const auto [block, offset] = block_size_.split(nearest);

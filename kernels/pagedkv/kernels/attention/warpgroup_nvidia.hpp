@@ -51,24 +51,19 @@ inline constexpr unsigned next_rows = 2048;
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
-/// Adds 64 x 16 by 16 x 64 numbers of shared memory, asynchronously; without `accumulate`, replaces the sums.
-/// `Transposed`: rows of the second factor are its 16, not its 64.
+/// Adds 64 x 16 by 16 x 32 numbers of shared memory, asynchronously; without `accumulate`, replaces the sums.
+/// `Transposed`: rows of the second factor are its 16, not its 32.
 template <class Number, bool Transposed>
-PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
+PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint64_t b, int accumulate) {
   #define PAGEDKV_MULTIPLY(type) \
   asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
-      "}, %32, %33, p, 1, 1, 0, %35;}" \
+      "{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+      "}, %16, %17, p, 1, 1, 0, %19;}" \
       : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
         "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
         "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
-        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
-        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
-        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
-        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]) \
       : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
   if constexpr (is_bfloat16<Number>) {
     PAGEDKV_MULTIPLY("bf16");
