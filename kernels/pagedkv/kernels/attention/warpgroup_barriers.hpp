@@ -100,11 +100,8 @@ PAGEDKV_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-/// The same number, from which the compiler computes nothing ahead of this: that would take registers all the time.
-[[nodiscard]] PAGEDKV_DEVICE inline unsigned computed_here(unsigned number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
+/// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform registers.
+[[nodiscard]] PAGEDKV_DEVICE inline unsigned of_wave(unsigned number) { return __shfl_sync(~0U, number, 0); }
 
 /// Keeps the compiler from moving uses of sums before the wait for their products.
 template <std::size_t N>

@@ -162,17 +162,16 @@ class latent_consumer {
     for (auto part = 0; part < shape::parts; ++part) {
       buffers_.part(part).wait_until_full(use_of(stage));
       const auto first_block = static_cast<unsigned>(part * shape::value_blocks);
-      const auto queries = query_rows::describe(computed_here(buffers_.base) + shape::queries +
-                                                first_block * query_rows::block_bytes);
-      const auto keys = rows::describe(computed_here(buffers_.part_at(use_of(stage), part)));
+      const auto queries = query_rows::describe(of_wave(buffers_.base + shape::queries + first_block * query_rows::block_bytes));
+      const auto keys = rows::describe(of_wave(buffers_.part_at(use_of(stage), part)));
       publish_to_products();
       begin_products();
       PAGEDKV_UNROLL
       for (auto block = 0U; block < static_cast<unsigned>(shape::blocks_of(part)); ++block) {
         PAGEDKV_UNROLL
         for (auto k = 0U; k < 4; ++k) {
-          multiply_64x32<Number, false>(scores, queries + (block * query_rows::block_bytes + k * next_numbers) / 16,
-                                        keys + (block * rows::block_bytes + k * next_numbers) / 16,
+          multiply_64x32<Number, false>(scores, later(queries, block * query_rows::block_bytes + k * next_numbers),
+                                        later(keys, block * rows::block_bytes + k * next_numbers),
                                         first_block + block + k > 0 ? 1 : 0);
         }
       }
@@ -183,7 +182,7 @@ class latent_consumer {
   /// Starts the products of weights and this warpgroup's half of a stage's values.
   PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
     buffers_.part(group_).wait_until_full(use_of(stage));
-    const auto values = rows::describe(computed_here(buffers_.part_at(use_of(stage), group_)));
+    const auto values = rows::describe(of_wave(buffers_.part_at(use_of(stage), group_)));
     settle(output_[0]);
     settle(output_[1]);
     publish_to_products();
@@ -193,7 +192,7 @@ class latent_consumer {
       PAGEDKV_UNROLL
       for (auto half = 0U; half < 2; ++half) {
         multiply_64x128<Number, true>(output_[half], weights[k],
-                                      values + (half * 2 * rows::block_bytes + k * next_rows) / 16, 1);
+                                      later(values, half * 2 * rows::block_bytes + k * next_rows), 1);
       }
     }
     end_products();
@@ -231,7 +230,7 @@ class latent_consumer {
     return used_stages_ + static_cast<unsigned>(stage);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned shared_weights(int i) const {
-    return computed_here(buffers_.base) + shape::weights + static_cast<unsigned>(i * warpgroup_lanes + index_) * vector_bytes;
+    return buffers_.base + shape::weights + static_cast<unsigned>(i * warpgroup_lanes + index_) * vector_bytes;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned reference_at(int r) const {
     return buffers_.base + shape::references + static_cast<unsigned>(row_ + 8 * r) * 4;

@@ -45,6 +45,12 @@ struct warpgroup_rows {
   }
 };
 
+/// A described matrix, some bytes later. Only the lower word changes, so that no carry is computed for each product.
+[[nodiscard]] PAGEDKV_DEVICE inline std::uint64_t later(std::uint64_t matrix, unsigned bytes) {
+  const auto upper = matrix >> 32 << 32;
+  return upper | (static_cast<std::uint32_t>(matrix) + bytes / 16);
+}
+
 /// Bytes from one product to the next along 16 numbers of rows, and along 16 rows.
 inline constexpr unsigned next_numbers = 32;
 inline constexpr unsigned next_rows = 2048;
