@@ -105,8 +105,8 @@ class prefill_consumer {
   /// Starts the products of this warpgroup's queries and the keys of a stage.
   PAGEDKV_DEVICE void multiply_keys(unsigned use, registers<float, sums>& scores) const {
     const auto first = static_cast<unsigned>(group_ * columns_of_warpgroup * 128);
-    const auto queries = shape::query_rows::describe(of_wave(buffers_.queries_at(used_queries_) + first));
-    const auto keys = rows::describe(of_wave(buffers_.keys_at(use)));
+    const auto queries = shape::query_rows::describe(buffers_.queries_at(used_queries_) + first);
+    const auto keys = rows::describe(buffers_.keys_at(use));
     settle(scores);
     begin_products();
     PAGEDKV_UNROLL
@@ -114,8 +114,8 @@ class prefill_consumer {
       PAGEDKV_UNROLL
       for (auto k = 0U; k < 4; ++k) {
         multiply_64x128<Number, false>(scores,
-                                       later(queries, block * shape::query_rows::block_bytes + k * next_numbers),
-                                       later(keys, block * rows::block_bytes + k * next_numbers),
+                                       queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
+                                       keys + (block * rows::block_bytes + k * next_numbers) / 16,
                                        block + k > 0 ? 1 : 0);
       }
     }
@@ -124,15 +124,15 @@ class prefill_consumer {
 
   /// Starts the products of weights and the values of a stage.
   PAGEDKV_DEVICE void multiply_values(unsigned use, const weight_words& weights) {
-    const auto values = rows::describe(of_wave(buffers_.values_at(use)));
+    const auto values = rows::describe(buffers_.values_at(use));
     settle(output_);
     begin_products();
     PAGEDKV_UNROLL
     for (auto k = 0U; k < shape::tokens / 16; ++k) {
       if constexpr (ValueDim == 64) {
-        multiply_64x64<Number, true>(output_, weights[k], later(values, k * next_rows), 1);
+        multiply_64x64<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
       } else {
-        multiply_64x128<Number, true>(output_, weights[k], later(values, k * next_rows), 1);
+        multiply_64x128<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
       }
     }
     end_products();

@@ -28,7 +28,7 @@ class latent_consumer {
   PAGEDKV_DEVICE latent_consumer(const attention_call& call, int index)
       : index_(index % warpgroup_lanes),
         lane_(index % 32),
-        group_(uniform(index / warpgroup_lanes)),
+        group_(static_cast<int>(of_wave(static_cast<unsigned>(index / warpgroup_lanes)))),
         row_(index_ / 32 * 16 + lane_ / 4),
         columns_(call, row_) {}
 
@@ -40,7 +40,7 @@ class latent_consumer {
       arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
     }
     add(walk.row, stages);
-    used_stages_ += static_cast<unsigned>(stages.count > 0 ? stages.count : 0);
+    used_stages_ = of_wave(used_stages_ + static_cast<unsigned>(stages.count));
     finish(walk);
     ++used_queries_;
   }
@@ -146,6 +146,8 @@ class latent_consumer {
       }
       scale_output(rescale);
     }
+    buffers_.part(group_).wait_until_full(use_of(stage));
+    publish_to_products();
     multiply_values(stage, weights);
   }
 
@@ -162,8 +164,8 @@ class latent_consumer {
     for (auto part = 0; part < shape::parts; ++part) {
       buffers_.part(part).wait_until_full(use_of(stage));
       const auto first_block = static_cast<unsigned>(part * shape::value_blocks);
-      const auto queries = query_rows::describe(of_wave(buffers_.base + shape::queries + first_block * query_rows::block_bytes));
-      const auto keys = rows::describe(of_wave(buffers_.part_at(use_of(stage), part)));
+      const auto queries = query_rows::describe(buffers_.base + shape::queries + first_block * query_rows::block_bytes);
+      const auto keys = rows::describe(buffers_.part_at(use_of(stage), part));
       publish_to_products();
       begin_products();
       PAGEDKV_UNROLL
@@ -181,11 +183,9 @@ class latent_consumer {
 
   /// Starts the products of weights and this warpgroup's half of a stage's values.
   PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
-    buffers_.part(group_).wait_until_full(use_of(stage));
-    const auto values = rows::describe(of_wave(buffers_.part_at(use_of(stage), group_)));
+    const auto values = rows::describe(buffers_.part_at(use_of(stage), group_));
     settle(output_[0]);
     settle(output_[1]);
-    publish_to_products();
     begin_products();
     PAGEDKV_UNROLL
     for (auto k = 0U; k < shape::tokens / 16; ++k) {
