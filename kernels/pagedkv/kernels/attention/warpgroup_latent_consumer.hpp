@@ -163,11 +163,14 @@ class latent_consumer {
     PAGEDKV_UNROLL
     for (auto part = 0; part < shape::parts; ++part) {
       buffers_.part(part).wait_until_full(use_of(stage));
+    }
+    publish_to_products();
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto part = 0; part < shape::parts; ++part) {
       const auto first_block = static_cast<unsigned>(part * shape::value_blocks);
       const auto queries = query_rows::describe(buffers_.base + shape::queries + first_block * query_rows::block_bytes);
       const auto keys = rows::describe(buffers_.part_at(use_of(stage), part));
-      publish_to_products();
-      begin_products();
       PAGEDKV_UNROLL
       for (auto block = 0U; block < static_cast<unsigned>(shape::blocks_of(part)); ++block) {
         PAGEDKV_UNROLL
