@@ -62,8 +62,8 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
       const auto column =
-          find_column(call, walk.row, walk.task,
-                      first_ + base::first_column(0) + Matrix::score_column(base::lane_, c), latent_columns);
+          find_column(call, walk.row, walk.task, first_ + base::first_column(0) + Matrix::score_column(base::lane_, c),
+                      latent_columns);
       base::rules_[0][c] = score_rule::of(call, column);
       base::branches_[0][c] = hidden_branches::of(call, walk.row, column);
       base::reference_[0][c] = -INFINITY;
@@ -280,8 +280,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     for (auto g = 0; g < shape::groups; ++g) {
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
-        const auto factor =
-            largest[g][c] == -INFINITY ? 1.0F : power_of_two(references_[g][c] - largest[g][c]);
+        const auto factor = largest[g][c] == -INFINITY ? 1.0F : power_of_two(references_[g][c] - largest[g][c]);
         references_[g][c] = largest[g][c];
         PAGEDKV_UNROLL
         for (auto i = 0; i < shape::values::value_chunks * shape::values::products; ++i) {

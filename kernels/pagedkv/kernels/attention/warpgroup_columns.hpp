@@ -81,14 +81,14 @@ class warpgroup_columns {
   template <std::size_t N>
   PAGEDKV_DEVICE void weigh(std::size_t r, float (&scores)[N], const registers<float, 2>& factors) {
     const auto subtracted = reference[r] == -INFINITY ? 0.0F : reference[r];
-    registers<float, 4> added = {};
+    registers<float, 2> added = {};
     PAGEDKV_UNROLL
     for (auto i = std::size_t{0}; i < N / 2; ++i) {
       auto& number = scores[i / 2 * 4 + r * 2 + i % 2];
       number = power_of_two(number * factors[r] - subtracted);
-      added[i % 4] += number;
+      added[i % 2] += number;
     }
-    sum[r] += (added[0] + added[1]) + (added[2] + added[3]);
+    sum[r] += added[0] + added[1];
   }
 
   /// Raises a reference; the factor of sums and outputs so far.
@@ -173,12 +173,12 @@ class warpgroup_columns {
     constexpr auto headroom = 8.0F;
     PAGEDKV_UNROLL
     for (auto r = std::size_t{0}; r < 2; ++r) {
-      registers<float, 4> found = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+      largest[r] = -INFINITY;
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < N / 2; ++i) {
-        found[i % 4] = fmaxf(found[i % 4], scores[i / 2 * 4 + r * 2 + i % 2]);
+        largest[r] = fmaxf(largest[r], scores[i / 2 * 4 + r * 2 + i % 2]);
       }
-      largest[r] = fmaxf(fmaxf(found[0], found[1]), fmaxf(found[2], found[3])) * factors[r];
+      largest[r] *= factors[r];
     }
     return largest[0] > reference[0] + headroom || largest[1] > reference[1] + headroom;
   }
@@ -191,8 +191,7 @@ class warpgroup_columns {
     PAGEDKV_UNROLL
     for (auto tile = std::size_t{0}; tile < N / of_tile; ++tile) {
       const auto place = first_place + static_cast<std::int32_t>(tile) * attention_tile;
-      const auto token =
-          place < end_place ? first_token_of(call_, row, place / attention_tile) : skipped_tokens;
+      const auto token = place < end_place ? first_token_of(call_, row, place / attention_tile) : skipped_tokens;
       registers<float, of_tile> own;
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < of_tile; ++i) {

@@ -58,15 +58,15 @@ struct latent_buffers {
   buffer_ring<1> queries{base + shape::barriers};
 
   /// By one lane. A warpgroup that computes releases the parts of values that it multiplies, and what is only keys of its
-  /// own stages.
+  /// own stages: one lane of each wave, since only products read these. Factors and weights are each lane's.
   PAGEDKV_DEVICE void begin() const {
     constexpr auto waves = static_cast<unsigned>(warpgroup_lanes / 32);
-    queries.begin(2 * warpgroup_lanes, shape::consumers * waves);
+    queries.begin(2 * warpgroup_lanes, shape::consumers * warpgroup_lanes);
     for (auto i = 0; i < shape::parts; ++i) {
       part(i).begin(warpgroup_lanes, waves);
     }
     for (auto group = 0; group < shape::consumers; ++group) {
-      weights_of(group).begin(waves);
+      weights_of(group).begin(warpgroup_lanes);
     }
   }
 

@@ -37,7 +37,7 @@ class latent_consumer {
     buffers_.queries.wait_until_full(used_queries_);
     begin(walk);
     if (stages.count <= group_) {
-      arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
+      buffers_.queries.empty(used_queries_).arrive();
     }
     add(walk.row, stages);
     used_stages_ = of_wave(used_stages_ + static_cast<unsigned>(stages.count));
@@ -88,7 +88,7 @@ class latent_consumer {
     settle(scores);
     arrive_by_wave(buffers_.part(shape::keys_only).empty(use_of(stage)), lane_);
     if (stage + 2 >= stages.count) {
-      arrive_by_wave(buffers_.queries.empty(used_queries_), lane_);
+      buffers_.queries.empty(used_queries_).arrive();
     }
     registers<float, 2> factors;
     registers<float, 2> rescale = {1.0F, 1.0F};
@@ -119,7 +119,7 @@ class latent_consumer {
         put_float(reference_at(r), columns_.reference[r]);
       }
     }
-    arrive_by_wave(buffers_.weights_of(group_), lane_);
+    buffers_.weights_of(group_).arrive();
   }
 
   /// Starts the products of values of the other warpgroup's stage.

@@ -81,8 +81,7 @@ class latent_producer {
 
   /// Eight neighbouring lanes copy 128 neighbouring bytes of a row.
   PAGEDKV_DEVICE void copy_part(int part, const registers<std::uint64_t, row_steps>& starts) const {
-    const auto to =
-        buffers_.part_at(used_stages_, part) + rows::at(index_ / 32 * 4 + index_ % 32 / 8, index_ % 8);
+    const auto to = buffers_.part_at(used_stages_, part) + rows::at(index_ / 32 * 4 + index_ % 32 / 8, index_ % 8);
     PAGEDKV_UNROLL
     for (auto step = 0; step < row_steps; ++step) {
       PAGEDKV_UNROLL
