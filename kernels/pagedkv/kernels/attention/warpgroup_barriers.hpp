@@ -101,7 +101,7 @@ PAGEDKV_DEVICE void take_registers() {
 }
 
 /// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform registers.
-[[nodiscard]] PAGEDKV_DEVICE inline unsigned of_wave(unsigned number) { return __shfl_sync(~0U, number, 0); }
+[[nodiscard]] PAGEDKV_DEVICE inline unsigned of_wave(unsigned number) { return shuffle(number, 0); }
 
 /// Keeps the compiler from moving uses of sums before the wait for their products.
 template <std::size_t N>
