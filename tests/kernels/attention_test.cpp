@@ -192,6 +192,20 @@ TEST_CASE("latent vectors with all options", "[attention]") {
   check_on_every_device<bfloat16, bfloat16>(asked, seed);
 }
 
+TEST_CASE("latent vectors of many stages, whole and in pieces", "[attention]") {
+  auto asked = attention_case{};
+  asked.num_kv_heads = 1;
+  asked.latent = true;
+  asked.head_dim = 576;
+  asked.value_dim = 512;
+  asked.lengths = {450, 130, 64};
+  asked.group_size = 7;
+  for (const auto num_shares : {1, 2, 5}) {
+    asked.num_shares = num_shares;
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  }
+}
+
 TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   auto asked = attention_case{};
   asked.prefill = true;

@@ -97,7 +97,7 @@ template <class Element, class Numbers>
       if constexpr (keys <= matrix_type::largest_dim) {
         constexpr auto kernel = group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>;
         const auto shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
-        auto shape = attention_launch(call.plan.num_shares, 1, prefill_lanes(shared_bytes));
+        auto shape = attention_launch(call.plan.num_shares, 1, lanes_with_shared_bytes(shared_bytes));
         shape.dynamic_shared_bytes = shared_bytes;
         return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
       } else {
@@ -113,8 +113,9 @@ template <class Element, class Numbers>
     using matrix_type = decltype(matrix);
     if constexpr (sizeof(typename Element::storage) == 2 && matrix_type::columns == 8) {
       constexpr auto kernel = latent_attend_kernel<Element, Numbers, matrix_type>;
-      auto shape = attention_launch(call.plan.num_shares, 1, group_lanes);
-      shape.dynamic_shared_bytes = latent_shared_bytes<kernel>();
+      const auto shared_bytes = latent_shared_bytes<kernel>();
+      auto shape = attention_launch(call.plan.num_shares, 1, lanes_with_shared_bytes(shared_bytes));
+      shape.dynamic_shared_bytes = shared_bytes;
       return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
     } else {
       return runtime::error_invalid_value;

@@ -62,8 +62,8 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
       const auto column =
-          find_column(call, walk.row, walk.task,
-                      first_ + base::first_column(0) + Matrix::score_column(base::lane_, c), latent_columns);
+          find_column(call, walk.row, walk.task, first_ + base::first_column(0) + Matrix::score_column(base::lane_, c),
+                      latent_columns);
       base::rules_[0][c] = score_rule::of(call, column);
       base::branches_[0][c] = hidden_branches::of(call, walk.row, column);
       base::reference_[0][c] = -INFINITY;
@@ -280,8 +280,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     for (auto g = 0; g < shape::groups; ++g) {
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
-        const auto factor =
-            largest[g][c] == -INFINITY ? 1.0F : power_of_two(references_[g][c] - largest[g][c]);
+        const auto factor = largest[g][c] == -INFINITY ? 1.0F : power_of_two(references_[g][c] - largest[g][c]);
         references_[g][c] = largest[g][c];
         PAGEDKV_UNROLL
         for (auto i = 0; i < shape::values::value_chunks * shape::values::products; ++i) {
@@ -409,20 +408,24 @@ PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divi
   }
 }
 
+/// The most lanes of a workgroup of the kernel in the code that is compiled.
+inline constexpr int most_latent_lanes =
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+    warpgroup_latent_shape::lanes;
+#else
+    group_lanes;
+#endif
+
 /// Attention with matrix instructions over latent vectors: all query heads on one vector a token, whose first numbers
 /// are the value. A share of the plan is a workgroup's.
 template <class Element, class Numbers, class Matrix>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(group_lanes, 1)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes, 1)
     latent_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
     wait_for_previous_kernel();
     let_next_kernel_start();
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
-    auto state = warpgroup_latent<Element, Numbers>(call, block_size, static_cast<int>(local_index().x));
-    for (; !walk.done; walk.next_piece()) {
-      state.attend(walk);
-    }
+    attend_latent_in_warpgroups<Element, Numbers>(call, block_size);
 #else
     using shape = latent_shape<Element, Matrix>;
     PAGEDKV_SHARED typename shape::memory shared;

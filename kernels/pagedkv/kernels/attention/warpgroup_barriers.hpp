@@ -76,6 +76,20 @@ class buffer_ring {
   unsigned barriers_;
 };
 
+/// A barrier of the lanes that compute, which are all warpgroups but the first.
+template <int Lanes>
+PAGEDKV_DEVICE void wait_for_consumers() {
+  asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(Lanes) : "memory");
+}
+
+/// This wave has used a buffer, or written one: its lanes' reads and writes happen before the end of the phase.
+PAGEDKV_DEVICE inline void arrive_by_wave(const phase_barrier& phase, int lane) {
+  __syncwarp();
+  if (lane == 0) {
+    phase.arrive();
+  }
+}
+
 /// Gives up registers, or waits for them. By all lanes of a warpgroup; `Count` is a multiple of 8.
 template <int Count>
 PAGEDKV_DEVICE void give_registers() {
@@ -85,6 +99,9 @@ template <int Count>
 PAGEDKV_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
+
+/// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform registers.
+[[nodiscard]] PAGEDKV_DEVICE inline unsigned of_wave(unsigned number) { return shuffle(number, 0); }
 
 /// Keeps the compiler from moving uses of sums before the wait for their products.
 template <std::size_t N>

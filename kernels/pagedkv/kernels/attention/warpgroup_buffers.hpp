@@ -72,15 +72,15 @@ struct prefill_buffers {
   }
 };
 
-/// The stages of a piece.
-template <class Shape>
-struct prefill_stages {
+/// The stages of a piece, of so many tokens each.
+template <int Tokens>
+struct warpgroup_stages {
   std::int32_t count;
   std::int32_t first_token;  // of the piece, and its end; with lists, counted like tiles
   std::int32_t end_token;
 
-  explicit PAGEDKV_DEVICE prefill_stages(const attention_walk& walk) {
-    constexpr auto step = Shape::tokens / attention_tile;
+  explicit PAGEDKV_DEVICE warpgroup_stages(const attention_walk& walk) {
+    constexpr auto step = Tokens / attention_tile;
     count = walk.end > walk.tile ? (walk.end - walk.tile + step - 1) / step : 0;
     first_token = (walk.row.first_tile + walk.tile) * attention_tile;
     end_token = (walk.row.first_tile + walk.end) * attention_tile;

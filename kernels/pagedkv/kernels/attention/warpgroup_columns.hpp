@@ -14,6 +14,24 @@ namespace pagedkv::kernels {
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+/// Numbers of products, as the next products take them from registers.
+template <class Number, std::size_t N>
+PAGEDKV_DEVICE void pack_weights(const float (&numbers)[N], lane_word (&words)[N / 8][4]) {
+  PAGEDKV_UNROLL
+  for (auto i = std::size_t{0}; i < N / 2; ++i) {
+    words[i / 4][i % 4] = pack<Number>(numbers[i * 2], numbers[i * 2 + 1]);
+  }
+}
+
+/// Scales the two rows of a lane.
+template <std::size_t N>
+PAGEDKV_DEVICE void scale_rows(float (&output)[N], const registers<float, 2>& factors) {
+  PAGEDKV_UNROLL
+  for (auto i = std::size_t{0}; i < N; ++i) {
+    output[i] *= factors[i / 2 % 2];
+  }
+}
+
 /// The columns of a piece, of which a lane has the rows `row` and `row + 8` of products. `Columns`: of a task.
 template <class Numbers, int Columns>
 class warpgroup_columns {
@@ -40,44 +58,37 @@ class warpgroup_columns {
     }
   }
 
-  /// Turns products into scores up to a factor for each row. Product `i` of a lane: row `i / 2 % 2`, token
-  /// `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on. With lists, tokens are counted like tiles.
+  /// Turns products into scores up to a factor for each row. If a reference rises, outputs so far are to be scaled.
+  /// Product `i` of a lane: row `i / 2 % 2`, token `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on.
+  /// With lists, tokens are counted like tiles.
   template <std::size_t N>
-  PAGEDKV_DEVICE void score(float (&scores)[N], const attention_row& row, std::int32_t first_token,
-                            std::int32_t end_token, int lane, registers<float, 2>& factors) const {
-    if (call_.lists.exist()) {
-      score_listed(scores, row, first_token, end_token, lane);
-      factors[0] = 1.0F;
-      factors[1] = 1.0F;
-      return;
+  [[nodiscard]] PAGEDKV_DEVICE bool refer(float (&scores)[N], const attention_row& row, std::int32_t first_token,
+                                          std::int32_t end_token, int lane, registers<float, 2>& factors,
+                                          registers<float, 2>& rescale) {
+    registers<float, 2> largest;
+    score(scores, row, first_token, end_token, lane, factors);
+    const auto rises = any(find_largest(scores, factors, largest)) != 0;
+    if (rises) {
+      PAGEDKV_UNROLL
+      for (auto r = 0; r < 2; ++r) {
+        rescale[r] = raise(r, of_row(largest[r], [](float a, float b) { return fmaxf(a, b); }));
+      }
     }
-    const auto last = first_token + static_cast<std::int32_t>(N) * 2 - 1;
-    const auto seen = [&](int r) { return rules_[r].first_token <= first_token && last <= rules_[r].last_token; };
-    const auto partly = last >= end_token || !seen(0) || !seen(1);
-    factors[0] = factors_[0];
-    factors[1] = factors_[1];
-    if (any(partly) != 0 || call_.soft_cap > 0.0F || call_.alibi_slopes != nullptr || call_.scale < 0.0F) {
-      apply_options(scores, first_token + lane % 4 * 2, end_token);
-      factors[0] = 1.0F;
-      factors[1] = 1.0F;
-    }
+    return rises;
   }
 
-  /// The largest score of each row of this lane; whether a reference has to grow.
+  /// Turns the scores of row `r` into weights, and adds them to its sum.
   template <std::size_t N>
-  [[nodiscard]] PAGEDKV_DEVICE bool find_largest(const float (&scores)[N], const registers<float, 2>& factors,
-                                                 registers<float, 2>& largest) const {
-    constexpr auto headroom = 8.0F;
+  PAGEDKV_DEVICE void weigh(std::size_t r, float (&scores)[N], const registers<float, 2>& factors) {
+    const auto subtracted = reference[r] == -INFINITY ? 0.0F : reference[r];
+    registers<float, 2> added = {};
     PAGEDKV_UNROLL
-    for (auto r = std::size_t{0}; r < 2; ++r) {
-      largest[r] = -INFINITY;
-      PAGEDKV_UNROLL
-      for (auto i = std::size_t{0}; i < N / 2; ++i) {
-        largest[r] = fmaxf(largest[r], scores[i / 2 * 4 + r * 2 + i % 2]);
-      }
-      largest[r] *= factors[r];
+    for (auto i = std::size_t{0}; i < N / 2; ++i) {
+      auto& number = scores[i / 2 * 4 + r * 2 + i % 2];
+      number = power_of_two(number * factors[r] - subtracted);
+      added[i % 2] += number;
     }
-    return largest[0] > reference[0] + headroom || largest[1] > reference[1] + headroom;
+    sum[r] += added[0] + added[1];
   }
 
   /// Raises a reference; the factor of sums and outputs so far.
@@ -133,6 +144,45 @@ class warpgroup_columns {
   }
 
  private:
+  /// Turns products into scores up to a factor for each row.
+  template <std::size_t N>
+  PAGEDKV_DEVICE void score(float (&scores)[N], const attention_row& row, std::int32_t first_token,
+                            std::int32_t end_token, int lane, registers<float, 2>& factors) const {
+    if (call_.lists.exist()) {
+      score_listed(scores, row, first_token, end_token, lane);
+      factors[0] = 1.0F;
+      factors[1] = 1.0F;
+      return;
+    }
+    const auto last = first_token + static_cast<std::int32_t>(N) * 2 - 1;
+    const auto seen = [&](int r) { return rules_[r].first_token <= first_token && last <= rules_[r].last_token; };
+    const auto partly = last >= end_token || !seen(0) || !seen(1);
+    factors[0] = factors_[0];
+    factors[1] = factors_[1];
+    if (any(partly) != 0 || call_.soft_cap > 0.0F || call_.alibi_slopes != nullptr || call_.scale < 0.0F) {
+      apply_options(scores, first_token + lane % 4 * 2, end_token);
+      factors[0] = 1.0F;
+      factors[1] = 1.0F;
+    }
+  }
+
+  /// The largest score of each row of this lane; whether a reference has to grow.
+  template <std::size_t N>
+  [[nodiscard]] PAGEDKV_DEVICE bool find_largest(const float (&scores)[N], const registers<float, 2>& factors,
+                                                 registers<float, 2>& largest) const {
+    constexpr auto headroom = 8.0F;
+    PAGEDKV_UNROLL
+    for (auto r = std::size_t{0}; r < 2; ++r) {
+      largest[r] = -INFINITY;
+      PAGEDKV_UNROLL
+      for (auto i = std::size_t{0}; i < N / 2; ++i) {
+        largest[r] = fmaxf(largest[r], scores[i / 2 * 4 + r * 2 + i % 2]);
+      }
+      largest[r] *= factors[r];
+    }
+    return largest[0] > reference[0] + headroom || largest[1] > reference[1] + headroom;
+  }
+
   /// The same with lists, a tile at a time: what follows a tile in the list may be anywhere in the sequence.
   template <std::size_t N>
   PAGEDKV_DEVICE void score_listed(float (&scores)[N], const attention_row& row, std::int32_t first_place,
@@ -141,8 +191,7 @@ class warpgroup_columns {
     PAGEDKV_UNROLL
     for (auto tile = std::size_t{0}; tile < N / of_tile; ++tile) {
       const auto place = first_place + static_cast<std::int32_t>(tile) * attention_tile;
-      const auto token =
-          place < end_place ? first_token_of(call_, row, place / attention_tile) : skipped_tokens;
+      const auto token = place < end_place ? first_token_of(call_, row, place / attention_tile) : skipped_tokens;
       registers<float, of_tile> own;
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < of_tile; ++i) {

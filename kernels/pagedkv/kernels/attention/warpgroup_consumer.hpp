@@ -19,6 +19,7 @@ class prefill_consumer {
   using Number = typename Numbers::template of_products<Element>;
   using column_state = warpgroup_columns<Numbers, shape::columns>;
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
+  using stages_of_piece = warpgroup_stages<shape::tokens>;
   using weight_words = registers<lane_word, shape::tokens / 16, 4>;
 
  public:
@@ -26,7 +27,7 @@ class prefill_consumer {
       : lane_(index % 32), group_(index / warpgroup_lanes), columns_(call, index / 32 * 16 + index % 32 / 4) {}
 
   PAGEDKV_DEVICE void attend(const attention_walk& walk) {
-    const auto stages = prefill_stages<shape>(walk);
+    const auto stages = stages_of_piece(walk);
     buffers_.queries.wait_until_full(used_queries_);
     begin(walk);
     if (stages.count > 0) {
@@ -48,7 +49,7 @@ class prefill_consumer {
     }
   }
 
-  PAGEDKV_DEVICE void add(const attention_row& row, const prefill_stages<shape>& stages) {
+  PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
     registers<float, sums> scores = {};
     weight_words weights;
     registers<float, 2> rescale = {1.0F, 1.0F};
@@ -57,7 +58,7 @@ class prefill_consumer {
     multiply_keys(used_stages_, scores);
     wait_for_products<0>();
     settle(scores);
-    release(buffers_.keys.empty(used_stages_));
+    arrive_by_wave(buffers_.keys.empty(used_stages_), lane_);
     auto rises = weigh(scores, row, stages, 0, rescale);
     // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
     for (auto stage = 1; stage < stages.count; ++stage) {
@@ -65,9 +66,9 @@ class prefill_consumer {
       end_values(use - 2, stage > 1);
       settle(scores);
       if (rises) {
-        scale_output(rescale);
+        scale_rows(output_, rescale);
       }
-      pack_weights(scores, weights);
+      pack_weights<Number>(scores, weights);
       buffers_.keys.wait_until_full(use);
       buffers_.values.wait_until_full(use - 1);
       publish_to_products();
@@ -75,7 +76,7 @@ class prefill_consumer {
       multiply_values(use - 1, weights);
       wait_for_products<1>();
       settle(scores);
-      release(buffers_.keys.empty(use));
+      arrive_by_wave(buffers_.keys.empty(use), lane_);
       rises = weigh(scores, row, stages, stage, rescale);
     }
     buffers_.queries.empty(used_queries_).arrive();
@@ -83,9 +84,9 @@ class prefill_consumer {
     end_values(last - 1, stages.count > 1);
     settle(scores);
     if (rises) {
-      scale_output(rescale);
+      scale_rows(output_, rescale);
     }
-    pack_weights(scores, weights);
+    pack_weights<Number>(scores, weights);
     buffers_.values.wait_until_full(last);
     publish_to_products();
     multiply_values(last, weights);
@@ -97,15 +98,7 @@ class prefill_consumer {
     wait_for_products<0>();
     settle(output_);
     if (any_values) {
-      release(buffers_.values.empty(use));
-    }
-  }
-
-  /// This wave has used a buffer.
-  PAGEDKV_DEVICE void release(const phase_barrier& empty) const {
-    __syncwarp();
-    if (lane_ == 0) {
-      empty.arrive();
+      arrive_by_wave(buffers_.values.empty(use), lane_);
     }
   }
 
@@ -145,50 +138,15 @@ class prefill_consumer {
     end_products();
   }
 
-  /// Turns products into weights. If a reference rises, outputs so far are to be scaled.
-  PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
-                            const prefill_stages<shape>& stages, std::int32_t stage, registers<float, 2>& rescale) {
+  [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
+                                          const stages_of_piece& stages, std::int32_t stage,
+                                          registers<float, 2>& rescale) {
     registers<float, 2> factors;
-    registers<float, 2> largest;
-    columns_.score(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_, factors);
-    const auto rises = any(columns_.find_largest(scores, factors, largest)) != 0;
-    if (rises) {
-      PAGEDKV_UNROLL
-      for (auto r = 0; r < 2; ++r) {
-        rescale[r] =
-            columns_.raise(r, column_state::of_row(largest[r], [](float a, float b) { return fmaxf(a, b); }));
-      }
-    }
-    PAGEDKV_UNROLL
-    for (auto r = 0; r < 2; ++r) {
-      const auto reference = columns_.reference[r] == -INFINITY ? 0.0F : columns_.reference[r];
-      registers<float, 2> added = {};
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < sums / 4; ++i) {
-        PAGEDKV_UNROLL
-        for (auto j = 0; j < 2; ++j) {
-          auto& score = scores[i * 4 + r * 2 + j];
-          score = power_of_two(score * factors[r] - reference);
-          added[j] += score;
-        }
-      }
-      columns_.sum[r] += added[0] + added[1];
-    }
+    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
+                                      factors, rescale);
+    columns_.weigh(0, scores, factors);
+    columns_.weigh(1, scores, factors);
     return rises;
-  }
-
-  PAGEDKV_DEVICE static void pack_weights(const registers<float, sums>& scores, weight_words& weights) {
-    PAGEDKV_UNROLL
-    for (auto i = 0; i < sums / 2; ++i) {
-      weights[i / 4][i % 4] = pack<Number>(scores[i * 2], scores[i * 2 + 1]);
-    }
-  }
-
-  PAGEDKV_DEVICE void scale_output(const registers<float, 2>& factors) {
-    PAGEDKV_UNROLL
-    for (auto i = 0; i < ValueDim / 2; ++i) {
-      output_[i] *= factors[i / 2 % 2];
-    }
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {

@@ -45,6 +45,12 @@ struct warpgroup_rows {
   }
 };
 
+/// A described matrix, some bytes later. Only the lower word changes, so that no carry is computed for each product.
+[[nodiscard]] PAGEDKV_DEVICE inline std::uint64_t later(std::uint64_t matrix, unsigned bytes) {
+  const auto upper = matrix >> 32 << 32;
+  return upper | (static_cast<std::uint32_t>(matrix) + bytes / 16);
+}
+
 /// Bytes from one product to the next along 16 numbers of rows, and along 16 rows.
 inline constexpr unsigned next_numbers = 32;
 inline constexpr unsigned next_rows = 2048;
@@ -189,11 +195,6 @@ PAGEDKV_DEVICE inline void publish_to_products() { asm volatile("fence.proxy.asy
   return (start + alignment - 1) / alignment * alignment;
 }
 
-/// Whether the condition holds for a lane of the workgroup. Also a barrier.
-[[nodiscard]] PAGEDKV_DEVICE inline bool any_of_workgroup(bool condition) {
-  return __syncthreads_or(condition ? 1 : 0) != 0;
-}
-
 PAGEDKV_DEVICE inline void copy_chunk(unsigned to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
@@ -207,8 +208,11 @@ PAGEDKV_DEVICE inline void put_chunk(unsigned to, const lane_word (&words)[4]) {
                "r"(words[3])
                : "memory");
 }
-PAGEDKV_DEVICE inline void put_word(unsigned to, lane_word word) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+PAGEDKV_DEVICE inline void take_chunk(unsigned from, lane_word (&words)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
+               : "memory");
 }
 PAGEDKV_DEVICE inline void put_float(unsigned to, float number) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(number) : "memory");

@@ -53,7 +53,7 @@ template <auto Kernel, class Element, int KeyDim, int ValueDim>
 }
 
 /// Lanes of a workgroup of the kernel that needs this much dynamic shared memory.
-[[nodiscard]] inline int prefill_lanes(std::size_t shared_bytes) {
+[[nodiscard]] inline int lanes_with_shared_bytes(std::size_t shared_bytes) {
   return shared_bytes > 0 ? 3 * warpgroup_lanes : group_lanes;
 }
 
@@ -68,7 +68,7 @@ template <auto Kernel, class Element, int KeyDim, int ValueDim>
   return 0;
 }
 
-[[nodiscard]] inline int prefill_lanes(std::size_t) { return group_lanes; }
+[[nodiscard]] inline int lanes_with_shared_bytes(std::size_t) { return group_lanes; }
 
 }  // namespace pagedkv::kernels
 

@@ -23,7 +23,7 @@ class prefill_producer {
       : call_(call), block_size_(block_size), index_(index), queries_(call, index) {}
 
   PAGEDKV_DEVICE void copy(const attention_walk& walk) {
-    const auto stages = prefill_stages<shape>(walk);
+    const auto stages = warpgroup_stages<shape::tokens>(walk);
     const auto head = walk.task / walk.row.num_column_tiles;
     find(walk, stages.first_token);
     copy_queries(walk);

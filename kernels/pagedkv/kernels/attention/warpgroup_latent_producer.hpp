@@ -1,0 +1,110 @@
+#pragma once
+
+// The warpgroup that copies, in attention over latent vectors with products of warpgroups. Empty for other compilers.
+
+#include <pagedkv/kernels/attention/warpgroup_latent_buffers.hpp>
+
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+  #include <pagedkv/kernels/attention/warpgroup_queries.hpp>
+  #include <pagedkv/kernels/divider.hpp>
+
+namespace pagedkv::kernels {
+
+/// Copies queries and stages into shared memory as buffers become empty.
+template <class Element, class Numbers>
+class latent_producer {
+  using shape = warpgroup_latent_shape;
+  using rows = shape::rows;
+  using Number = typename Numbers::template of_products<Element>;
+  using query_rows = warpgroup_queries<Numbers, Number, largest_plain_dim, shape::columns, warpgroup_lanes>;
+  static constexpr int row_steps = shape::tokens / 16;  // rows that a lane copies chunks of
+
+ public:
+  PAGEDKV_DEVICE latent_producer(const attention_call& call, const divider<std::int32_t>& block_size, int index)
+      : call_(call), block_size_(block_size), index_(index), queries_(call, index) {}
+
+  PAGEDKV_DEVICE void copy(const attention_walk& walk) {
+    const auto stages = warpgroup_stages<shape::tokens>(walk);
+    find(walk, stages.first_token);
+    buffers_.queries.wait_until_empty(used_queries_);
+    queries_.put(walk, buffers_.base + shape::queries, buffers_.base + shape::factors);
+    publish_to_products();
+    buffers_.queries.full(used_queries_).arrive_after_copies();
+    buffers_.queries.full(used_queries_).arrive();
+    ++used_queries_;
+    for (auto stage = 0; stage < stages.count; ++stage) {
+      registers<std::uint64_t, row_steps> starts;
+      find_starts(starts);
+      find(walk, stages.first_token + (stage + 1) * shape::tokens);
+      PAGEDKV_UNROLL
+      for (auto part = 0; part < shape::parts; ++part) {
+        buffers_.part(part).wait_until_empty(used_stages_);
+        copy_part(part, starts);
+        buffers_.part(part).full(used_stages_).arrive_after_copies();
+      }
+      ++used_stages_;
+    }
+  }
+
+ private:
+  /// Finds the block of one of the rows that this wave copies, well before it is used. Negative where a list skips
+  /// the row.
+  PAGEDKV_DEVICE void find(const attention_walk& walk, std::int32_t first_token) {
+    const auto last = walk.row.num_tokens - 1;
+    const auto unseen = walk.row.num_tokens - walk.row.num_queries - call_.window + 1;
+    const auto first = call_.window > 0 && unseen > 0 ? unseen : 0;
+    block_ = -1;
+    offset_ = 0;
+    const auto place = first_token + index_ % (4 * row_steps) / 4 * 16 + index_ / 32 * 4 + index_ % 4;
+    const auto nearest = token_to_read(call_, walk.row, place, first, last);
+    if (nearest >= 0) {
+      const auto [block, offset] = block_size_.split(nearest);
+      offset_ = offset;
+      block_ = static_cast<std::int32_t>(load(call_.indices + walk.row.first_index + block));
+    }
+  }
+
+  /// The addresses of this lane's chunks in rows that other lanes have found; 0 where there is no row.
+  PAGEDKV_DEVICE void find_starts(registers<std::uint64_t, row_steps>& starts) const {
+    auto own = std::uint64_t{0};
+    if (block_ >= 0) {
+      const auto number = static_cast<std::int64_t>(offset_ * static_cast<std::int32_t>(call_.view.token_stride));
+      own = reinterpret_cast<std::uint64_t>(call_.view.block(call_.layer, block_) + number * 2);
+    }
+    PAGEDKV_UNROLL
+    for (auto step = 0; step < row_steps; ++step) {
+      const auto row = shuffle(own, step * 4 + index_ % 32 / 8);
+      starts[step] = row != 0 ? row + static_cast<unsigned>(index_ % 8) * vector_bytes : 0;
+    }
+  }
+
+  /// Eight neighbouring lanes copy 128 neighbouring bytes of a row.
+  PAGEDKV_DEVICE void copy_part(int part, const registers<std::uint64_t, row_steps>& starts) const {
+    const auto to = buffers_.part_at(used_stages_, part) + rows::at(index_ / 32 * 4 + index_ % 32 / 8, index_ % 8);
+    PAGEDKV_UNROLL
+    for (auto step = 0; step < row_steps; ++step) {
+      PAGEDKV_UNROLL
+      for (auto block = 0; block < shape::blocks_of(part); ++block) {
+        const auto at = static_cast<unsigned>(step) * next_rows + static_cast<unsigned>(block) * rows::block_bytes;
+        copy_chunk(to + at,
+                   reinterpret_cast<const std::byte*>(starts[step]) + (part * shape::value_blocks + block) * 128,
+                   starts[step] != 0);
+      }
+    }
+  }
+
+  const attention_call& call_;
+  const divider<std::int32_t>& block_size_;
+  int index_;
+  query_rows queries_;
+  latent_buffers buffers_;
+  unsigned used_queries_ = 0;
+  unsigned used_stages_ = 0;
+  std::int32_t block_ = 0;
+  std::int32_t offset_ = 0;
+};
+
+}  // namespace pagedkv::kernels
+
+#endif
