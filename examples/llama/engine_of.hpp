@@ -235,4 +235,8 @@ class engine_of final : public engine {
   engine_statistics statistics_;
 };
 
+/// An engine with host memory behind the cache, and what else is asked for behind that. Throws what `make_engine` does.
+[[nodiscard]] std::unique_ptr<engine> make_tiered_engine(model& with, const engine_sizes& sizes, stored_as stored,
+                                                         const tier_sizes& tiers);
+
 }  // namespace llama
