@@ -7,6 +7,7 @@
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
   #include <pagedkv/kernels/attention/warpgroup_queries.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_row.hpp>
   #include <pagedkv/kernels/divider.hpp>
 
 namespace pagedkv::kernels {
@@ -48,29 +49,18 @@ class latent_producer {
   }
 
  private:
-  /// Finds the block of one of the rows that this wave copies, well before it is used. Negative where a list skips
-  /// the row.
+  /// Finds the block of one of the rows that this wave copies, well before it is used.
   PAGEDKV_DEVICE void find(const attention_walk& walk, std::int32_t first_token) {
-    const auto last = walk.row.num_tokens - 1;
-    const auto unseen = walk.row.num_tokens - walk.row.num_queries - call_.window + 1;
-    const auto first = call_.window > 0 && unseen > 0 ? unseen : 0;
-    block_ = -1;
-    offset_ = 0;
     const auto place = first_token + index_ % (4 * row_steps) / 4 * 16 + index_ / 32 * 4 + index_ % 4;
-    const auto nearest = token_to_read(call_, walk.row, place, first, last);
-    if (nearest >= 0) {
-      const auto [block, offset] = block_size_.split(nearest);
-      offset_ = offset;
-      block_ = static_cast<std::int32_t>(load(call_.indices + walk.row.first_index + block));
-    }
+    row_.find(call_, walk.row, block_size_, place);
   }
 
   /// The addresses of this lane's chunks in rows that other lanes have found; 0 where there is no row.
   PAGEDKV_DEVICE void find_starts(registers<std::uint64_t, row_steps>& starts) const {
     auto own = std::uint64_t{0};
-    if (block_ >= 0) {
-      const auto number = static_cast<std::int64_t>(offset_ * static_cast<std::int32_t>(call_.view.token_stride));
-      own = reinterpret_cast<std::uint64_t>(call_.view.block(call_.layer, block_) + number * 2);
+    if (row_.block >= 0) {
+      const auto number = static_cast<std::int64_t>(row_.offset * static_cast<std::int32_t>(call_.view.token_stride));
+      own = reinterpret_cast<std::uint64_t>(call_.view.block(call_.layer, row_.block) + number * 2);
     }
     PAGEDKV_UNROLL
     for (auto step = 0; step < row_steps; ++step) {
@@ -101,8 +91,7 @@ class latent_producer {
   latent_buffers buffers_;
   unsigned used_queries_ = 0;
   unsigned used_stages_ = 0;
-  std::int32_t block_ = 0;
-  std::int32_t offset_ = 0;
+  warpgroup_row row_;
 };
 
 }  // namespace pagedkv::kernels

@@ -7,6 +7,7 @@
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
   #include <pagedkv/kernels/attention/warpgroup_queries.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_row.hpp>
   #include <pagedkv/kernels/divider.hpp>
 
 namespace pagedkv::kernels {
@@ -60,18 +61,8 @@ class prefill_producer {
 
   /// Finds the block of one of the 32 rows that this wave copies, well before it is used.
   PAGEDKV_DEVICE void find(const attention_walk& walk, std::int32_t first_token) {
-    const auto last = walk.row.num_tokens - 1;
-    const auto unseen = walk.row.num_tokens - walk.row.num_queries - call_.window + 1;
-    const auto first = call_.window > 0 && unseen > 0 ? unseen : 0;
-    block_ = -1;
-    offset_ = 0;
     const auto place = first_token + index_ % 32 / 4 * 16 + index_ / 32 * 4 + index_ % 4;
-    const auto nearest = token_to_read(call_, walk.row, place, first, last);
-    if (nearest >= 0) {
-      const auto [block, offset] = block_size_.split(nearest);
-      offset_ = offset;
-      block_ = static_cast<std::int32_t>(load(call_.indices + walk.row.first_index + block));
-    }
+    row_.find(call_, walk.row, block_size_, place);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* key_row(std::int32_t head) const {
@@ -86,11 +77,11 @@ class prefill_producer {
   }
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* row_at(std::int64_t start, std::int64_t token_stride,
                                                        std::int64_t of_head) const {
-    const auto number = offset_ * static_cast<std::int32_t>(token_stride) + static_cast<std::int32_t>(of_head);
-    if (block_ < 0) {
+    const auto number = row_.offset * static_cast<std::int32_t>(token_stride) + static_cast<std::int32_t>(of_head);
+    if (row_.block < 0) {
       return nullptr;
     }
-    return call_.view.block(call_.layer, block_) + start + static_cast<std::int64_t>(number) * 2;
+    return call_.view.block(call_.layer, row_.block) + start + static_cast<std::int64_t>(number) * 2;
   }
 
   /// Eight neighbouring lanes copy 128 neighbouring bytes of a row, whose address another lane of the wave has; zeros
@@ -122,8 +113,7 @@ class prefill_producer {
   unsigned used_queries_ = 0;
   unsigned used_keys_ = 0;
   unsigned used_values_ = 0;
-  std::int32_t block_ = 0;
-  std::int32_t offset_ = 0;
+  warpgroup_row row_;
 };
 
 }  // namespace pagedkv::kernels
