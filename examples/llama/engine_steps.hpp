@@ -382,7 +382,7 @@ bool engine_of<Cache>::may_overlap() const {
   // A row needs a block for its next token, and chunks of prompts those for all tokens of the step.
   const auto most = std::ssize(running_) * 2 + sizes_.token_budget / cache_.config().block_size;
   const bool admits = !waiting_.empty() && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows;
-  return !admits && blocks.free + blocks.evictable >= most * std::ssize(model_.config().groups().all());
+  return !admits && blocks.free + blocks.evictable >= most * num_groups_;
 }
 
 template <class Cache>
