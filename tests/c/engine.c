@@ -429,13 +429,17 @@ static void test_batches(void) {
   WRONG(pagedkv_batch_create_compressed(2, (size_t)-1, &compressed));
   OK(pagedkv_batch_create_padded(2, 4, &padded));
   OK(pagedkv_batch_create_compressed(2, 8, &compressed));
-  WRONG(pagedkv_batch_update(NULL, padded, both, 2, 0));
-  WRONG(pagedkv_batch_update(cache, NULL, both, 2, 0));
-  WRONG(pagedkv_batch_update(cache, padded, NULL, 2, 0));
-  WRONG(pagedkv_batch_update(cache, padded, both, 2, 3));
-  UNKNOWN(pagedkv_batch_update(cache, padded, &unknown, 1, 0));
-  OK(pagedkv_batch_update(cache, padded, both, 2, 0));
-  OK(pagedkv_batch_update(cache, compressed, both, 2, 0));
+  WRONG(pagedkv_batch_update(NULL, padded, both, 2, 0, 0));
+  WRONG(pagedkv_batch_update(cache, NULL, both, 2, 0, 0));
+  WRONG(pagedkv_batch_update(cache, padded, NULL, 2, 0, 0));
+  WRONG(pagedkv_batch_update(cache, padded, both, 2, 3, 0));
+  UNKNOWN(pagedkv_batch_update(cache, padded, &unknown, 1, 0, 0));
+  WRONG(pagedkv_batch_update(cache, padded, both, 2, 0, -1));
+  OK(pagedkv_batch_update(cache, padded, both, 2, 0, 2));
+  OK(pagedkv_batch_get_view(padded, &view));
+  CHECK(view.lengths[0] == 22 && view.lengths[1] == 21); /* one slot is reserved ahead of the second */
+  OK(pagedkv_batch_update(cache, padded, both, 2, 0, 0));
+  OK(pagedkv_batch_update(cache, compressed, both, 2, 0, 0));
   WRONG(pagedkv_batch_get_view(NULL, &view));
   WRONG(pagedkv_batch_get_view(padded, NULL));
   OK(pagedkv_batch_get_view(padded, &view));
@@ -802,7 +806,7 @@ static void test_attention(void) {
   OK(pagedkv_slot_mapping(cache, sequence, 0, slots, num_tokens, 0));
   OK_IF(build.has_memory, pagedkv_write(cache, 0, slots, num_tokens, &key_rows, &value_rows, stream, 0));
   OK(pagedkv_batch_create_compressed(1, 4, &batch));
-  OK(pagedkv_batch_update(cache, batch, &sequence, 1, 0));
+  OK(pagedkv_batch_update(cache, batch, &sequence, 1, 0, 0));
   OK(pagedkv_batch_get_view(batch, &view));
   call.num_rows = view.num_rows;
   call.indptr = view.indptr;

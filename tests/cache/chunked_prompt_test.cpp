@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -159,6 +160,12 @@ TEMPLATE_LIST_TEST_CASE("slots may be reserved ahead of the tokens that take the
     CHECK(batch.lengths()[0] == length);
     CHECK((batch.block_tables()[2] == no_block) == (length <= 8));
   }
+  for (const auto num_ahead : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
+    const auto refused = cache.update(batch, std::array{id}, 0, num_ahead);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == error_code::invalid_argument);
+  }
+  CHECK(batch.lengths()[0] == 6);
 
   const auto accepted = text(100, 4);
   REQUIRE(cache.append(id, accepted[0]));

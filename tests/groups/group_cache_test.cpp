@@ -252,6 +252,7 @@ TEST_CASE("a batch of each group shows slots ahead where that is wished", "[grou
       CHECK(std::ssize(batch.indices()) == (length - skipped + size - 1) / size);
       CHECK(batch.last_block_len()[0] == (length - skipped - 1) % size + 1);
     }
+    CHECK(!e.cache.update(batch, std::array{a}, group, -1));
   }
 }
 

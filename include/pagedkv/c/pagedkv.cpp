@@ -1366,10 +1366,11 @@ int pagedkv_batch_create_compressed(size_t max_rows, size_t max_indices, pagedkv
 void pagedkv_batch_destroy(pagedkv_batch* batch) { delete batch; }
 
 int pagedkv_batch_update(pagedkv_cache* cache, pagedkv_batch* batch, const pagedkv_sequence* sequences,
-                         size_t num_sequences, size_t group) {
+                         size_t num_sequences, size_t group, int64_t num_ahead) {
   return with_cache(cache, {pointer("batch", batch), array("sequences", sequences, num_sequences)}, [&](auto& c) {
     const auto ids = ids_of(sequences, num_sequences);
-    return finish(batch->padded ? c.update(*batch->padded, ids, group) : c.update(*batch->compressed, ids, group));
+    return finish(batch->padded ? c.update(*batch->padded, ids, group, num_ahead)
+                                : c.update(*batch->compressed, ids, group, num_ahead));
   });
 }
 

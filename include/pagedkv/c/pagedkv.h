@@ -495,9 +495,10 @@ int pagedkv_batch_create_padded(size_t max_rows, size_t max_blocks, pagedkv_batc
 int pagedkv_batch_create_compressed(size_t max_rows, size_t max_indices, pagedkv_batch** batch);
 /* Accepts NULL. */
 void pagedkv_batch_destroy(pagedkv_batch* batch);
-/* Writes what has changed since the last update. A batch is used with one cache and one group only. */
+/* Writes what has changed since the last update. A batch is used with one cache and one group only. Rows show up to
+ * num_ahead of the slots that are reserved ahead, as if they had tokens. */
 int pagedkv_batch_update(pagedkv_cache* cache, pagedkv_batch* batch, const pagedkv_sequence* sequences,
-                         size_t num_sequences, size_t group);
+                         size_t num_sequences, size_t group, int64_t num_ahead);
 int pagedkv_batch_get_view(pagedkv_batch* batch, pagedkv_batch_view* view);
 
 /* Slots and tables. Without groups of layers, group is 0 ------------------------------------------------------ */

@@ -451,7 +451,7 @@ class basic_kv_cache {
 
   /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
   /// sequences: their tables, and their lengths without skipped tokens, with up to `num_ahead` of the slots that are
-  /// reserved ahead, as if they had tokens. Errors: see there.
+  /// reserved ahead, as if they had tokens. Errors: see there; `invalid_argument` for slots that cannot be ahead.
   template <class Batch>
   [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids, std::size_t group = 0,
                                     std::int64_t num_ahead = 0) const noexcept {

@@ -5,6 +5,7 @@
 #include <pagedkv/cache/operations/block_table.hpp>
 #include <pagedkv/cache/operations/common_prefix.hpp>
 #include <pagedkv/cache/operations/parts/check_group.hpp>
+#include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
@@ -90,6 +91,9 @@ template <layered State, class Batch>
 [[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids, std::size_t group,
                                   std::int64_t num_ahead) noexcept {
   if (auto checked = check_group(state, group); !checked) {
+    return checked;
+  }
+  if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }
   const auto visit_row = [&](std::size_t i, auto&& use) {
