@@ -94,9 +94,11 @@ bool close_enough(std::span<const float> written, std::span<const float> read, f
   for (auto i = std::size_t{0}; i < written.size(); ++i) {
     const auto bound = [&] {
       if constexpr (is_float8<Element>) {
-        const auto half_step = std::ldexp(0x1.0001p-1f, -static_cast<int>(Element::format::mantissa_bits));
-        const auto beyond = std::abs(written[i]) - scale * static_cast<float>(Element::format::largest);
-        return std::max({std::abs(written[i]) * half_step, scale * 0x1p-10f, beyond});
+        using format = typename Element::format;
+        // Half a step, and the rounding of the product with the scale.
+        const auto half_step = std::ldexp(0x1.0001p-1f, -static_cast<int>(format::mantissa_bits));
+        const auto beyond = std::abs(written[i]) - scale * static_cast<float>(format::largest);
+        return std::max({std::abs(written[i]) * half_step, scale * format::smallest * 0x1.0001p-1f, beyond});
       }
       return Element::scaled ? scale / 2 * (1 + 0x1p-15f) : std::abs(written[i]) * 0x1p-8f;
     }();
