@@ -121,6 +121,7 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   batch.query_indptr = {0, 600, 900, 901};
   auto shape = attention_shape{};
   shape.group_size = 2;
+  shape.kernel = kernel_kind::groups;
   shape.columns = 64;
   shape.num_shares = 10;
   shape.max_rows = 3;
@@ -200,6 +201,7 @@ TEST_CASE("prompts about equally long have shares of whole tasks, in step with e
   auto shape = attention_shape{};
   shape.num_kv_heads = 4;
   shape.group_size = 4;
+  shape.kernel = kernel_kind::groups;
   shape.columns = 128;
   shape.num_shares = 33;
   shape.max_rows = 8;

@@ -173,7 +173,7 @@ class attention_batch_under_test {
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
     shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes
-    shape.max_partials = asked_.split_tokens > 0 ? (shape.columns > 16 ? 128 : 4096) : 0;
+    shape.max_partials = asked_.split_tokens > 0 ? (shape.shares_tasks() ? 128 : 4096) : 0;
     auto planner = attention_planner(shape);
     auto batch = alone.has_value() ? host_batch_of(*alone) : host_batch();
     auto ended_earlier = std::vector(batch.last_block_len.begin(), batch.last_block_len.end());

@@ -388,14 +388,14 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
   };
   const auto for_lists = with_shape([](auto& shape) { shape.lists = listed_blocks::of_heads; });
   auto with_lists = with_shape([](auto& shape) {
-    shape.columns = 8;
+    shape.kernel = kernel_kind::waves;
     shape.lists = listed_blocks::of_rows;
     shape.block_size = 24;
   });
   with_lists.lists.kind = listed_blocks::of_rows;
-  const auto for_latent = with_shape([](auto& shape) { shape.columns = kernels::latent_columns; });
-  const auto for_plain = with_shape([](auto& shape) { shape.columns = 1; });
-  const auto for_waves = with_shape([](auto& shape) { shape.columns = 8; });
+  const auto for_latent = with_shape([](auto& shape) { shape.kernel = kernel_kind::latent; });
+  const auto for_plain = with_shape([](auto& shape) { shape.kernel = kernel_kind::plain; });
+  const auto for_waves = with_shape([](auto& shape) { shape.kernel = kernel_kind::waves; });
   const auto masks = std::vector<std::uint32_t>(1);
   auto with_trees = for_waves;
   with_trees.tree_masks = masks;
@@ -422,8 +422,8 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
       {refused(batch.view(), 0, for_lists),
        invalid("kind of the lists of attention_batch.plan, which is not the batch's, is 2, limit 0")},
       {refused(with_view([](auto& view) { view.block_size = 24; }), 0, with_lists),
-       invalid(
-           "columns of attention_batch.plan, too many for lists of blocks whose size no tile divides, is 8, limit 1")},
+       invalid("kernel of attention_batch.plan, which reads no lists of blocks whose size no tile divides, is 1, "
+               "limit 0")},
       {refused(with_view([](auto& view) { view.head_dim = kernels::largest_plain_dim; }), 0, for_latent),
        invalid("latent vectors in the storage, for which attention_batch.plan was made, is 0, limit 1")},
       {refused(with_view([](auto& view) { view.head_dim = 600; }), 0, for_plain),
@@ -431,9 +431,9 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
       {refused(with_view([](auto& view) { view.value_dim = 600; }), 0, for_plain),
        invalid("value_dim of the storage, for attention, is 600, limit " + number(kernels::largest_value_dim))},
       {refused(with_view([](auto& view) { view.base += 2; }), 0, for_waves),
-       invalid("columns of attention_batch.plan, too many for keys and values that are not aligned, is 8, limit 1")},
+       invalid("kernel of attention_batch.plan, which reads no keys and values that are not aligned, is 1, limit 0")},
       {refused(batch.view(), 0, with_trees),
-       invalid("columns of attention_batch.plan, too many for tree masks, or values unlike keys, is 8, limit 1")},
+       invalid("kernel of attention_batch.plan, which takes no tree masks, nor values unlike keys, is 1, limit 2")},
   });
 }
 

@@ -49,15 +49,24 @@ struct attention_prefix_costs {
 /// Which blocks rows read: all of their tables, those of a list for each row, or of a list for each KV head of a row.
 enum class listed_blocks : std::uint8_t { none, of_rows, of_heads };
 
+/// The kernel that reads a batch on a device.
+enum class kernel_kind : std::uint8_t {
+  plain,   // plain arithmetic, for all lengths and alignments
+  waves,   // matrix instructions, each wave with tasks of its own: decoding
+  groups,  // matrix instructions, the waves of a workgroup share a task: prompts, trees, values unlike keys
+  latent,  // the same for latent vectors
+};
+
 /// The shape that an attention plan is made for: the same for all layers of a group.
 struct attention_shape {
   std::int32_t block_size = 16;
   std::int32_t num_kv_heads = 1;
   std::int32_t group_size = 1;    // query heads of each KV head
   std::int32_t window = 0;        // as in `attention_options`
-  std::int32_t columns = 8;       // pairs of query token and head that are processed together; the device says
-  std::int32_t num_shares = 1;    // waves, or workgroups, that run at once; the device says
-  std::int32_t joined_waves = 1;  // of a workgroup, which join their results of one task; the device says
+  kernel_kind kernel = kernel_kind::waves;  // the device says, as it does with the next three
+  std::int32_t columns = 8;                 // of a task: pairs of query token and head that are processed together
+  std::int32_t num_shares = 1;              // waves, or workgroups, that run at once
+  std::int32_t joined_waves = 1;            // of a workgroup, which join their results of one task
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
   // Partial results. 0: twice the shares, and with `prefix_columns` one for each KV head of each row, which suffices
@@ -68,6 +77,11 @@ struct attention_shape {
   std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
   attention_prefix_costs prefix_costs = {};
   listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
+
+  /// Whether the waves of a workgroup share a task.
+  [[nodiscard]] constexpr bool shares_tasks() const noexcept {
+    return kernel == kernel_kind::groups || kernel == kernel_kind::latent;
+  }
 
   /// Whether plans let sequences share the read of a prefix. Not where it would change bits or save nothing: fixed
   /// splits, windows (which leave little of a prefix, and move), prompts (whose arithmetic takes longer than the read),

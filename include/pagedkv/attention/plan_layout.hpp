@@ -56,8 +56,7 @@ static_assert(sizeof(attention_row) == 32 && sizeof(attention_share) == 16 && si
 /// Query tokens that a row of a plan may have. A longer chunk of a prompt becomes several rows, each of which ends at
 /// its own last token, so that none reads tokens that all of its queries do not see.
 [[nodiscard]] constexpr std::int32_t queries_per_row(const attention_shape& shape) noexcept {
-  constexpr auto tile_columns = 32;
-  return shape.columns < tile_columns ? largest_attention_tree : std::max(1, shape.columns / shape.group_size);
+  return shape.shares_tasks() ? std::max(1, shape.columns / shape.group_size) : largest_attention_tree;
 }
 
 /// Rows of a plan: those of the batch, and those that chunks of prompts are divided into.

@@ -10,15 +10,12 @@ namespace pagedkv {
 
 /// Reading the queries and writing the results of a task takes about the time of this many tiles.
 [[nodiscard]] constexpr std::int32_t attention_task_overhead(const attention_shape& shape) noexcept {
-  constexpr auto columns_of_group = 32;
-  return shape.columns < columns_of_group ? 4 : 32;
+  return shape.shares_tasks() ? 32 : 4;
 }
 
 /// A share has so many tiles at least: reading them takes a wave less time than one more partial result takes to merge.
 [[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
-  constexpr auto columns_of_group = 32;
-  const auto in_matrices = shape.columns > 1 && shape.columns < columns_of_group;
-  return in_matrices && shape.split_tokens == 0 ? 3 : 1;
+  return shape.kernel == kernel_kind::waves && shape.split_tokens == 0 ? 3 : 1;
 }
 
 /// The most shares that have as many.

@@ -48,8 +48,8 @@ template <element Element>
          view.head_dim <= dims.keys && view.dim_of_values() <= dims.values;
 }
 
-/// The shape of attention plans for this storage on a device: `columns` and `num_shares` follow from the device, the
-/// other members from the arguments. Errors: `backend_failure` when the device does not exist.
+/// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_waves` follow
+/// from the device, the other members from the arguments. Errors: `backend_failure` when the device does not exist.
 ///
 /// Prefixes are shared only where matrix instructions multiply keys with many columns: plain arithmetic, and the
 /// products of latent vectors, take longer than the read that sharing would save.
@@ -71,6 +71,7 @@ template <element Element>
   // Tiles of a list end with their block, which matrix instructions do not do.
   const auto divides_blocks = use.lists == listed_blocks::none || view.block_size % attention_tile == 0;
   auto geometry = kernels::plain_attention_geometry;
+  shape.kernel = kernel_kind::plain;
   shape.columns = 1;
   if (!divides_blocks) {
     // plain arithmetic
@@ -78,12 +79,14 @@ template <element Element>
     if (aligned_for_attention<Element>(view) &&
         kernels::has_latent_attention<Element>(properties, view.head_dim, view.dim_of_values())) {
       geometry = {1, 1, kernels::latent_residency};
+      shape.kernel = kernel_kind::latent;
       shape.columns = kernels::latent_columns;
     }
   } else if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
     const auto takes_lists = kernels::group_takes_lists(properties.matrices == runtime::matrix_instructions::mfma);
     if (has_group_attention<Element>(properties, view) && (use.lists == listed_blocks::none || takes_lists)) {
       geometry = {1, 1, kernels::group_residency(properties.matrices)};
+      shape.kernel = kernel_kind::groups;
       shape.columns = kernels::group_columns(
           properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
     }
@@ -93,12 +96,13 @@ template <element Element>
     const auto mma = properties.matrices == runtime::matrix_instructions::mma;
     const auto tiles = mma && group_size * use.max_queries > 8 ? kernels::most_attention_tiles<Element>(dim) : 1;
     geometry = kernels::attention_geometry::of<Element>(dim, tiles);
+    shape.kernel = kernel_kind::waves;
     shape.columns = !mma || tiles > 1 ? 16 : 8;
     shape.joined_waves = mma ? geometry.waves : 1;
   }
   shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
-  const auto decodes_in_matrices = shape.columns > 1 && !kernels::plans_latent(shape, view.head_dim);
-  if (use.shares_prefixes && decodes_in_matrices && has_group_attention<Element>(properties, view)) {
+  const auto multiplies_columns = shape.kernel == kernel_kind::waves || shape.kernel == kernel_kind::groups;
+  if (use.shares_prefixes && multiplies_columns && has_group_attention<Element>(properties, view)) {
     shape.prefix_columns = kernels::group_columns(
         properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
     shape.prefix_shares = properties.num_processors * kernels::group_residency(properties.matrices);
@@ -155,17 +159,18 @@ template <element Element>
   if (const auto checked = validate(options); !checked) {
     return checked;
   }
-  const auto latent = kernels::plans_latent(shape, view.head_dim);
-  if (latent && !view.is_latent()) {
+  const auto latent = shape.kernel == kernel_kind::latent;
+  if (latent && (!view.is_latent() || view.head_dim != kernels::largest_plain_dim)) {
     return error{error_code::invalid_argument, "latent vectors in the storage, for which attention_batch.plan was made,",
                  0, 1};
   }
-  const auto plain = shape.columns == 1 || latent;
-  const auto longest_key = plain ? kernels::largest_plain_dim : kernels::largest_attention_dim;
+  const auto plain = shape.kernel == kernel_kind::plain;
+  const auto long_rows = plain || latent;
+  const auto longest_key = long_rows ? kernels::largest_plain_dim : kernels::largest_attention_dim;
   if (view.head_dim > longest_key) {
     return error{error_code::invalid_argument, "head_dim of the storage, for attention,", view.head_dim, longest_key};
   }
-  const auto longest_value = plain ? kernels::largest_value_dim : kernels::largest_attention_dim;
+  const auto longest_value = long_rows ? kernels::largest_value_dim : kernels::largest_attention_dim;
   if (view.dim_of_values() > longest_value) {
     return error{error_code::invalid_argument, "value_dim of the storage, for attention,", view.dim_of_values(),
                  longest_value};
@@ -189,24 +194,25 @@ template <element Element>
     return error{error_code::invalid_argument, "kind of the lists of attention_batch.plan, which is not the batch's,",
                  static_cast<std::int64_t>(shape.lists), static_cast<std::int64_t>(batch.lists.kind)};
   }
-  if (shape.lists != listed_blocks::none && shape.columns != 1 && view.block_size % attention_tile != 0) {
+  if (shape.lists != listed_blocks::none && !plain && view.block_size % attention_tile != 0) {
     return error{error_code::invalid_argument,
-                 "columns of attention_batch.plan, too many for lists of blocks whose size no tile divides,",
-                 shape.columns, 1};
+                 "kernel of attention_batch.plan, which reads no lists of blocks whose size no tile divides,",
+                 static_cast<std::int64_t>(shape.kernel), 0};
   }
   if (num_heads != shape.num_kv_heads * shape.group_size) {
     return error{error_code::invalid_argument,
                  "attention_queries.num_heads, which are not those of attention_batch.plan,", num_heads,
                  std::int64_t{shape.num_kv_heads} * shape.group_size};
   }
-  if (shape.columns != 1 && !aligned_for_attention<Element>(view)) {
+  if (!plain && !aligned_for_attention<Element>(view)) {
     return error{error_code::invalid_argument,
-                 "columns of attention_batch.plan, too many for keys and values that are not aligned,", shape.columns, 1};
+                 "kernel of attention_batch.plan, which reads no keys and values that are not aligned,",
+                 static_cast<std::int64_t>(shape.kernel), 0};
   }
-  const auto by_waves = shape.columns != 1 && shape.columns < kernels::fewest_group_columns;
-  if (by_waves && (view.has_own_values() || !batch.tree_masks.empty())) {
+  if (shape.kernel == kernel_kind::waves && (view.has_own_values() || !batch.tree_masks.empty())) {
     return error{error_code::invalid_argument,
-                 "columns of attention_batch.plan, too many for tree masks, or values unlike keys,", shape.columns, 1};
+                 "kernel of attention_batch.plan, which takes no tree masks, nor values unlike keys,",
+                 static_cast<std::int64_t>(shape.kernel), static_cast<std::int64_t>(kernel_kind::groups)};
   }
   return {};
 }

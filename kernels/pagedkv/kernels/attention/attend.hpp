@@ -124,29 +124,32 @@ template <class Element, class Numbers>
 }
 
 template <class Element, class Numbers>
-[[nodiscard]] runtime::status launch_attention(const attention_call& call, std::int32_t columns,
+[[nodiscard]] runtime::status launch_wave_attention(const attention_call& call, std::int32_t columns,
+                                                    runtime::stream stream) {
+  return for_head_dim(call.view.head_dim, [&](auto head_dim) {
+    return with_matrix(columns, [&](auto tiles, auto matrix) {
+      constexpr auto dim = decltype(head_dim)::value;
+      if constexpr (dim <= decltype(matrix)::largest_dim &&
+                    decltype(tiles)::value <= most_attention_tiles<Element>(dim)) {
+        return launch_matrix_attention<Element, Numbers, dim, decltype(tiles)::value, decltype(matrix)>(call, stream);
+      } else {
+        return runtime::error_invalid_value;
+      }
+    });
+  });
+}
+
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status launch_attention(const attention_call& call, const attention_shape& shape,
                                                runtime::stream stream) {
-  if (columns == 1) {
+  using enum kernel_kind;
+  if (shape.kernel == plain) {
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
   if constexpr (sizeof(typename Element::storage) < 4) {
-    if (columns == latent_columns && call.view.head_dim == largest_plain_dim) {
-      return launch_latent_attention<Element, Numbers>(call, stream);
-    }
-    if (columns >= fewest_group_columns) {
-      return launch_group_attention<Element, Numbers>(call, stream);
-    }
-    return for_head_dim(call.view.head_dim, [&](auto head_dim) {
-      return with_matrix(columns, [&](auto tiles, auto matrix) {
-        constexpr auto dim = decltype(head_dim)::value;
-        if constexpr (dim <= decltype(matrix)::largest_dim &&
-                      decltype(tiles)::value <= most_attention_tiles<Element>(dim)) {
-          return launch_matrix_attention<Element, Numbers, dim, decltype(tiles)::value, decltype(matrix)>(call, stream);
-        } else {
-          return runtime::error_invalid_value;
-        }
-      });
-    });
+    return shape.kernel == waves    ? launch_wave_attention<Element, Numbers>(call, shape.columns, stream)
+           : shape.kernel == groups ? launch_group_attention<Element, Numbers>(call, stream)
+                                    : launch_latent_attention<Element, Numbers>(call, stream);
   }
   return runtime::error_invalid_value;
 }
@@ -172,7 +175,7 @@ template <class Element, class Numbers>
                                                std::int32_t max_columns, runtime::stream stream) {
   auto planned = call;
   planned.plan = attention_plan_view::of(plan);
-  auto launched = launch_attention<Element, Numbers>(planned, plan.shape.columns, stream);
+  auto launched = launch_attention<Element, Numbers>(planned, plan.shape, stream);
   // Second, so that its workgroups need not wait: the first has waited for all earlier kernels.
   if (launched == runtime::success && plan.launches_prefixes()) {
     launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);

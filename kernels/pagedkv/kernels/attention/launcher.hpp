@@ -59,14 +59,6 @@ inline constexpr int group_lanes = 256;
 inline constexpr std::int32_t latent_columns = 64;
 inline constexpr int latent_residency = 1;
 
-/// Whether a plan of this shape is for the kernel for latent vectors.
-[[nodiscard]] constexpr bool plans_latent(const attention_shape& shape, std::int32_t key_dim) noexcept {
-  return shape.columns == latent_columns && key_dim == largest_plain_dim;
-}
-
-/// More columns of a task than one wave processes: a workgroup's.
-inline constexpr std::int32_t fewest_group_columns = 32;
-
 /// The dimensions of keys and values that a kernel whose workgroups share tasks is made for.
 struct group_dims {
   int keys;
@@ -115,8 +107,8 @@ template <class Element>
          key_dim == largest_plain_dim && value_dim == largest_value_dim;
 }
 
-/// Enqueues attention by the plan; `columns` of its shape selects the kernel. All pointers are device-accessible
-/// memory. `Numbers` names the types of queries and outputs. Unless `columns` is 1, keys and values are aligned.
+/// Enqueues attention by the plan; its shape names the kernel. All pointers are device-accessible memory. `Numbers`
+/// names the types of queries and outputs. Unless the kernel is the plain one, keys and values are aligned.
 template <class Element, class Numbers>
 [[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
                                                std::int32_t max_columns, runtime::stream stream);

@@ -6,7 +6,10 @@
 #include <pagedkv/kernels/attention/own_tiles.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 namespace pagedkv::kernels {
@@ -114,33 +117,51 @@ struct matrix_unit {
     int register_index;
   };
 
+  /// The numbers that a lane holds, two of each of its words.
   struct operands {
-    const lane_word* a;
-    const lane_word* b;
+    const float* a;
+    const float* b;
   };
+
+  template <class Number, std::size_t Words>
+  [[nodiscard]] static std::array<float, 2 * Words> unpack(const lane_word (&words)[Words]) {
+    auto numbers = std::array<float, 2 * Words>{};
+    for (auto i = std::size_t{0}; i < 2 * Words; ++i) {
+      numbers[i] = number_of<Number>(words[i / 2], static_cast<int>(i % 2));
+    }
+    return numbers;
+  }
 
   /// Computes the sum over k of a[row][k] * b[k][column]. The functions map a lane's sums to rows and columns, and
   /// operands to lanes.
-  template <class Number, std::size_t Sums, class RowOf, class ColumnOf, class PositionOfA, class PositionOfB>
-  static void multiply(float (&into)[Sums], const lane_word* a, const lane_word* b, RowOf row_of, ColumnOf column_of,
-                       PositionOfA position_of_a, PositionOfB position_of_b, const executor::call_site& where) {
-    const auto own = operands{a, b};
+  template <class Number, std::size_t Sums, std::size_t WordsOfA, std::size_t WordsOfB, class RowOf, class ColumnOf,
+            class PositionOfA, class PositionOfB>
+  static void multiply(float (&into)[Sums], const lane_word (&a)[WordsOfA], const lane_word (&b)[WordsOfB],
+                       RowOf row_of, ColumnOf column_of, PositionOfA position_of_a, PositionOfB position_of_b,
+                       const executor::call_site& where) {
+    const auto own_a = unpack<Number>(a);
+    const auto own_b = unpack<Number>(b);
+    const auto own = operands{own_a.data(), own_b.data()};
     auto& group = executor::here();
     const auto lane = static_cast<int>(executor::lane_in_wave());
-    group.meet_wave(reinterpret_cast<std::uintptr_t>(&own), group.work().wave_size, where);
-    const auto of_lane = [&](int other) {
-      return reinterpret_cast<const operands*>(group.exchanged(static_cast<std::uint32_t>(other)));
-    };
+    const auto wave_size = group.work().wave_size;
+    group.meet_wave(reinterpret_cast<std::uintptr_t>(&own), wave_size, where);
+    const operands* of_lane[64];
+    for (auto other = std::uint32_t{0}; other < wave_size; ++other) {
+      of_lane[other] = reinterpret_cast<const operands*>(group.exchanged(other));
+    }
     for (auto i = 0; i < static_cast<int>(Sums); ++i) {
+      const auto row = row_of(lane, i);
+      const auto column = column_of(lane, i);
       for (auto k = 0; k < 16; ++k) {
-        const auto in_a = position_of_a(row_of(lane, i), k);
-        const auto in_b = position_of_b(k, column_of(lane, i));
-        into[i] += number_of<Number>(of_lane(in_a.lane)->a[in_a.register_index], k % 2) *
-                   number_of<Number>(of_lane(in_b.lane)->b[in_b.register_index], k % 2);
+        const auto in_a = position_of_a(row, k);
+        const auto in_b = position_of_b(k, column);
+        into[i] += of_lane[in_a.lane]->a[in_a.register_index * 2 + k % 2] *
+                   of_lane[in_b.lane]->b[in_b.register_index * 2 + k % 2];
       }
     }
     // No lane may write its next operands before all lanes have read these.
-    group.meet_wave(0, group.work().wave_size, where);
+    group.meet_wave(0, wave_size, where);
   }
 };
 
