@@ -129,7 +129,7 @@ class worker {
     }
   }
 
-  /// The same for the blocks of a list.
+  /// Attends to the blocks of a list.
   template <class Element, class Self>
   PAGEDKV_INLINE void attend_listed_chunks(Self& self, float* partials) {
     const auto end = piece_.first_chunk + piece_.num_chunks;

@@ -89,7 +89,7 @@ class stage_location {
   std::int32_t last_;
 };
 
-/// The same where rows have lists. A tile that is skipped has no tokens.
+/// The places of a stage of rows that have lists. A tile that is skipped has no tokens.
 class listed_stage_location {
  public:
   PAGEDKV_DEVICE listed_stage_location(const attention_call& call, const divider<std::int32_t>& block_size,
@@ -274,7 +274,7 @@ class group_tiles {
         const auto& scales = read_again(call_).view;
         const auto at = token.offset * static_cast<std::int32_t>(scales.scale_token_stride) +
                         head * static_cast<std::int32_t>(scales.scale_head_stride);
-        // Of a token that does not exist, they may hold any bits.
+        // Those of a token that does not exist may hold any bits.
         next_key_scale_ = load(reinterpret_cast<const float*>(token.block + scales.key_scale_offset) + at);
         next_value_scale_ = load(reinterpret_cast<const float*>(token.block + scales.value_scale_offset) + at);
       }

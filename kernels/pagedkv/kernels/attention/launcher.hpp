@@ -48,8 +48,8 @@ struct attention_geometry {
   }
 };
 
-/// For kernels whose workgroups share a task: the lanes of a workgroup, and its workgroups per processor. On NVIDIA one
-/// takes all registers.
+/// Lanes of a workgroup, and its workgroups per processor, of kernels whose workgroups share a task. On NVIDIA one takes
+/// all registers.
 inline constexpr int group_lanes = 256;
 [[nodiscard]] constexpr int group_residency(runtime::matrix_instructions matrices) noexcept {
   return matrices == runtime::matrix_instructions::mma ? 1 : 2;
@@ -86,7 +86,7 @@ template <class Element>
 /// has. `wide_waves`: of 64 lanes, as on CDNA.
 [[nodiscard]] constexpr bool group_takes_lists(bool wide_waves) noexcept { return !wide_waves; }
 
-/// For kernels with plain arithmetic.
+/// The geometry of kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 
 /// Whether the device's matrix instructions support the element and the head dimension. Longer rows need more registers

@@ -33,7 +33,7 @@ template <int N>
   return power;
 }
 
-/// Of numbers below 2^-126, minus infinity.
+/// Minus infinity for numbers below 2^-126.
 [[nodiscard]] PAGEDKV_DEVICE inline float binary_logarithm(float number) {
   auto logarithm = 0.0F;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(number));

@@ -171,8 +171,8 @@ class piece_state {
     }
   }
 
-  /// The same through shared memory of the wave, `bytes_of_matrix` of it: a loop over columns, because the instructions
-  /// of a piece's end are seldom at hand, and reading them takes longer than running them.
+  /// Finishes a piece through shared memory of the wave, `bytes_of_matrix` of it: a loop over columns, because the
+  /// instructions of a piece's end are seldom at hand, and reading them takes longer than running them.
   PAGEDKV_DEVICE void finish(const attention_walk& walk, const shared_span<float>& room) {
     const auto& call = read_again(call_);
     scale_values(call, walk);
@@ -438,7 +438,7 @@ class piece_state {
     return reference == -INFINITY ? 0.0F : power_of_two(reference - largest);
   }
 
-  /// Of a column of the t-th matrix; each lane may ask for another one.
+  /// The sums of a column of the t-th matrix; each lane may ask for another one.
   [[nodiscard]] PAGEDKV_DEVICE column_sums_of_wave sums_of_column(int t, int index) const {
     auto add = [](float a, float b) { return a + b; };
     const auto from = index / Matrix::score_columns;

@@ -38,7 +38,7 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
 template <class Storage>
 inline constexpr int numbers_per_word = 4 / static_cast<int>(sizeof(Storage));
 
-/// For each dimension of a stored word, packs its numbers in two rows as a pair.
+/// Packs the numbers of each dimension of a stored word in two rows as a pair.
 template <class Element, class Number>
 PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
                               registers<lane_word, numbers_per_word<typename Element::storage>>& pairs) {

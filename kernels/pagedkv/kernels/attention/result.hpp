@@ -160,7 +160,7 @@ PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column&
   write_numbers<Numbers>(call.output, at, count, scale(numbers, query.position < 0 ? 0.0F : factor));
 }
 
-/// The same for runs of N numbers, `step` apart.
+/// Writes runs of N numbers of an output, `step` apart.
 template <class Numbers, std::size_t Runs, int N>
 PAGEDKV_DEVICE void write_outputs(const attention_call& call, const query_column& query, std::int32_t first,
                                   std::int32_t step, const vector<float, N> (&numbers)[Runs], float factor) {

@@ -37,7 +37,7 @@ struct query_column {
   return found;
 }
 
-/// The same where the row may be a shared prefix, whose queries belong to several sequences.
+/// Finds a column of a row that may be a shared prefix, whose queries belong to several sequences.
 [[nodiscard]] PAGEDKV_DEVICE inline query_column find_shared_column(const attention_call& call,
                                                                     const attention_row& row, std::int32_t task,
                                                                     std::int32_t column,

@@ -183,7 +183,7 @@ class warpgroup_columns {
     return largest[0] > reference[0] + headroom || largest[1] > reference[1] + headroom;
   }
 
-  /// The same with lists, a tile at a time: what follows a tile in the list may be anywhere in the sequence.
+  /// Scores of rows with lists, a tile at a time: what follows a tile in the list may be anywhere in the sequence.
   template <std::size_t N>
   PAGEDKV_DEVICE void score_listed(float (&scores)[N], const attention_row& row, std::int32_t first_place,
                                    std::int32_t end_place, int lane) const {

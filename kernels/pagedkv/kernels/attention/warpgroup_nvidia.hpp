@@ -79,7 +79,7 @@ PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint
   #undef PAGEDKV_MULTIPLY
 }
 
-/// The same by 16 x 128.
+/// Adds 64 x 16 by 16 x 128 numbers of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
   #define PAGEDKV_MULTIPLY(type) \
@@ -115,7 +115,7 @@ PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uin
   #undef PAGEDKV_MULTIPLY
 }
 
-/// The same with the first factor in registers.
+/// Adds 64 x 16 numbers in registers by 16 x 64 of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
   #define PAGEDKV_MULTIPLY(type) \
