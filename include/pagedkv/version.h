@@ -3,8 +3,8 @@
 #pragma once
 
 /* The three numbers of MAJOR.MINOR.PATCH. */
-#define PAGEDKV_VERSION_MAJOR 0
-#define PAGEDKV_VERSION_MINOR 1
+#define PAGEDKV_VERSION_MAJOR 1
+#define PAGEDKV_VERSION_MINOR 0
 #define PAGEDKV_VERSION_PATCH 0
 
 /* The version as one number, to compare: 10203 is 1.2.3. */
