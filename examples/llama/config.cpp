@@ -165,11 +165,8 @@ state_sizes read_state(const json& from, std::int32_t hidden) {
 }
 
 std::vector<std::int32_t> read_end_tokens(const json& from) {
-  const auto* const ends = find(from, "eos_token_id");
-  if (ends == nullptr) {
-    return {};
-  }
-  return ends->is_array() ? ends->get<std::vector<std::int32_t>>() : std::vector{ends->get<std::int32_t>()};
+  const auto ends = optional(from, "eos_token_id", json::array());
+  return ends.is_array() ? ends.get<std::vector<std::int32_t>>() : std::vector{ends.get<std::int32_t>()};
 }
 
 architecture read_architecture(const json& from) {

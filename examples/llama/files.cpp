@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +13,12 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 namespace llama {
 
 namespace {
-
-std::size_t number_bytes(bool is_float32) { return is_float32 ? 4 : 2; }
 
 template <class Element>
 std::vector<float> converted(std::span<const std::byte> bytes) {
@@ -56,15 +54,13 @@ nlohmann::json read_json(const std::filesystem::path& path) {
 }
 
 mapped_file::mapped_file(const std::filesystem::path& path) {
-  const auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status = {};
-  if (descriptor < 0 || ::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    if (descriptor >= 0) {
-      ::close(descriptor);
-    }
+  auto ignored = std::error_code{};
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  const auto descriptor = is_file ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1;
+  if (descriptor < 0) {
     throw bad_model(path.string() + ": cannot be read");
   }
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const auto size = std::filesystem::file_size(path);
   auto* const address = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   ::close(descriptor);
   if (address == MAP_FAILED) {
@@ -143,7 +139,7 @@ tensor_files::entry tensor_files::read_entry(const std::string& name, const nloh
                     "; F32, F16 and BF16 are read");
   }
   const auto shape = from.at("shape").get<std::vector<std::int64_t>>();
-  auto size = std::uint64_t{number_bytes(type->second == number_type::float32)};
+  auto size = std::uint64_t{type->second == number_type::float32 ? sizeof(float) : sizeof(std::uint16_t)};
   for (const auto extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(size, static_cast<std::uint64_t>(extent), &size)) {
       throw bad_model("tensor " + name + " has the impossible shape " + text_of(shape));
@@ -168,14 +164,14 @@ tensor tensor_files::take(const std::string& name, const std::vector<std::int64_
                     text_of(shape));
   }
   switch (type) {
-    case number_type::float16: return {shape, converted<pagedkv::float16>(bytes)};
-    case number_type::bfloat16: return {shape, converted<pagedkv::bfloat16>(bytes)};
+    case number_type::float16: return tensor(converted<pagedkv::float16>(bytes));
+    case number_type::bfloat16: return tensor(converted<pagedkv::bfloat16>(bytes));
     case number_type::float32: break;
   }
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0) {
-    return {shape, std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float))};
+    return tensor(std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)));
   }
-  return {shape, converted<pagedkv::float32>(bytes)};
+  return tensor(converted<pagedkv::float32>(bytes));
 }
 
 }  // namespace llama

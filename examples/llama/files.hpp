@@ -40,19 +40,16 @@ class mapped_file {
 class tensor {
  public:
   tensor() = default;
-  tensor(std::vector<std::int64_t> shape, std::span<const float> in_file) : shape_(std::move(shape)), view_(in_file) {}
-  tensor(std::vector<std::int64_t> shape, std::vector<float> own)
-      : shape_(std::move(shape)), own_(std::move(own)), view_(own_) {}
+  explicit tensor(std::span<const float> in_file) : view_(in_file) {}
+  explicit tensor(std::vector<float> own) : own_(std::move(own)), view_(own_) {}
   tensor(tensor&&) noexcept = default;  // moving a vector keeps its address
   tensor& operator=(tensor&&) noexcept = default;
 
   [[nodiscard]] bool empty() const noexcept { return view_.empty(); }
-  [[nodiscard]] const std::vector<std::int64_t>& shape() const noexcept { return shape_; }
   [[nodiscard]] std::span<const float> numbers() const noexcept { return view_; }
   [[nodiscard]] const float* data() const noexcept { return view_.data(); }
 
  private:
-  std::vector<std::int64_t> shape_;
   std::vector<float> own_;
   std::span<const float> view_;
 };

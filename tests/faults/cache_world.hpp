@@ -34,6 +34,11 @@ struct cache_world : Made {
     longest = text(900, longest_that_fits());
   }
 
+  [[nodiscard]] std::vector<sequence_id> live() const {
+    auto found = ids;
+    std::erase_if(found, [&](sequence_id id) { return !cache.describe(id); });
+    return found;
+  }
   [[nodiscard]] std::vector<std::int64_t> observe() const { return test::observe(cache, live(), Made::num_groups); }
   [[nodiscard]] std::vector<std::string> check_invariants() { return cache.check_invariants(); }
 
@@ -52,11 +57,6 @@ struct cache_world : Made {
   std::array<block_id, 64> blocks{};
 
  private:
-  [[nodiscard]] std::vector<sequence_id> live() const {
-    auto found = ids;
-    std::erase_if(found, [&](sequence_id id) { return !cache.describe(id); });
-    return found;
-  }
   [[nodiscard]] sequence_id committed(const std::vector<token>& prompt) {
     const auto id = cache.create_sequence(prompt).value().id;
     REQUIRE(cache.commit(id, std::ssize(prompt)));

@@ -3,6 +3,7 @@
 #include "../support/allocation_count.hpp"
 #include "../support/failing_allocator.hpp"
 #include "failing_backend.hpp"
+#include "failing_files.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
@@ -20,9 +21,10 @@
 namespace pagedkv::test {
 
 /// Where a fault is injected.
-enum class fault_site { operator_new, allocator, backend };
+enum class fault_site { operator_new, allocator, backend, files };
 
-inline constexpr auto fault_sites = std::array{fault_site::operator_new, fault_site::allocator, fault_site::backend};
+inline constexpr auto fault_sites =
+    std::array{fault_site::operator_new, fault_site::allocator, fault_site::backend, fault_site::files};
 
 /// The plans of all sites; outlives the cache.
 struct fault_plan {
@@ -31,29 +33,36 @@ struct fault_plan {
 
   /// Makes the n-th use of a site from now on fail.
   void arm(fault_site site, std::int64_t n) noexcept {
-    end_ = 0;
-    switch (site) {
-      case fault_site::operator_new: end_ = allocation_count() + n; break;
-      case fault_site::allocator: end_ = memory.fail_at = memory.calls + n; break;
-      case fault_site::backend: end_ = backend.fail_at = backend.calls + n; break;
-    }
     site_ = site;
-    if (site == fault_site::operator_new) {
-      fail_allocation(static_cast<long>(n));
+    end_ = num_uses() + n;
+    switch (site) {
+      case fault_site::operator_new: fail_allocation(static_cast<long>(n)); break;
+      case fault_site::allocator: memory.fail_at = end_; break;
+      case fault_site::backend: backend.fail_at = end_; break;
+      case fault_site::files: fail_file_operation(static_cast<long>(n)); break;
     }
   }
 
   /// Ends the fault, and says whether it happened.
   bool disarm() noexcept {
-    const auto used = site_ == fault_site::operator_new ? static_cast<std::int64_t>(allocation_count())
-                      : site_ == fault_site::allocator  ? memory.calls
-                                                        : backend.calls;
+    const auto happened = num_uses() >= end_;
     fail_allocation(0);
+    fail_file_operation(0);
     memory.fail_at = backend.fail_at = 0;
-    return used >= end_;
+    return happened;
   }
 
  private:
+  [[nodiscard]] std::int64_t num_uses() const noexcept {
+    switch (site_) {
+      case fault_site::operator_new: return allocation_count();
+      case fault_site::allocator: return memory.calls;
+      case fault_site::backend: return backend.calls;
+      case fault_site::files: break;
+    }
+    return file_operation_count();
+  }
+
   fault_site site_ = fault_site::operator_new;
   std::int64_t end_ = 0;
 };
@@ -68,14 +77,19 @@ struct fault_plan {
   return reason.code == error_code::out_of_memory || reason.code == error_code::backend_failure;
 }
 
-/// The state of a cache and its sequences that a caller can observe.
+/// The state of a cache and its sequences that a caller can observe. `counts_attempts`: with the statistics of
+/// prompts, hits and refusals, which count also what is then given back or repeated.
 template <class Cache>
 [[nodiscard]] std::vector<std::int64_t> observe(const Cache& cache, const std::vector<sequence_id>& ids,
-                                                std::size_t num_groups) {
+                                                std::size_t num_groups, bool counts_attempts = true) {
   constexpr auto num_counters = sizeof(cache_statistics) / sizeof(std::int64_t);
   auto statistics = cache.statistics();
   // These count allocations, also those that a failed operation gives back.
   statistics.peak_in_use = statistics.blocks_together = statistics.runs_together = statistics.blocks_in_runs = 0;
+  if (!counts_attempts) {
+    statistics.prompts = statistics.prompt_blocks = statistics.hit_blocks = statistics.hit_tokens = 0;
+    statistics.refusals = 0;
+  }
   const auto counters = std::bit_cast<std::array<std::int64_t, num_counters>>(statistics);
   auto seen = std::vector<std::int64_t>(counters.begin(), counters.end());
   seen.push_back(cache.num_free_blocks());

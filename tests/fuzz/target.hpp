@@ -58,6 +58,7 @@ extern const target sessions;
 extern const target offers;
 extern const target redis_urls;
 extern const target trace_lines;
+extern const target http_requests;
 #ifdef PAGEDKV_FUZZ_WIRE
 extern const target event_batches;
 #endif
@@ -65,7 +66,7 @@ extern const target event_batches;
 [[nodiscard]] inline std::vector<const target*> all_targets() {
   return {
       &operations_of_caches, &operations_of_groups, &operations_of_tiers, &records, &sessions, &offers,
-      &redis_urls,           &trace_lines,
+      &redis_urls,           &trace_lines,          &http_requests,
 #ifdef PAGEDKV_FUZZ_WIRE
       &event_batches,
 #endif

@@ -22,6 +22,7 @@ try:
 except ImportError:
     openai = None
 
+STORE = shutil.which("valkey-server") or shutil.which("redis-server")
 PROGRAM = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples" / "llama" / "llama_serve"
 MODEL = SOURCE_ROOT / "examples" / "llama" / "model"
 LONG_CROWD = int(os.environ.get("PAGEDKV_SERVE_REQUESTS", "0"))
@@ -212,16 +213,10 @@ class Departures(Served):
         answer.readline()  # the stop in the clean-up finds the rest
 
 
-class Restart(Served):
-    """A server finds in its file what the one before it cached."""
+class Restarts(Served):
+    """The second answer of a prompt is that of a server that was started behind the first."""
 
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.options = ["--blocks", "256", "--host-blocks", "64", "--file", f"{folder.name}/blocks", "--file-size", "64MB"]
-
-    def test_a_restart_answers_from_the_file(self):
+    def check(self):
         prompt = LONG["prompt"] + "n. A person who enjoys exploring the details of programmable systems"
         first = json.loads(self.complete(prompt=prompt, max_tokens=24))
         self.doCleanups()  # ends the server
@@ -232,6 +227,40 @@ class Restart(Served):
         self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], (usage["prompt_tokens"] - 1) // 16 * 16)
         self.assertGreater(usage["prompt_tokens"], 17)
+
+
+class FileBehind(Restarts):
+    """A server finds in its file what the one before it cached."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.options = ["--blocks", "256", "--host-blocks", "64", "--file", f"{folder.name}/blocks", "--file-size", "64MB"]
+
+    def test_a_restart_answers_from_the_file(self):
+        self.check()
+
+
+@unittest.skipUnless(STORE, "no server of Valkey or Redis is here: scripts/install takes one from Debian")
+class StoreBehind(Restarts):
+    """A server finds in a store what another process cached."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        socket_path = f"{folder.name}/store"
+        options = ["--port", "0", "--unixsocket", socket_path, "--dir", folder.name, "--save", "", "--appendonly", "no"]
+        store = subprocess.Popen([STORE, *options], stdout=subprocess.PIPE, text=True)
+        cls.addClassCleanup(store.stdout.close)
+        cls.addClassCleanup(store.wait)
+        cls.addClassCleanup(store.terminate)
+        next(line for line in store.stdout if "eady to accept connections" in line)
+        cls.options = ["--blocks", "256", "--host-blocks", "64", "--remote", f"unix://{socket_path}"]
+
+    def test_another_server_answers_from_the_store(self):
+        self.check()
 
 
 class Crowd(Served):

@@ -3,10 +3,8 @@
 #include "../conversation.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
-#include <random>
 #include <utility>
 
 namespace llama {
@@ -15,186 +13,31 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr auto most_answers = std::size_t{128};  // to one request
-
-/// A member that is there and not null.
-const json* find(const json& from, const char* name) {
-  const auto found = from.find(name);
-  return found == from.end() || found->is_null() ? nullptr : &*found;
+std::vector<pagedkv::token> encode(const client_prompt& prompt, const tokenizer& words) {
+  if (const auto* const tokens = std::get_if<std::vector<pagedkv::token>>(&prompt)) {
+    return *tokens;
+  }
+  const auto& text = std::get<std::string>(prompt);
+  const auto& start = chat_format::of(words).start;
+  return words.encode(text.starts_with(start) ? text : start + text);
 }
 
-[[noreturn]] void refuse(const char* name, const std::string& wanted) {
-  throw refusal(400, std::string(name) + " must be " + wanted, name);
-}
-
-std::string read_string(const json& from, const char* name) {
-  const auto* const found = find(from, name);
-  if (found == nullptr || !found->is_string()) {
-    refuse(name, "a string");
-  }
-  return found->get<std::string>();
-}
-
-bool read_flag(const json& from, const char* name) {
-  const auto* const found = find(from, name);
-  if (found != nullptr && !found->is_boolean()) {
-    refuse(name, "true or false");
-  }
-  return found != nullptr && found->get<bool>();
-}
-
-std::optional<std::size_t> read_count(const json& from, const char* name) {
-  const auto* const found = find(from, name);
-  if (found == nullptr) {
-    return {};
-  }
-  constexpr auto most = std::uint64_t{std::numeric_limits<std::int32_t>::max()};
-  if (!found->is_number_unsigned() || found->get<std::uint64_t>() == 0 || found->get<std::uint64_t>() > most) {
-    refuse(name, "a whole number from 1 to " + std::to_string(most));
-  }
-  return found->get<std::size_t>();
-}
-
-sampling_options read_sampling(const json& from) {
-  auto sampling = sampling_options{.temperature = 1, .seed = 0};
-  if (const auto* const found = find(from, "temperature"); found != nullptr) {
-    if (!found->is_number() || found->get<double>() < 0 || found->get<double>() > 2) {
-      refuse("temperature", "a number from 0 to 2");
-    }
-    sampling.temperature = found->get<float>();
-  }
-  if (const auto* const found = find(from, "seed"); found == nullptr) {
-    sampling.seed = std::random_device{}();
-  } else if (found->is_number_integer()) {
-    sampling.seed = found->get<std::uint64_t>();
-  } else {
-    refuse("seed", "a whole number");
-  }
-  return sampling;
-}
-
-std::vector<std::string> read_stops(const json& from) {
-  const auto* const found = find(from, "stop");
-  auto stops = std::vector<std::string>{};
-  if (found == nullptr) {
-    return stops;
-  }
-  for (const auto& each : found->is_array() ? *found : json::array({*found})) {
-    if (!each.is_string() || each.get_ref<const std::string&>().empty() || stops.size() == 4) {
-      refuse("stop", "a string, or up to four, none of them empty");
-    }
-    stops.push_back(each);
-  }
-  return stops;
-}
-
-/// Members that would change an answer if they were granted, and the values that change nothing.
-void refuse_what_is_not_granted(const json& from) {
-  static const auto granted = std::array<std::pair<const char*, json>, 12>{{
-      {"best_of", 1},
-      {"echo", false},
-      {"suffix", ""},
-      {"logprobs", false},
-      {"top_logprobs", 0},
-      {"logit_bias", json::object()},
-      {"presence_penalty", 0},
-      {"frequency_penalty", 0},
-      {"top_p", 1},
-      {"tools", json::array()},
-      {"functions", json::array()},
-      {"response_format", {{"type", "text"}}},
-  }};
-  for (const auto& [name, value] : granted) {
-    if (const auto* const found = find(from, name); found != nullptr && *found != value) {
-      throw refusal(400, std::string(name) + " other than " + value.dump() + " is not supported", name);
-    }
-  }
-}
-
-std::vector<pagedkv::token> encode_prompt(const json& from, const tokenizer& words) {
-  if (from.is_string()) {
-    const auto& text = from.get_ref<const std::string&>();
-    const auto& start = chat_format::of(words).start;
-    return words.encode(text.starts_with(start) ? text : start + text);
-  }
-  auto tokens = std::vector<pagedkv::token>{};
-  for (const auto& each : from) {
-    if (!each.is_number_unsigned() || each.get<std::uint64_t>() > std::numeric_limits<pagedkv::token>::max()) {
-      refuse("prompt", "a text, tokens, or an array of these");
-    }
-    tokens.push_back(each);
-  }
-  return tokens;
-}
-
-/// One text, the tokens of one, or an array of either.
-std::vector<std::vector<pagedkv::token>> read_prompts(const json& from, const tokenizer& words) {
-  const auto* const found = find(from, "prompt");
-  if (found == nullptr || !(found->is_string() || found->is_array()) || found->empty()) {
-    refuse("prompt", "a text, tokens, or an array of these");
-  }
-  const bool is_one = found->is_string() || found->front().is_number();
-  auto prompts = std::vector<std::vector<pagedkv::token>>{};
-  for (const auto& each : is_one ? json::array({*found}) : *found) {
-    if (!each.is_string() && !each.is_array()) {
-      refuse("prompt", "a text, tokens, or an array of these");
-    }
-    prompts.push_back(encode_prompt(each, words));
-  }
-  return prompts;
-}
-
-/// Text, or an array of parts of text.
-std::string read_content(const json& message) {
-  const auto* const content = find(message, "content");
-  if (content != nullptr && content->is_string()) {
-    return content->get<std::string>();
-  }
-  auto text = std::string{};
-  if (content == nullptr || !content->is_array()) {
-    refuse("messages", "objects whose content is text");
-  }
-  for (const auto& part : *content) {
-    if (!part.is_object() || part.value("type", json()) != "text") {
-      refuse("messages", "objects whose content is text");
-    }
-    text += read_string(part, "text");
-  }
-  return text;
-}
-
-std::vector<pagedkv::token> read_messages(const json& from, const tokenizer& words) {
-  const auto* const messages = find(from, "messages");
-  if (messages == nullptr || !messages->is_array()) {
-    refuse("messages", "an array");
-  }
+std::vector<pagedkv::token> encode(const std::vector<client_message>& messages, const tokenizer& words) {
   auto talk = conversation(words);
   auto is_asked = false;
-  for (const auto& message : *messages) {
-    if (!message.is_object()) {
-      refuse("messages", "objects with role and content");
-    }
-    const auto role = read_string(message, "role");
-    const auto text = read_content(message);
-    const bool is_answer = role == "assistant";
+  for (const auto& [role, text] : messages) {
+    const bool is_answer = role == message_role::answer;
     if (is_asked && !is_answer) {  // questions and answers take turns
       talk.hear({});
     } else if (!is_asked && is_answer) {
       static_cast<void>(talk.ask(""));
     }
-    if (role == "user") {
-      static_cast<void>(talk.ask(text));
-    } else if (is_answer) {
-      talk.hear(words.encode_plain(text));
-    } else if (role == "system" || role == "developer") {
-      talk.instruct(text);
-    } else {
-      refuse("messages", "by system, developer, user or assistant; " + role + " is not supported");
+    switch (role) {
+      case message_role::instruction: talk.instruct(text); break;
+      case message_role::question: static_cast<void>(talk.ask(text)); break;
+      case message_role::answer: talk.hear(words.encode_plain(text)); break;
     }
-    is_asked = role == "user";
-  }
-  if (!is_asked) {
-    refuse("messages", "an array that ends with a message of the user's");
+    is_asked = role == message_role::question;
   }
   return talk.tokens();
 }
@@ -228,63 +71,27 @@ void limit_lengths(completion_request& made, std::optional<std::size_t> max_toke
   made.wanted.options.max_tokens = max_tokens.value_or(room);
 }
 
-json parse_object(const std::string& body) {
-  try {
-    if (auto parsed = json::parse(body); parsed.is_object()) {
-      return parsed;
-    }
-  } catch (const json::exception& error) {
-    throw refusal(400, std::string("the body is no JSON: ") + error.what());
-  }
-  throw refusal(400, "the body is no JSON object");
-}
-
 }  // namespace
 
-json refusal::body() const {
-  const auto or_null = [](const std::string& text) { return text.empty() ? json() : json(text); };
-  return {{"error",
-           {{"message", what()},
-            {"type", status < 500 ? "invalid_request_error" : "server_error"},
-            {"param", or_null(parameter)},
-            {"code", or_null(code)}}}};
-}
-
 completion_request read_completion(const std::string& body, bool is_chat, const served_model& by, const service& with) {
-  const auto from = parse_object(body);
+  auto from = read_request(body, is_chat);
+  if (from.model && *from.model != by.name) {
+    throw refusal(404, "there is no model " + *from.model + "; " + by.name + " is served", "model", "model_not_found");
+  }
   auto made = completion_request{};
   made.is_chat = is_chat;
-  if (find(from, "model") != nullptr && read_string(from, "model") != by.name) {
-    throw refusal(404, "there is no model " + read_string(from, "model") + "; " + by.name + " is served", "model",
-                  "model_not_found");
-  }
-  refuse_what_is_not_granted(from);
-  made.streams = read_flag(from, "stream");
-  if (const auto* const options = find(from, "stream_options"); options != nullptr) {
-    if (!options->is_object()) {
-      refuse("stream_options", "an object");
-    }
-    made.reports_usage = read_flag(*options, "include_usage");
-  }
-  made.stops = read_stops(from);
-  auto& options = made.wanted.options;
-  options.sampling = read_sampling(from);
-  options.num_samples = read_count(from, "n").value_or(1);
+  made.streams = from.streams;
+  made.reports_usage = from.reports_usage;
+  made.stops = std::move(from.stops);
+  made.wanted.options.sampling = from.sampling;
+  made.wanted.options.num_samples = from.num_samples;
   if (is_chat) {
-    made.wanted.prompts.push_back(read_messages(from, by.words));
-  } else {
-    made.wanted.prompts = read_prompts(from, by.words);
+    made.wanted.prompts.push_back(encode(from.messages, by.words));
   }
-  if (options.num_samples > most_answers || made.wanted.num_answers() > most_answers) {
-    throw refusal(400, "more than " + std::to_string(most_answers) + " answers to one request", "n");
+  for (const auto& prompt : from.prompts) {
+    made.wanted.prompts.push_back(encode(prompt, by.words));
   }
-  const auto max_tokens = read_count(from, "max_tokens");
-  if (is_chat) {
-    const auto newer = read_count(from, "max_completion_tokens");
-    limit_lengths(made, newer ? newer : max_tokens, by, with);
-  } else {
-    limit_lengths(made, max_tokens.value_or(16), by, with);
-  }
+  limit_lengths(made, is_chat ? from.max_tokens : from.max_tokens.value_or(16), by, with);
   return made;
 }
 
@@ -411,7 +218,5 @@ std::string list_models(const served_model& served) {
 }
 
 std::string event_of(const json& data) { return "data: " + text_of(data) + "\n\n"; }
-
-std::string text_of(const json& data) { return data.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace llama

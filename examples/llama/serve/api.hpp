@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../tokenizer.hpp"
+#include "client_request.hpp"
 #include "service.hpp"
 #include "text.hpp"
 
@@ -8,26 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace llama {
-
-/// A request that is refused, with the answer's status and what OpenAI's clients read of it.
-struct refusal : std::runtime_error {
-  refusal(int with_status, const std::string& message, std::string of_parameter = {}, std::string with_code = {})
-      : std::runtime_error(message),
-        status(with_status),
-        parameter(std::move(of_parameter)),
-        code(std::move(with_code)) {}
-
-  [[nodiscard]] nlohmann::json body() const;
-
-  int status;
-  std::string parameter;
-  std::string code;
-};
 
 /// The model that answers.
 struct served_model {
@@ -36,7 +21,7 @@ struct served_model {
   const tokenizer& words;
 };
 
-/// A request to /v1/completions or /v1/chat/completions, as far as it can be checked without an engine.
+/// A client's request in the model's tokens, as far as it can be checked without an engine.
 struct completion_request {
   bool is_chat = false;
   job wanted;
@@ -45,8 +30,8 @@ struct completion_request {
   bool reports_usage = false;  // at the end of a stream
 };
 
-/// Reads a body. Throws `refusal` for one that is no JSON, for members of another kind or outside their range, for
-/// wishes that the server does not grant, and for requests that are longer than the model's context or than the pool.
+/// Reads a body. Throws `refusal` where `read_request` does, for another model, and for requests that are longer than the
+/// model's context or than the pool.
 [[nodiscard]] completion_request read_completion(const std::string& body, bool is_chat, const served_model& by,
                                                  const service& with);
 
@@ -112,7 +97,5 @@ class completion {
 
 /// An event of a stream of server-sent events.
 [[nodiscard]] std::string event_of(const nlohmann::json& data);
-/// JSON in which bytes that are no UTF-8 have become replacement characters.
-[[nodiscard]] std::string text_of(const nlohmann::json& data);
 
 }  // namespace llama

@@ -48,10 +48,16 @@ template <class Result, class Cache, class Preemption, class Mutex, class Operat
   }
   if constexpr (Preemption::enabled) {
     const auto& options = wanted.request.options;
-    while (is_full() && options.may_preempt && done.error().step == step_id{} &&
-           preemption.make_room(candidate_of(wanted.id, wanted.request), done.error().value - done.error().limit,
-                                shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.on,
-                                preempted)) {
+    while (is_full() && options.may_preempt && done.error().step == step_id{}) {
+      const auto has_room =
+          preemption.make_room(candidate_of(wanted.id, wanted.request), done.error().value - done.error().limit,
+                               shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.on, preempted);
+      if (!has_room) {
+        return has_room.error();
+      }
+      if (!*has_room) {
+        break;
+      }
       done = operation();
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
@@ -49,11 +50,12 @@ class request_preemption {
   }
 
   /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and
-  /// adds them to `preempted`. False, and nothing is changed, when their blocks would not be enough.
-  [[nodiscard]] bool make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
-                               const token_run& prompt, salt salt, stream on,
-                               std::vector<request_id>& preempted) noexcept {
-    const auto preempt_fewest = [&] {
+  /// adds them to `preempted`. False, and nothing is changed, when their blocks would not be enough. Errors:
+  /// `out_of_memory`, which changes nothing.
+  [[nodiscard]] result<bool> make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
+                                       const token_run& prompt, salt salt, stream on,
+                                       std::vector<request_id>& preempted) noexcept {
+    const auto preempt_fewest = [&]() -> result<bool> {
       auto candidates = records_.all_in(request_state::running);
       std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
       std::sort(candidates.begin(), candidates.end(),
@@ -64,7 +66,10 @@ class request_preemption {
         sequences.push_back(candidate.sequence);
       }
       const auto chosen = cache_.fewest_to_release(sequences, num_missing, prompt, salt);
-      if (!chosen || chosen->empty()) {
+      if (!chosen && chosen.error().code == error_code::out_of_memory) {
+        return chosen.error();
+      }
+      if (!chosen || chosen->empty()) {  // another thread may have ended one of them meanwhile
         return false;
       }
       preempted.reserve(preempted.size() + chosen->size());
@@ -75,7 +80,7 @@ class request_preemption {
       }
       return true;
     };
-    return detail::with_memory(preempt_fewest, false);
+    return detail::with_memory(preempt_fewest, error{error_code::out_of_memory, "memory for a list of requests"});
   }
 
   /// Never, where no request is preempted for another.

@@ -179,7 +179,14 @@ class request_tracker {
       repeat_failed(batch, requests, preempted, on);
       return true;
     };
-    static_cast<void>(detail::with_memory(repeat, false));  // without memory, the failures stay
+    if (!detail::with_memory(repeat, false)) {  // which has repeated nothing
+      for (auto& failure : out.failures.first(done->num_failures)) {
+        if (failure.reason.code == error_code::capacity_exhausted) {
+          failure.reason = error{error_code::out_of_memory, "number of entries to repeat",
+                                 static_cast<std::int64_t>(done->num_failures)};
+        }
+      }
+    }
     return {done, std::move(preempted)};
   }
 

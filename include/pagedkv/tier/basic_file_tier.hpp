@@ -36,10 +36,9 @@ class file_transfers {
  public:
   using clock = std::chrono::steady_clock;
 
-  file_transfers(file_set files, std::unique_ptr<Engine> engine, transfer_memory memory, std::size_t slot_bytes,
-                 std::int32_t depth, std::chrono::nanoseconds timeout)
-      : files_(std::move(files)),
-        memory_(std::move(memory)),
+  file_transfers(std::unique_ptr<Engine> engine, transfer_memory memory, std::size_t slot_bytes, std::int32_t depth,
+                 std::chrono::nanoseconds timeout)
+      : memory_(std::move(memory)),
         slot_bytes_(slot_bytes),
         timeout_(timeout),
         depth_(static_cast<std::size_t>(depth)),
@@ -57,6 +56,9 @@ class file_transfers {
   [[nodiscard]] static std::size_t num_slots(std::int32_t depth) noexcept {
     return static_cast<std::size_t>(depth) + 1;
   }
+
+  /// Before the first batch.
+  void use(file_set files) noexcept { files_ = std::move(files); }
 
   [[nodiscard]] const file_set& files() const noexcept { return files_; }
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
@@ -403,13 +405,15 @@ class basic_file_tier {
     if (memory == nullptr) {
       return error{error_code::out_of_memory, "file_tier_options.queue_depth", options.queue_depth};
     }
-    auto files = detail::file_set::open(paths, bytes, format, options.timeout);
+    auto transfers = std::unique_ptr<transfers_type, detail::end_transfers>(
+        new transfers_type(std::move(*engine), std::move(memory), slot_bytes, options.queue_depth, options.timeout));
+    auto tier = basic_file_tier(std::move(transfers), format);
+    auto files = detail::file_set::open(paths, bytes, format, options.timeout);  // last: nothing takes it back
     if (!files) {
       return files.error();
     }
-    auto transfers = std::unique_ptr<transfers_type, detail::end_transfers>(new transfers_type(
-        std::move(*files), std::move(*engine), std::move(memory), slot_bytes, options.queue_depth, options.timeout));
-    return basic_file_tier(std::move(transfers), format);
+    tier.transfers_->use(std::move(*files));
+    return result<basic_file_tier>{std::move(tier)};
   }
 
   [[nodiscard]] bool has_record_sizes(std::span<const record_transfer> batch) const noexcept {

@@ -80,8 +80,9 @@ class preallocated_file {
   /// Opens a file with this header, or makes one, and locks it. Changes no bytes.
   [[nodiscard]] result<void> open(const std::string& path, std::span<const std::byte> header,
                                   std::chrono::nanoseconds patience) noexcept {
-    const auto is_missing = ::access(path.c_str(), F_OK) != 0;
+    is_new_ = ::access(path.c_str(), F_OK) != 0;
     if (auto locked = open_and_lock(path, patience); !locked) {
+      is_new_ = is_new_ && locked.error().code != error_code::in_use;  // another process has made it meanwhile
       return locked;
     }
     struct stat about {};
@@ -93,7 +94,7 @@ class preallocated_file {
                    about.st_mode & S_IFMT};
     }
     size_before_ = about.st_size;
-    is_new_ = is_missing && size_before_ == 0;  // another process may have made it meanwhile
+    is_new_ = is_new_ && size_before_ == 0;
     return size_before_ == 0 ? result<void>{} : check_contents(header);
   }
 

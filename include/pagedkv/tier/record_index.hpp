@@ -565,14 +565,14 @@ class record_index : public Directory {
   /// Takes note of the records that a tier has; has those that no chain can reach erased.
   template <persistent_tier Tier>
   void find_records(Tier& from, std::size_t tier) {
-    auto taken = std::vector<std::int32_t>{};
+    auto has_record = std::vector<bool>(static_cast<std::size_t>(counts_[tier].num_places));
     auto useless = std::vector<std::pair<record_key, std::int32_t>>{};
     from.for_each_record([&](std::int64_t in_tier, const record_identity& identity) {
       const auto there = static_cast<std::int32_t>(in_tier);
       if (in_tier >= counts_[tier].num_places) {
         return;
       }
-      taken.push_back(there);
+      has_record[static_cast<std::size_t>(in_tier)] = true;
       const auto [tokens, keys] = identity.contents;
       auto found = found_record{there, identity, {tokens.begin(), tokens.end()}, {keys.begin(), keys.end()}};
       found.identity.contents = block_contents{std::span<const token>{}};
@@ -585,7 +585,7 @@ class record_index : public Directory {
         useless.emplace_back(key_in_tier(identity), there);
       }
     });
-    in(tier, [&](auto& places) { places.take_all(taken); });
+    in(tier, [&](auto& places) { places.take_all(has_record); });
     for (const auto& [key, there] : useless) {
       erase_place(key, there, tier);
     }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -64,12 +63,8 @@ class record_places {
     return true;
   }
 
-  /// Takes places that have records from before, for no record yet. Linear in the places. Throws `std::bad_alloc`.
-  void take_all(std::span<const std::int32_t> taken) {
-    auto has_record = std::vector<bool>(places_.size());
-    for (const auto place : taken) {
-      has_record[static_cast<std::size_t>(place)] = true;
-    }
+  /// Takes the places that have records from before, for no record yet. `has_record`: of each place. Linear in the places.
+  void take_all(const std::vector<bool>& has_record) noexcept {
     std::erase_if(free_, [&](std::int32_t place) { return has_record[static_cast<std::size_t>(place)]; });
   }
   /// Gives a place that was taken for no record to one.

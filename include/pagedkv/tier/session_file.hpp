@@ -65,8 +65,15 @@ class atomic_file {
     return write_whole(descriptor_, bytes);
   }
 
-  /// Once, after everything was written. May throw `std::bad_alloc`.
+  /// Once, after everything was written. When the system cannot sync the folder, the file has its name already. May throw
+  /// `std::bad_alloc` before it has changed anything.
   [[nodiscard]] result<void> finish() {
+    const auto slash = path_.rfind('/');
+    const auto folder = slash == std::string::npos ? std::string{"."} : path_.substr(0, slash + 1);
+    const auto opened = file_descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (!opened) {
+      return system_error("opening a folder", errno);
+    }
     if (::fsync(descriptor_.number()) != 0) {
       return system_error("syncing a file", errno);
     }
@@ -74,13 +81,7 @@ class atomic_file {
       return system_error("renaming a file", errno);
     }
     temporary_.clear();
-    const auto slash = path_.rfind('/');
-    const auto folder = slash == std::string::npos ? std::string{"."} : path_.substr(0, slash + 1);
-    const auto opened = file_descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-    if (!opened || ::fsync(opened.number()) != 0) {
-      return system_error("syncing a folder", errno);
-    }
-    return {};
+    return ::fsync(opened.number()) != 0 ? result<void>{system_error("syncing a folder", errno)} : result<void>{};
   }
 
  private:
@@ -310,7 +311,7 @@ template <class Cache, class Memory>
 ///
 /// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
 /// sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure` with the system's words;
-/// `out_of_memory`.
+/// `out_of_memory`. A file of that name stays as it was then, unless the system cannot sync its folder.
 template <class Cache, allocator Memory = host_allocator>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,

@@ -1,0 +1,174 @@
+#include "../tier/temporary_folder.hpp"
+#include "cache_world.hpp"
+#include "files_in_folder.hpp"
+
+#include <pagedkv/tier/hand_over.hpp>
+#include <pagedkv/tier/session_file.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+struct one_group_cache {
+  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
+  static constexpr auto num_groups = std::size_t{1};
+  static constexpr auto row_size = row_size_of_one_group;
+
+  explicit one_group_cache(fault_plan& plan)
+      : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+
+  cache_type cache;
+};
+
+/// A cache with a session in a file whose tokens it has, and another one of a peer's, which also offers its sequence.
+struct session_world : cache_world<one_group_cache> {
+  using options_type = session_options<failing_allocator<>>;
+
+  explicit session_world(fault_plan& plan) : cache_world(plan), options{.memory = failing_allocator<>{plan.memory}} {
+    REQUIRE(save_sequence(cache, first, known));
+    const auto id = peer.cache.create_sequence(text(2'000, static_cast<std::size_t>(num_tokens))).value().id;
+    std::iota(rows.begin(), rows.end(), 1.0f);
+    REQUIRE(peer.cache.slot_mapping(id, 0, of_tokens));
+    const auto numbers = contiguous_rows(std::as_const(rows), 1, row_size);
+    REQUIRE(peer.cache.write(0, of_tokens, numbers, numbers));
+    REQUIRE(peer.cache.commit(id, num_tokens));
+    REQUIRE(save_sequence(peer.cache, id, unknown));
+    offer = offer_sequence(peer.cache, id).value();
+    bytes = encode_offer(offer).value();
+  }
+
+  /// A sequence that is created and given back counts as a prompt.
+  [[nodiscard]] std::vector<std::int64_t> observe() const {
+    auto facts = test::observe(cache, live(), 1, false);
+    for (const auto& [name, contents] : files_in(folder)) {
+      facts.push_back(static_cast<std::int64_t>(std::hash<std::string>{}(name + contents)));
+    }
+    return facts;
+  }
+
+  [[nodiscard]] std::optional<error> restore(const std::string& path) noexcept {
+    return noted(restore_sequence(cache, path, options));
+  }
+  [[nodiscard]] std::optional<error> accept() noexcept {
+    return noted(accept_sequence(cache, offer, peer.cache.blocks()));
+  }
+
+  /// Whether the sequence that was started last has the peer's K/V.
+  [[nodiscard]] bool has_rows() {
+    auto keys = decltype(rows){};
+    auto values = keys;
+    REQUIRE(cache.slot_mapping(restored->id, 0, of_tokens));
+    REQUIRE(cache.read(0, of_tokens, contiguous_rows(keys, 1, row_size), contiguous_rows(values, 1, row_size)));
+    return keys == rows && values == rows;
+  }
+
+  static constexpr auto num_tokens = std::int64_t{14};
+
+  fault_plan no_faults;
+  one_group_cache peer{no_faults};
+  testing::temporary_folder folder;
+  std::string known = folder.file("known");
+  std::string unknown = folder.file("unknown");
+  std::string fresh = folder.file("fresh");
+  options_type options;
+  sequence_offer offer;
+  std::vector<std::byte> bytes;
+  std::optional<admission> restored;
+
+ private:
+  [[nodiscard]] std::optional<error> noted(const result<admission>& outcome) noexcept {
+    restored = outcome ? std::optional{*outcome} : std::nullopt;
+    return error_of(outcome);
+  }
+
+  std::array<float, num_tokens * row_size_of_one_group> rows{};
+  std::span<slot> of_tokens = std::span{slots}.first(static_cast<std::size_t>(num_tokens));
+};
+
+using world = session_world;
+using operation = faulty_operation<world>;
+
+constexpr auto save_anew = operation{
+    "save to a new file", [](world& w) { return error_of(save_sequence(w.cache, w.third, w.fresh, w.options)); }};
+constexpr auto save_again =
+    operation{"replace a file", [](world& w) { return error_of(save_sequence(w.cache, w.third, w.known, w.options)); }};
+
+}  // namespace
+
+TEST_CASE("saving a session survives each fault of memory and backends", "[faults]") {
+  auto num_reported = std::int64_t{0};
+  for (const auto site : {fault_site::operator_new, fault_site::allocator, fault_site::backend}) {
+    num_reported += inject_faults(save_anew, site);
+    num_reported += inject_faults(save_again, site);
+  }
+  CHECK(num_reported > 10);
+}
+
+TEST_CASE("saving a session survives each fault of the file system", "[faults]") {
+  for (const auto& saving : {save_anew, save_again}) {
+    auto happened = true;
+    auto num_reported = 0;
+    for (auto n = std::int64_t{1}; happened; ++n) {
+      CAPTURE(saving.name, n);
+      auto plan = fault_plan{};
+      auto w = world{plan};
+      const auto before = w.observe();
+      plan.arm(fault_site::files, n);
+      const auto failure = saving.run(w);
+      happened = plan.disarm();
+      CHECK(happened == failure.has_value());
+      if (failure) {
+        ++num_reported;
+        CHECK(tells_of_a_fault(*failure));
+        const auto has_its_name = std::string_view{failure->subject} == "syncing a folder";
+        CHECK((w.observe() == before) == !has_its_name);
+        CHECK_FALSE(saving.run(w));
+      }
+      CHECK(files_in(w.folder).size() == (saving.run == save_anew.run ? 3 : 2));
+    }
+    CHECK(num_reported == 7);  // two opened, two writes, one renamed, two synced
+  }
+}
+
+TEST_CASE("restoring a session, and taking over a sequence, survive each fault", "[faults]") {
+  constexpr auto operations = std::array{
+      operation{"restore with a hit", [](world& w) { return w.restore(w.known); }},
+      operation{"restore", [](world& w) { return w.restore(w.unknown); }},
+      operation{"offer", [](world& w) { return error_of(offer_sequence(w.cache, w.first)); }},
+      operation{"encode an offer", [](world& w) { return error_of(encode_offer(w.offer)); }},
+      operation{"decode an offer", [](world& w) { return error_of(decode_offer(w.bytes)); }},
+      operation{"accept", [](world& w) { return w.accept(); }},
+  };
+  CHECK(inject_faults(operations) > 20);
+}
+
+TEST_CASE("what is restored or taken over after a fault has its K/V", "[faults]") {
+  for (const auto run : {+[](world& w) { return w.restore(w.unknown); }, +[](world& w) { return w.accept(); }}) {
+    for (const auto site : fault_sites) {
+      auto happened = true;
+      for (auto n = std::int64_t{1}; happened; ++n) {
+        CAPTURE(static_cast<int>(site), n);
+        auto plan = fault_plan{};
+        auto w = world{plan};
+        plan.arm(site, n);
+        const auto failure = run(w);
+        happened = plan.disarm();
+        REQUIRE((!failure || !run(w)));
+        CHECK(w.has_rows());
+      }
+    }
+  }
+}
