@@ -125,18 +125,19 @@ class attention_walk {
     }
   }
 
- private:
-  [[nodiscard]] PAGEDKV_DEVICE bool in_last_task() const { return row_index == last_.row && task == last_.task; }
-
-  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_of_task() const {
-    return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
-  }
-
+ protected:
   PAGEDKV_DEVICE void begin_task(const attention_call& call) {
     row = load_row(call.plan.rows + row_index);
     if (call.lists.kind == listed_blocks::of_heads) {
       row.first_tile += task / row.num_column_tiles * row.num_tiles;
     }
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE bool in_last_task() const { return row_index == last_.row && task == last_.task; }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_of_task() const {
+    return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
   }
 
   PAGEDKV_DEVICE void next_task(const attention_call& call) {
@@ -166,6 +167,45 @@ class attention_walk {
 
   const attention_call& call_;
   attention_share last_;
+};
+
+/// The same where tasks may be dealt.
+class attention_task_walk : public attention_walk {
+ public:
+  PAGEDKV_DEVICE attention_task_walk(const attention_call& call, std::int32_t share)
+      : attention_walk(call, share), call_(call), dealt_(!done && tile == attention_share::dealt) {
+    if (dealt_) {
+      begin_whole(call);
+    }
+  }
+
+  PAGEDKV_DEVICE void next_piece() {
+    if (!dealt_) {
+      attention_walk::next_piece();
+      return;
+    }
+    done = next_ < 0;
+    if (!done) {
+      const auto& call = read_again(call_);
+      row_index = next_ / row.num_tasks;  // all rows have as many
+      task = next_ - row_index * row.num_tasks;
+      begin_task(call);
+      begin_whole(call);
+    }
+  }
+
+ private:
+  PAGEDKV_DEVICE void begin_whole(const attention_call& call) {
+    next_ = load(call.plan.following + row_index * row.num_tasks + task);
+    tile = 0;
+    end = row.num_tiles;
+    partial = 0;
+    whole = true;
+  }
+
+  const attention_call& call_;
+  bool dealt_;
+  std::int32_t next_ = -1;  // number of the share's next task; negative: none
 };
 
 }  // namespace pagedkv::kernels

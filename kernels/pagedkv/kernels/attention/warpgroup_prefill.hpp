@@ -31,13 +31,13 @@ PAGEDKV_DEVICE void attend_in_warpgroups(const attention_call& call, const divid
   if (index < warpgroup_lanes) {
     give_registers<56>();
     auto producer = prefill_producer<Element, Numbers, KeyDim, ValueDim>(call, block_size, index);
-    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
+    for (auto walk = attention_task_walk(call, share); !walk.done; walk.next_piece()) {
       producer.copy(walk);
     }
   } else {
     take_registers<224>();
     auto consumer = prefill_consumer<Element, Numbers, KeyDim, ValueDim>(call, index - warpgroup_lanes);
-    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
+    for (auto walk = attention_task_walk(call, share); !walk.done; walk.next_piece()) {
       consumer.attend(walk);
     }
   }
