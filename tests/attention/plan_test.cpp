@@ -272,8 +272,8 @@ TEST_CASE("prompts of any lengths are dealt as whole tasks", "[attention_plan]")
     }
     REQUIRE(planner.plan(rows.batch()));
   };
-  for (const auto& lengths : std::vector<std::vector<std::int32_t>>{
-           std::vector<std::int32_t>(8, 2048), {16384}, {5000, 1, 3000, 37, 8000}}) {
+  for (const auto& lengths :
+       std::vector<std::vector<std::int32_t>>{std::vector<std::int32_t>(8, 2048), {16384}, {5000, 1, 3000, 37, 8000}}) {
     plan_of(lengths);
     const auto [most, mean] = check_dealt(planner);
     CHECK(static_cast<double>(most) <= 1.01 * mean);

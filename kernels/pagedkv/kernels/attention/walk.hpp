@@ -30,7 +30,7 @@ inline constexpr std::int32_t skipped_tokens = -(1 << 30);
 /// The first token of a tile, which is counted like a row's `first_tile`: among the tiles of the sequence, or with
 /// lists among those of all listed blocks. `row`: as in a walk.
 [[nodiscard]] PAGEDKV_INLINED_DEVICE std::int32_t first_token_of(const attention_call& call, const attention_row& row,
-                                                                std::int32_t tile) {
+                                                                 std::int32_t tile) {
   if (!call.lists.exist()) {
     return tile * attention_tile;
   }
@@ -62,16 +62,20 @@ inline constexpr std::int32_t skipped_tokens = -(1 << 30);
   return skipped ? skipped_tokens : (seen > last ? last : seen);
 }
 
-/// Iterates over the pieces of one wave's work: a piece is a run of tiles of one task.
-class attention_walk {
- public:
-  attention_row row;  // with lists of KV heads, its first tile is that of the task's head
-  std::int32_t row_index;
+/// A run of tiles of one task.
+struct attention_piece {
+  attention_row row;     // with lists of KV heads, its first tile is that of the task's head
   std::int32_t task;     // index in the row
   std::int32_t tile;     // first tile of the piece, among the row's visible tiles
   std::int32_t end;      // of the piece; before its start if the window has passed all of it since the plan was made
   std::int32_t partial;  // index of the partial result, if the piece is not a whole task
   bool whole;            // the piece is all of its task
+};
+
+/// Iterates over the pieces of one wave's work.
+class attention_walk : public attention_piece {
+ public:
+  std::int32_t row_index;
   bool done;
 
   PAGEDKV_DEVICE attention_walk(const attention_call& call, std::int32_t share)
