@@ -276,7 +276,10 @@ class piece_state {
   PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_walk& walk, float factor) {
     // Elsewhere, another way to read queries takes scalar registers that some kernels do not have.
     if constexpr (Matrix::columns == 8) {
-      if (call.queries.aligned && call.queries.type != number_type::float32) {
+      const auto& queries = call.queries;
+      const auto as_words = converts_words ? queries.aligned && queries.type != number_type::float32
+                                           : has_queries_of_products<Numbers, Number>(queries);
+      if (as_words) {
         load_short_queries(call, walk, factor);
         return;
       }
@@ -291,6 +294,10 @@ class piece_state {
     }
   }
 
+  /// Whether queries of 16 bits are converted from words. Over elements of 16 bits they are seldom converted, and the
+  /// instructions for it make short sequences 3 % slower.
+  static constexpr bool converts_words = sizeof(storage) == 1;
+
   static constexpr int vectors_of_chunk = shape::chunk / 8;
   using stored_query = registers<vector<lane_word, 4>, shape::key_chunks * vectors_of_chunk>;
 
@@ -302,7 +309,7 @@ class piece_state {
     for (auto t = 0; t < Tiles; ++t) {
       read_stored_query(call, find(call, walk, first_column(t) + Matrix::query_column(lane_)), stored[t]);
     }
-    const auto of_products = has_queries_of_products<Numbers, Number>(call.queries);
+    const auto of_products = !converts_words || has_queries_of_products<Numbers, Number>(call.queries);
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
       if (of_products) {
