@@ -64,7 +64,8 @@ inline constexpr std::int32_t skipped_tokens = -(1 << 30);
 
 /// A run of tiles of one task.
 struct attention_piece {
-  attention_row row;     // with lists of KV heads, its first tile is that of the task's head
+  attention_row row;  // with lists of KV heads, its first tile is that of the task's head
+  std::int32_t row_index;
   std::int32_t task;     // index in the row
   std::int32_t tile;     // first tile of the piece, among the row's visible tiles
   std::int32_t end;      // of the piece; before its start if the window has passed all of it since the plan was made
@@ -75,7 +76,6 @@ struct attention_piece {
 /// Iterates over the pieces of one wave's work.
 class attention_walk : public attention_piece {
  public:
-  std::int32_t row_index;
   bool done;
 
   PAGEDKV_DEVICE attention_walk(const attention_call& call, std::int32_t share)
@@ -200,7 +200,9 @@ class attention_task_walk : public attention_walk {
 
  private:
   PAGEDKV_DEVICE void begin_whole(const attention_call& call) {
-    next_ = load(call.plan.following + row_index * row.num_tasks + task);
+    const auto* const plan = reinterpret_cast<const std::byte*>(call.plan.counts);
+    const auto* const following = reinterpret_cast<const std::int32_t*>(plan + call.plan.following);
+    next_ = load(following + row_index * row.num_tasks + task);
     tile = 0;
     end = row.num_tiles;
     partial = 0;

@@ -32,7 +32,7 @@ PAGEDKV_DEVICE inline void put_piece(unsigned to, const attention_piece& piece) 
                       static_cast<lane_word>(piece.end), static_cast<lane_word>(piece.whole ? -1 : piece.partial)});
 }
 
-PAGEDKV_DEVICE inline void end_pieces(unsigned to) { put_piece(to, {{0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, 0, 0, true}); }
+PAGEDKV_DEVICE inline void end_pieces(unsigned to) { put_piece(to, {{0, 0, 0, 0, 0, 0, 0, 0}, 0, 0, 0, 0, 0, true}); }
 
 [[nodiscard]] PAGEDKV_DEVICE inline attention_piece take_piece(unsigned from) {
   registers<lane_word, 3, 4> words;
