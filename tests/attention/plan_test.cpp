@@ -227,6 +227,77 @@ TEST_CASE("prompts about equally long have shares of whole tasks, in step with e
   CHECK_FALSE(planner.merges().empty());
 }
 
+/// Checks that each task is dealt to one share, and returns the largest and the mean number of tiles of a share, each
+/// task with its overhead.
+std::pair<std::int64_t, double> check_dealt(const attention_planner& planner) {
+  const auto rows = planner.rows();
+  const auto num_tasks = rows[0].num_tasks;
+  auto dealt = std::vector<int>(rows.size() * static_cast<std::size_t>(num_tasks));
+  auto most = std::int64_t{0};
+  auto all = std::int64_t{0};
+  for (const auto& share : planner.shares().first(planner.shares().size() - 1)) {
+    auto tiles = std::int64_t{0};
+    auto number = share.row * num_tasks + share.task;
+    for (auto more = share.tile == attention_share::dealt; more; more = number >= 0) {
+      ++dealt[static_cast<std::size_t>(number)];
+      tiles += rows[static_cast<std::size_t>(number / num_tasks)].num_tiles + attention_task_overhead(planner.shape());
+      const auto next = planner.following_tasks()[static_cast<std::size_t>(number)];
+      REQUIRE((next < 0 || next > number));
+      number = next;
+    }
+    most = std::max(most, tiles);
+    all += tiles;
+  }
+  CHECK(dealt == std::vector<int>(dealt.size(), 1));
+  CHECK(planner.merges().empty());
+  return {most, static_cast<double>(all) / static_cast<double>(planner.shape().num_shares)};
+}
+
+TEST_CASE("prompts of any lengths are dealt as whole tasks", "[attention_plan]") {
+  auto shape = attention_shape{};
+  shape.num_kv_heads = 8;
+  shape.group_size = 4;
+  shape.kernel = kernel_kind::groups;
+  shape.columns = 128;
+  shape.num_shares = 132;
+  shape.max_rows = 16;
+  shape.max_query_tokens = 16384;
+  shape.deals_tasks = true;
+  auto planner = attention_planner(shape);
+  const auto plan_of = [&](const std::vector<std::int32_t>& lengths) {
+    auto rows = rows_under_test(lengths, shape.block_size);
+    rows.query_indptr.push_back(0);
+    for (const auto length : lengths) {
+      rows.query_indptr.push_back(rows.query_indptr.back() + length);
+    }
+    REQUIRE(planner.plan(rows.batch()));
+  };
+  for (const auto& lengths :
+       std::vector<std::vector<std::int32_t>>{std::vector<std::int32_t>(8, 2048), {16384}, {5000, 1, 3000, 37, 8000}}) {
+    plan_of(lengths);
+    const auto [most, mean] = check_dealt(planner);
+    CHECK(static_cast<double>(most) <= 1.01 * mean);
+  }
+
+  plan_of({256});  // 64 tasks for 132 shares
+  CHECK(planner.shares()[0].tile == 0);
+  check_plan(planner);
+}
+
+TEST_CASE("few long tasks are cut, not dealt", "[attention_plan]") {
+  auto shape = attention_shape{};
+  shape.kernel = kernel_kind::groups;
+  shape.columns = 128;
+  shape.num_shares = 33;
+  shape.max_query_tokens = 1;
+  shape.deals_tasks = true;
+  auto planner = attention_planner(shape);
+  auto rows = rows_under_test({20'000'000}, shape.block_size);
+  rows.query_indptr = {0, 1};
+  REQUIRE(planner.plan(rows.batch()));
+  CHECK(check_plan(planner) > 0);
+}
+
 TEST_CASE("waves of a workgroup that have one task between them write one result", "[attention_plan]") {
   auto shape = shape_of(1056, 256);
   shape.joined_waves = 4;

@@ -259,6 +259,22 @@ TEST_CASE("prompts over many tiles", "[attention]") {
   check_attention<bfloat16, nhd_by_layer, float16, 0>(asked, seed);
 }
 
+TEST_CASE("prompts whose tasks are dealt", "[attention]") {
+  auto asked = attention_case{};
+  asked.prefill = true;
+  asked.num_kv_heads = 2;
+  asked.group_size = 2;
+  asked.lengths = {200, 20, 70};
+  asked.queries = std::vector<std::int32_t>{200, 20, 70};
+  asked.num_shares = 2;
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  asked.head_dim = 128;
+  asked.window = 90;
+  asked.sinks = true;
+  check_on_every_device<float16, float32>(asked, seed);
+  check_attention<bfloat16, nhd_by_layer, float16, 0>(asked, seed);
+}
+
 TEST_CASE("attention in any number of pieces", "[attention]") {
   auto asked = attention_case{};
   asked.lengths = {700, 33, 999, 0, 16};

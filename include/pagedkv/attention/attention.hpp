@@ -73,6 +73,7 @@ struct attention_shape {
   // without `split_tokens`; rows of several queries that share a prefix may need more, or keep to themselves.
   std::int32_t max_partials = 0;
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: rows have few queries
+  bool deals_tasks = false;           // shares may be whole tasks that do not follow each other; the device says
   std::int32_t prefix_columns = 0;    // as `columns`, for prefixes that sequences share; 0: each reads its own
   std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
   attention_prefix_costs prefix_costs = {};

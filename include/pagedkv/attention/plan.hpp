@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/attention/dealt_tasks.hpp>
 #include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/attention/rows.hpp>
 #include <pagedkv/attention/shared_prefixes.hpp>
@@ -32,8 +33,8 @@ class attention_planner {
   explicit attention_planner(const attention_shape& shape)
       : shape_(shape),
         layout_(shape),
-        memory_(new (std::align_val_t{16}) std::byte[layout_.bytes]),
-        counts_(new (memory_.get()) attention_counts),
+        memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
+        counts_(new(memory_.get()) attention_counts),
         rows_(part_at<attention_row>(layout_.rows, most_planned_rows(shape))),
         shares_(part_at<attention_share>(layout_.shares, shape.num_shares + 1)),
         merges_(part_at<attention_merge>(layout_.merges, layout_.max_merges)),
@@ -44,6 +45,8 @@ class attention_planner {
         prefix_queries_(part_at<attention_prefix_query>(layout_.prefix_queries, layout_.max_prefix_queries)),
         prefix_results_(part_at<attention_prefix_results>(layout_.prefix_results,
                                                           shape.may_share_prefixes() ? layout_.max_merges : 0)),
+        following_(part_at<std::int32_t>(layout_.following, layout_.max_tasks)),
+        task_dealer_(shape),
         row_describer_(shape, rows_),
         prefix_finder_(shape) {
     if (shape.may_share_prefixes()) {
@@ -62,6 +65,9 @@ class attention_planner {
   /// The division of the latest batch: its rows, the share of each wave, and the merges of partial results.
   [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
   [[nodiscard]] std::span<const attention_share> shares() const noexcept { return shares_; }
+  /// If the first share's tile is `attention_share::dealt`: for each task, counted in all rows, the next one of its share,
+  /// or -1.
+  [[nodiscard]] std::span<const std::int32_t> following_tasks() const noexcept { return following_; }
   [[nodiscard]] std::span<const attention_merge> merges() const noexcept {
     return merges_.first(static_cast<std::size_t>(counts_->num_merges));
   }
@@ -158,9 +164,22 @@ class attention_planner {
 
   [[nodiscard]] result<void> share_out() noexcept {
     planned_tiles_ = num_tiles_;
+    if (deals_tasks()) {
+      counts_->joined_waves = 1;
+      counts_->num_merges = 0;
+      counts_->num_large = 0;
+      return {};
+    }
     share_attention_tiles(shape_, rows(), num_tiles_, shares_);
     counts_->joined_waves = planned_joined_waves(shape_, rows(), num_tiles_);
     return number_partials();
+  }
+
+  /// Tasks in step with each other are not dealt: their keys stay in the second-level cache anyway.
+  [[nodiscard]] bool deals_tasks() noexcept {
+    const auto most = most_shares(shape_, num_tiles_, shape_.num_shares);
+    return shape_.deals_tasks && shape_.split_tokens == 0 && whole_tasks_of_share(shape_, rows(), most) == 0 &&
+           task_dealer_.deal(rows(), shares_, following_);
   }
 
   [[nodiscard]] result<void> number_partials() noexcept {
@@ -402,6 +421,8 @@ class attention_planner {
   std::span<attention_share> prefix_shares_;
   std::span<attention_prefix_query> prefix_queries_;
   std::span<attention_prefix_results> prefix_results_;
+  std::span<std::int32_t> following_;
+  attention_task_dealer task_dealer_;
   attention_row_describer row_describer_;
   attention_prefix_finder prefix_finder_;
   std::vector<prefix_member> members_;  // by prefix

@@ -32,7 +32,10 @@ struct attention_row {
 };
 
 /// The start of one wave's work; it ends at the start of the next wave's work. Tiles are counted from the row's first.
+/// Or the first of the whole tasks that a workgroup is dealt; a list says which task follows which.
 struct attention_share {
+  static constexpr std::int32_t dealt = -1;  // as a tile
+
   std::int32_t row = 0;
   std::int32_t task = 0;
   std::int32_t tile = 0;
@@ -98,6 +101,7 @@ struct attention_plan_layout {
   std::int32_t max_partials = 0;
   std::int32_t max_merges = 0;
   std::int32_t max_large = 0;
+  std::int32_t max_tasks = 0;     // that can be dealt
   std::int32_t max_prefixes = 0;  // rows that read shared prefixes
   std::int32_t max_prefix_queries = 0;
   std::int32_t max_prefix_partials = 0;
@@ -111,6 +115,7 @@ struct attention_plan_layout {
   std::size_t prefix_shares = 0;
   std::size_t prefix_queries = 0;
   std::size_t prefix_results = 0;  // one for each merge
+  std::size_t following = 0;       // for each dealt task, the number of the next one of its share
   std::size_t bytes = 0;
 
   explicit attention_plan_layout(const attention_shape& shape) noexcept {
@@ -125,6 +130,7 @@ struct attention_plan_layout {
     // A merge has at least two partial results, of which all but one may be of a shared prefix.
     max_merges = shares_prefixes ? max_partials : max_partials / 2;
     max_large = shares_prefixes ? max_merges : max_partials / (merged_by_group + 1);
+    max_tasks = shape.deals_tasks ? most_planned_rows(shape) * tasks_of_row : 0;
     own_columns = std::int64_t{max_partials} * shape.columns;
     if (shares_prefixes) {
       max_prefixes = std::max(1, 2 * shape.prefix_shares / shape.num_kv_heads);  // two tasks for each share
@@ -140,7 +146,8 @@ struct attention_plan_layout {
     prefix_shares = after(prefixes, max_prefixes, sizeof(attention_row));
     prefix_queries = after(prefix_shares, shares_prefixes ? shape.prefix_shares + 1 : 0, sizeof(attention_share));
     prefix_results = after(prefix_queries, max_prefix_queries, sizeof(attention_prefix_query));
-    bytes = after(prefix_results, shares_prefixes ? max_merges : 0, sizeof(attention_prefix_results));
+    following = after(prefix_results, shares_prefixes ? max_merges : 0, sizeof(attention_prefix_results));
+    bytes = after(following, max_tasks, sizeof(std::int32_t));
   }
 };
 

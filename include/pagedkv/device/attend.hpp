@@ -89,6 +89,7 @@ template <element Element>
       shape.kernel = kernel_kind::groups;
       shape.columns = kernels::group_columns(
           properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
+      shape.deals_tasks = use.max_query_tokens > 0 && kernels::group_takes_dealt_tasks(properties.matrices);
     }
   } else if (kernels::has_matrix_attention<Element>(properties, view.head_dim) &&
              aligned_for_attention<Element>(view)) {

@@ -4,7 +4,13 @@
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
 #include <pagedkv/kernels/attention/warpgroup_prefill.hpp>
 
+#include <type_traits>
+
 namespace pagedkv::kernels {
+
+/// Elsewhere tasks are not dealt.
+template <class Matrix>
+using group_walk = std::conditional_t<Matrix::columns == 8, attention_task_walk, attention_walk>;
 
 /// The pieces of a share. The waves of a workgroup share keys and values in shared memory; each has its own columns.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
@@ -14,7 +20,7 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
   const auto index = static_cast<int>(local_index().x);
   const auto wave = uniform(index / Matrix::lanes);
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
-  auto walk = attention_walk(call, share);
+  auto walk = group_walk<Matrix>(call, share);
   auto stage = stages(call, block_size, shared, index);
   auto state =
       piece_state<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>(call, index % Matrix::lanes, wave);

@@ -86,6 +86,11 @@ template <class Element>
 /// has. `wide_waves`: of 64 lanes, as on CDNA.
 [[nodiscard]] constexpr bool group_takes_lists(bool wide_waves) noexcept { return !wide_waves; }
 
+/// Whether that kernel takes tasks that are dealt. Elsewhere it would need more scalar registers.
+[[nodiscard]] constexpr bool group_takes_dealt_tasks(runtime::matrix_instructions matrices) noexcept {
+  return matrices == runtime::matrix_instructions::mma;
+}
+
 /// The geometry of kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 

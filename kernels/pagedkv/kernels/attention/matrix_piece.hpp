@@ -4,6 +4,8 @@
 #include <pagedkv/kernels/attention/result.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
 
+#include <type_traits>
+
 namespace pagedkv::kernels {
 
 /// The state of a wave for one piece, with `Tiles` times as many columns as the matrix unit takes. `Waves` waves share
@@ -274,61 +276,102 @@ class piece_state {
   PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_walk& walk, float factor) {
     // Elsewhere, another way to read queries takes scalar registers that some kernels do not have.
     if constexpr (Matrix::columns == 8) {
-      if (has_queries_of_products<Numbers, Number>(call.queries)) {
-        copy_queries(call, walk, factor);
+      const auto& queries = call.queries;
+      const auto as_words = converts_words ? queries.aligned && queries.type != number_type::float32
+                                           : has_queries_of_products<Numbers, Number>(queries);
+      if (as_words) {
+        load_short_queries(call, walk, factor);
         return;
       }
     }
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      load_query(call, walk, t, factor);
-    }
-  }
-
-  /// Copies the queries as they are. All reads are issued before the first is used.
-  PAGEDKV_DEVICE void copy_queries(const attention_call& call, const attention_walk& walk, float factor) {
-    constexpr auto groups = shape::chunk / 8;
-    registers<vector<lane_word, 4>, Tiles, shape::key_chunks * groups> stored;
-    PAGEDKV_UNROLL
-    for (auto t = 0; t < Tiles; ++t) {
+      registers<float, shape::key_chunks, shape::chunk> numbers;
       const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
-      const auto& rows = call.queries;
-      const auto start =
-          column.exists() ? column.token * rows.token_stride + column.head * rows.head_stride : std::int64_t{0};
-      const auto* const from = static_cast<const std::uint16_t*>(rows.data) + start;
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < shape::key_chunks * groups; ++i) {
-        const auto chunk = i / groups * Matrix::key_parts + Matrix::key_part(lane_);
-        const auto first = chunk * shape::chunk + i % groups * 8;
-        stored[t][i] = {};
-        if (column.exists() && first < call.view.head_dim) {
-          stored[t][i] = load_vector<4>(reinterpret_cast<const lane_word*>(from + first));
-        }
-      }
+      constexpr auto step = Matrix::key_parts * shape::chunk;
+      read_query<Numbers>(call, column, Matrix::key_part(lane_) * shape::chunk, step, numbers);
+      convert_query(t, numbers, factor);
     }
+  }
+
+  /// Whether queries of 16 bits are converted from words. Over elements of 16 bits they are seldom converted, and the
+  /// instructions for it make short sequences 3 % slower.
+  static constexpr bool converts_words = sizeof(storage) == 1;
+
+  static constexpr int vectors_of_chunk = shape::chunk / 8;
+  using stored_query = registers<vector<lane_word, 4>, shape::key_chunks * vectors_of_chunk>;
+
+  /// Queries of 16-bit numbers, of any lengths that are multiples of 16 bytes. All reads are issued before the first is
+  /// used.
+  PAGEDKV_DEVICE void load_short_queries(const attention_call& call, const attention_walk& walk, float factor) {
+    registers<vector<lane_word, 4>, Tiles, shape::key_chunks * vectors_of_chunk> stored;
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < shape::key_chunks * groups; ++i) {
-        registers<lane_word, 4> words;
-        PAGEDKV_UNROLL
-        for (auto n = 0; n < 4; ++n) {
-          words[n] = stored[t][i].values[n];
-        }
-        query_.put(t, i, words);
-      }
-      PAGEDKV_UNROLL
-      for (auto c = 0; c < Matrix::score_columns; ++c) {
-        factor_[t][c] = factor;
+      read_stored_query(call, find(call, walk, first_column(t) + Matrix::query_column(lane_)), stored[t]);
+    }
+    const auto of_products = !converts_words || has_queries_of_products<Numbers, Number>(call.queries);
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      if (of_products) {
+        put_query(t, stored[t], factor);
+      } else {
+        convert_stored_query(t, stored[t], factor);
       }
     }
   }
 
-  PAGEDKV_DEVICE void load_query(const attention_call& call, const attention_walk& walk, int t, float factor) {
-    const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
+  PAGEDKV_DEVICE void read_stored_query(const attention_call& call, const query_column& column,
+                                        stored_query& stored) const {
+    const auto& rows = call.queries;
+    const auto start =
+        column.exists() ? column.token * rows.token_stride + column.head * rows.head_stride : std::int64_t{0};
+    const auto* const from = static_cast<const std::uint16_t*>(rows.data) + start;
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < shape::key_chunks * vectors_of_chunk; ++i) {
+      const auto chunk = i / vectors_of_chunk * Matrix::key_parts + Matrix::key_part(lane_);
+      const auto first = chunk * shape::chunk + i % vectors_of_chunk * 8;
+      stored[i] = {};
+      if (column.exists() && first < call.view.head_dim) {
+        stored[i] = load_vector<4>(reinterpret_cast<const lane_word*>(from + first));
+      }
+    }
+  }
+
+  /// Keeps numbers of products as they are.
+  PAGEDKV_DEVICE void put_query(int t, const stored_query& stored, float factor) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < shape::key_chunks * vectors_of_chunk; ++i) {
+      registers<lane_word, 4> words;
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < 4; ++n) {
+        words[n] = stored[i].values[n];
+      }
+      query_.put(t, i, words);
+    }
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Matrix::score_columns; ++c) {
+      factor_[t][c] = factor;
+    }
+  }
+
+  /// Converts from the 16-bit type that is not that of products.
+  PAGEDKV_DEVICE void convert_stored_query(int t, const stored_query& stored, float factor) {
+    using other = std::conditional_t<std::is_same_v<Number, typename Numbers::brain>, typename Numbers::half,
+                                     typename Numbers::brain>;
     registers<float, shape::key_chunks, shape::chunk> numbers;
-    constexpr auto step = Matrix::key_parts * shape::chunk;
-    read_query<Numbers>(call, column, Matrix::key_part(lane_) * shape::chunk, step, numbers);
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < shape::key_chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < shape::chunk; ++i) {
+        const auto word = stored[j * vectors_of_chunk + i / 8].values[i % 8 / 2];
+        numbers[j][i] = other::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
+      }
+    }
+    convert_query(t, numbers, factor);
+  }
+
+  PAGEDKV_DEVICE void convert_query(int t, const registers<float, shape::key_chunks, shape::chunk>& numbers,
+                                    float factor) {
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {

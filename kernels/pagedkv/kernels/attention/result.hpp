@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/kernels/attention/lane_maps.hpp>
 #include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/scores.hpp>
 
@@ -120,8 +121,7 @@ PAGEDKV_DEVICE void read_query(const attention_call& call, const query_column& q
 /// Whether the queries are rows of 16-bit numbers that matrix instructions multiply as they are.
 template <class Numbers, class Number>
 [[nodiscard]] PAGEDKV_DEVICE bool has_queries_of_products(const number_rows& rows) {
-  constexpr auto type =
-      std::is_same_v<Number, typename Numbers::brain> ? number_type::bfloat16 : number_type::float16;
+  constexpr auto type = std::is_same_v<Number, typename Numbers::brain> ? number_type::bfloat16 : number_type::float16;
   return rows.aligned && rows.type == type;
 }
 
@@ -160,6 +160,25 @@ PAGEDKV_DEVICE void write_output(const attention_call& call, const query_column&
   write_numbers<Numbers>(call.output, at, count, scale(numbers, query.position < 0 ? 0.0F : factor));
 }
 
+/// Writes numbers as a matrix unit rounds them, in fewer instructions than `write_run` where rows are aligned.
+template <class Element, int N>
+PAGEDKV_DEVICE void write_packed(const number_rows& rows, std::int64_t at, std::int32_t count,
+                                 const vector<float, N>& numbers) {
+  if constexpr (sizeof(typename Element::storage) == 2) {
+    if (rows.aligned) {
+      auto words = vector<lane_word, N / 2>{};
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < N / 2; ++i) {
+        words.values[i] = pack<Element>(numbers.values[2 * i], numbers.values[2 * i + 1]);
+      }
+      auto* const to = static_cast<typename Element::storage*>(rows.data) + at;
+      store_vector<N / 2>(reinterpret_cast<lane_word*>(to), words);
+      return;
+    }
+  }
+  write_run<Element>(rows, at, count, numbers);
+}
+
 /// Writes runs of N numbers of an output, `step` apart.
 template <class Numbers, std::size_t Runs, int N>
 PAGEDKV_DEVICE void write_outputs(const attention_call& call, const query_column& query, std::int32_t first,
@@ -171,8 +190,8 @@ PAGEDKV_DEVICE void write_outputs(const attention_call& call, const query_column
     PAGEDKV_UNROLL
     for (auto j = 0; j < static_cast<int>(Runs); ++j) {
       if (j * step < count) {
-        write_run<decltype(element)>(rows, at + j * step, count - j * step,
-                                     scale(numbers[j], query.position < 0 ? 0.0F : factor));
+        const auto scaled = scale(numbers[j], query.position < 0 ? 0.0F : factor);
+        write_packed<decltype(element)>(rows, at + j * step, count - j * step, scaled);
       }
     }
   };

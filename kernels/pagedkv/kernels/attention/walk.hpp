@@ -30,7 +30,7 @@ inline constexpr std::int32_t skipped_tokens = -(1 << 30);
 /// The first token of a tile, which is counted like a row's `first_tile`: among the tiles of the sequence, or with
 /// lists among those of all listed blocks. `row`: as in a walk.
 [[nodiscard]] PAGEDKV_INLINED_DEVICE std::int32_t first_token_of(const attention_call& call, const attention_row& row,
-                                                                std::int32_t tile) {
+                                                                 std::int32_t tile) {
   if (!call.lists.exist()) {
     return tile * attention_tile;
   }
@@ -62,9 +62,8 @@ inline constexpr std::int32_t skipped_tokens = -(1 << 30);
   return skipped ? skipped_tokens : (seen > last ? last : seen);
 }
 
-/// Iterates over the pieces of one wave's work: a piece is a run of tiles of one task.
-class attention_walk {
- public:
+/// A run of tiles of one task.
+struct attention_piece {
   attention_row row;  // with lists of KV heads, its first tile is that of the task's head
   std::int32_t row_index;
   std::int32_t task;     // index in the row
@@ -72,6 +71,11 @@ class attention_walk {
   std::int32_t end;      // of the piece; before its start if the window has passed all of it since the plan was made
   std::int32_t partial;  // index of the partial result, if the piece is not a whole task
   bool whole;            // the piece is all of its task
+};
+
+/// Iterates over the pieces of one wave's work.
+class attention_walk : public attention_piece {
+ public:
   bool done;
 
   PAGEDKV_DEVICE attention_walk(const attention_call& call, std::int32_t share)
@@ -125,18 +129,19 @@ class attention_walk {
     }
   }
 
- private:
-  [[nodiscard]] PAGEDKV_DEVICE bool in_last_task() const { return row_index == last_.row && task == last_.task; }
-
-  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_of_task() const {
-    return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
-  }
-
+ protected:
   PAGEDKV_DEVICE void begin_task(const attention_call& call) {
     row = load_row(call.plan.rows + row_index);
     if (call.lists.kind == listed_blocks::of_heads) {
       row.first_tile += task / row.num_column_tiles * row.num_tiles;
     }
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE bool in_last_task() const { return row_index == last_.row && task == last_.task; }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_of_task() const {
+    return in_last_task() && last_.tile < row.num_tiles ? last_.tile : row.num_tiles;
   }
 
   PAGEDKV_DEVICE void next_task(const attention_call& call) {
@@ -166,6 +171,47 @@ class attention_walk {
 
   const attention_call& call_;
   attention_share last_;
+};
+
+/// The same where tasks may be dealt.
+class attention_task_walk : public attention_walk {
+ public:
+  PAGEDKV_DEVICE attention_task_walk(const attention_call& call, std::int32_t share)
+      : attention_walk(call, share), call_(call), dealt_(!done && tile == attention_share::dealt) {
+    if (dealt_) {
+      begin_whole(call);
+    }
+  }
+
+  PAGEDKV_DEVICE void next_piece() {
+    if (!dealt_) {
+      attention_walk::next_piece();
+      return;
+    }
+    done = next_ < 0;
+    if (!done) {
+      const auto& call = read_again(call_);
+      row_index = next_ / row.num_tasks;  // all rows have as many
+      task = next_ - row_index * row.num_tasks;
+      begin_task(call);
+      begin_whole(call);
+    }
+  }
+
+ private:
+  PAGEDKV_DEVICE void begin_whole(const attention_call& call) {
+    const auto* const plan = reinterpret_cast<const std::byte*>(call.plan.counts);
+    const auto* const following = reinterpret_cast<const std::int32_t*>(plan + call.plan.following);
+    next_ = load(following + row_index * row.num_tasks + task);
+    tile = 0;
+    end = row.num_tiles;
+    partial = 0;
+    whole = true;
+  }
+
+  const attention_call& call_;
+  bool dealt_;
+  std::int32_t next_ = -1;  // number of the share's next task; negative: none
 };
 
 }  // namespace pagedkv::kernels

@@ -82,6 +82,15 @@ PAGEDKV_DEVICE void wait_for_consumers() {
   asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(Lanes) : "memory");
 }
 
+/// A barrier of the lanes of one of these warpgroups.
+PAGEDKV_DEVICE inline void wait_for_warpgroup(int index) {
+  if (index == 0) {
+    asm volatile("barrier.cta.sync.aligned 2, %0;" ::"n"(warpgroup_lanes) : "memory");
+  } else {
+    asm volatile("barrier.cta.sync.aligned 3, %0;" ::"n"(warpgroup_lanes) : "memory");
+  }
+}
+
 /// This wave has used a buffer, or written one: its lanes' reads and writes happen before the end of the phase.
 PAGEDKV_DEVICE inline void arrive_by_wave(const phase_barrier& phase, int lane) {
   __syncwarp();
@@ -98,6 +107,12 @@ PAGEDKV_DEVICE void give_registers() {
 template <int Count>
 PAGEDKV_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+/// The same number. The compiler computes its uses again here, and keeps none in registers from before.
+[[nodiscard]] PAGEDKV_DEVICE inline int compute_again(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
 }
 
 /// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform registers.

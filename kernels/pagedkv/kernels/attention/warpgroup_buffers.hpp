@@ -9,6 +9,7 @@
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
   #include <pagedkv/kernels/attention/walk.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_column.hpp>
 
 namespace pagedkv::kernels {
 
@@ -28,12 +29,13 @@ struct warpgroup_prefill_shape {
   static constexpr unsigned queries_bytes = key_blocks * query_rows::block_bytes;
   static constexpr unsigned keys_bytes = key_blocks * rows::block_bytes;
   static constexpr unsigned values_bytes = value_blocks * rows::block_bytes;
-  static constexpr unsigned factors_bytes = columns * 4;
+  static constexpr unsigned columns_bytes = columns * warpgroup_column::bytes;
   static constexpr unsigned queries = 0;
   static constexpr unsigned keys = queries + query_buffers * queries_bytes;
   static constexpr unsigned values = keys + stage_buffers * keys_bytes;
-  static constexpr unsigned factors = values + stage_buffers * values_bytes;
-  static constexpr unsigned barriers = factors + query_buffers * factors_bytes;
+  static constexpr unsigned of_columns = values + stage_buffers * values_bytes;
+  static constexpr unsigned pieces = of_columns + query_buffers * columns_bytes;
+  static constexpr unsigned barriers = pieces + query_buffers * bytes_of_piece;
   static constexpr unsigned barriers_bytes = (query_buffers + 2 * stage_buffers) * 16;
   static constexpr unsigned alignment = 1024;
   static constexpr std::size_t bytes = barriers + barriers_bytes + alignment;
@@ -49,7 +51,7 @@ struct prefill_buffers {
   buffer_ring<Shape::stage_buffers> keys{base + Shape::barriers + queries.bytes};
   buffer_ring<Shape::stage_buffers> values{base + Shape::barriers + queries.bytes + keys.bytes};
 
-  /// By one lane. Lanes that copy queries also write factors, which each lane that computes reads by itself. Keys and
+  /// By one lane. Lanes that copy queries also write columns, which each lane that computes reads by itself. Keys and
   /// values are only products' operands, so one lane of each wave says when it has used a buffer.
   PAGEDKV_DEVICE void begin() const {
     constexpr auto waves = static_cast<unsigned>(Shape::lanes - warpgroup_lanes) / 32;
@@ -61,8 +63,11 @@ struct prefill_buffers {
   [[nodiscard]] PAGEDKV_DEVICE unsigned queries_at(unsigned use) const {
     return base + Shape::queries + queries.buffer_of(use) * Shape::queries_bytes;
   }
-  [[nodiscard]] PAGEDKV_DEVICE unsigned factors_at(unsigned use) const {
-    return base + Shape::factors + queries.buffer_of(use) * Shape::factors_bytes;
+  [[nodiscard]] PAGEDKV_DEVICE unsigned columns_at(unsigned use) const {
+    return base + Shape::of_columns + queries.buffer_of(use) * Shape::columns_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned piece_at(unsigned use) const {
+    return base + Shape::pieces + queries.buffer_of(use) * bytes_of_piece;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys_at(unsigned use) const {
     return base + Shape::keys + keys.buffer_of(use) * Shape::keys_bytes;
@@ -79,7 +84,7 @@ struct warpgroup_stages {
   std::int32_t first_token;  // of the piece, and its end; with lists, counted like tiles
   std::int32_t end_token;
 
-  explicit PAGEDKV_DEVICE warpgroup_stages(const attention_walk& walk) {
+  explicit PAGEDKV_DEVICE warpgroup_stages(const attention_piece& walk) {
     constexpr auto step = Tokens / attention_tile;
     count = walk.end > walk.tile ? (walk.end - walk.tile + step - 1) / step : 0;
     first_token = (walk.row.first_tile + walk.tile) * attention_tile;

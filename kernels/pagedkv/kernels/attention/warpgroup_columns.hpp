@@ -9,6 +9,8 @@
   #include <pagedkv/kernels/attention/launcher.hpp>
   #include <pagedkv/kernels/attention/result.hpp>
   #include <pagedkv/kernels/attention/walk.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_barriers.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_column.hpp>
 
 namespace pagedkv::kernels {
 
@@ -41,18 +43,18 @@ class warpgroup_columns {
 
   PAGEDKV_DEVICE warpgroup_columns(const attention_call& call, int row) : call_(call), row_(row) {}
 
-  /// `factors`: of the products of all columns, an address in shared memory.
-  PAGEDKV_DEVICE void begin(const attention_walk& walk, unsigned factors) {
+  /// `of_columns`: of the task's columns, an address in shared memory.
+  PAGEDKV_DEVICE void begin(const attention_piece& piece, unsigned of_columns) {
     const auto& call = read_again(call_);
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
-      const auto column = find_shared_column(call, walk.row, walk.task, row_ + 8 * r, Columns);
+      const auto [column, factor] = take_column(of_columns, row_ + 8 * r);
       rules_[r] = score_rule::of(call, column);
       if (!column.exists()) {
         rules_[r].last_token = INT32_MAX;  // no mask: its results are not written
       }
-      branches_[r] = hidden_branches::of(call, walk.row, column);
-      factors_[r] = take_float(factors + static_cast<unsigned>(row_ + 8 * r) * 4);
+      branches_[r] = hidden_branches::of(call, piece.row, column);
+      factors_[r] = factor;
       reference[r] = -INFINITY;
       sum[r] = 0.0F;
     }
@@ -103,15 +105,15 @@ class warpgroup_columns {
   /// Writes a row's numbers from `first_dim` on, and if `writes_sum` its sum. Outputs `i` of a lane: dimensions
   /// `i / 4 * 8 + i % 2` + 2 * (lane % 4) of row `i / 2 % 2`.
   template <std::size_t N>
-  PAGEDKV_DEVICE void write(const attention_walk& walk, int r, float total, bool writes_sum, std::int32_t first_dim,
+  PAGEDKV_DEVICE void write(const attention_piece& piece, int r, float total, bool writes_sum, std::int32_t first_dim,
                             const float (&output)[N], int lane) const {
     const auto& call = read_again(call_);
     const auto column = row_ + 8 * r;
-    const auto query = find_shared_column(call, walk.row, walk.task, column, Columns);
-    const auto at = static_cast<std::int64_t>(walk.partial) * Columns + column;
+    const auto query = find_shared_column(call, piece.row, piece.task, column, Columns);
+    const auto at = static_cast<std::int64_t>(piece.partial) * Columns + column;
     const auto ended = query.exists() ? end_softmax(call, query, reference[r], total) : softmax_end{0.0F, 0.0F};
     if (query.exists() && writes_sum) {
-      if (walk.whole) {
+      if (piece.whole) {
         write_log_sum_exp(call, query, ended);
       } else {
         write_partial_sum(call, at, reference[r], total);
@@ -126,13 +128,60 @@ class warpgroup_columns {
       return;
     }
     const auto own_dim = first_dim + lane % 4 * 8;
-    if (walk.whole) {
+    if (piece.whole) {
       write_outputs<Numbers>(call, query, own_dim, 32, numbers, ended.factor);
       return;
     }
     PAGEDKV_UNROLL
     for (auto i = std::size_t{0}; i < N / 16; ++i) {
       write_partial(call, at, own_dim + static_cast<std::int32_t>(i) * 32, numbers[i]);
+    }
+  }
+
+  /// Whether `write_rows` writes the results of a piece.
+  [[nodiscard]] PAGEDKV_DEVICE bool has_short_rows(const attention_piece& piece) const {
+    const auto& rows = read_again(call_).output;
+    return piece.whole && rows.aligned && rows.type != number_type::float32;
+  }
+
+  /// Writes the results of a whole task as rows of 16-bit numbers. `rows_at` and `of_columns`: of the task's columns,
+  /// addresses in shared memory. The rows of `Rows` may be overwritten; each wave has its own. Fewer instructions than
+  /// an exchange between lanes.
+  template <class Rows, std::size_t N>
+  PAGEDKV_DEVICE void write_rows(unsigned rows_at, unsigned of_columns, const registers<float, 2>& totals,
+                                 const float (&output)[N], int lane) const {
+    const auto& call = read_again(call_);
+    const auto row = compute_again(row_);
+    registers<float, 2> factors;
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      const auto query = take_column(of_columns, row + 8 * r).query;
+      const auto ended = query.exists() ? end_softmax(call, query, reference[r], totals[r]) : softmax_end{0.0F, 0.0F};
+      if (query.exists() && lane % 4 == 0) {
+        write_log_sum_exp(call, query, ended);
+      }
+      factors[r] = ended.factor;
+    }
+    if (call.output.type == number_type::float16) {
+      put_rows<Rows, typename Numbers::half>(rows_at, row, factors, output, lane);
+    } else {
+      put_rows<Rows, typename Numbers::brain>(rows_at, row, factors, output, lane);
+    }
+    __syncwarp();
+    constexpr auto chunks = static_cast<int>(N / 4);
+    const auto chunk = lane % chunks;
+    const auto first = row - lane / 4 + lane / chunks;
+    const auto from = rows_at + Rows::at(first, chunk);
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 16; i += 32 / chunks) {
+      const auto query = take_column(of_columns, first + i).query;
+      registers<lane_word, 4> words;
+      take_chunk(permuted(from, i) + static_cast<unsigned>(i) * 128, words);
+      if (query.exists() && chunk * 8 < call.output.dim) {
+        const auto at = query.token * call.output.token_stride + query.head * call.output.head_stride + chunk * 8;
+        store_vector<4>(reinterpret_cast<lane_word*>(static_cast<std::uint16_t*>(call.output.data) + at),
+                        {words[0], words[1], words[2], words[3]});
+      }
     }
   }
 
@@ -144,6 +193,30 @@ class warpgroup_columns {
   }
 
  private:
+  /// Puts the rows of a wave into shared memory; `row`: the lane's first. Numbers are zeros if the factor is, because what no token was read for
+  /// may hold any bits.
+  template <class Rows, class Number, std::size_t N>
+  static PAGEDKV_DEVICE void put_rows(unsigned rows_at, int row, const registers<float, 2>& factors,
+                                      const float (&output)[N], int lane) {
+    const auto to = rows_at + Rows::at(row - lane / 4 + lane % 16, lane / 16);
+    PAGEDKV_UNROLL
+    for (auto i = std::size_t{0}; i < N / 8; ++i) {
+      registers<lane_word, 4> words;
+      PAGEDKV_UNROLL
+      for (auto j = std::size_t{0}; j < 4; ++j) {
+        const auto factor = factors[j % 2];
+        const auto word = pack<Number>(output[i * 8 + j * 2] * factor, output[i * 8 + j * 2 + 1] * factor);
+        words[j] = factor == 0.0F ? 0 : word;
+      }
+      put_matrices(permuted(to, static_cast<int>(i) * 2) + static_cast<unsigned>(i / 4) * Rows::block_bytes, words);
+    }
+  }
+
+  /// The address of a chunk in a row whose index, or of the chunk whose index, differs in these bits.
+  [[nodiscard]] static PAGEDKV_DEVICE unsigned permuted(unsigned chunk, int bits) {
+    return chunk ^ static_cast<unsigned>(bits % 8) * vector_bytes;
+  }
+
   /// Turns products into scores up to a factor for each row.
   template <std::size_t N>
   PAGEDKV_DEVICE void score(float (&scores)[N], const attention_row& row, std::int32_t first_token,

@@ -21,28 +21,40 @@ class prefill_consumer {
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
   using stages_of_piece = warpgroup_stages<shape::tokens>;
   using weight_words = registers<lane_word, shape::tokens / 16, 4>;
+  /// Whether results pass through the queries' memory, which the next queries do not wait for.
+  static constexpr bool keeps_queries = shape::query_buffers > 1;
 
  public:
   PAGEDKV_DEVICE prefill_consumer(const attention_call& call, int index)
       : lane_(index % 32), group_(index / warpgroup_lanes), columns_(call, index / 32 * 16 + index % 32 / 4) {}
 
-  PAGEDKV_DEVICE void attend(const attention_walk& walk) {
-    const auto stages = stages_of_piece(walk);
+  /// Waits for a piece from the warpgroup that copies. False: there is none.
+  PAGEDKV_DEVICE bool attend_next() {
     buffers_.queries.wait_until_full(used_queries_);
-    begin(walk);
+    const auto piece = take_piece(buffers_.piece_at(used_queries_));
+    if (piece.row.num_tasks == 0) {
+      return false;
+    }
+    const auto stages = stages_of_piece(piece);
+    begin(piece);
     if (stages.count > 0) {
-      add(walk.row, stages);
-    } else {
+      add(piece.row, stages);
+    } else if (!keeps_queries) {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
+    used_stages_ += static_cast<unsigned>(stages.count);
+    // Read again, which needs fewer registers than to keep it.
+    finish(keeps_queries ? take_piece(buffers_.piece_at(used_queries_)) : piece);
+    if (keeps_queries) {
       buffers_.queries.empty(used_queries_).arrive();
     }
     ++used_queries_;
-    used_stages_ += static_cast<unsigned>(stages.count);
-    finish(walk);
+    return true;
   }
 
  private:
-  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    columns_.begin(walk, buffers_.factors_at(used_queries_));
+  PAGEDKV_DEVICE void begin(const attention_piece& piece) {
+    columns_.begin(piece, buffers_.columns_at(used_queries_));
     PAGEDKV_UNROLL
     for (auto i = 0; i < ValueDim / 2; ++i) {
       output_[i] = 0.0F;
@@ -79,7 +91,9 @@ class prefill_consumer {
       arrive_by_wave(buffers_.keys.empty(use), lane_);
       rises = weigh(scores, row, stages, stage, rescale);
     }
-    buffers_.queries.empty(used_queries_).arrive();
+    if (!keeps_queries) {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
     const auto last = used_stages_ + static_cast<unsigned>(stages.count) - 1;
     end_values(last - 1, stages.count > 1);
     settle(scores);
@@ -113,10 +127,9 @@ class prefill_consumer {
     for (auto block = 0U; block < shape::key_blocks; ++block) {
       PAGEDKV_UNROLL
       for (auto k = 0U; k < 4; ++k) {
-        multiply_64x128<Number, false>(scores,
-                                       queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
-                                       keys + (block * rows::block_bytes + k * next_numbers) / 16,
-                                       block + k > 0 ? 1 : 0);
+        multiply_64x128<Number, false>(
+            scores, queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
+            keys + (block * rows::block_bytes + k * next_numbers) / 16, block + k > 0 ? 1 : 0);
       }
     }
     end_products();
@@ -149,11 +162,22 @@ class prefill_consumer {
     return rises;
   }
 
-  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+  PAGEDKV_DEVICE void finish(const attention_piece& piece) {
+    registers<float, 2> totals;
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
-      const auto total = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
-      columns_.write(walk, r, total, lane_ % 4 == 0, 0, output_, lane_);
+      totals[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
+    }
+    if (keeps_queries && columns_.has_short_rows(piece)) {
+      wait_for_warpgroup(group_);  // its products have read the queries
+      columns_.template write_rows<typename shape::query_rows>(buffers_.queries_at(used_queries_),
+                                                               buffers_.columns_at(used_queries_), totals, output_,
+                                                               compute_again(lane_));
+      return;
+    }
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      columns_.write(piece, r, totals[r], lane_ % 4 == 0, 0, output_, lane_);
     }
   }
 

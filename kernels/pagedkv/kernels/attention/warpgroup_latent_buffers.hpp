@@ -34,8 +34,8 @@ struct warpgroup_latent_shape {
   static constexpr unsigned weights = stages + stage_buffers * stage_bytes;
   static constexpr unsigned references = weights + columns * tokens * 2;
   static constexpr unsigned sums = references + columns * 4;  // [2][consumers][columns]
-  static constexpr unsigned factors = sums + 2 * consumers * columns * 4;
-  static constexpr unsigned barriers = factors + columns * 4;
+  static constexpr unsigned of_columns = sums + 2 * consumers * columns * 4;
+  static constexpr unsigned barriers = of_columns + columns * warpgroup_column::bytes;
   static constexpr unsigned barriers_bytes = (1 + parts * stage_buffers + consumers) * 16;
   static constexpr unsigned alignment = 1024;
   static constexpr std::size_t bytes = barriers + barriers_bytes + alignment;

@@ -47,7 +47,7 @@ class latent_consumer {
 
  private:
   PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    columns_.begin(walk, buffers_.base + shape::factors);
+    columns_.begin(walk, buffers_.base + shape::of_columns);
     PAGEDKV_UNROLL
     for (auto half = 0; half < 2; ++half) {
       PAGEDKV_UNROLL

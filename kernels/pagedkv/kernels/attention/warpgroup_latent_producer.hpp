@@ -29,7 +29,7 @@ class latent_producer {
     const auto stages = warpgroup_stages<shape::tokens>(walk);
     find(walk, stages.first_token);
     buffers_.queries.wait_until_empty(used_queries_);
-    queries_.put(walk, buffers_.base + shape::queries, buffers_.base + shape::factors);
+    queries_.put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns);
     publish_to_products();
     buffers_.queries.full(used_queries_).arrive_after_copies();
     buffers_.queries.full(used_queries_).arrive();

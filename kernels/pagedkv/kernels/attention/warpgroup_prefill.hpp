@@ -29,16 +29,16 @@ PAGEDKV_DEVICE void attend_in_warpgroups(const attention_call& call, const divid
   barrier();
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
   if (index < warpgroup_lanes) {
-    give_registers<56>();
+    give_registers<88>();
     auto producer = prefill_producer<Element, Numbers, KeyDim, ValueDim>(call, block_size, index);
-    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
+    for (auto walk = attention_task_walk(call, share); !walk.done; walk.next_piece()) {
       producer.copy(walk);
     }
+    producer.end();
   } else {
-    take_registers<224>();
+    take_registers<208>();
     auto consumer = prefill_consumer<Element, Numbers, KeyDim, ValueDim>(call, index - warpgroup_lanes);
-    for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
-      consumer.attend(walk);
+    while (consumer.attend_next()) {
     }
   }
 }

@@ -49,10 +49,23 @@ class prefill_producer {
     }
   }
 
+  /// After the last piece.
+  PAGEDKV_DEVICE void end() {
+    buffers_.queries.wait_until_empty(used_queries_);
+    if (index_ == 0) {
+      end_pieces(buffers_.piece_at(used_queries_));
+    }
+    buffers_.queries.full(used_queries_).arrive();
+    buffers_.queries.full(used_queries_).arrive();
+  }
+
  private:
   PAGEDKV_DEVICE void copy_queries(const attention_walk& walk) {
     buffers_.queries.wait_until_empty(used_queries_);
-    queries_.put(walk, buffers_.queries_at(used_queries_), buffers_.factors_at(used_queries_));
+    if (index_ == 0) {
+      put_piece(buffers_.piece_at(used_queries_), walk);
+    }
+    queries_.put(walk, buffers_.queries_at(used_queries_), buffers_.columns_at(used_queries_));
     publish_to_products();
     buffers_.queries.full(used_queries_).arrive_after_copies();
     buffers_.queries.full(used_queries_).arrive();
