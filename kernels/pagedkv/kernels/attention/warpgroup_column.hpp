@@ -19,7 +19,7 @@ struct warpgroup_column {
   float factor;
 };
 
-/// Of a piece in shared memory, of which no row without tasks means that there is none.
+/// Bytes of a piece in shared memory. A row without tasks says that no piece follows.
 inline constexpr unsigned bytes_of_piece = 48;
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
