@@ -52,7 +52,7 @@ struct session_world : cache_world<one_group_cache> {
 
   /// A sequence that is created and given back counts as a prompt.
   [[nodiscard]] std::vector<std::int64_t> observe() const {
-    auto facts = test::observe(cache, live(), 1, false);
+    auto facts = test::observe(cache, live(), one_group_cache::num_groups, false);
     for (const auto& [name, contents] : files_in(folder)) {
       facts.push_back(static_cast<std::int64_t>(std::hash<std::string>{}(name + contents)));
     }
