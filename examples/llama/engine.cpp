@@ -1,6 +1,8 @@
 #include "engine.hpp"
 
 #include "engine_steps.hpp"
+#include "model.hpp"
+#include "paged.hpp"
 
 #include <memory>
 #include <string>

@@ -1,10 +1,12 @@
 #pragma once
 
-#include "model.hpp"
+#include "config.hpp"
 #include "sampling.hpp"
+#include "step.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,8 @@
 
 namespace llama {
 
+class model;
+
 struct engine_sizes {
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 1024;
@@ -24,8 +28,13 @@ struct engine_sizes {
   std::int64_t token_budget = 512;  // tokens in a step: those of running requests first, then chunks of prompts
   std::size_t num_drafts = 0;       // tokens guessed behind the last one; 0: no speculation
   bool overlaps = false;         // the cache works for a step while the one before computes; not with drafts or states
-  std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; models with windows have one
+  std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; models with windows, and devices, have one
 };
+
+[[nodiscard]] inline step_limits limits_of(const engine_sizes& sizes) noexcept {
+  const auto max_tokens = static_cast<std::size_t>(sizes.token_budget);
+  return {sizes.max_rows, max_tokens, std::min(max_tokens, sizes.max_rows * (1 + sizes.num_drafts))};
+}
 
 /// How K and V are stored.
 enum class stored_as : std::uint8_t { float32, int8 };

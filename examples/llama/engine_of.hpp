@@ -2,7 +2,7 @@
 
 #include "drafts.hpp"
 #include "engine.hpp"
-#include "paged.hpp"
+#include "step.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
@@ -26,6 +26,16 @@ namespace llama {
 template <class Cache>
 concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.settle(id); };
 
+template <class Cache>
+class paged_memory;
+
+/// What computes the passes of an engine over one kind of cache, and where they find K and V.
+template <class Cache>
+struct passes_over {
+  using model = llama::model;
+  using memory = paged_memory<Cache>;
+};
+
 /// An engine over one kind of cache.
 ///
 /// The step's order: running requests commit what the step before computed and append their last token, in one call, so
@@ -42,8 +52,12 @@ concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.sett
 template <class Cache>
 class engine_of final : public engine {
  public:
-  /// `name`: of the model, in sessions.
-  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name);
+  using model = typename passes_over<Cache>::model;
+  using memory_type = typename passes_over<Cache>::memory;
+  using stream = typename Cache::stream;
+
+  /// `name`: of the model, in sessions. Blocks are copied on the stream.
+  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name, stream on = {});
   engine_of(const engine_of&) = delete;
   engine_of& operator=(const engine_of&) = delete;
   /// Waits until tiers have what they are to keep.
@@ -135,7 +149,7 @@ class engine_of final : public engine {
 
   /// A step: its rows, and how they lie in the cache.
   struct pass {
-    paged_memory<Cache> memory;
+    memory_type memory;
     std::vector<part> parts = {};
     step_tokens tokens = {};
     std::vector<pagedkv::sequence_id> ids = {};
@@ -183,20 +197,20 @@ class engine_of final : public engine {
   void add(const part& of, bool with_masks);
   /// Begins the pass that was prepared.
   void launch();
-  /// Waits for the pass under way, and does what follows from its logits.
+  /// Waits for the pass under way, and does what follows from its predictions.
   void land();
   /// The row is no longer in passes.
   void leave(const row& r);
   void commit(row& r, std::int64_t num_tokens);
 
-  /// Takes the tokens that the logits choose: one, and one more for each draft that was right. Wrong ones are cut off.
-  void finish_row(const part& of, std::span<const float> logits);
+  /// Takes the predicted tokens: one, and one more for each draft that was right. Wrong ones are cut off.
+  void finish_row(const part& of, const predictions& predicted);
 
   /// Leaves these drafts of a row, and moves their K/V to where it would be without the others.
   void keep_drafts(row& r, const draft_tree& drafts, std::span<const std::int32_t> right);
 
   /// Starts the other answers to a prompt, on its blocks.
-  void fork(row& r, std::span<const float> logits);
+  void fork(row& r, const predictions& predicted);
 
   void take_tokens(row& r, std::span<const token> chosen);
 
@@ -210,11 +224,12 @@ class engine_of final : public engine {
   std::string name_;
   std::unique_ptr<Cache> owned_cache_;
   Cache& cache_ = *owned_cache_;
+  stream stream_;
   pagedkv::request_tracker<Cache> requests_;
   std::ptrdiff_t num_groups_ =
       std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);
   bool overlaps_ = sizes_.overlaps && sizes_.num_drafts == 0 && !model_.config().has(layer_kind::state);
-  bool has_trees_ = sizes_.num_branches > 1 && !model_.config().has(layer_kind::window);
+  bool has_trees_ = memory_type::takes_trees && sizes_.num_branches > 1 && !model_.config().has(layer_kind::window);
   bool has_states_ = model_.config().has(layer_kind::state);
   bool commits_early_ = !has_states_ && !model_.config().has(layer_kind::window) && !has_tiers<Cache>;
 
@@ -224,7 +239,7 @@ class engine_of final : public engine {
   std::array<pass, 2> passes_;
   pass* next_ = &passes_[0];
   pass* flying_ = nullptr;  // the one under way
-  std::future<std::span<const float>> logits_;
+  std::future<predictions> predictions_;
   std::int64_t budget_ = 0;
   std::vector<std::vector<token>> runs_;
   std::vector<pagedkv::batch_entry> entries_;  // of running requests, with these runs

@@ -43,19 +43,21 @@ template <class Cache>
 }
 
 template <class Cache>
-engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name)
+engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name,
+                            stream on)
     : model_(with),
       sizes_(sizes),
       name_(std::move(name)),
       owned_cache_(std::move(cache)),
+      stream_(on),
       requests_(cache_),
-      passes_{pass{paged_memory<Cache>(cache_, with.config(), sizes.max_rows)},
-              pass{paged_memory<Cache>(cache_, with.config(), sizes.max_rows)}} {}
+      passes_{pass{memory_type(cache_, with.config(), limits_of(sizes), on)},
+              pass{memory_type(cache_, with.config(), limits_of(sizes), on)}} {}
 
 template <class Cache>
 engine_of<Cache>::~engine_of() {
   if (flying_ != nullptr) {
-    logits_.wait();
+    predictions_.wait();
   }
   if constexpr (has_tiers<Cache>) {
     cache_.wait_idle();
@@ -129,7 +131,7 @@ void engine_of<Cache>::forget(const sample& which) {
 
 template <class Cache>
 pagedkv::result<std::vector<pagedkv::token>> engine_of<Cache>::restore(const std::string& file) {
-  const auto restored = pagedkv::restore_sequence(cache_, file, pagedkv::session_options<>{.model = name_});
+  const auto restored = pagedkv::restore_sequence(cache_, file, pagedkv::session_options<>{.model = name_}, stream_);
   if (!restored) {
     return restored.error();
   }
@@ -214,7 +216,7 @@ void engine_of<Cache>::extend_running() {
   failures_.resize(entries_.size());
   slots_.resize(num_slots());
   const auto out = pagedkv::batch_buffers{.slots = slots_, .failures = failures_};
-  const auto appended = timed(requests_)->append_batch(ids_of_requests_, entries_, out);
+  const auto appended = timed(requests_)->append_batch(ids_of_requests_, entries_, out, stream_);
   for (const auto& failure : std::span(failures_).first(appended->num_failures)) {
     extended_[failure.entry].of = nullptr;
   }
@@ -340,7 +342,7 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
   options.sequence.first_chunk = 0;  // its length is known when the cached tokens are
   options.sequence.num_prompt_tokens = static_cast<std::int64_t>(r.num_prompt_tokens);
   const auto admitted =
-      r.submitted ? timed(requests_)->resume(r.id, r.tokens) : timed(requests_)->submit(r.tokens, options);
+      r.submitted ? timed(requests_)->resume(r.id, r.tokens, stream_) : timed(requests_)->submit(r.tokens, options, stream_);
   put_back(admitted.preempted());
   if (!admitted) {
     return admitted.error();
@@ -360,10 +362,10 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
   }
   const auto end = end_of_chunk(r);
   const auto run = r.from(r.length, end);
-  const auto appended = timed(requests_)->append(r.id, run);
+  const auto appended = timed(requests_)->append(r.id, run, stream_);
   put_back(appended.preempted());
   if (!appended) {
-    timed(requests_)->preempt(r.id).value();
+    timed(requests_)->preempt(r.id, stream_).value();
     r.lose_sequence();
     return appended.error();
   }
@@ -393,6 +395,8 @@ void engine_of<Cache>::prepare() {
     return;
   }
   tokens = {};
+  tokens.is_greedy =
+      std::ranges::all_of(parts, [](const part& p) { return p.of->options.sampling.temperature <= 0; });
   ids.clear();
   const bool with_masks = std::ranges::any_of(parts, [](const part& p) { return p.of->drafts.branches(); });
   if (with_masks) {
@@ -447,9 +451,9 @@ void engine_of<Cache>::launch() {
     }
   }
   flying_ = std::exchange(next_, next_ == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0]);
-  logits_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
+  predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
     const auto watch = stopwatch{of->in_model};
-    return model_.run(of->tokens, of->memory);
+    return model_.predict(of->tokens, of->memory);
   });
 }
 
@@ -458,17 +462,16 @@ void engine_of<Cache>::land() {
   if (flying_ == nullptr) {
     return;
   }
-  const auto logits = logits_.get();
+  const auto predicted = predictions_.get();
   auto& landed = *std::exchange(flying_, nullptr);
   timed(cache_)->retire_step(landed.opened).value();
   ++statistics_.steps;
   statistics_.in_model += std::exchange(landed.in_model, {});
   statistics_.computed_tokens += std::ssize(landed.tokens.tokens);
-  const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   auto next = std::size_t{0};
   for (const auto& each : landed.parts) {
     if (each.of != nullptr) {
-      finish_row(each, logits.subspan(next * width, each.num_wanted * width));
+      finish_row(each, predicted.part(next, each.num_wanted));
     }
     next += each.num_wanted;
   }
@@ -492,15 +495,13 @@ void engine_of<Cache>::commit(row& r, std::int64_t num_tokens) {
 }
 
 template <class Cache>
-void engine_of<Cache>::finish_row(const part& of, std::span<const float> logits) {
+void engine_of<Cache>::finish_row(const part& of, const predictions& predicted) {
   auto& r = *of.of;
-  const auto width = static_cast<std::size_t>(model_.config().vocabulary);
   const auto drafts = std::exchange(r.drafts, {});
   auto chosen = std::vector<token>{};
   auto right = std::vector<std::int32_t>{};
-  for (auto node = std::optional{draft_tree::root}; node && !logits.empty();) {
-    const auto of_node = logits.subspan(static_cast<std::size_t>(*node + 1) * width, width);
-    chosen.push_back(choose(of_node, r.options.sampling, r.random));
+  for (auto node = std::optional{draft_tree::root}; node && !predicted.empty();) {
+    chosen.push_back(predicted.choose(static_cast<std::size_t>(*node + 1), r.options.sampling, r.random));
     node = drafts.child(*node, chosen.back());
     if (node) {
       right.push_back(*node);
@@ -517,7 +518,7 @@ void engine_of<Cache>::finish_row(const part& of, std::span<const float> logits)
     commit(r, r.computed);  // before the state changes
   }
   if (!chosen.empty() && r.answer().empty() && r.index == 0) {
-    fork(r, logits.first(width));
+    fork(r, predicted);
   }
   take_tokens(r, chosen);
 }
@@ -542,14 +543,16 @@ void engine_of<Cache>::keep_drafts(row& r, const draft_tree& drafts, std::span<c
     cache_.truncate(r.sequence, r.length).value();
     return;
   }
-  passes_[0].memory.take(r.sequence, from);
-  cache_.truncate(r.sequence, to.front()).value();
-  cache_.append(r.sequence, tokens).value();  // at most the blocks that were given back
-  passes_[0].memory.put(r.sequence, to);
+  if constexpr (memory_type::takes_trees) {
+    passes_[0].memory.take(r.sequence, from);
+    cache_.truncate(r.sequence, to.front()).value();
+    cache_.append(r.sequence, tokens, stream_).value();  // at most the blocks that were given back
+    passes_[0].memory.put(r.sequence, to);
+  }
 }
 
 template <class Cache>
-void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
+void engine_of<Cache>::fork(row& r, const predictions& predicted) {
   if (r.options.num_samples > 1) {
     commit(r, r.computed);
   }
@@ -560,7 +563,7 @@ void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
     other.index = i;
     other.submitted = true;
     other.random = random_numbers(r.options.sampling.seed + i);
-    const auto forked = timed(requests_)->fork(r.id);
+    const auto forked = timed(requests_)->fork(r.id, stream_);
     if (!forked) {
       other.submitted = false;
       fail(other, forked.error());
@@ -570,7 +573,7 @@ void engine_of<Cache>::fork(row& r, std::span<const float> logits) {
     other.sequence = forked->sequence;
     other.length = other.scheduled = other.computed = other.committed = r.length;
     running_.push_back(&other);
-    take_tokens(other, std::array{choose(logits, other.options.sampling, other.random)});
+    take_tokens(other, std::array{predicted.choose(0, other.options.sampling, other.random)});
   }
 }
 
@@ -604,13 +607,13 @@ void engine_of<Cache>::keep(row& r) {
     return;
   }
   if (r.length < r.computed) {
-    timed(cache_)->append(r.sequence, r.from(r.length, r.computed)).value();  // into slots that it has
+    timed(cache_)->append(r.sequence, r.from(r.length, r.computed), stream_).value();  // into slots that it has
   }
   commit(r, r.computed);
   const bool is_answer = r.state == generation_state::ended || r.state == generation_state::cut;
   if (is_answer && r.index == 0 && !r.options.save_to.empty()) {
     const auto options = pagedkv::session_options<>{.model = name_};
-    if (const auto saved = pagedkv::save_sequence(cache_, r.sequence, r.options.save_to, options); !saved) {
+    if (const auto saved = pagedkv::save_sequence(cache_, r.sequence, r.options.save_to, options, stream_); !saved) {
       r.failure = saved.error();
     }
   }

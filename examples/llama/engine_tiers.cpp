@@ -1,4 +1,6 @@
 #include "engine_steps.hpp"
+#include "model.hpp"
+#include "paged.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
 #include <pagedkv/tier/file_engine.hpp>

@@ -3,42 +3,16 @@
 #include "config.hpp"
 #include "files.hpp"
 #include "numbers.hpp"
-
-#include <pagedkv/core/ids.hpp>
+#include "step.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace llama {
-
-/// The tokens of one forward pass: row after row, those of each row consecutive.
-struct step_tokens {
-  std::vector<pagedkv::token> tokens;
-  std::vector<std::int32_t> positions;     // of each token in its sequence
-  std::vector<std::int32_t> starts = {0};  // [rows + 1]: where the tokens of a row start
-  std::vector<std::int32_t> wanted;        // tokens whose logits are computed, ascending
-  std::vector<std::uint32_t> seen;  // by each token: tokens of its row's tree of drafts, a bit each; empty: no trees
-
-  [[nodiscard]] std::size_t num_rows() const noexcept { return starts.size() - 1; }
-};
-
-/// The K/V and the states of the rows of a step, wherever they are.
-class memory {
- public:
-  virtual ~memory() = default;
-
-  /// Keeps K and V of all tokens, `[token][KV head][dim]`, then attends: each query, `[token][head][dim]`, to its row's
-  /// tokens up to its own.
-  virtual void attend(std::size_t layer, const float* queries, const float* keys, const float* values,
-                      float* output) = 0;
-  /// The state of a row in a layer, `state_sizes::numbers` long. Its contents mean nothing before the first token.
-  [[nodiscard]] virtual float* state(std::size_t layer, std::size_t row) = 0;
-};
 
 /// A transformer in float32. Layers read what came before from a `memory`; the model itself keeps nothing of a sequence.
 class model {
@@ -49,6 +23,9 @@ class model {
   [[nodiscard]] const model_config& config() const noexcept { return config_; }
   /// Returns the logits of the wanted tokens, `[wanted][vocabulary]`, valid until the next call.
   [[nodiscard]] std::span<const float> run(const step_tokens& step, memory& of_rows);
+  [[nodiscard]] predictions predict(const step_tokens& step, memory& of_rows) {
+    return {.logits = run(step, of_rows), .best = {}, .width = static_cast<std::size_t>(config_.vocabulary)};
+  }
   /// Numbers of all weights.
   [[nodiscard]] std::int64_t num_weights() const noexcept { return num_weights_; }
 

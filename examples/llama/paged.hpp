@@ -1,6 +1,7 @@
 #pragma once
 
-#include "model.hpp"
+#include "config.hpp"
+#include "step.hpp"
 
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -13,25 +14,16 @@
 
 namespace llama {
 
-/// Tokens in a block of a group.
-template <class Cache>
-[[nodiscard]] std::int32_t block_size_of(const Cache& cache, std::size_t group) {
-  if constexpr (Cache::layers_differ) {
-    return cache.plan().groups[group].block_size;
-  } else {
-    return cache.config().block_size;
-  }
-}
-
 /// The K/V and the states of a step's rows in the blocks of a cache.
 template <class Cache>
 class paged_memory final : public memory {
  public:
   using stream = typename Cache::stream;
+  static constexpr bool takes_trees = true;
 
-  /// For steps of at most `max_rows` sequences.
-  paged_memory(Cache& cache, const model_config& config, std::size_t max_rows, stream on = {})
+  paged_memory(Cache& cache, const model_config& config, const step_limits& limits, stream on = {})
       : cache_(cache), config_(config), stream_(on) {
+    const auto max_rows = limits.max_rows;
     const auto groups = config.groups();
     for (const auto& group : groups.all()) {
       const auto indices = group.holds_tokens() ? max_rows * static_cast<std::size_t>(cache.config().capacity()) : 0;

@@ -1,4 +1,5 @@
 #include "../../examples/llama/tokenizer.hpp"
+#include "plain_generation.hpp"
 #include "small_models.hpp"
 
 #include <catch2/catch_test_macros.hpp>

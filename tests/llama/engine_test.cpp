@@ -1,4 +1,5 @@
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/model.hpp"
 #include "../tier/fake_store.hpp"
 #include "small_models.hpp"
 

@@ -1,3 +1,4 @@
+#include "plain_generation.hpp"
 #include "small_models.hpp"
 
 #include <catch2/catch_test_macros.hpp>

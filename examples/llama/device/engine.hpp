@@ -1,0 +1,42 @@
+#pragma once
+
+#include "../engine.hpp"
+#include "../engine_of.hpp"
+#include "memory.hpp"
+#include "model.hpp"
+
+#include <memory>
+
+// An engine whose model and cache are on a device. Built by nvcc or hipcc it runs on the GPU; by any other compiler, on
+// the host executor.
+
+namespace llama {
+
+namespace device {
+
+template <class Element>
+struct passes {
+  using model = device::model<Element>;
+  using memory = paged_memory<Element>;
+};
+
+}  // namespace device
+
+template <>
+struct passes_over<device::device_cache<pagedkv::float32>> : device::passes<pagedkv::float32> {};
+template <>
+struct passes_over<device::device_cache<pagedkv::bfloat16>> : device::passes<pagedkv::bfloat16> {};
+
+namespace device {
+
+// Sources of the same names compile them, beside each other.
+extern template class model<pagedkv::float32>;
+extern template class model<pagedkv::bfloat16>;
+
+/// An engine for such a model, which outlives it and was made for these sizes. Throws what the cache throws.
+[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::float32>& with, const engine_sizes& sizes);
+[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes);
+
+}  // namespace device
+
+}  // namespace llama

@@ -1,0 +1,196 @@
+#pragma once
+
+#include "../config.hpp"
+#include "../files.hpp"
+#include "arrays.hpp"
+#include "kernels.hpp"
+
+#include <pagedkv/device/stream.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llama::device {
+
+/// The weights of a layer. Matrices that multiply the same rows are one: queries, keys and values; gate and up.
+template <class Element>
+struct layer_weights {
+  using matrix = device_array<storage_of<Element>>;
+
+  device_array<float> norm;
+  matrix projections;  // [(heads + 2 * KV heads) * head dim][hidden]
+  device_array<float> query_norm;  // empty in a model without
+  device_array<float> key_norm;
+  matrix output;  // [hidden][heads * head dim]
+  device_array<float> feed_norm;
+  matrix gates;  // [2 * intermediate][hidden]
+  matrix down;   // [hidden][intermediate]
+};
+
+template <class Element>
+struct model_weights {
+  device_array<storage_of<Element>> embeddings;  // [vocabulary][hidden]
+  device_array<storage_of<Element>> head;        // empty: the embeddings
+  device_array<float> norm;
+  std::vector<layer_weights<Element>> layers;
+
+  /// Bytes that a step reads, whatever its tokens: all but the embeddings, unless these are the head.
+  [[nodiscard]] std::int64_t bytes_of_step() const noexcept {
+    constexpr auto each = sizeof(storage_of<Element>);
+    auto numbers = head.size() == 0 ? embeddings.size() : head.size();
+    for (const auto& layer : layers) {
+      numbers += layer.projections.size() + layer.output.size() + layer.gates.size() + layer.down.size();
+    }
+    return static_cast<std::int64_t>(numbers * each);
+  }
+};
+
+/// Numbers of a model's matrices.
+struct matrix_sizes {
+  std::size_t hidden, queries, keys, intermediate, vocabulary;
+
+  explicit matrix_sizes(const model_config& config)
+      : hidden(static_cast<std::size_t>(config.hidden)),
+        queries(static_cast<std::size_t>(config.num_heads * config.head_dim)),
+        keys(static_cast<std::size_t>(config.num_kv_heads * config.head_dim)),
+        intermediate(static_cast<std::size_t>(config.intermediate)),
+        vocabulary(static_cast<std::size_t>(config.vocabulary)) {}
+
+  /// Numbers of a token in the products of queries, keys and values.
+  [[nodiscard]] std::size_t projected() const noexcept { return queries + 2 * keys; }
+};
+
+/// Reads tensors of a directory into a device's memory. Throws `bad_model`.
+template <class Element>
+class weight_reader {
+ public:
+  weight_reader(const model_config& config, const tensor_files& files) : config_(config), sizes_(config), files_(files) {}
+
+  [[nodiscard]] model_weights<Element> read() const {
+    auto made = model_weights<Element>{};
+    made.embeddings = matrix({{"model.embed_tokens", sizes_.vocabulary}}, sizes_.hidden);
+    if (!config_.tied_embeddings) {
+      made.head = matrix({{"lm_head", sizes_.vocabulary}}, sizes_.hidden);
+    }
+    made.norm = norm("model.norm", sizes_.hidden);
+    for (auto i = std::size_t{0}; i < config_.layers.size(); ++i) {
+      made.layers.push_back(read_layer("model.layers." + std::to_string(i) + "."));
+    }
+    return made;
+  }
+
+ private:
+  struct part {
+    std::string name;
+    std::size_t num_out;
+  };
+
+  [[nodiscard]] layer_weights<Element> read_layer(const std::string& prefix) const {
+    const auto attention = prefix + "self_attn.";
+    const auto feed = prefix + "mlp.";
+    auto made = layer_weights<Element>{};
+    made.norm = norm(prefix + "input_layernorm", sizes_.hidden);
+    made.projections = matrix({{attention + "q_proj", sizes_.queries},
+                               {attention + "k_proj", sizes_.keys},
+                               {attention + "v_proj", sizes_.keys}},
+                              sizes_.hidden);
+    if (files_.contains(attention + "q_norm.weight")) {
+      made.query_norm = norm(attention + "q_norm", static_cast<std::size_t>(config_.head_dim));
+      made.key_norm = norm(attention + "k_norm", static_cast<std::size_t>(config_.head_dim));
+    }
+    made.output = matrix({{attention + "o_proj", sizes_.hidden}}, sizes_.queries);
+    made.feed_norm = norm(prefix + "post_attention_layernorm", sizes_.hidden);
+    made.gates =
+        matrix({{feed + "gate_proj", sizes_.intermediate}, {feed + "up_proj", sizes_.intermediate}}, sizes_.hidden);
+    made.down = matrix({{feed + "down_proj", sizes_.hidden}}, sizes_.intermediate);
+    return made;
+  }
+
+  /// Matrices one below the other.
+  [[nodiscard]] device_array<storage_of<Element>> matrix(const std::vector<part>& parts, std::size_t num_in) const {
+    auto numbers = std::vector<storage_of<Element>>{};
+    for (const auto& [name, num_out] : parts) {
+      if (files_.contains(name + ".bias")) {
+        throw bad_model(name + ".bias: devices run models without biases");
+      }
+      const auto shape = std::vector{static_cast<std::int64_t>(num_out), static_cast<std::int64_t>(num_in)};
+      for (const auto number : files_.take(name + ".weight", shape).numbers()) {
+        numbers.push_back(Element::encode(number, 1));
+      }
+    }
+    return uploaded(numbers);
+  }
+
+  [[nodiscard]] device_array<float> norm(const std::string& name, std::size_t size) const {
+    const auto taken = files_.take(name + ".weight", {static_cast<std::int64_t>(size)});
+    return uploaded(std::vector(taken.numbers().begin(), taken.numbers().end()));
+  }
+
+  template <class T>
+  [[nodiscard]] device_array<T> uploaded(const std::vector<T>& numbers) const {
+    auto made = device_array<T>(numbers.size());
+    copy(made.data(), numbers.data(), numbers.size(), runtime::host_to_device, stream_.get());
+    stream_.synchronize().value();
+    return made;
+  }
+
+  const model_config& config_;
+  matrix_sizes sizes_;
+  const tensor_files& files_;
+  hip::stream stream_;
+};
+
+/// Random weights, for measurements.
+template <class Element>
+class random_weights {
+ public:
+  explicit random_weights(const model_config& config) : config_(config), sizes_(config) {}
+
+  [[nodiscard]] model_weights<Element> draw() {
+    auto made = model_weights<Element>{};
+    made.embeddings = matrix(sizes_.vocabulary, sizes_.hidden);
+    if (!config_.tied_embeddings) {
+      made.head = matrix(sizes_.vocabulary, sizes_.hidden);
+    }
+    made.norm = ones(sizes_.hidden);
+    for (auto i = std::size_t{0}; i < config_.layers.size(); ++i) {
+      auto& layer = made.layers.emplace_back();
+      layer.norm = ones(sizes_.hidden);
+      layer.projections = matrix(sizes_.projected(), sizes_.hidden);
+      layer.output = matrix(sizes_.hidden, sizes_.queries);
+      layer.feed_norm = ones(sizes_.hidden);
+      layer.gates = matrix(2 * sizes_.intermediate, sizes_.hidden);
+      layer.down = matrix(sizes_.hidden, sizes_.intermediate);
+    }
+    stream_.synchronize().value();
+    return made;
+  }
+
+ private:
+  [[nodiscard]] device_array<storage_of<Element>> matrix(std::size_t num_out, std::size_t num_in) {
+    auto made = device_array<storage_of<Element>>(num_out * num_in);
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(num_in)));
+    hip::require(kernels::launch<fill_randomly<Element>>({{1024}, {workgroup_size}}, stream_.get(), made.data(),
+                                                         static_cast<std::int64_t>(made.size()), ++seed_, scale),
+                 "the launch of random numbers");
+    return made;
+  }
+
+  [[nodiscard]] device_array<float> ones(std::size_t size) {
+    auto made = device_array<float>(size);
+    const auto numbers = std::vector<float>(size, 1);
+    copy(made.data(), numbers.data(), size, runtime::host_to_device, stream_.get());
+    stream_.synchronize().value();
+    return made;
+  }
+
+  const model_config& config_;
+  matrix_sizes sizes_;
+  std::uint64_t seed_ = 0;
+  hip::stream stream_;
+};
+
+}  // namespace llama::device

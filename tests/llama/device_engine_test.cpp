@@ -1,0 +1,253 @@
+// The engine with a model and a cache on a device: its greedy tokens are those of transformers, as on the host.
+
+#include "../../examples/llama/device/engine.hpp"
+#include "../../examples/llama/files.hpp"
+#include "small_models.hpp"
+
+#include <pagedkv/device/device.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace llama::test {
+
+using pagedkv::token;
+
+#if defined(__HIPCC__) || defined(__CUDACC__)
+constexpr auto on_device = true;
+#else
+constexpr auto on_device = false;  // the executor is slow
+#endif
+
+void require_device() {
+  if (const auto found = pagedkv::hip::check_device(0); !found) {
+    SKIP("a device is absent: " << found.error().message());
+  }
+}
+
+/// A prompt, and the greedy tokens behind it.
+struct generation {
+  std::vector<token> prompt;
+  std::vector<token> tokens;
+};
+
+/// A model of reference.json in a device's memory, and an engine.
+template <class Element>
+class served {
+ public:
+  served(const std::string& name, const engine_sizes& sizes) : cases_(cases_of(name)), sizes_(sizes) {
+    require_device();
+    if (name == "trained") {
+      load(trained_model());
+    } else {
+      load(model_folder(reference_of(name)).path());
+    }
+  }
+
+  [[nodiscard]] device::model<Element>& model() { return *model_; }
+  [[nodiscard]] engine& on() { return *engine_; }
+  [[nodiscard]] const std::vector<generation>& cases() const { return cases_; }
+
+  /// Submits every case at once, and compares the tokens.
+  void check_tokens(std::size_t num_samples = 1) {
+    auto samples = std::vector<const sample*>{};
+    for (const auto& each : cases_) {
+      samples.push_back(submit(each, num_samples));
+    }
+    engine_->run();
+    for (auto i = std::size_t{0}; i < samples.size(); ++i) {
+      CAPTURE(i);
+      CHECK(std::vector(samples[i]->answer().begin(), samples[i]->answer().end()) == cases_[i].tokens);
+    }
+    check_end();
+  }
+
+  const sample* submit(const generation& of, std::size_t num_samples = 1) {
+    auto options = generation_options{};
+    options.max_tokens = of.tokens.size();
+    options.ignores_end = true;
+    options.num_samples = num_samples;
+    return engine_->submit(of.prompt, options).value();
+  }
+
+  /// Nothing is in use when all requests have ended.
+  void check_end() {
+    CHECK(engine_->cache_statistics().blocks.in_use == 0);
+    CHECK(engine_->check_invariants() == std::vector<std::string>{});
+  }
+
+ private:
+  [[nodiscard]] static std::vector<generation> cases_of(const std::string& name) {
+    auto cases = std::vector<generation>{};
+    if (name == "trained") {
+      for (const auto& each : trained_reference().at("cases")) {
+        cases.push_back({each.at("prompt"), each.at("tokens")});
+      }
+    } else {
+      for (const auto& each : reference_of(name).cases) {
+        cases.push_back({each.prompt, each.tokens});
+      }
+    }
+    return cases;
+  }
+
+  void load(const std::filesystem::path& folder) {
+    model_ = std::make_unique<device::model<Element>>(folder, limits_of(sizes_));
+    engine_ = device::make_engine(*model_, sizes_);
+  }
+
+  std::vector<generation> cases_;
+  engine_sizes sizes_;
+  std::unique_ptr<device::model<Element>> model_;
+  std::unique_ptr<engine> engine_;
+};
+
+using served_exactly = served<pagedkv::float32>;
+
+TEST_CASE("an engine on a device generates the tokens of transformers, without and with hits", "[llama]") {
+  const auto name = GENERATE(std::string("llama"), std::string("qwen3"), std::string("trained"));
+  const auto block_size = GENERATE(16, 4, 64);
+  const auto budget = GENERATE(512, 23);
+  if (!on_device && (block_size != 16 || (name == "trained" && budget == 512))) {
+    return;
+  }
+  CAPTURE(name, block_size, budget);
+  auto made = served_exactly(name, {.block_size = block_size, .num_blocks = 2048 / block_size, .token_budget = budget});
+  made.check_tokens();
+  const auto cached = made.on().statistics().cached_tokens;
+  made.check_tokens();
+  CHECK(made.on().statistics().cached_tokens > cached);
+}
+
+TEST_CASE("preempted requests generate the same tokens on a device when they are resumed", "[llama]") {
+  auto preemptions = std::int64_t{0};
+  auto sizes = engine_sizes{.block_size = 8, .token_budget = 64};
+  for (sizes.num_blocks = 40; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
+    auto made = served_exactly("llama", sizes);
+    made.check_tokens();
+    preemptions = made.on().statistics().preemptions;
+  }
+  CHECK(preemptions > 0);
+}
+
+TEST_CASE("answers of evicted and revived prompts stay the same on a device", "[llama]") {
+  auto made = served_exactly("qwen3", {.block_size = 8, .num_blocks = 30});
+  for (auto round = 0; round < 2; ++round) {
+    for (const auto& each : made.cases()) {
+      const auto* const answered = made.submit(each);
+      made.on().run();
+      CHECK(std::vector(answered->answer().begin(), answered->answer().end()) == each.tokens);
+    }
+  }
+  CHECK(made.on().cache_statistics().evictions > 0);
+  made.check_end();
+}
+
+TEST_CASE("answers by forks on a device are those of the prompt alone", "[llama]") {
+  auto made = served_exactly("llama", {.num_blocks = 200});
+  const auto& last = made.cases().back();
+  static_cast<void>(made.submit(last, 3));
+  made.on().run();
+  const auto samples = made.on().samples();
+  CHECK(samples.size() == 3);
+  for (const auto* each : samples) {
+    CHECK(std::vector(each->answer().begin(), each->answer().end()) == last.tokens);
+  }
+  made.check_end();
+}
+
+TEST_CASE("drafts and two steps in flight change no token on a device", "[llama]") {
+  const auto sizes = GENERATE(engine_sizes{.block_size = 4, .num_blocks = 400, .num_drafts = 3},
+                              engine_sizes{.num_blocks = 100, .overlaps = true});
+  auto made = served_exactly("llama", sizes);
+  made.check_tokens();
+  CHECK((made.on().statistics().accepted_drafts > 0) == (sizes.num_drafts > 0));
+}
+
+TEST_CASE("random choices on a device are those of its logits", "[llama]") {
+  auto texts = std::vector<std::vector<token>>{};
+  for (auto i = 0; i < 2; ++i) {
+    auto made = served_exactly("llama", {.num_blocks = 100});
+    auto options = generation_options{.max_tokens = 20};
+    options.sampling = {.temperature = 1, .seed = 7};
+    texts.push_back(made.on().submit(made.cases()[2].prompt, options).value()->tokens);
+    const auto* const text = made.on().samples().front();
+    made.on().run();
+    texts.back() = text->tokens;
+  }
+  CHECK(texts[0] == texts[1]);
+  CHECK(texts[0].size() > served_exactly("llama", {}).cases()[2].prompt.size());
+}
+
+/// The logits behind a prompt, computed in one pass.
+template <class Element>
+std::vector<float> logits_behind(device::model<Element>& with, const std::vector<token>& prompt,
+                                 const engine_sizes& sizes) {
+  auto config = pagedkv::cache_config{.block_size = sizes.block_size, .num_blocks = sizes.num_blocks};
+  config.num_layers = static_cast<std::int32_t>(with.config().layers.size());
+  config.num_kv_heads = with.config().num_kv_heads;
+  config.head_dim = with.config().head_dim;
+  auto cache = device::device_cache<Element>(config);
+  auto memory = device::paged_memory<Element>(cache, with.config(), limits_of(sizes), with.stream());
+  auto step = step_tokens{};
+  step.tokens = prompt;
+  for (auto i = std::int32_t{0}; i < std::ssize(prompt); ++i) {
+    step.positions.push_back(i);
+  }
+  step.starts.push_back(static_cast<std::int32_t>(prompt.size()));
+  step.wanted = {static_cast<std::int32_t>(prompt.size()) - 1};
+  const auto made = cache.create_sequence(prompt).value();
+  memory.prepare(step, std::vector{made.id}).value();
+  const auto logits = with.predict(step, memory).logits;
+  return {logits.begin(), logits.end()};
+}
+
+/// The largest difference of the first logits from those of transformers, in shares of the largest of these.
+template <class Element>
+float divergence_of(const std::string& name) {
+  const auto sizes = engine_sizes{.num_blocks = 40};
+  auto made = served<Element>(name, sizes);
+  auto largest = 0.0F;
+  auto difference = 0.0F;
+  for (const auto& each : reference_of(name).cases) {
+    const auto logits = logits_behind(made.model(), each.prompt, sizes);
+    for (auto i = std::size_t{0}; i < each.logits.size(); ++i) {
+      largest = std::max(largest, std::abs(each.logits[i]));
+      difference = std::max(difference, std::abs(each.logits[i] - logits[i]));
+    }
+  }
+  return difference / largest;
+}
+
+TEST_CASE("logits of a device are near those of transformers", "[llama]") {
+  const auto name = GENERATE(std::string("llama"), std::string("qwen3"));
+  const auto exactly = divergence_of<pagedkv::float32>(name);
+  const auto rounded = divergence_of<pagedkv::bfloat16>(name);
+  CAPTURE(name, exactly, rounded);
+  CHECK(exactly < 1e-4F);
+  CHECK(rounded < 0.1F);
+}
+
+TEST_CASE("devices refuse models with windows or states in a sentence", "[llama]") {
+  require_device();
+  for (const auto* const name : {"gemma3", "bamba"}) {
+    const auto folder = model_folder(reference_of(name));
+    auto said = std::string{};
+    try {
+      static_cast<void>(device::model<pagedkv::float32>(folder.path(), limits_of({})));
+    } catch (const bad_model& error) {
+      said = error.what();
+    }
+    CHECK(said == "devices run models of Llama's and Qwen 3's kind");
+  }
+}
+
+}  // namespace llama::test
