@@ -157,8 +157,8 @@ struct figures {
     served->cancel(*each);
   }
   const auto& config = with.config();
-  const auto bytes_of_token = 2.0 * sizeof(std::uint16_t) * config.num_kv_heads * config.head_dim *
-                              static_cast<double>(config.layers.size());
+  const auto bytes_of_token =
+      2.0 * sizeof(std::uint16_t) * config.num_kv_heads * config.head_dim * static_cast<double>(config.layers.size());
   const auto kv = bytes_of_token * static_cast<double>(lengths) / static_cast<double>(num_steps);
   return {num_sequences, median(times), cache_time / static_cast<double>(num_steps),
           static_cast<double>(with.weights().bytes_of_step()) + kv};
@@ -171,7 +171,9 @@ void run(const std::string& file) {
   auto with = device::model<bfloat16>(config, std::move(weights), limits_of(sizes_for(most_sequences, false)));
   std::printf("reads: %.0f GB/s; contexts of %zu tokens; medians of %zu steps\n\n", read_rate / 1e9, context,
               num_steps);
-  std::printf("| sequences | steps in flight | step, ms | GB read | share of the read rate | in the cache, us | tokens a second |\n");
+  std::printf(
+      "| sequences | steps in flight | step, ms | GB read | share of the read rate | in the cache, us | tokens a "
+      "second |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   auto rows = nlohmann::json::array();
   for (const auto num_sequences : {std::size_t{1}, std::size_t{8}, most_sequences}) {

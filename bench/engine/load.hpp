@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/model.hpp"
 #include "../../examples/replay/contents.hpp"
 #include "../../examples/support/trace_request.hpp"
 

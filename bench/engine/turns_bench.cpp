@@ -4,6 +4,7 @@
 #include "files.hpp"
 
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/model.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

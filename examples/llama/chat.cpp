@@ -2,6 +2,7 @@
 // conversation, of which only the new tokens are computed. `--help` lists the options.
 
 #include "conversation.hpp"
+#include "model.hpp"
 #include "options.hpp"
 #include "tokenizer.hpp"
 

@@ -27,8 +27,9 @@ struct engine_sizes {
   std::size_t max_rows = 64;        // sequences in a step
   std::int64_t token_budget = 512;  // tokens in a step: those of running requests first, then chunks of prompts
   std::size_t num_drafts = 0;       // tokens guessed behind the last one; 0: no speculation
-  bool overlaps = false;         // the cache works for a step while the one before computes; not with drafts or states
-  std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; models with windows, and devices, have one
+  bool overlaps = false;  // the cache works for a step while the one before computes; not with drafts or states
+  std::size_t num_branches =
+      1;  // guesses at once, as a tree of at most 31 tokens; models with windows, and devices, have one
 };
 
 [[nodiscard]] inline step_limits limits_of(const engine_sizes& sizes) noexcept {
@@ -68,7 +69,7 @@ struct sample {
   generation_options options;
   generation_state state = generation_state::waiting;
   std::optional<pagedkv::error> failure;  // also of an answer that ended, if its session was not saved
-  std::int64_t num_cached_tokens = 0;  // of the prompt, when it was admitted first
+  std::int64_t num_cached_tokens = 0;     // of the prompt, when it was admitted first
 
   [[nodiscard]] std::span<const pagedkv::token> answer() const { return std::span(tokens).subspan(num_prompt_tokens); }
   [[nodiscard]] bool is_open() const noexcept {

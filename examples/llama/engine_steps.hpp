@@ -341,8 +341,8 @@ pagedkv::result<void> engine_of<Cache>::start(row& r) {
   options.sequence.priority = r.options.priority;
   options.sequence.first_chunk = 0;  // its length is known when the cached tokens are
   options.sequence.num_prompt_tokens = static_cast<std::int64_t>(r.num_prompt_tokens);
-  const auto admitted =
-      r.submitted ? timed(requests_)->resume(r.id, r.tokens, stream_) : timed(requests_)->submit(r.tokens, options, stream_);
+  const auto admitted = r.submitted ? timed(requests_)->resume(r.id, r.tokens, stream_)
+                                    : timed(requests_)->submit(r.tokens, options, stream_);
   put_back(admitted.preempted());
   if (!admitted) {
     return admitted.error();
@@ -395,8 +395,7 @@ void engine_of<Cache>::prepare() {
     return;
   }
   tokens = {};
-  tokens.is_greedy =
-      std::ranges::all_of(parts, [](const part& p) { return p.of->options.sampling.temperature <= 0; });
+  tokens.is_greedy = std::ranges::all_of(parts, [](const part& p) { return p.of->options.sampling.temperature <= 0; });
   ids.clear();
   const bool with_masks = std::ranges::any_of(parts, [](const part& p) { return p.of->drafts.branches(); });
   if (with_masks) {

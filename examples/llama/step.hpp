@@ -56,7 +56,7 @@ struct step_limits {
 /// What a pass tells of the tokens behind its wanted ones: logits, or of a greedy step only the most likely tokens.
 /// Valid until the model's next pass.
 struct predictions {
-  std::span<const float> logits;        // [wanted][width]
+  std::span<const float> logits;         // [wanted][width]
   std::span<const pagedkv::token> best;  // [wanted], or empty
   std::size_t width = 0;
 

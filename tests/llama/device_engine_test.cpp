@@ -12,9 +12,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace llama::test {
@@ -172,19 +173,17 @@ TEST_CASE("drafts and two steps in flight change no token on a device", "[llama]
   CHECK((made.on().statistics().accepted_drafts > 0) == (sizes.num_drafts > 0));
 }
 
-TEST_CASE("random choices on a device are those of its logits", "[llama]") {
-  auto texts = std::vector<std::vector<token>>{};
-  for (auto i = 0; i < 2; ++i) {
-    auto made = served_exactly("llama", {.num_blocks = 100});
-    auto options = generation_options{.max_tokens = 20};
-    options.sampling = {.temperature = 1, .seed = 7};
-    texts.push_back(made.on().submit(made.cases()[2].prompt, options).value()->tokens);
-    const auto* const text = made.on().samples().front();
-    made.on().run();
-    texts.back() = text->tokens;
-  }
-  CHECK(texts[0] == texts[1]);
-  CHECK(texts[0].size() > served_exactly("llama", {}).cases()[2].prompt.size());
+TEST_CASE("a seed gives the same random tokens on a device again", "[llama]") {
+  auto made = served_exactly("llama", {.num_blocks = 100});
+  auto options = generation_options{.max_tokens = 20};
+  options.sampling = {.temperature = 1, .seed = 7};
+  const auto& prompt = made.cases()[2].prompt;
+  const auto* const first = made.on().submit(prompt, options).value();
+  made.on().run();
+  const auto* const second = made.on().submit(prompt, options).value();
+  made.on().run();
+  CHECK(first->tokens == second->tokens);
+  CHECK(first->state == generation_state::cut);
 }
 
 /// The logits behind a prompt, computed in one pass.
@@ -229,11 +228,11 @@ float divergence_of(const std::string& name) {
 
 TEST_CASE("logits of a device are near those of transformers", "[llama]") {
   const auto name = GENERATE(std::string("llama"), std::string("qwen3"));
-  const auto exactly = divergence_of<pagedkv::float32>(name);
-  const auto rounded = divergence_of<pagedkv::bfloat16>(name);
-  CAPTURE(name, exactly, rounded);
-  CHECK(exactly < 1e-4F);
-  CHECK(rounded < 0.1F);
+  CAPTURE(name);
+  CHECK(divergence_of<pagedkv::float32>(name) < 1e-4F);
+#if defined(__HIPCC__) || defined(__CUDACC__)
+  CHECK(divergence_of<pagedkv::bfloat16>(name) < 0.1F);
+#endif
 }
 
 TEST_CASE("devices refuse models with windows or states in a sentence", "[llama]") {

@@ -1,4 +1,5 @@
 #include "engine_for.hpp"
+#include "model_passes.hpp"
 
 namespace llama::device {
 

@@ -185,8 +185,7 @@ PAGEDKV_KERNEL void find_best_of_parts(const float* logits, std::int32_t width, 
   kernels::let_next_kernel_start();
   const auto row = std::int64_t{kernels::workgroup_index().y};
   auto best = best_token{};
-  for (auto i = index_of_workgroup() * workgroup_size + lane_of_workgroup(); i < width;
-       i += Parts * workgroup_size) {
+  for (auto i = index_of_workgroup() * workgroup_size + lane_of_workgroup(); i < width; i += Parts * workgroup_size) {
     const auto other = best_token{kernels::load(logits + row * width + i), i};
     best = other.beats(best) ? other : best;
   }

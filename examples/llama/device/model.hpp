@@ -4,21 +4,16 @@
 #include "../step.hpp"
 #include "arrays.hpp"
 #include "blas.hpp"
-#include "few_rows.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "weights.hpp"
 
-#include <pagedkv/device/append.hpp>
-#include <pagedkv/device/attend.hpp>
 #include <pagedkv/device/stream.hpp>
+#include <pagedkv/storage/view.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,6 +27,13 @@ inline void check_model(const model_config& config) {
   if (config.hidden % 8 != 0 || config.intermediate % 8 != 0 || config.head_dim % 8 != 0) {
     throw bad_model("devices run models whose sizes are multiples of eight");
   }
+}
+
+/// Lanes of a wave of device 0.
+[[nodiscard]] inline std::int32_t find_wave_size() {
+  auto properties = runtime::device_properties{};
+  hip::require(runtime::get_device_properties(&properties, 0), "the properties of a device");
+  return properties.wave_size;
 }
 
 /// A transformer of Llama's or Qwen 3's kind on a device, with weights and K/V of `Element`, and sums in float32.
@@ -59,190 +61,36 @@ class model {
   [[nodiscard]] runtime::stream stream() const noexcept { return stream_.get(); }
 
   /// Computes a pass, and returns when its predictions are there.
-  [[nodiscard]] predictions predict(const step_tokens& step, paged_memory<Element>& of_rows) {
-    const auto view = of_rows.view();
-    const auto inputs = of_rows.upload(step);
-    if (of_rows.decodes()) {
-      auto& recorded = of_rows.recorded();
-      auto found = recorded.find(inputs.num_tokens);
-      if (found == recorded.end()) {
-        const auto record = [this, inputs, view](runtime::stream stream) { enqueue(inputs, view, stream); };
-        found = recorded.emplace(inputs.num_tokens, recorded_work(record)).first;
-      }
-      found->second.launch(stream());
-    } else {
-      enqueue(inputs, view, stream());
-    }
-    return fetch(inputs.num_wanted, step.is_greedy);
-  }
+  [[nodiscard]] predictions predict(const step_tokens& step, paged_memory<Element>& of_rows);
 
  private:
-  using view_type = pagedkv::block_storage_view;
-
   model(const model_config& config, const tensor_files& files, const step_limits& limits)
       : model(config, (check_model(config), weight_reader<Element>(config, files).read()), limits) {}
 
   /// A row of cosines, then of sines, for each position.
-  [[nodiscard]] std::vector<float> make_angles() const {
-    const auto& [frequencies, scale] = config_.full_rotation;
-    auto angles = std::vector<float>{};
-    for (auto position = std::int32_t{0}; position < config_.context; ++position) {
-      for (const auto frequency : frequencies) {
-        angles.push_back(std::cos(static_cast<float>(position) * frequency) * scale);
-      }
-      for (const auto frequency : frequencies) {
-        angles.push_back(std::sin(static_cast<float>(position) * frequency) * scale);
-      }
-    }
-    return angles;
-  }
+  [[nodiscard]] std::vector<float> make_angles() const;
 
-  template <auto Kernel, class... Arguments>
-  static void launch(const kernels::launch_shape& shape, runtime::stream stream, Arguments... arguments) {
-    hip::require(kernels::launch_following<Kernel>(shape, stream, arguments...), "the launch of a kernel of the model");
-  }
-
-  [[nodiscard]] static kernels::extent rows_of(std::size_t count) { return {static_cast<std::uint32_t>(count)}; }
-
-  void enqueue(const step_inputs& in, const view_type& view, runtime::stream stream) {
-    const auto num_rows = in.num_tokens;
-    launch<look_up<Element>>({rows_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
-                             config_.hidden, hidden_.data());
-    for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
-      const auto& layer = weights_.layers[i];
-      normalize(num_rows, nullptr, layer.norm, stream);
-      multiply(normed_, layer.projections, num_rows, projected_.data(), stream);
-      attend(static_cast<std::int32_t>(i), in, view, stream);
-      add_product(attended_, layer.output, num_rows, stream);
-      normalize(num_rows, nullptr, layer.feed_norm, stream);
-      feed(layer, num_rows, stream);
-    }
-    normalize(in.num_wanted, in.wanted, weights_.norm, stream);
-    const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
-    multiply(normed_, head, in.num_wanted, logits_.data(), stream);
-    const auto rows = static_cast<std::uint32_t>(in.num_wanted);
-    if (rows > 0) {
-      launch<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(), config_.vocabulary,
-                                 best_parts_.data());
-      launch<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
-    }
-  }
-
+  void enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream);
+  /// Of hidden rows: those of these indices, or the first ones.
   void normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
-                 runtime::stream stream) {
-    if (count > 0) {
-      launch<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
-                                      config_.norm_epsilon, config_.hidden, normed_.data());
-    }
-  }
-
-  void attend(std::int32_t index, const step_inputs& in, const view_type& view, runtime::stream stream) {
-    const auto& layer = weights_.layers[static_cast<std::size_t>(index)];
-    const auto stride = static_cast<std::int64_t>(sizes_.projected());
-    if (layer.query_norm.size() > 0) {
-      const auto heads = static_cast<std::uint32_t>(config_.num_heads + config_.num_kv_heads);
-      launch<normalize_heads<Element>>(
-          {{static_cast<std::uint32_t>(in.num_tokens), heads}, {64}}, stream, projected_.data(),
-          projected_heads{stride, config_.num_heads, static_cast<std::int32_t>(heads), config_.head_dim},
-          layer.query_norm.data(), layer.key_norm.data(), config_.norm_epsilon);
-    }
-    const auto heads_at = [&](std::size_t first, std::int32_t count) {
-      return pagedkv::token_rows<number>{projected_.data() + first, stride, config_.head_dim,
-                                         static_cast<std::int64_t>(in.num_tokens), count, config_.head_dim};
-    };
-    const auto queries = heads_at(0, config_.num_heads);
-    const auto keys = heads_at(sizes_.queries, config_.num_kv_heads);
-    const auto values = heads_at(sizes_.queries + sizes_.keys, config_.num_kv_heads);
-    const auto table = kernels::rope_table{angles_.data(), config_.context,
-                                           static_cast<std::int32_t>(2 * config_.full_rotation.frequencies.size())};
-    hip::rope_append<Element, Element, kernels::rope_pairing::halves>(
-        view, index, in.slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
-        .value();
-    hip::attend<Element, Element>(
-        view, index, in.batch, {queries, config_.num_heads},
-        {{attended_.data(), static_cast<std::int64_t>(sizes_.queries), config_.head_dim}, nullptr},
-        {.scale = config_.attention_scale}, stream)
-        .value();
-  }
-
-  void feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
-    const auto width = config_.intermediate;
-    if (num_rows == 1) {
-      multiply_few(normed_, layer.gates, gated_pairs<Element>{gated_.data(), width}, width, stream);
-    } else {
-      multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
-      const auto each = workgroup_size * kernels::numbers_in_vector<number>;
-      launch<apply_gates<Element>>({{static_cast<std::uint32_t>((width + each - 1) / each),
-                                     static_cast<std::uint32_t>(num_rows)},
-                                    {workgroup_size}},
-                                   stream, gates_.data(), width, gated_.data());
-    }
-    add_product(gated_, layer.down, num_rows, stream);
-  }
-
+                 runtime::stream stream);
+  void normalize_heads_of(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
+  void attend(std::int32_t index, const step_inputs& in, const pagedkv::block_storage_view& view,
+              runtime::stream stream);
+  void feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
   /// `result[r] = weights * rows[r]`.
   template <class Number>
   void multiply(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                Number* result, runtime::stream stream) {
-    using stored = std::conditional_t<std::is_same_v<Number, float>, pagedkv::float32, Element>;
-    const auto num_in = config_.hidden;
-    const auto num_out = rows_of_matrix(weights, num_in);
-    if (num_rows == 1) {
-      multiply_few(rows, weights, stored_pairs<stored, Number>{result, num_out}, num_out / 2, stream);
-    } else if (num_rows > 0) {
-      blas_.enqueue(product<Element, Number>{rows.data(), weights.data(), result,
-                                             static_cast<std::int32_t>(num_rows), num_in, num_out},
-                    stream);
-    }
-  }
-
-  /// Adds `weights * rows[r]` to the hidden row.
+                Number* result, runtime::stream stream);
+  /// Adds `weights * rows[r]` to hidden row r.
   void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   runtime::stream stream) {
-    const auto num_out = config_.hidden;
-    const auto num_in = rows_of_matrix(weights, num_out);
-    if (num_rows == 1) {
-      multiply_few(rows, weights, added_pairs{hidden_.data(), num_out}, num_out / 2, stream);
-    } else {
-      blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(),
-                                            static_cast<std::int32_t>(num_rows), num_in, num_out, true},
-                    stream);
-    }
-  }
-
-  [[nodiscard]] static std::int32_t rows_of_matrix(const device_array<number>& matrix, std::int32_t width) {
-    return static_cast<std::int32_t>(matrix.size() / static_cast<std::size_t>(width));
-  }
-
+                   runtime::stream stream);
   template <class Pairs>
   void multiply_few(const device_array<number>& rows, const device_array<number>& weights, const Pairs& pairs,
-                    std::int32_t num_pairs, runtime::stream stream) {
-    const auto each = most_waves;  // with waves of 32 lanes; others leave workgroups without work
-    const auto num_in = rows_of_matrix(weights, 2 * num_pairs);
-    launch<multiply_few_rows<Element, 1, Pairs>>(
-        {{static_cast<std::uint32_t>((num_pairs + each - 1) / each)}, {workgroup_size}}, stream, rows.data(),
-        weights.data(), num_in, num_pairs, pairs);
-  }
-
+                    std::int32_t num_pairs, runtime::stream stream);
+  void find_best_tokens(std::size_t num_rows, runtime::stream stream);
   /// Waits for the pass.
-  [[nodiscard]] predictions fetch(std::size_t num_wanted, bool is_greedy) {
-    const auto width = sizes_.vocabulary;
-    copy(best_of_host_.data(), static_cast<const pagedkv::token*>(best_.data()), num_wanted, runtime::device_to_host,
-         stream());
-    if (!is_greedy) {
-      copy(logits_of_host_.data(), static_cast<const float*>(logits_.data()), num_wanted * width,
-           runtime::device_to_host, stream());
-    }
-    stream_.synchronize().value();
-    auto made = predictions{};
-    made.width = width;
-    if (is_greedy) {
-      made.best = best_of_host_.all().first(num_wanted);
-    } else {
-      made.logits = logits_of_host_.all().first(num_wanted * width);
-    }
-    return made;
-  }
+  [[nodiscard]] predictions fetch(std::size_t num_wanted, bool is_greedy);
 
   model_config config_;
   matrix_sizes sizes_;
@@ -250,6 +98,7 @@ class model {
   step_limits limits_;
   hip::stream stream_;
   blas blas_;
+  std::int32_t wave_size_ = find_wave_size();
   device_array<float> angles_;
 
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};

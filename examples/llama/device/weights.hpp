@@ -21,7 +21,7 @@ struct layer_weights {
   using matrix = device_array<storage_of<Element>>;
 
   device_array<float> norm;
-  matrix projections;  // [(heads + 2 * KV heads) * head dim][hidden]
+  matrix projections;              // [(heads + 2 * KV heads) * head dim][hidden]
   device_array<float> query_norm;  // empty in a model without
   device_array<float> key_norm;
   matrix output;  // [hidden][heads * head dim]
@@ -67,7 +67,8 @@ struct matrix_sizes {
 template <class Element>
 class weight_reader {
  public:
-  weight_reader(const model_config& config, const tensor_files& files) : config_(config), sizes_(config), files_(files) {}
+  weight_reader(const model_config& config, const tensor_files& files)
+      : config_(config), sizes_(config), files_(files) {}
 
   [[nodiscard]] model_weights<Element> read() const {
     auto made = model_weights<Element>{};

@@ -1,0 +1,218 @@
+#pragma once
+
+#include "few_rows.hpp"
+#include "model.hpp"
+
+#include <pagedkv/device/append.hpp>
+#include <pagedkv/device/attend.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+// The members of `model`, for the sources that compile them.
+
+namespace llama::device {
+
+template <auto Kernel, class... Arguments>
+void launch(const kernels::launch_shape& shape, runtime::stream stream, Arguments... arguments) {
+  hip::require(kernels::launch_following<Kernel>(shape, stream, arguments...), "the launch of a kernel of the model");
+}
+
+[[nodiscard]] inline kernels::extent rows_of(std::size_t count) { return {static_cast<std::uint32_t>(count)}; }
+
+template <class Number>
+[[nodiscard]] std::int32_t rows_of_matrix(const device_array<Number>& matrix, std::int32_t width) {
+  return static_cast<std::int32_t>(matrix.size() / static_cast<std::size_t>(width));
+}
+
+template <class Element>
+std::vector<float> model<Element>::make_angles() const {
+  const auto& [frequencies, scale] = config_.full_rotation;
+  auto angles = std::vector<float>{};
+  for (auto position = std::int32_t{0}; position < config_.context; ++position) {
+    for (const auto frequency : frequencies) {
+      angles.push_back(std::cos(static_cast<float>(position) * frequency) * scale);
+    }
+    for (const auto frequency : frequencies) {
+      angles.push_back(std::sin(static_cast<float>(position) * frequency) * scale);
+    }
+  }
+  return angles;
+}
+
+template <class Element>
+predictions model<Element>::predict(const step_tokens& step, paged_memory<Element>& of_rows) {
+  const auto view = of_rows.view();
+  const auto inputs = of_rows.upload(step);
+  if (of_rows.decodes()) {
+    auto& recorded = of_rows.recorded();
+    auto found = recorded.find(inputs.num_tokens);
+    if (found == recorded.end()) {
+      const auto record = [this, inputs, view](runtime::stream stream) { enqueue(inputs, view, stream); };
+      found = recorded.emplace(inputs.num_tokens, recorded_work(record)).first;
+    }
+    found->second.launch(stream());
+  } else {
+    enqueue(inputs, view, stream());
+  }
+  return fetch(inputs.num_wanted, step.is_greedy);
+}
+
+template <class Element>
+void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream) {
+  const auto num_rows = in.num_tokens;
+  launch<look_up<Element>>({rows_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
+                           config_.hidden, hidden_.data());
+  for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
+    const auto& layer = weights_.layers[i];
+    normalize(num_rows, nullptr, layer.norm, stream);
+    multiply(normed_, layer.projections, num_rows, projected_.data(), stream);
+    normalize_heads_of(layer, num_rows, stream);
+    attend(static_cast<std::int32_t>(i), in, view, stream);
+    add_product(attended_, layer.output, num_rows, stream);
+    normalize(num_rows, nullptr, layer.feed_norm, stream);
+    feed(layer, num_rows, stream);
+  }
+  normalize(in.num_wanted, in.wanted, weights_.norm, stream);
+  const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
+  multiply(normed_, head, in.num_wanted, logits_.data(), stream);
+  find_best_tokens(in.num_wanted, stream);
+}
+
+template <class Element>
+void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
+                               runtime::stream stream) {
+  if (count > 0) {
+    launch<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
+                                    config_.norm_epsilon, config_.hidden, normed_.data());
+  }
+}
+
+template <class Element>
+void model<Element>::normalize_heads_of(const layer_weights<Element>& layer, std::size_t num_rows,
+                                        runtime::stream stream) {
+  if (layer.query_norm.size() > 0) {
+    const auto heads = projected_heads{static_cast<std::int64_t>(sizes_.projected()), config_.num_heads,
+                                       config_.num_heads + config_.num_kv_heads, config_.head_dim};
+    const auto grid =
+        kernels::extent{static_cast<std::uint32_t>(num_rows), static_cast<std::uint32_t>(heads.num_heads)};
+    launch<normalize_heads<Element>>({grid, {64}}, stream, projected_.data(), heads, layer.query_norm.data(),
+                                     layer.key_norm.data(), config_.norm_epsilon);
+  }
+}
+
+template <class Element>
+void model<Element>::attend(std::int32_t index, const step_inputs& in, const pagedkv::block_storage_view& view,
+                            runtime::stream stream) {
+  const auto stride = static_cast<std::int64_t>(sizes_.projected());
+  const auto heads_at = [&](std::size_t first, std::int32_t count) {
+    return pagedkv::token_rows<number>{
+        projected_.data() + first, stride, config_.head_dim, static_cast<std::int64_t>(in.num_tokens), count,
+        config_.head_dim};
+  };
+  const auto queries = heads_at(0, config_.num_heads);
+  const auto keys = heads_at(sizes_.queries, config_.num_kv_heads);
+  const auto values = heads_at(sizes_.queries + sizes_.keys, config_.num_kv_heads);
+  const auto table = kernels::rope_table{angles_.data(), config_.context,
+                                         static_cast<std::int32_t>(2 * config_.full_rotation.frequencies.size())};
+  hip::rope_append<Element, Element, kernels::rope_pairing::halves>(
+      view, index, in.slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
+      .value();
+  hip::attend<Element, Element>(
+      view, index, in.batch, {queries, config_.num_heads},
+      {{attended_.data(), static_cast<std::int64_t>(sizes_.queries), config_.head_dim}, nullptr},
+      {.scale = config_.attention_scale}, stream)
+      .value();
+}
+
+template <class Element>
+void model<Element>::feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
+  const auto width = config_.intermediate;
+  if (num_rows == 1) {
+    multiply_few(normed_, layer.gates, gated_pairs<Element>{gated_.data(), width}, width, stream);
+  } else {
+    multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
+    const auto each = workgroup_size * kernels::numbers_in_vector<number>;
+    launch<apply_gates<Element>>(
+        {{static_cast<std::uint32_t>((width + each - 1) / each), static_cast<std::uint32_t>(num_rows)},
+         {workgroup_size}},
+        stream, gates_.data(), width, gated_.data());
+  }
+  add_product(gated_, layer.down, num_rows, stream);
+}
+
+template <class Element>
+template <class Number>
+void model<Element>::multiply(const device_array<number>& rows, const device_array<number>& weights,
+                              std::size_t num_rows, Number* result, runtime::stream stream) {
+  using stored = std::conditional_t<std::is_same_v<Number, float>, pagedkv::float32, Element>;
+  const auto num_in = config_.hidden;
+  const auto num_out = rows_of_matrix(weights, num_in);
+  if (num_rows == 1 && num_out % 2 == 0) {
+    multiply_few(rows, weights, stored_pairs<stored, Number>{result, num_out}, num_out / 2, stream);
+  } else if (num_rows > 0) {
+    blas_.enqueue(product<Element, Number>{rows.data(), weights.data(), result, static_cast<std::int32_t>(num_rows),
+                                           num_in, num_out},
+                  stream);
+  }
+}
+
+template <class Element>
+void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
+                                 std::size_t num_rows, runtime::stream stream) {
+  const auto num_out = config_.hidden;
+  const auto num_in = rows_of_matrix(weights, num_out);
+  if (num_rows == 1) {
+    multiply_few(rows, weights, added_pairs{hidden_.data(), num_out}, num_out / 2, stream);
+  } else {
+    blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(),
+                                          static_cast<std::int32_t>(num_rows), num_in, num_out, true},
+                  stream);
+  }
+}
+
+template <class Element>
+template <class Pairs>
+void model<Element>::multiply_few(const device_array<number>& rows, const device_array<number>& weights,
+                                  const Pairs& pairs, std::int32_t num_pairs, runtime::stream stream) {
+  const auto each = workgroup_size / wave_size_;
+  const auto num_in = rows_of_matrix(weights, 2 * num_pairs);
+  launch<multiply_few_rows<Element, 1, Pairs>>(
+      {{static_cast<std::uint32_t>((num_pairs + each - 1) / each)}, {workgroup_size}}, stream, rows.data(),
+      weights.data(), num_in, num_pairs, pairs);
+}
+
+template <class Element>
+void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
+  const auto rows = static_cast<std::uint32_t>(num_rows);
+  if (rows > 0) {
+    launch<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
+                                             config_.vocabulary, best_parts_.data());
+    launch<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
+  }
+}
+
+template <class Element>
+predictions model<Element>::fetch(std::size_t num_wanted, bool is_greedy) {
+  const auto width = sizes_.vocabulary;
+  copy(best_of_host_.data(), static_cast<const pagedkv::token*>(best_.data()), num_wanted, runtime::device_to_host,
+       stream());
+  if (!is_greedy) {
+    copy(logits_of_host_.data(), static_cast<const float*>(logits_.data()), num_wanted * width, runtime::device_to_host,
+         stream());
+  }
+  stream_.synchronize().value();
+  auto made = predictions{};
+  made.width = width;
+  if (is_greedy) {
+    made.best = best_of_host_.all().first(num_wanted);
+  } else {
+    made.logits = logits_of_host_.all().first(num_wanted * width);
+  }
+  return made;
+}
+
+}  // namespace llama::device
