@@ -5,6 +5,7 @@
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/status.hpp>
+#include <pagedkv/storage/memory_plan.hpp>
 
 #include <algorithm>
 #include <cassert>

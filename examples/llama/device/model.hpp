@@ -24,16 +24,17 @@ inline void check_model(const model_config& config) {
   if (config.kind != architecture::llama && config.kind != architecture::qwen_3) {
     throw bad_model("devices run models of Llama's and Qwen 3's kind");
   }
-  if (config.hidden % 8 != 0 || config.intermediate % 8 != 0 || config.head_dim % 8 != 0) {
-    throw bad_model("devices run models whose sizes are multiples of eight");
+  if (config.hidden % 8 != 0 || config.intermediate % 8 != 0 || config.head_dim % 8 != 0 ||
+      config.vocabulary % 2 != 0) {
+    throw bad_model("devices run models whose sizes are multiples of eight, with an even vocabulary");
   }
 }
 
-/// Lanes of a wave of device 0.
-[[nodiscard]] inline std::int32_t find_wave_size() {
+/// Throws `pagedkv::exception` where there is no device.
+[[nodiscard]] inline runtime::device_properties find_device() {
   auto properties = runtime::device_properties{};
   hip::require(runtime::get_device_properties(&properties, 0), "the properties of a device");
-  return properties.wave_size;
+  return properties;
 }
 
 /// A transformer of Llama's or Qwen 3's kind on a device, with weights and K/V of `Element`, and sums in float32.
@@ -85,9 +86,10 @@ class model {
   /// Adds `weights * rows[r]` to hidden row r.
   void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
                    runtime::stream stream);
+  /// Whether a kernel for few rows multiplies so many. It puts the results of pairs of the matrix' rows where they say.
   template <class Pairs>
-  void multiply_few(const device_array<number>& rows, const device_array<number>& weights, const Pairs& pairs,
-                    std::int32_t num_pairs, runtime::stream stream);
+  [[nodiscard]] bool multiply_few(const device_array<number>& rows, const device_array<number>& weights,
+                                  std::size_t num_rows, const Pairs& pairs, runtime::stream stream);
   void find_best_tokens(std::size_t num_rows, runtime::stream stream);
   /// Waits for the pass.
   [[nodiscard]] predictions fetch(std::size_t num_wanted, bool is_greedy);
@@ -98,7 +100,8 @@ class model {
   step_limits limits_;
   hip::stream stream_;
   blas blas_;
-  std::int32_t wave_size_ = find_wave_size();
+  runtime::device_properties device_ = find_device();
+  bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma;
   device_array<float> angles_;
 
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};

@@ -21,7 +21,10 @@ void launch(const kernels::launch_shape& shape, runtime::stream stream, Argument
   hip::require(kernels::launch_following<Kernel>(shape, stream, arguments...), "the launch of a kernel of the model");
 }
 
-[[nodiscard]] inline kernels::extent rows_of(std::size_t count) { return {static_cast<std::uint32_t>(count)}; }
+template <class Count>
+[[nodiscard]] kernels::extent rows_of(Count count) {
+  return {static_cast<std::uint32_t>(count)};
+}
 
 template <class Number>
 [[nodiscard]] std::int32_t rows_of_matrix(const device_array<Number>& matrix, std::int32_t width) {
@@ -76,6 +79,9 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
     normalize(num_rows, nullptr, layer.feed_norm, stream);
     feed(layer, num_rows, stream);
   }
+  if (in.num_wanted == 0) {
+    return;
+  }
   normalize(in.num_wanted, in.wanted, weights_.norm, stream);
   const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
   multiply(normed_, head, in.num_wanted, logits_.data(), stream);
@@ -85,10 +91,8 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  if (count > 0) {
-    launch<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
-                                    config_.norm_epsilon, config_.hidden, normed_.data());
-  }
+  launch<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
+                                  config_.norm_epsilon, config_.hidden, normed_.data());
 }
 
 template <class Element>
@@ -131,9 +135,7 @@ void model<Element>::attend(std::int32_t index, const step_inputs& in, const pag
 template <class Element>
 void model<Element>::feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
   const auto width = config_.intermediate;
-  if (num_rows == 1) {
-    multiply_few(normed_, layer.gates, gated_pairs<Element>{gated_.data(), width}, width, stream);
-  } else {
+  if (!multiply_few(normed_, layer.gates, num_rows, gated_pairs<Element>{gated_.data(), width}, stream)) {
     multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
     const auto each = workgroup_size * kernels::numbers_in_vector<number>;
     launch<apply_gates<Element>>(
@@ -151,9 +153,7 @@ void model<Element>::multiply(const device_array<number>& rows, const device_arr
   using stored = std::conditional_t<std::is_same_v<Number, float>, pagedkv::float32, Element>;
   const auto num_in = config_.hidden;
   const auto num_out = rows_of_matrix(weights, num_in);
-  if (num_rows == 1 && num_out % 2 == 0) {
-    multiply_few(rows, weights, stored_pairs<stored, Number>{result, num_out}, num_out / 2, stream);
-  } else if (num_rows > 0) {
+  if (!multiply_few(rows, weights, num_rows, stored_pairs<stored, Number>{result, num_out}, stream)) {
     blas_.enqueue(product<Element, Number>{rows.data(), weights.data(), result, static_cast<std::int32_t>(num_rows),
                                            num_in, num_out},
                   stream);
@@ -165,9 +165,7 @@ void model<Element>::add_product(const device_array<number>& rows, const device_
                                  std::size_t num_rows, runtime::stream stream) {
   const auto num_out = config_.hidden;
   const auto num_in = rows_of_matrix(weights, num_out);
-  if (num_rows == 1) {
-    multiply_few(rows, weights, added_pairs{hidden_.data(), num_out}, num_out / 2, stream);
-  } else {
+  if (!multiply_few(rows, weights, num_rows, added_pairs{hidden_.data(), num_out}, stream)) {
     blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(),
                                           static_cast<std::int32_t>(num_rows), num_in, num_out, true},
                   stream);
@@ -176,23 +174,32 @@ void model<Element>::add_product(const device_array<number>& rows, const device_
 
 template <class Element>
 template <class Pairs>
-void model<Element>::multiply_few(const device_array<number>& rows, const device_array<number>& weights,
-                                  const Pairs& pairs, std::int32_t num_pairs, runtime::stream stream) {
-  const auto each = workgroup_size / wave_size_;
-  const auto num_in = rows_of_matrix(weights, 2 * num_pairs);
-  launch<multiply_few_rows<Element, 1, Pairs>>(
-      {{static_cast<std::uint32_t>((num_pairs + each - 1) / each)}, {workgroup_size}}, stream, rows.data(),
-      weights.data(), num_in, num_pairs, pairs);
+bool model<Element>::multiply_few(const device_array<number>& rows, const device_array<number>& weights,
+                                  std::size_t num_rows, const Pairs& pairs, runtime::stream stream) {
+  const auto num_pairs = pairs.count();
+  const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
+  if constexpr (multiplies_tiles<Element>) {
+    if (has_tiles_ && num_rows <= tile_rows && num_in % tile_run == 0 && num_pairs % tile_pairs == 0) {
+      launch<multiply_tiles<Element, Pairs>>({rows_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
+                                             static_cast<std::int32_t>(num_rows), weights.data(), num_in, pairs);
+      return true;
+    }
+  }
+  if (num_rows == 1) {
+    const auto each = workgroup_size / device_.wave_size;
+    launch<multiply_row<Element, Pairs>>({rows_of((num_pairs + each - 1) / each), {workgroup_size}}, stream,
+                                         rows.data(), weights.data(), num_in, num_pairs, pairs);
+    return true;
+  }
+  return false;
 }
 
 template <class Element>
 void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
   const auto rows = static_cast<std::uint32_t>(num_rows);
-  if (rows > 0) {
-    launch<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
-                                             config_.vocabulary, best_parts_.data());
-    launch<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
-  }
+  launch<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
+                                           config_.vocabulary, best_parts_.data());
+  launch<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
 }
 
 template <class Element>

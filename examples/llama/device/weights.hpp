@@ -118,7 +118,8 @@ class weight_reader {
         throw bad_model(name + ".bias: devices run models without biases");
       }
       const auto shape = std::vector{static_cast<std::int64_t>(num_out), static_cast<std::int64_t>(num_in)};
-      for (const auto number : files_.take(name + ".weight", shape).numbers()) {
+      const auto taken = files_.take(name + ".weight", shape);
+      for (const auto number : taken.numbers()) {
         numbers.push_back(Element::encode(number, 1));
       }
     }
