@@ -1,7 +1,7 @@
 // Decoding on a device: the engine of examples/llama over a random model of Llama 3's 8 B in bfloat16, and the share of
 // the time that the bytes of weights and K/V take at the device's own read rate, measured in the same run.
 //
-//     device_step [figures.json]
+//     device_step [figures.json [sequences...]]
 
 #include "../../examples/llama/device/engine.hpp"
 
@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -55,13 +56,13 @@ constexpr auto most_sequences = std::size_t{64};
   return sizes;
 }
 
-/// Sums `count` vectors; what it writes keeps the compiler from dropping the reads.
+/// Sums `Depth` vectors for each lane and round; what it writes keeps the compiler from dropping the reads.
 template <int Depth>
-PAGEDKV_KERNEL void read_all(const std::uint32_t* words, std::int64_t count, std::uint32_t* sums) {
+PAGEDKV_KERNEL void read_all(const std::uint32_t* words, std::int64_t num_rounds, std::uint32_t* sums) {
   const auto lanes = std::int64_t{kernels::grid_extent().x} * device::workgroup_size;
   const auto lane = std::int64_t{device::index_of_workgroup()} * device::workgroup_size + device::lane_of_workgroup();
   auto sum = std::uint32_t{0};
-  for (auto i = lane; i + (Depth - 1) * lanes < count; i += Depth * lanes) {
+  for (auto i = lane; i < num_rounds * Depth * lanes; i += Depth * lanes) {
     kernels::vector<std::uint32_t, 4> read[Depth];
     for (auto d = 0; d < Depth; ++d) {
       read[d] = kernels::load_vector<4>(words + 4 * (i + d * lanes));
@@ -88,6 +89,7 @@ PAGEDKV_KERNEL void read_all(const std::uint32_t* words, std::int64_t count, std
 /// The most bytes a second that a kernel reads, of grids of several sizes.
 [[nodiscard]] double measure_reads() {
   constexpr auto bytes = std::size_t{8} << 30;
+  constexpr auto depth = 8;
   const auto words = device::device_array<std::uint32_t>(bytes / sizeof(std::uint32_t));
   const auto sums = device::device_array<std::uint32_t>(1);
   const auto stream = hip::stream();
@@ -97,17 +99,19 @@ PAGEDKV_KERNEL void read_all(const std::uint32_t* words, std::int64_t count, std
                "the launch of random numbers");
   stream.synchronize().value();
   auto best = 0.0;
-  for (const auto workgroups : {528U, 1056U, 2112U, 4224U, 16896U}) {
+  for (const auto workgroups : {528U, 1056U, 2112U, 4224U}) {
+    const auto bytes_of_round = std::size_t{workgroups} * device::workgroup_size * depth * 16;
+    const auto num_rounds = bytes / bytes_of_round;
     auto times = std::vector<double>{};
     for (auto i = 0; i < 8; ++i) {
       const auto began = std::chrono::steady_clock::now();
-      hip::require(kernels::launch<read_all<8>>({{workgroups}, {device::workgroup_size}}, stream.get(), words.data(),
-                                                static_cast<std::int64_t>(words.size() / 4), sums.data()),
+      hip::require(kernels::launch<read_all<depth>>({{workgroups}, {device::workgroup_size}}, stream.get(),
+                                                    words.data(), static_cast<std::int64_t>(num_rounds), sums.data()),
                    "the launch of reads");
       stream.synchronize().value();
       times.push_back(seconds_since(began));
     }
-    best = std::max(best, static_cast<double>(bytes) / median(times));
+    best = std::max(best, static_cast<double>(num_rounds * bytes_of_round) / median(times));
   }
   return best;
 }
@@ -164,7 +168,7 @@ struct figures {
           static_cast<double>(with.weights().bytes_of_step()) + kv};
 }
 
-void run(const std::string& file) {
+void run(const std::string& file, const std::vector<std::size_t>& counts) {
   const auto read_rate = measure_reads();
   auto config = llama_3_8b();
   auto weights = device::random_weights<bfloat16>(config).draw();
@@ -176,7 +180,7 @@ void run(const std::string& file) {
       "second |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
   auto rows = nlohmann::json::array();
-  for (const auto num_sequences : {std::size_t{1}, std::size_t{8}, most_sequences}) {
+  for (const auto num_sequences : counts) {
     for (const auto overlaps : {false, true}) {
       const auto found = measure_steps(with, num_sequences, overlaps);
       const auto share = found.bytes / read_rate / found.seconds;
@@ -199,7 +203,13 @@ void run(const std::string& file) {
 
 int main(int argc, char** argv) {
   try {
-    llama::bench::run(argc > 1 ? argv[1] : "");
+    auto counts = std::vector<std::size_t>{1, 8, 64};
+    if (argc > 2) {
+      counts.clear();
+      std::transform(argv + 2, argv + argc, std::back_inserter(counts),
+                     [](const char* text) { return std::stoul(text); });
+    }
+    llama::bench::run(argc > 1 ? argv[1] : "", counts);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

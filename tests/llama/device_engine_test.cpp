@@ -125,7 +125,7 @@ TEST_CASE("an engine on a device generates the tokens of transformers, without a
   made.check_tokens();
   const auto cached = made.on().statistics().cached_tokens;
   made.check_tokens();
-  CHECK(made.on().statistics().cached_tokens > cached);
+  CHECK((made.on().statistics().cached_tokens > cached) == (name != "trained"));  // whose prompts fill no block
 }
 
 TEST_CASE("preempted requests generate the same tokens on a device when they are resumed", "[llama]") {

@@ -95,8 +95,7 @@ class paged_memory {
       add_slots(row, step.starts[row + 1] - step.starts[row]);
     }
     starts_ = decodes_ ? std::span<const std::int32_t>{} : std::span(step.starts);
-    return plan().update(
-        {.indptr = tables_.indptr(), .last_block_len = tables_.last_block_len(), .query_indptr = starts_});
+    return plan().update(rows());
   }
 
   /// Enqueues the copies of what the kernels of the step read.
@@ -108,17 +107,11 @@ class paged_memory {
     wanted_.upload(stream_);
     blocks_.upload(stream_);
     plan().upload(stream_);
-    return {tokens_.size(),
-            wanted_.size(),
-            tokens_.on_device(),
-            slots_.of_device(),
-            positions_.of_device(),
-            wanted_.on_device(),
-            {.indptr = tables_.indptr(),
-             .indices = blocks_.of_device(),
-             .last_block_len = tables_.last_block_len(),
-             .query_indptr = starts_,
-             .plan = plan().on_device()}};
+    auto batch = rows();
+    batch.indices = blocks_.of_device();
+    batch.plan = plan().on_device();
+    return {tokens_.size(),      wanted_.size(), tokens_.on_device(), slots_.of_device(), positions_.of_device(),
+            wanted_.on_device(), batch};
   }
 
   /// Whether each row of the step has one token, and wants the next.
@@ -131,6 +124,14 @@ class paged_memory {
   /// Entries of block tables: rows share blocks, but one row has each at most once.
   [[nodiscard]] static std::size_t most_blocks(const cache_type& cache, const step_limits& limits) {
     return limits.max_rows * static_cast<std::size_t>(cache.config().capacity());
+  }
+
+  [[nodiscard]] pagedkv::attention_batch rows() const {
+    auto batch = pagedkv::attention_batch{};
+    batch.indptr = tables_.indptr();
+    batch.last_block_len = tables_.last_block_len();
+    batch.query_indptr = starts_;
+    return batch;
   }
 
   [[nodiscard]] step_plan<Element>& plan() noexcept { return decodes_ ? decoding_ : chunks_; }

@@ -17,7 +17,7 @@
 namespace llama::device {
 
 template <auto Kernel, class... Arguments>
-void launch(const kernels::launch_shape& shape, runtime::stream stream, Arguments... arguments) {
+void start(const kernels::launch_shape& shape, runtime::stream stream, Arguments... arguments) {
   hip::require(kernels::launch_following<Kernel>(shape, stream, arguments...), "the launch of a kernel of the model");
 }
 
@@ -67,8 +67,8 @@ predictions model<Element>::predict(const step_tokens& step, paged_memory<Elemen
 template <class Element>
 void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream) {
   const auto num_rows = in.num_tokens;
-  launch<look_up<Element>>({rows_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
-                           config_.hidden, hidden_.data());
+  start<look_up<Element>>({rows_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
+                          config_.hidden, hidden_.data());
   for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
     const auto& layer = weights_.layers[i];
     normalize(num_rows, nullptr, layer.norm, stream);
@@ -91,8 +91,8 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  launch<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
-                                  config_.norm_epsilon, config_.hidden, normed_.data());
+  start<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
+                                 config_.norm_epsilon, config_.hidden, normed_.data());
 }
 
 template <class Element>
@@ -103,8 +103,8 @@ void model<Element>::normalize_heads_of(const layer_weights<Element>& layer, std
                                        config_.num_heads + config_.num_kv_heads, config_.head_dim};
     const auto grid =
         kernels::extent{static_cast<std::uint32_t>(num_rows), static_cast<std::uint32_t>(heads.num_heads)};
-    launch<normalize_heads<Element>>({grid, {64}}, stream, projected_.data(), heads, layer.query_norm.data(),
-                                     layer.key_norm.data(), config_.norm_epsilon);
+    start<normalize_heads<Element>>({grid, {64}}, stream, projected_.data(), heads, layer.query_norm.data(),
+                                    layer.key_norm.data(), config_.norm_epsilon);
   }
 }
 
@@ -138,7 +138,7 @@ void model<Element>::feed(const layer_weights<Element>& layer, std::size_t num_r
   if (!multiply_few(normed_, layer.gates, num_rows, gated_pairs<Element>{gated_.data(), width}, stream)) {
     multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
     const auto each = workgroup_size * kernels::numbers_in_vector<number>;
-    launch<apply_gates<Element>>(
+    start<apply_gates<Element>>(
         {{static_cast<std::uint32_t>((width + each - 1) / each), static_cast<std::uint32_t>(num_rows)},
          {workgroup_size}},
         stream, gates_.data(), width, gated_.data());
@@ -180,15 +180,15 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
   const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
   if constexpr (multiplies_tiles<Element>) {
     if (has_tiles_ && num_rows <= tile_rows && num_in % tile_run == 0 && num_pairs % tile_pairs == 0) {
-      launch<multiply_tiles<Element, Pairs>>({rows_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
-                                             static_cast<std::int32_t>(num_rows), weights.data(), num_in, pairs);
+      start<multiply_tiles<Element, Pairs>>({rows_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
+                                            static_cast<std::int32_t>(num_rows), weights.data(), num_in, pairs);
       return true;
     }
   }
   if (num_rows == 1) {
     const auto each = workgroup_size / device_.wave_size;
-    launch<multiply_row<Element, Pairs>>({rows_of((num_pairs + each - 1) / each), {workgroup_size}}, stream,
-                                         rows.data(), weights.data(), num_in, num_pairs, pairs);
+    start<multiply_row<Element, Pairs>>({rows_of((num_pairs + each - 1) / each), {workgroup_size}}, stream, rows.data(),
+                                        weights.data(), num_in, num_pairs, pairs);
     return true;
   }
   return false;
@@ -197,9 +197,9 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
 template <class Element>
 void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
   const auto rows = static_cast<std::uint32_t>(num_rows);
-  launch<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
-                                           config_.vocabulary, best_parts_.data());
-  launch<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
+  start<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
+                                          config_.vocabulary, best_parts_.data());
+  start<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
 }
 
 template <class Element>

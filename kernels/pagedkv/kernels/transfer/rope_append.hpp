@@ -169,6 +169,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, (rope_workgroups<E
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
                        rope_queries<typename Input::storage> queries) {
   using source_type = rotating_source<Input, Pairing, N, Element::scaled>;
+  wait_for_previous_kernel();
+  let_next_kernel_start();
   // A skipped token may have any position.
   const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
     auto source = source_type{};
@@ -231,7 +233,7 @@ template <class Element, class Input, rope_pairing Pairing>
       const auto grid = cover_rows(query_spread).grid;
       shape.grid = {std::max(shape.grid.x, grid.x), 2, std::max(shape.grid.z, grid.z)};
     }
-    return launch<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
+    return launch_following<rope_append_kernel<Element, Input, Pairing, decltype(width)::value>>(
         shape, stream, spread, mapping, view, layer, keys, values, positions, table, query_spread, queries);
   };
   return aligned ? launch_width(std::integral_constant<int, 2 * half>{})
