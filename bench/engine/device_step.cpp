@@ -47,12 +47,11 @@ constexpr auto most_sequences = std::size_t{64};
   return config;
 }
 
-[[nodiscard]] engine_sizes sizes_for(std::size_t num_sequences, bool overlaps) {
+[[nodiscard]] engine_sizes sizes_for(std::size_t num_sequences) {
   auto sizes = engine_sizes{};
   sizes.num_blocks = static_cast<std::int32_t>(num_sequences * ((context + 2 * num_steps) / 16 + 2) + 256);
   sizes.max_rows = num_sequences;
   sizes.token_budget = 2048;
-  sizes.overlaps = overlaps;
   return sizes;
 }
 
@@ -124,8 +123,8 @@ struct figures {
 };
 
 /// Decodes `num_sequences` sequences at once, with the prompts behind them.
-[[nodiscard]] figures measure_steps(device::model<bfloat16>& with, std::size_t num_sequences, bool overlaps) {
-  const auto served = device::make_engine(with, sizes_for(num_sequences, overlaps));
+[[nodiscard]] figures measure_steps(device::model<bfloat16>& with, std::size_t num_sequences) {
+  const auto served = device::make_engine(with, sizes_for(num_sequences));
   auto samples = std::vector<const sample*>{};
   auto options = generation_options{};
   options.max_tokens = 2 * num_steps + 40;
@@ -172,27 +171,19 @@ void run(const std::string& file, const std::vector<std::size_t>& counts) {
   const auto read_rate = measure_reads();
   auto config = llama_3_8b();
   auto weights = device::random_weights<bfloat16>(config).draw();
-  auto with = device::model<bfloat16>(config, std::move(weights), limits_of(sizes_for(most_sequences, false)));
+  auto with = device::model<bfloat16>(config, std::move(weights), limits_of(sizes_for(most_sequences)));
   std::printf("reads: %.0f GB/s; contexts of %zu tokens; medians of %zu steps\n\n", read_rate / 1e9, context,
               num_steps);
-  std::printf(
-      "| sequences | steps in flight | step, ms | GB read | share of the read rate | in the cache, us | tokens a "
-      "second |\n");
-  std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
+  std::printf("| sequences | step, ms | GB read | share of the read rate | in the cache, us | tokens a second |\n");
+  std::printf("| --- | --- | --- | --- | --- | --- |\n");
   auto rows = nlohmann::json::array();
   for (const auto num_sequences : counts) {
-    for (const auto overlaps : {false, true}) {
-      const auto found = measure_steps(with, num_sequences, overlaps);
-      const auto share = found.bytes / read_rate / found.seconds;
-      std::printf("| %zu | %d | %.3f | %.2f | %.3f | %.1f | %.0f |\n", num_sequences, overlaps ? 2 : 1,
-                  found.seconds * 1e3, found.bytes / 1e9, share, found.seconds_in_cache * 1e6,
-                  static_cast<double>(num_sequences) / found.seconds);
-      std::fflush(stdout);
-      rows.push_back({{"sequences", num_sequences},
-                      {"steps_in_flight", overlaps ? 2 : 1},
-                      {"seconds", found.seconds},
-                      {"bytes", found.bytes}});
-    }
+    const auto found = measure_steps(with, num_sequences);
+    std::printf("| %zu | %.3f | %.2f | %.3f | %.1f | %.0f |\n", num_sequences, found.seconds * 1e3, found.bytes / 1e9,
+                found.bytes / read_rate / found.seconds, found.seconds_in_cache * 1e6,
+                static_cast<double>(num_sequences) / found.seconds);
+    std::fflush(stdout);
+    rows.push_back({{"sequences", num_sequences}, {"seconds", found.seconds}, {"bytes", found.bytes}});
   }
   if (!file.empty()) {
     std::ofstream(file) << nlohmann::json{{"read_rate", read_rate}, {"context", context}, {"rows", rows}};

@@ -15,7 +15,8 @@ namespace llama::device {
 namespace kernels = pagedkv::kernels;
 
 inline constexpr auto workgroup_size = 256;
-inline constexpr auto most_waves = 8;  // of a workgroup
+inline constexpr auto row_workgroup_size = 1024;  // of kernels in which a workgroup has a row of hidden numbers
+inline constexpr auto most_waves = 32;            // of a workgroup
 
 template <class Element>
 using storage_of = typename Element::storage;
@@ -57,8 +58,8 @@ PAGEDKV_DEVICE inline float silu(float x) { return x / (1.0F + std::exp(-x)); }
 template <class Element>
 PAGEDKV_KERNEL void look_up(const storage_of<Element>* embeddings, const pagedkv::token* tokens, std::int32_t width,
                             float* hidden) {
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   const auto row = std::int64_t{index_of_workgroup()};
   const auto* const from = embeddings + kernels::load(tokens + row) * std::int64_t{width};
   for (auto i = lane_of_workgroup(); i < width; i += workgroup_size) {
@@ -71,18 +72,18 @@ PAGEDKV_KERNEL void look_up(const storage_of<Element>* embeddings, const pagedkv
 template <class Element>
 PAGEDKV_KERNEL void normalize_rows(const float* hidden, const std::int32_t* rows, const float* weights, float epsilon,
                                    std::int32_t width, storage_of<Element>* normed) {
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   const auto result = std::int64_t{index_of_workgroup()};
   const auto* const row = hidden + (rows == nullptr ? result : std::int64_t{kernels::load(rows + result)}) * width;
   auto sum = 0.0F;
-  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * workgroup_size) {
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * row_workgroup_size) {
     for (const auto number : kernels::load_vector<4>(row + i).values) {
       sum += number * number;
     }
   }
   const auto factor = 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(width) + epsilon);
-  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * workgroup_size) {
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * row_workgroup_size) {
     auto numbers = kernels::load_vector<4>(row + i);
     const auto weight = kernels::load_vector<4>(weights + i);
     for (auto n = 0; n < 4; ++n) {
@@ -104,8 +105,8 @@ struct projected_heads {
 template <class Element>
 PAGEDKV_KERNEL void normalize_heads(storage_of<Element>* numbers, projected_heads heads, const float* query_weights,
                                     const float* key_weights, float epsilon) {
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   const auto head = static_cast<std::int32_t>(kernels::workgroup_index().y);
   auto* const row = numbers + index_of_workgroup() * heads.row_stride + std::int64_t{head} * heads.head_dim;
   const auto* const weights = head < heads.num_query_heads ? query_weights : key_weights;
@@ -126,8 +127,8 @@ PAGEDKV_KERNEL void normalize_heads(storage_of<Element>* numbers, projected_head
 template <class Element>
 PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t width, storage_of<Element>* result) {
   constexpr auto n = kernels::numbers_in_vector<storage_of<Element>>;
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   const auto i = (index_of_workgroup() * workgroup_size + lane_of_workgroup()) * n;
   const auto row = std::int64_t{kernels::workgroup_index().y};
   if (i < width) {
@@ -181,8 +182,8 @@ inline constexpr auto parts_of_row = std::int32_t{32};
 /// The best token of each part of a row; x counts parts, y rows.
 template <std::int32_t Parts>
 PAGEDKV_KERNEL void find_best_of_parts(const float* logits, std::int32_t width, best_token* parts) {
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   const auto row = std::int64_t{kernels::workgroup_index().y};
   auto best = best_token{};
   for (auto i = index_of_workgroup() * workgroup_size + lane_of_workgroup(); i < width; i += Parts * workgroup_size) {
@@ -199,8 +200,8 @@ PAGEDKV_KERNEL void find_best_of_parts(const float* logits, std::int32_t width, 
 /// The best token of each row, a workgroup for each.
 template <std::int32_t Parts>
 PAGEDKV_KERNEL void find_best(const best_token* parts, pagedkv::token* best_of_rows) {
-  kernels::wait_for_previous_kernel();
   kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
   auto best = best_token{};
   if (lane_of_workgroup() < Parts) {
     const auto* const part = parts + std::int64_t{index_of_workgroup()} * Parts + lane_of_workgroup();

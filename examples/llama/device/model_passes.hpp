@@ -91,7 +91,7 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  start<normalize_rows<Element>>({rows_of(count), {workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
+  start<normalize_rows<Element>>({rows_of(count), {row_workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
                                  config_.norm_epsilon, config_.hidden, normed_.data());
 }
 

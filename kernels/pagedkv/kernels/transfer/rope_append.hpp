@@ -169,8 +169,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, (rope_workgroups<E
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
                        rope_queries<typename Input::storage> queries) {
   using source_type = rotating_source<Input, Pairing, N, Element::scaled>;
-  wait_for_previous_kernel();
   let_next_kernel_start();
+  wait_for_previous_kernel();
   // A skipped token may have any position.
   const auto turned_to_position = [&](std::int32_t token, std::int64_t slot_index) {
     auto source = source_type{};
