@@ -2,6 +2,8 @@
 // the time that the bytes of weights and K/V take at the device's own read rate, measured in the same run.
 //
 //     device_step [figures.json [sequences...]]
+//
+// Exit status 77: the device has too little memory, some 30 GB.
 
 #include "../../examples/llama/device/engine.hpp"
 
@@ -202,6 +204,9 @@ int main(int argc, char** argv) {
     }
     llama::bench::run(argc > 1 ? argv[1] : "", counts);
     return 0;
+  } catch (const pagedkv::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.reason().code() == pagedkv::error_code::out_of_memory ? 77 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -125,7 +125,9 @@ TEST_CASE("an engine on a device generates the tokens of transformers, without a
   made.check_tokens();
   const auto cached = made.on().statistics().cached_tokens;
   made.check_tokens();
-  CHECK((made.on().statistics().cached_tokens > cached) == (name != "trained"));  // whose prompts fill no block
+  const auto longest = std::ranges::max(made.cases(), {}, [](const generation& of) { return of.prompt.size(); });
+  const bool fills_a_block = longest.prompt.size() > static_cast<std::size_t>(block_size);
+  CHECK((made.on().statistics().cached_tokens > cached) == fills_a_block);
 }
 
 TEST_CASE("preempted requests generate the same tokens on a device when they are resumed", "[llama]") {
@@ -175,7 +177,8 @@ TEST_CASE("drafts and two steps in flight change no token on a device", "[llama]
 
 TEST_CASE("a seed gives the same random tokens on a device again", "[llama]") {
   auto made = served_exactly("llama", {.num_blocks = 100});
-  auto options = generation_options{.max_tokens = 20};
+  auto options = generation_options{};
+  options.max_tokens = 20;
   options.sampling = {.temperature = 1, .seed = 7};
   const auto& prompt = made.cases()[2].prompt;
   const auto* const first = made.on().submit(prompt, options).value();

@@ -180,31 +180,32 @@ PAGEDKV_DEVICE inline best_token best_of_workgroup(best_token best) {
 inline constexpr auto parts_of_row = std::int32_t{32};
 
 /// The best token of each part of a row; x counts parts, y rows.
-template <std::int32_t Parts>
-PAGEDKV_KERNEL void find_best_of_parts(const float* logits, std::int32_t width, best_token* parts) {
+template <class Logit>
+PAGEDKV_KERNEL void find_best_of_parts(const Logit* logits, std::int32_t width, best_token* parts) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
   const auto row = std::int64_t{kernels::workgroup_index().y};
   auto best = best_token{};
-  for (auto i = index_of_workgroup() * workgroup_size + lane_of_workgroup(); i < width; i += Parts * workgroup_size) {
+  for (auto i = index_of_workgroup() * workgroup_size + lane_of_workgroup(); i < width;
+       i += parts_of_row * workgroup_size) {
     const auto other = best_token{kernels::load(logits + row * width + i), i};
     best = other.beats(best) ? other : best;
   }
   best = best_of_workgroup(best);
   if (lane_of_workgroup() == 0) {
-    kernels::store(&parts[row * Parts + index_of_workgroup()].logit, best.logit);
-    kernels::store(&parts[row * Parts + index_of_workgroup()].token, best.token);
+    kernels::store(&parts[row * parts_of_row + index_of_workgroup()].logit, best.logit);
+    kernels::store(&parts[row * parts_of_row + index_of_workgroup()].token, best.token);
   }
 }
 
 /// The best token of each row, a workgroup for each.
-template <std::int32_t Parts>
+template <class Logit>
 PAGEDKV_KERNEL void find_best(const best_token* parts, pagedkv::token* best_of_rows) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
   auto best = best_token{};
-  if (lane_of_workgroup() < Parts) {
-    const auto* const part = parts + std::int64_t{index_of_workgroup()} * Parts + lane_of_workgroup();
+  if (lane_of_workgroup() < parts_of_row) {
+    const auto* const part = parts + std::int64_t{index_of_workgroup()} * parts_of_row + lane_of_workgroup();
     best = {kernels::load(&part->logit), kernels::load(&part->token)};
   }
   best = best_of_workgroup(best);

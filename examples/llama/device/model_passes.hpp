@@ -197,9 +197,9 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
 template <class Element>
 void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
   const auto rows = static_cast<std::uint32_t>(num_rows);
-  start<find_best_of_parts<parts_of_row>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
-                                          config_.vocabulary, best_parts_.data());
-  start<find_best<parts_of_row>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
+  start<find_best_of_parts<float>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(), config_.vocabulary,
+                                   best_parts_.data());
+  start<find_best<float>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
 }
 
 template <class Element>
