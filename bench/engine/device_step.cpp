@@ -54,6 +54,7 @@ constexpr auto most_sequences = std::size_t{64};
   sizes.num_blocks = static_cast<std::int32_t>(num_sequences * ((context + 2 * num_steps) / 16 + 2) + 256);
   sizes.max_rows = num_sequences;
   sizes.token_budget = 2048;
+  sizes.overlaps = true;
   return sizes;
 }
 
@@ -143,7 +144,7 @@ struct figures {
         ->answer()
         .size();
   };
-  while (least() < 4) {  // the prompts, and the first steps of all, of which one is recorded
+  while (least() < 6) {  // the prompts, and the first steps of all, of which two are recorded
     served->step();
   }
   auto times = std::vector<double>{};

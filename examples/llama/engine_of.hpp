@@ -29,7 +29,7 @@ concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.sett
 template <class Cache>
 class paged_memory;
 
-/// What computes the passes of an engine over one kind of cache, and where they find K and V.
+/// The model that computes the passes of an engine over one kind of cache, and the memory where they find K and V.
 template <class Cache>
 struct passes_over {
   using model = llama::model;
@@ -195,7 +195,7 @@ class engine_of final : public engine {
   /// Finds the rows of the next pass, and where they lie.
   void prepare();
   void add(const part& of, bool with_masks);
-  /// Begins the pass that was prepared.
+  /// Begins the pass that was prepared: on a device, or in a thread if it is to overlap.
   void launch();
   /// Waits for the pass under way, and does what follows from its predictions.
   void land();

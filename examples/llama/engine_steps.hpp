@@ -450,10 +450,19 @@ void engine_of<Cache>::launch() {
     }
   }
   flying_ = std::exchange(next_, next_ == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0]);
-  predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
-    const auto watch = stopwatch{of->in_model};
-    return model_.predict(of->tokens, of->memory);
-  });
+  if constexpr (requires { model_.begin(flying_->tokens, flying_->memory); }) {
+    const auto watch = stopwatch{flying_->in_model};
+    model_.begin(flying_->tokens, flying_->memory);
+    predictions_ = std::async(std::launch::deferred, [this, of = flying_] {
+      const auto waiting = stopwatch{of->in_model};
+      return model_.finish();
+    });
+  } else {
+    predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
+      const auto watch = stopwatch{of->in_model};
+      return model_.predict(of->tokens, of->memory);
+    });
+  }
 }
 
 template <class Cache>

@@ -53,8 +53,8 @@ struct step_limits {
   std::size_t max_wanted = 1;
 };
 
-/// What a pass tells of the tokens behind its wanted ones: logits, or of a greedy step only the most likely tokens.
-/// Valid until the model's next pass.
+/// A pass' words on the tokens behind its wanted ones: logits, or of a greedy step only the most likely tokens. Valid
+/// until the model's next pass.
 struct predictions {
   std::span<const float> logits;         // [wanted][width]
   std::span<const pagedkv::token> best;  // [wanted], or empty

@@ -208,7 +208,8 @@ std::vector<float> logits_behind(device::model<Element>& with, const std::vector
   step.wanted = {static_cast<std::int32_t>(prompt.size()) - 1};
   const auto made = cache.create_sequence(prompt).value();
   memory.prepare(step, std::vector{made.id}).value();
-  const auto logits = with.predict(step, memory).logits;
+  with.begin(step, memory);
+  const auto logits = with.finish().logits;
   return {logits.begin(), logits.end()};
 }
 

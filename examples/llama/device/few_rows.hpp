@@ -53,7 +53,7 @@ struct gated_pairs {
   }
 };
 
-/// What a lane has of two rows of the matrix: so many vectors of each, a wave's numbers apart.
+/// Some vectors of two rows of the matrix, a wave's numbers apart.
 template <class Element>
 class weights_of_lane {
  public:
@@ -165,7 +165,7 @@ template <class Number>
 #endif
 }
 
-/// What a lane reads of two rows of the matrix and one of the step: eight numbers of each run, some runs ahead. As a sum
+/// A lane's numbers of two rows of the matrix and one of the step: eight of each run, some runs ahead. As a sum
 /// may take its products in any order, they are the operands of two instructions.
 class runs_of_lane {
  public:

@@ -40,7 +40,7 @@ inline auto destroy(executable of) { return cudaGraphExecDestroy(of); }
 
 }  // namespace graphs
 
-/// What a call enqueues in a stream, for later launches. Throws `pagedkv::exception`.
+/// The work that a call enqueues in a stream, for later launches. Throws `pagedkv::exception`.
 class recorded_work {
  public:
   template <class Enqueue>

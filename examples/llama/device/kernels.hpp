@@ -179,9 +179,9 @@ PAGEDKV_DEVICE inline best_token best_of_workgroup(best_token best) {
 /// Workgroups that look for a row's best token at once.
 inline constexpr auto parts_of_row = std::int32_t{32};
 
-/// The best token of each part of a row; x counts parts, y rows.
-template <class Logit>
-PAGEDKV_KERNEL void find_best_of_parts(const Logit* logits, std::int32_t width, best_token* parts) {
+/// The best token of each part of a row of a model's logits; x counts parts, y rows.
+template <class Element>
+PAGEDKV_KERNEL void find_best_of_parts(const float* logits, std::int32_t width, best_token* parts) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
   const auto row = std::int64_t{kernels::workgroup_index().y};
@@ -199,7 +199,7 @@ PAGEDKV_KERNEL void find_best_of_parts(const Logit* logits, std::int32_t width, 
 }
 
 /// The best token of each row, a workgroup for each.
-template <class Logit>
+template <class Element>
 PAGEDKV_KERNEL void find_best(const best_token* parts, pagedkv::token* best_of_rows) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();

@@ -46,7 +46,7 @@ class step_plan {
   device_array<std::byte> workspace_;
 };
 
-/// What the kernels of a step read.
+/// The arrays that the kernels of a step read.
 struct step_inputs {
   std::size_t num_tokens;
   std::size_t num_wanted;

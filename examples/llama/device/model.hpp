@@ -61,8 +61,10 @@ class model {
   /// On which passes are computed.
   [[nodiscard]] runtime::stream stream() const noexcept { return stream_.get(); }
 
-  /// Computes a pass, and returns when its predictions are there.
-  [[nodiscard]] predictions predict(const step_tokens& step, paged_memory<Element>& of_rows);
+  /// Enqueues a pass, which reads `of_rows` until it has ended.
+  void begin(const step_tokens& step, paged_memory<Element>& of_rows);
+  /// Waits for the pass that began last.
+  [[nodiscard]] predictions finish();
 
  private:
   model(const model_config& config, const tensor_files& files, const step_limits& limits)
@@ -91,8 +93,7 @@ class model {
   [[nodiscard]] bool multiply_few(const device_array<number>& rows, const device_array<number>& weights,
                                   std::size_t num_rows, const Pairs& pairs, runtime::stream stream);
   void find_best_tokens(std::size_t num_rows, runtime::stream stream);
-  /// Waits for the pass.
-  [[nodiscard]] predictions fetch(std::size_t num_wanted, bool is_greedy);
+  void enqueue_copies_of_results(runtime::stream stream);
 
   model_config config_;
   matrix_sizes sizes_;
@@ -103,6 +104,9 @@ class model {
   runtime::device_properties device_ = find_device();
   bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma;
   device_array<float> angles_;
+
+  std::size_t num_wanted_ = 0;  // of the pass that began last
+  bool is_greedy_ = false;
 
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};
   device_array<number> normed_{limits_.max_tokens * sizes_.hidden};

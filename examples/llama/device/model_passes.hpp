@@ -47,7 +47,7 @@ std::vector<float> model<Element>::make_angles() const {
 }
 
 template <class Element>
-predictions model<Element>::predict(const step_tokens& step, paged_memory<Element>& of_rows) {
+void model<Element>::begin(const step_tokens& step, paged_memory<Element>& of_rows) {
   const auto view = of_rows.view();
   const auto inputs = of_rows.upload(step);
   if (of_rows.decodes()) {
@@ -61,7 +61,9 @@ predictions model<Element>::predict(const step_tokens& step, paged_memory<Elemen
   } else {
     enqueue(inputs, view, stream());
   }
-  return fetch(inputs.num_wanted, step.is_greedy);
+  num_wanted_ = inputs.num_wanted;
+  is_greedy_ = step.is_greedy;
+  enqueue_copies_of_results(stream());
 }
 
 template <class Element>
@@ -197,27 +199,30 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
 template <class Element>
 void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
   const auto rows = static_cast<std::uint32_t>(num_rows);
-  start<find_best_of_parts<float>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(), config_.vocabulary,
-                                   best_parts_.data());
-  start<find_best<float>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
+  start<find_best_of_parts<Element>>({{parts_of_row, rows}, {workgroup_size}}, stream, logits_.data(),
+                                     config_.vocabulary, best_parts_.data());
+  start<find_best<Element>>({{rows}, {workgroup_size}}, stream, best_parts_.data(), best_.data());
 }
 
 template <class Element>
-predictions model<Element>::fetch(std::size_t num_wanted, bool is_greedy) {
-  const auto width = sizes_.vocabulary;
-  copy(best_of_host_.data(), static_cast<const pagedkv::token*>(best_.data()), num_wanted, runtime::device_to_host,
-       stream());
-  if (!is_greedy) {
-    copy(logits_of_host_.data(), static_cast<const float*>(logits_.data()), num_wanted * width, runtime::device_to_host,
-         stream());
+void model<Element>::enqueue_copies_of_results(runtime::stream stream) {
+  copy(best_of_host_.data(), static_cast<const pagedkv::token*>(best_.data()), num_wanted_, runtime::device_to_host,
+       stream);
+  if (!is_greedy_) {
+    copy(logits_of_host_.data(), static_cast<const float*>(logits_.data()), num_wanted_ * sizes_.vocabulary,
+         runtime::device_to_host, stream);
   }
+}
+
+template <class Element>
+predictions model<Element>::finish() {
   stream_.synchronize().value();
   auto made = predictions{};
-  made.width = width;
-  if (is_greedy) {
-    made.best = best_of_host_.all().first(num_wanted);
+  made.width = sizes_.vocabulary;
+  if (is_greedy_) {
+    made.best = best_of_host_.all().first(num_wanted_);
   } else {
-    made.logits = logits_of_host_.all().first(num_wanted * width);
+    made.logits = logits_of_host_.all().first(num_wanted_ * made.width);
   }
   return made;
 }
