@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const pagedkv::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return error.reason().code() == pagedkv::error_code::out_of_memory ? 77 : 1;
+    return error.reason().code == pagedkv::error_code::out_of_memory ? 77 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
