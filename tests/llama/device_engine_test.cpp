@@ -25,7 +25,7 @@ using pagedkv::token;
 #if defined(__HIPCC__) || defined(__CUDACC__)
 constexpr auto on_device = true;
 #else
-constexpr auto on_device = false;  // the executor is slow
+constexpr auto on_device = false;
 #endif
 
 void require_device() {
@@ -34,11 +34,14 @@ void require_device() {
   }
 }
 
-/// A prompt, and the greedy tokens behind it.
+/// A prompt, and the greedy tokens behind it. The host executor is slow: there, tests have fewer of both.
 struct generation {
   std::vector<token> prompt;
   std::vector<token> tokens;
 };
+
+constexpr auto most_cases = on_device ? std::size_t{8} : std::size_t{3};
+constexpr auto most_tokens = on_device ? std::size_t{1000} : std::size_t{6};
 
 /// A model of reference.json in a device's memory, and an engine.
 template <class Element>
@@ -97,6 +100,10 @@ class served {
         cases.push_back({each.prompt, each.tokens});
       }
     }
+    cases.resize(std::min(cases.size(), most_cases));
+    for (auto& each : cases) {
+      each.tokens.resize(std::min(each.tokens.size(), most_tokens));
+    }
     return cases;
   }
 
@@ -117,7 +124,7 @@ TEST_CASE("an engine on a device generates the tokens of transformers, without a
   const auto name = GENERATE(std::string("llama"), std::string("qwen3"), std::string("trained"));
   const auto block_size = GENERATE(16, 4, 64);
   const auto budget = GENERATE(512, 23);
-  if (!on_device && (block_size != 16 || (name == "trained" && budget == 512))) {
+  if (!on_device && (block_size != 4 || budget != 23 || name == "trained")) {
     return;
   }
   CAPTURE(name, block_size, budget);
@@ -131,6 +138,9 @@ TEST_CASE("an engine on a device generates the tokens of transformers, without a
 }
 
 TEST_CASE("preempted requests generate the same tokens on a device when they are resumed", "[llama]") {
+  if (!on_device) {
+    return;  // short answers fill no pool
+  }
   auto preemptions = std::int64_t{0};
   auto sizes = engine_sizes{.block_size = 8, .token_budget = 64};
   for (sizes.num_blocks = 40; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
@@ -150,7 +160,7 @@ TEST_CASE("answers of evicted and revived prompts stay the same on a device", "[
       CHECK(std::vector(answered->answer().begin(), answered->answer().end()) == each.tokens);
     }
   }
-  CHECK(made.on().cache_statistics().evictions > 0);
+  CHECK((made.on().cache_statistics().evictions > 0) == on_device);
   made.check_end();
 }
 

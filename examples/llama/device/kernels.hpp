@@ -76,14 +76,15 @@ PAGEDKV_KERNEL void normalize_rows(const float* hidden, const std::int32_t* rows
   kernels::wait_for_previous_kernel();
   const auto result = std::int64_t{index_of_workgroup()};
   const auto* const row = hidden + (rows == nullptr ? result : std::int64_t{kernels::load(rows + result)}) * width;
+  const auto stride = 4 * static_cast<std::int32_t>(kernels::workgroup_extent().x);
   auto sum = 0.0F;
-  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * row_workgroup_size) {
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
     for (const auto number : kernels::load_vector<4>(row + i).values) {
       sum += number * number;
     }
   }
   const auto factor = 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(width) + epsilon);
-  for (auto i = 4 * lane_of_workgroup(); i < width; i += 4 * row_workgroup_size) {
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
     auto numbers = kernels::load_vector<4>(row + i);
     const auto weight = kernels::load_vector<4>(weights + i);
     for (auto n = 0; n < 4; ++n) {

@@ -80,7 +80,8 @@ class paged_memory {
                 {.max_rows = static_cast<std::int32_t>(limits.max_rows),
                  .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens)}) {}
 
-  /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`.
+  /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`. Enqueues the copy of
+  /// this to the device, behind the step that it computes.
   [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
     const auto updated = cache_.update(tables_, ids, 0, 1);  // with a token that the step before is to choose
     if (!updated) {
@@ -95,18 +96,19 @@ class paged_memory {
       add_slots(row, step.starts[row + 1] - step.starts[row]);
     }
     starts_ = decodes_ ? std::span<const std::int32_t>{} : std::span(step.starts);
-    return plan().update(rows());
-  }
-
-  /// Enqueues the copies of what the kernels of the step read.
-  [[nodiscard]] step_inputs upload(const step_tokens& step) {
-    tokens_.assign(step.tokens);
-    tokens_.upload(stream_);
+    const auto planned = plan().update(rows());
     slots_.upload(stream_);
     positions_.upload(stream_);
     wanted_.upload(stream_);
     blocks_.upload(stream_);
     plan().upload(stream_);
+    return planned;
+  }
+
+  /// Enqueues the copy of the tokens, which may be known later than the rest.
+  [[nodiscard]] step_inputs upload(const step_tokens& step) {
+    tokens_.assign(step.tokens);
+    tokens_.upload(stream_);
     auto batch = rows();
     batch.indices = blocks_.of_device();
     batch.plan = plan().on_device();

@@ -6,6 +6,7 @@
 #include <pagedkv/device/append.hpp>
 #include <pagedkv/device/attend.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +23,7 @@ void start(const kernels::launch_shape& shape, runtime::stream stream, Arguments
 }
 
 template <class Count>
-[[nodiscard]] kernels::extent rows_of(Count count) {
+[[nodiscard]] kernels::extent extent_of(Count count) {
   return {static_cast<std::uint32_t>(count)};
 }
 
@@ -69,7 +70,7 @@ void model<Element>::begin(const step_tokens& step, paged_memory<Element>& of_ro
 template <class Element>
 void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream) {
   const auto num_rows = in.num_tokens;
-  start<look_up<Element>>({rows_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
+  start<look_up<Element>>({extent_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
                           config_.hidden, hidden_.data());
   for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
     const auto& layer = weights_.layers[i];
@@ -93,7 +94,8 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  start<normalize_rows<Element>>({rows_of(count), {row_workgroup_size}}, stream, hidden_.data(), rows, weights.data(),
+  const auto lanes = std::clamp((config_.hidden / 4 + 63) / 64 * 64, 64, 1024);
+  start<normalize_rows<Element>>({extent_of(count), extent_of(lanes)}, stream, hidden_.data(), rows, weights.data(),
                                  config_.norm_epsilon, config_.hidden, normed_.data());
 }
 
@@ -182,15 +184,15 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
   const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
   if constexpr (multiplies_tiles<Element>) {
     if (has_tiles_ && num_rows <= tile_rows && num_in % tile_run == 0 && num_pairs % tile_pairs == 0) {
-      start<multiply_tiles<Element, Pairs>>({rows_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
+      start<multiply_tiles<Element, Pairs>>({extent_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
                                             static_cast<std::int32_t>(num_rows), weights.data(), num_in, pairs);
       return true;
     }
   }
   if (num_rows == 1) {
     const auto each = workgroup_size / device_.wave_size;
-    start<multiply_row<Element, Pairs>>({rows_of((num_pairs + each - 1) / each), {workgroup_size}}, stream, rows.data(),
-                                        weights.data(), num_in, num_pairs, pairs);
+    start<multiply_row<Element, Pairs>>({extent_of((num_pairs + each - 1) / each), {workgroup_size}}, stream,
+                                        rows.data(), weights.data(), num_in, num_pairs, pairs);
     return true;
   }
   return false;
