@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ constexpr auto on_device = true;
 constexpr auto on_device = false;
 #endif
 
+/// For tests with many steps.
+void require_fast_device() {
+  if (!on_device) {
+    SKIP("the host executor is slow");
+  }
+}
+
 void require_device() {
   if (const auto found = pagedkv::hip::check_device(0); !found) {
     SKIP("a device is absent: " << found.error().message());
@@ -40,7 +48,7 @@ struct generation {
   std::vector<token> tokens;
 };
 
-constexpr auto most_cases = on_device ? std::size_t{8} : std::size_t{3};
+constexpr auto most_cases = on_device ? std::size_t{5} : std::size_t{3};
 constexpr auto most_tokens = on_device ? std::size_t{1000} : std::size_t{6};
 
 /// A model of reference.json in a device's memory, and an engine.
@@ -138,9 +146,7 @@ TEST_CASE("an engine on a device generates the tokens of transformers, without a
 }
 
 TEST_CASE("preempted requests generate the same tokens on a device when they are resumed", "[llama]") {
-  if (!on_device) {
-    return;  // short answers fill no pool
-  }
+  require_fast_device();
   auto preemptions = std::int64_t{0};
   auto sizes = engine_sizes{.block_size = 8, .token_budget = 64};
   for (sizes.num_blocks = 40; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
@@ -152,6 +158,7 @@ TEST_CASE("preempted requests generate the same tokens on a device when they are
 }
 
 TEST_CASE("answers of evicted and revived prompts stay the same on a device", "[llama]") {
+  require_fast_device();
   auto made = served_exactly("qwen3", {.block_size = 8, .num_blocks = 30});
   for (auto round = 0; round < 2; ++round) {
     for (const auto& each : made.cases()) {
@@ -160,7 +167,7 @@ TEST_CASE("answers of evicted and revived prompts stay the same on a device", "[
       CHECK(std::vector(answered->answer().begin(), answered->answer().end()) == each.tokens);
     }
   }
-  CHECK((made.on().cache_statistics().evictions > 0) == on_device);
+  CHECK(made.on().cache_statistics().evictions > 0);
   made.check_end();
 }
 
@@ -182,15 +189,17 @@ TEST_CASE("drafts and two steps in flight change no token on a device", "[llama]
                               engine_sizes{.num_blocks = 100, .overlaps = true});
   auto made = served_exactly("llama", sizes);
   made.check_tokens();
-  CHECK((made.on().statistics().drafts > 0) == (sizes.num_drafts > 0));
+  if (on_device) {  // short answers repeat nothing
+    CHECK((made.on().statistics().drafts > 0) == (sizes.num_drafts > 0));
+  }
 }
 
 TEST_CASE("a seed gives the same random tokens on a device again", "[llama]") {
   auto made = served_exactly("llama", {.num_blocks = 100});
   auto options = generation_options{};
-  options.max_tokens = 20;
+  options.max_tokens = 4;
   options.sampling = {.temperature = 1, .seed = 7};
-  const auto& prompt = made.cases()[2].prompt;
+  const auto& prompt = made.cases()[1].prompt;
   const auto* const first = made.on().submit(prompt, options).value();
   made.on().run();
   const auto* const second = made.on().submit(prompt, options).value();
@@ -230,7 +239,7 @@ float divergence_of(const std::string& name) {
   auto made = served<Element>(name, sizes);
   auto largest = 0.0F;
   auto difference = 0.0F;
-  for (const auto& each : reference_of(name).cases) {
+  for (const auto& each : std::span(reference_of(name).cases).first(most_cases)) {
     const auto logits = logits_behind(made.model(), each.prompt, sizes);
     for (auto i = std::size_t{0}; i < each.logits.size(); ++i) {
       largest = std::max(largest, std::abs(each.logits[i]));
