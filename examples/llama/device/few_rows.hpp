@@ -135,13 +135,13 @@ inline constexpr auto tile_pairs = std::int32_t{8};
 inline constexpr auto tile_waves = std::int32_t{8};
 inline constexpr auto tile_run = std::int32_t{32};
 
-/// Whether the compiler's device has the instructions, and numbers have 16 bits.
+/// Whether the compiler's device may have the instructions, for numbers of 16 bits.
+#if defined(__HIPCC__)
 template <class Element>
-inline constexpr bool multiplies_tiles =
-    sizeof(storage_of<Element>) == 2 &&
-    requires(float (&into)[4], const kernels::lane_word (&a)[4], const kernels::lane_word (&b)[2]) {
-      kernels::matrix_unit::template multiply_16x8<Element>(into, a, b);
-    };
+inline constexpr bool multiplies_tiles = false;
+#else
+template <class Element>
+inline constexpr bool multiplies_tiles = sizeof(storage_of<Element>) == 2;
 
 /// Eight neighbouring numbers, as words of two.
 using eight_numbers = kernels::vector<kernels::lane_word, 4>;
@@ -154,15 +154,15 @@ template <class Number>
 /// Numbers that no lane reads again: they replace nothing in the caches of processors.
 template <class Number>
 [[nodiscard]] PAGEDKV_DEVICE eight_numbers read_eight_once(const Number* from) {
-#if defined(__CUDACC__) && !defined(__HIPCC__)
+  #if defined(__CUDACC__)
   auto read = eight_numbers{};
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(read.values[0]), "=r"(read.values[1]), "=r"(read.values[2]), "=r"(read.values[3])
                : "l"(from));
   return read;
-#else
+  #else
   return read_eight(from);
-#endif
+  #endif
 }
 
 /// A lane's numbers of two rows of the matrix and one of the step: eight of each run, some runs ahead. As a sum
@@ -261,5 +261,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(tile_waves * 32)
               sum_at(result + tile_pairs * tile_rows));
   }
 }
+
+#endif
 
 }  // namespace llama::device
