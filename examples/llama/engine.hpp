@@ -100,7 +100,8 @@ class engine {
   virtual ~engine() = default;
 
   /// Whether `submit` takes a request. Reads only what never changes, so any thread may call it. Errors:
-  /// `invalid_argument` for an empty prompt, for tokens outside the vocabulary, and for more answers than rows.
+  /// `invalid_argument` for an empty prompt, for tokens outside the vocabulary, for more answers than rows, and on a
+  /// device for more tokens than the model was trained for.
   [[nodiscard]] virtual pagedkv::result<void> check(std::span<const pagedkv::token> prompt,
                                                     const generation_options& options) const = 0;
   /// Whether the pool holds that many answers of so many tokens, alone. Any thread may call it.

@@ -77,6 +77,12 @@ pagedkv::result<void> engine_of<Cache>::check(std::span<const pagedkv::token> pr
       return error{error_code::invalid_argument, "token of the prompt", each, model_.config().vocabulary - 1};
     }
   }
+  if constexpr (requires { model_.longest(); }) {
+    if (const auto length = prompt.size() + options.max_tokens; length > model_.longest()) {
+      return error{error_code::invalid_argument, "tokens of prompt and answer", static_cast<std::int64_t>(length),
+                   static_cast<std::int64_t>(model_.longest())};
+    }
+  }
   if (options.num_samples > sizes_.max_rows) {
     return error{error_code::invalid_argument, "number of answers", static_cast<std::int64_t>(options.num_samples),
                  static_cast<std::int64_t>(sizes_.max_rows)};

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -256,6 +257,17 @@ TEST_CASE("logits of a device are near those of transformers", "[llama]") {
 #if defined(__HIPCC__) || defined(__CUDACC__)
   CHECK(divergence_of<pagedkv::bfloat16>(name) < 0.1F);
 #endif
+}
+
+TEST_CASE("an engine on a device refuses what is too long or too large", "[llama]") {
+  const auto sizes = engine_sizes{.num_blocks = 100, .max_rows = 4, .token_budget = 64};
+  auto made = served_exactly("llama", sizes);
+  auto options = generation_options{};
+  options.max_tokens = 512;
+  CHECK_FALSE(made.on().submit(made.cases().front().prompt, options));
+  auto larger = sizes;
+  larger.token_budget = 65;
+  CHECK_THROWS_AS(device::make_engine(made.model(), larger), std::invalid_argument);
 }
 
 TEST_CASE("devices refuse models with windows or states in a sentence", "[llama]") {

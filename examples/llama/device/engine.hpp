@@ -33,7 +33,8 @@ namespace device {
 extern template class model<pagedkv::float32>;
 extern template class model<pagedkv::bfloat16>;
 
-/// An engine for such a model, which outlives it and was made for these sizes. Throws what the cache throws.
+/// An engine for such a model, which outlives it. Throws `std::invalid_argument` for steps that are larger than those
+/// that the model was made for, and what the cache throws.
 [[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::float32>& with, const engine_sizes& sizes);
 [[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes);
 

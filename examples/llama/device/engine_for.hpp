@@ -4,12 +4,18 @@
 #include "engine.hpp"
 
 #include <memory>
+#include <stdexcept>
 
 namespace llama::device {
 
 template <class Element>
 [[nodiscard]] std::unique_ptr<engine> make_engine_for(model<Element>& with, const engine_sizes& sizes) {
   using cache = device_cache<Element>;
+  const auto wanted = limits_of(sizes);
+  const auto& most = with.limits();
+  if (wanted.max_rows > most.max_rows || wanted.max_tokens > most.max_tokens || wanted.max_wanted > most.max_wanted) {
+    throw std::invalid_argument("the model was made for smaller steps than the engine is to compute");
+  }
   auto made = std::make_unique<cache>(config_of<cache>(with.config(), sizes));
   return std::make_unique<engine_of<cache>>(with, sizes, std::move(made), "", with.stream());
 }

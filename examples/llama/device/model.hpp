@@ -58,6 +58,8 @@ class model {
   [[nodiscard]] const model_config& config() const noexcept { return config_; }
   [[nodiscard]] const model_weights<Element>& weights() const noexcept { return weights_; }
   [[nodiscard]] const step_limits& limits() const noexcept { return limits_; }
+  /// Tokens of a sequence, as many as there are angles for.
+  [[nodiscard]] std::size_t longest() const noexcept { return static_cast<std::size_t>(config_.context); }
   /// On which passes are computed.
   [[nodiscard]] runtime::stream stream() const noexcept { return stream_.get(); }
 
