@@ -28,8 +28,7 @@ struct engine_sizes {
   std::int64_t token_budget = 512;  // tokens in a step: those of running requests first, then chunks of prompts
   std::size_t num_drafts = 0;       // tokens guessed behind the last one; 0: no speculation
   bool overlaps = false;  // the cache works for a step while the one before computes; not with drafts or states
-  std::size_t num_branches =
-      1;  // guesses at once, as a tree of at most 31 tokens; models with windows, and devices, have one
+  std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; 1 with windows, and on devices
 };
 
 [[nodiscard]] inline step_limits limits_of(const engine_sizes& sizes) noexcept {

@@ -276,9 +276,8 @@ class piece_state {
   PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_walk& walk, float factor) {
     // Elsewhere, another way to read queries takes scalar registers that some kernels do not have.
     if constexpr (Matrix::columns == 8) {
-      const auto& queries = call.queries;
-      const auto as_words = converts_words ? queries.aligned && queries.type != number_type::float32
-                                           : has_queries_of_products<Numbers, Number>(queries);
+      const auto as_words = converts_words ? call.queries.aligned && call.queries.type != number_type::float32
+                                           : has_queries_of_products<Numbers, Number>(call.queries);
       if (as_words) {
         load_short_queries(call, walk, factor);
         return;
