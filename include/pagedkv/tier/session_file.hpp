@@ -102,9 +102,9 @@ class session_records {
   session_records(record_format format, Memory memory)
       : format_(std::move(format)),
         no_tokens_(static_cast<std::size_t>(format_.block_size)),
-        memory_(std::move(memory)),
-        base_(memory_.allocate(size(), record_alignment)) {
+        memory_(std::move(memory)) {
     pairs_.reserve(most);
+    base_ = memory_.allocate(size(), record_alignment);  // last: nothing gives it back if this throws
   }
   session_records(const session_records&) = delete;
   session_records& operator=(const session_records&) = delete;
@@ -168,7 +168,7 @@ class session_records {
   std::vector<token> no_tokens_;
   std::vector<block_pair> pairs_;
   Memory memory_;
-  std::byte* base_;
+  std::byte* base_ = nullptr;
 };
 
 }  // namespace detail
