@@ -197,7 +197,7 @@ TEST_CASE("blocks move while steps are open, and keep waiting for them", "[cache
   release_all(cache, {used});
 }
 
-TEMPLATE_TEST_CASE("running requests find victims while their pool shrinks", "[cache][resize]",
+TEMPLATE_TEST_CASE("running requests find victims while their pool shrinks", "[cache][resize][random]",
                    (resized_cache<single_thread>), (resized_cache<rw_lock>), (resized_cache<sharded_mutex>),
                    (resized_cache<lock_free, clock_sweep>), (resized_cache<contiguous_runs>)) {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));

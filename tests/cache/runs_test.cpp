@@ -55,7 +55,7 @@ TEST_CASE("statistics count runs of consecutive ids in allocations of several bl
   CHECK(taken.runs_together > 2);
 }
 
-TEMPLATE_TEST_CASE("a churned pool hands out runs and loses few hits", "[runs]", single_thread, rw_lock) {
+TEMPLATE_TEST_CASE("a churned pool hands out runs and loses few hits", "[runs][random]", single_thread, rw_lock) {
   const auto seed = GENERATE(take(2, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   const auto num_blocks = GENERATE(1200, 2000);

@@ -552,8 +552,8 @@ template <class Cache>
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("threads see the bytes of their tokens while others resize, invalidate and unpin", "[cases]",
-                        caches) {
+TEMPLATE_LIST_TEST_CASE("threads see the bytes of their tokens while others resize, invalidate and unpin",
+                        "[cases][random]", caches) {
   constexpr auto num_workers = 3;
   constexpr auto most_blocks = std::int32_t{60};
   const auto rounds = testing::scaled(1'500, 50'000);
@@ -640,7 +640,7 @@ using colliding_cache = kv_cache<float32, Locking, Eviction, hash_of_8_bits>;
 using colliding_caches = std::tuple<colliding_cache<lock_free, clock_sweep>, colliding_cache<sharded_mutex, lru>,
                                     colliding_cache<rw_lock, lru>>;
 
-TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases]", colliding_caches) {
+TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases][random]", colliding_caches) {
   constexpr auto block_size = std::size_t{2};
   constexpr auto num_texts = 300;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));

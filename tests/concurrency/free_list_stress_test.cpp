@@ -99,7 +99,7 @@ void churn(watched<List>& list, std::uint64_t seed, std::int64_t operations, std
 }
 
 // Case 2 of the concurrency cases.
-TEMPLATE_TEST_CASE("a million ids and many threads: none twice, all free at the end", "[free_list][stress]",
+TEMPLATE_TEST_CASE("a million ids and many threads: none twice, all free at the end", "[free_list][stress][random]",
                    lock_free_free_list<>, free_list_for<sharded_mutex>) {
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
   CAPTURE(seed);
@@ -113,7 +113,7 @@ TEMPLATE_TEST_CASE("a million ids and many threads: none twice, all free at the 
   CHECK(list.errors() == 0);
 }
 
-TEST_CASE("few ids and many threads: every pop steals", "[free_list][stress]") {
+TEST_CASE("few ids and many threads: every pop steals", "[free_list][stress][random]") {
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
   const auto num_blocks = GENERATE(1, 7, 200);
   const auto num_caches = GENERATE(0U, 3U, 16U);

@@ -119,7 +119,7 @@ TEMPLATE_LIST_TEST_CASE("the upper ids of a free list can be taken out", "[free_
   CHECK(std::ranges::adjacent_find(held) == held.end());
 }
 
-TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations", "[free_list]", models) {
+TEMPLATE_LIST_TEST_CASE("a free list agrees with a set under random operations", "[free_list][random]", models) {
   const auto seed = GENERATE(take(10, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto random = std::mt19937{seed};

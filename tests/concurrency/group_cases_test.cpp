@@ -292,7 +292,7 @@ struct hash_of_8_bits {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache]", rw_lock,
+TEMPLATE_TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache][random]", rw_lock,
                    sharded_mutex) {
   constexpr auto num_texts = 200;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
@@ -427,7 +427,7 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
 }
 
 /// Every operation from several threads at once, on sequences of their own and on shared prefixes.
-TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cases][group_cache]", rw_lock,
+TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cases][group_cache][random]", rw_lock,
                    sharded_mutex) {
   constexpr auto num_threads = 4;
   const auto rounds = testing::scaled(3'000, 50'000);
@@ -617,8 +617,8 @@ class sized_requests {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("threads see the bytes of their tokens while others resize and invalidate", "[cases][group_cache]",
-                   rw_lock, sharded_mutex) {
+TEMPLATE_TEST_CASE("threads see the bytes of their tokens while others resize and invalidate",
+                   "[cases][group_cache][random]", rw_lock, sharded_mutex) {
   constexpr auto num_workers = 3;
   constexpr auto most_blocks = 160;
   const auto rounds = testing::scaled(1'500, 50'000);

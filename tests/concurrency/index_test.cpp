@@ -393,7 +393,7 @@ TEST_CASE("a prefix index finds exactly the published blocks under every schedul
 }
 
 TEST_CASE("a prefix index finds the published blocks under random schedules of three threads",
-          "[prefix_index][scheduler]") {
+          "[prefix_index][scheduler][random]") {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   const auto body = [](execution& e) {
     auto index = audited_index<scheduled>{e, 2};

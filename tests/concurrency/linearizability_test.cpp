@@ -92,7 +92,8 @@ using caches = decltype(scheduled_caches(concurrent_lockings{}));
 
 const auto scale = scaled<std::uint64_t>(1, 20);
 
-TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[linearizability][scheduler]", caches) {
+TEMPLATE_LIST_TEST_CASE("histories under random schedules are linearisable", "[linearizability][scheduler][random]",
+                        caches) {
   const auto seed = GENERATE(take(2, random(0U, 0xffff'ffffU)));
   const auto surprises = GENERATE(0U, 3U);
   const auto num_threads = GENERATE(std::size_t{2}, std::size_t{3});
@@ -119,7 +120,7 @@ TEST_CASE("a cache on words without compare-and-swap is not linearisable", "[lin
 using threaded_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep>, kv_cache<float32, basic_sharded_mutex<2>>,
                                    kv_cache<float32, rw_lock>>;
 
-TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability]", threaded_caches) {
+TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability][random]", threaded_caches) {
   constexpr auto num_threads = std::size_t{3};
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   const auto num_rounds = static_cast<std::uint32_t>(2'000 * scale);

@@ -403,7 +403,8 @@ TEST_CASE("a lock-free free list stands loads as stale as their order allows", "
   CHECK(found.complete);
 }
 
-TEST_CASE("a lock-free free list is exact under random schedules of many threads", "[lock_free_free_list][scheduler]") {
+TEST_CASE("a lock-free free list is exact under random schedules of many threads",
+          "[lock_free_free_list][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));
   auto explored = explorer{{.preemptions = 1'000, .max_steps = 20'000}};
   check_passes(explored.random(crowd<list_of<scheduled>>(5, 9, 3), seed, 2'000));
@@ -414,7 +415,8 @@ TEST_CASE("a lock-free free list is exact under random schedules of many threads
   check_passes(stale.random(crowd<list_of<scheduled, 3>>(10, 3, 4), seed, 2'000));
 }
 
-TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other", "[lock_free_free_list][scheduler]") {
+TEST_CASE("a thread stopped anywhere in a lock-free free list stops no other",
+          "[lock_free_free_list][scheduler][random]") {
   using list = list_of<scheduled>;
   auto explored = explorer{{.preemptions = 3}};
   const auto seed = GENERATE(take(1, random(std::uint64_t{1}, std::uint64_t{1} << 40)));

@@ -697,7 +697,7 @@ void everything_at_once(execution& e) {
   pool.run();
 }
 
-TEST_CASE("a block has one owner under random schedules of three threads", "[block_pool][scheduler]") {
+TEST_CASE("a block has one owner under random schedules of three threads", "[block_pool][scheduler][random]") {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   const auto surprises = GENERATE(0U, 2U);
   const auto found =

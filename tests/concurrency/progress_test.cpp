@@ -278,14 +278,16 @@ void stop_anywhere(const stopped_operation& stopped, unsigned seed) {
   CHECK((times_busy > 0) == stopped.enters);
 }
 
-TEST_CASE("a thread stopped anywhere in an operation of a lock-free cache stops no other", "[progress][scheduler]") {
+TEST_CASE("a thread stopped anywhere in an operation of a lock-free cache stops no other",
+          "[progress][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   for (const auto& stopped : operations_that_change()) {
     stop_anywhere(stopped, seed);
   }
 }
 
-TEST_CASE("a thread stopped anywhere while it reads from a lock-free cache stops no other", "[progress][scheduler]") {
+TEST_CASE("a thread stopped anywhere while it reads from a lock-free cache stops no other",
+          "[progress][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   for (const auto& stopped : operations_that_read()) {
     stop_anywhere(stopped, seed);
@@ -293,7 +295,8 @@ TEST_CASE("a thread stopped anywhere while it reads from a lock-free cache stops
 }
 
 /// The other thread's operation returns at once and has changed nothing; the sequence stays usable.
-TEST_CASE("a second operation on a sequence is told that it is busy, wherever the first is", "[progress][scheduler]") {
+TEST_CASE("a second operation on a sequence is told that it is busy, wherever the first is",
+          "[progress][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   auto times_busy = 0;
   const auto body = [&](execution& e) {

@@ -110,7 +110,7 @@ void prompt_follows_a_release(execution& e) {
   e.run();
 }
 
-TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler]") {
+TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;

@@ -182,7 +182,7 @@ class order_model {
   std::mt19937_64 random_;
 };
 
-TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[sharded_order]",
+TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[sharded_order][random]",
                        ((std::size_t NumShards), NumShards), 1, 2, 3, 16) {
   const auto seed = GENERATE(take(5, random(0U, 0xffff'ffffU)));
   const auto num_blocks = GENERATE(1, 2, 7, 30);  // lru offers at most 32 blocks
@@ -354,7 +354,7 @@ class ordered_blocks {
 };
 
 TEST_CASE("an order in shards loses no block and hands none out twice while threads hit, release, evict and forget",
-          "[sharded_order][threads]") {
+          "[sharded_order][threads][random]") {
   constexpr auto num_blocks = 30;
   constexpr auto num_threads = 4U;
   constexpr auto num_rounds = 20'000;

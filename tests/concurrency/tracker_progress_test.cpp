@@ -91,7 +91,8 @@ void one_of_everything(tracker_under_test& tracker, request_id known, token firs
   ignore(tracker.statistics());
 }
 
-TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the tracker", "[progress][scheduler]") {
+TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the tracker",
+          "[progress][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   const auto ends = GENERATE(false, true);
   for (const auto& stopped : operations()) {

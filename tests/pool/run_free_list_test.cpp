@@ -43,7 +43,7 @@ struct naive {
 
 }  // namespace
 
-TEST_CASE("blocks are taken in whole groups, and others from groups that are in pieces", "[free_list]") {
+TEST_CASE("blocks are taken in whole groups, and others from groups that are in pieces", "[free_list][random]") {
   const auto seed = GENERATE(take(20, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto random = std::mt19937{seed};

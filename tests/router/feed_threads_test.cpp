@@ -138,7 +138,7 @@ void follow_threads(const group_list& groups = {}) {
   }
 }
 
-TEMPLATE_LIST_TEST_CASE("an index follows a cache that threads use", "[router]", all_lockings) {
+TEMPLATE_LIST_TEST_CASE("an index follows a cache that threads use", "[router][random]", all_lockings) {
   using eviction = std::conditional_t<std::is_same_v<TestType, lock_free>, clock_sweep, lru>;
   follow_threads<kv_cache<TestType, eviction, event_queues>>();
 }

@@ -272,6 +272,19 @@ def unbuilt_violations(root):
     return found
 
 
+def untagged_random_tests(root):
+    """Test cases that draw from a seed without the tag by which scripts/nightly finds them."""
+    found = []
+    for path in sorted((root / "tests").rglob("*_test.cpp")):
+        for case in re.split(r"^(?=(?:TEMPLATE_\w*)?TEST_CASE)", path.read_text(), flags=re.MULTILINE)[1:]:
+            body = case.split("\n}\n")[0]
+            tags = re.search(r'"((?:\[[^\]"]+\])+)"', body)
+            if re.search(r"getSeed\(\)|take\(\d+, random\(", body) and not (tags and "[random]" in tags[1]):
+                name = re.search(r'"([^"]*)"', body)[1]
+                found.append(f"{path.relative_to(root)}: `{name}` lacks the tag [random]")
+    return found
+
+
 def paragraphs(path):
     """First line and text of each paragraph: of a document without its code, or of the comments in a source file."""
     text, mark = path.read_text(), COMMENT_MARKS[path.suffix]

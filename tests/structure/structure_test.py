@@ -41,6 +41,9 @@ class SourceTree(unittest.TestCase):
     def test_every_test_and_benchmark_is_built(self):
         self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
+    def test_every_randomised_test_is_tagged(self):
+        self.check(rules.untagged_random_tests(SOURCE_ROOT))
+
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
@@ -214,6 +217,20 @@ class PlantedViolations(unittest.TestCase):
             rules.unbuilt_violations,
             "tests/core/meson.build does not name 'bad_test.cpp'",
             "tests/meson.build does not name 'new'",
+        )
+
+    def test_randomised_test_without_its_tag(self):
+        self.write(
+            "tests/core/ids_test.cpp",
+            'TEST_CASE("tagged", "[core][random]") {\n  use(Catch::getSeed());\n}\n'
+            'TEST_CASE("drawn", "[core]") {\n  const auto seed = GENERATE(take(2, random(0U, 9U)));\n}\n'
+            'TEMPLATE_TEST_CASE("seeded", "[core]", int) {\n  use(Catch::getSeed());\n}\n'
+            'TEST_CASE("fixed", "[core]") {\n}\n',
+        )
+        self.expect(
+            rules.untagged_random_tests,
+            "tests/core/ids_test.cpp: `drawn` lacks the tag [random]",
+            "tests/core/ids_test.cpp: `seeded` lacks the tag [random]",
         )
 
 
