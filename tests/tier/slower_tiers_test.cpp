@@ -95,6 +95,27 @@ TEST_CASE("a hit does not write again what a slower tier has", "[tier][slower_ti
   driver.check_invariants();
 }
 
+TEST_CASE("a record that was damaged in a store is written again", "[tier][slower_tiers]") {
+  auto [store, cache, driver] = filled_places();
+  const auto serve_all = [&] {
+    auto hits = std::vector<std::int64_t>{};
+    for (const auto first : {0, 100, 200, 300, 400}) {
+      hits.push_back(driver.serve(numbered(13, first), salt{1}));
+      cache.wait_idle();
+    }
+    return hits;
+  };
+  const auto before = serve_all();
+  REQUIRE(before[0] == 12);
+  for (auto& [place, record] : store->records) {
+    record.bytes.get()[record.size - 1] ^= std::byte{1};
+  }
+  CHECK(serve_all()[0] < 12);
+  serve_all();
+  CHECK(serve_all() == before);
+  driver.check_invariants();
+}
+
 TEST_CASE("a prompt that host memory has evicted comes back from a slower tier", "[tier][slower_tiers]") {
   auto [store, cache, driver] = filled_places();
   CHECK(cache.tier(1).written == 12);

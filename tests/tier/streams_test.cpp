@@ -6,6 +6,7 @@
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/file_tier.hpp>
+#include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
@@ -137,6 +138,42 @@ void evict_and_fetch(Cache& cache, streams& on) {
   extend("append_batch", [&](sequence_id id, int s) {
     return cache.append_batch(std::array<batch_entry, 1>{{{.id = id, .run = more}}}, {slots, failures, {}}, s);
   });
+  fill();
+  const auto step = cache.begin_step().value();
+  auto evicted = std::array<block_id, 4>{};
+  on.copies("evict", [&](int s) { return cache.evict(evicted, step, s); });
+  REQUIRE(cache.retire_step(step));
+}
+
+/// Serves requests until each evicts, forks one inside a block, and preempts and resumes one.
+template <class Cache>
+void evict_for_requests(Cache& cache, streams& on) {
+  auto tracker = request_tracker{cache};
+  auto next = token{50'000};
+  const auto fill = [&] {
+    const auto made = on.made_by("submit", [&](int s) { return tracker.submit(numbers(next += 1000, 32), {}, s); });
+    on.made_by("commit", [&](int s) { return cache.commit(made.sequence, 32, s); });
+    REQUIRE(tracker.finish(made.id));
+  };
+  fill();
+  const auto prompt = numbers(next += 1000, 6);
+  const auto made = on.copies("submit", [&](int s) { return tracker.submit(prompt, {}, s); });
+  on.made_by("commit", [&](int s) { return cache.commit(made.sequence, 6, s); });
+  const auto other = on.made_by("fork", [&](int s) { return tracker.fork(made.id, s); });
+  on.copies("append to a fork", [&](int s) { return tracker.append(other.id, token{1}, s); });
+  REQUIRE(tracker.finish(other.id));
+  auto slots = std::array<slot, 32>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto more = numbers(5, 22);
+  const auto entries = std::array<batch_entry, 1>{{{.id = made.sequence, .run = more}}};
+  on.copies("append_batch",
+            [&](int s) { return tracker.append_batch(std::array{made.id}, entries, {slots, failures, {}}, s); });
+  on.made_by("commit", [&](int s) { return cache.commit(made.sequence, 28, s); });
+  on.made_by("preempt", [&](int s) { return tracker.preempt(made.id, s); });
+  fill();
+  auto tokens = prompt;
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  CHECK(on.copies("resume", [&](int s) { return tracker.resume(made.id, tokens, s); }).num_cached_tokens > 0);
 }
 
 }  // namespace
@@ -199,6 +236,39 @@ TEST_CASE("every operation of a cache with tiers copies on its stream", "[tiered
                                                         recording_backend{log}};
   auto on = streams{log};
   evict_and_fetch(cache, on);
+  evict_for_requests(cache, on);
+
+  auto larger = tiered_cache<float32, recording_backend>{small_config(32), tier_config{},         {64}, {},
+                                                         host_allocator{}, recording_backend{log}};
+  auto slots = std::array<slot, 8>{};
+  auto failures = std::array<batch_failure, 1>{};
+  write_to_shared_blocks(
+      larger, on, [&](const auto& entries, int s) { return larger.append_batch(entries, {slots, failures, {}}, s); });
+
+  auto options = tier_config{};
+  options.write = write_policy::through;
+  auto writing = tiered_cache<float32, recording_backend>{small_config(8),       options, {64}, {}, host_allocator{},
+                                                          recording_backend{log}};
+  const auto prompt = numbers(0, 8);
+  const auto made = on.made_by("create", [&](int s) { return writing.create_sequence(prompt, {}, s); });
+  on.copies("commit", [&](int s) { return writing.commit(made.id, 8, s); });
+}
+
+TEST_CASE("sessions and offers are copied on the stream that they are given", "[session][streams]") {
+  auto log = recording_backend::log{};
+  const auto folder = pagedkv::testing::temporary_folder{};
+  const auto file = folder.file("session");
+  const auto made = [&] {
+    return kv_cache<float32, recording_backend>{small_config(8), host_allocator{}, recording_backend{log}};
+  };
+  auto cache = made();
+  auto other = made();
+  auto third = made();
+  auto on = streams{log};
+  const auto id = twins(cache, on, 0).first;
+  on.copies("save_sequence", [&](int s) { return save_sequence(cache, id, file, {}, s); });
+  on.copies("restore_sequence", [&](int s) { return restore_sequence(other, file, {}, s); });
+  on.copies("hand_over", [&](int s) { return hand_over(cache, id, third, {}, s); });
 }
 
 TEST_CASE("every operation of a cache with groups and tiers copies on its stream", "[tiered_cache][streams]") {
@@ -209,6 +279,7 @@ TEST_CASE("every operation of a cache with groups and tiers copies on its stream
                                                                       {},     host_allocator{}, recording_backend{log}};
   auto on = streams{log};
   evict_and_fetch(cache, on);
+  evict_for_requests(cache, on);
 }
 
 TEST_CASE("what comes from a slower tier is copied on the stream that settles it", "[tiered_cache][streams]") {
@@ -233,8 +304,9 @@ TEST_CASE("what comes from a slower tier is copied on the stream that settles it
     play(first);
   }
   const auto prompt = numbers(0, 20);
-  const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
-  REQUIRE(made.num_loading_tokens > 0);
+  auto tracker = request_tracker{cache};
+  const auto made = on.made_by("submit", [&](int s) { return tracker.submit(prompt, {}, s); });
+  CHECK(made.num_loading_tokens == 16);
   cache.run_transfers();
-  CHECK(on.copies("settle", [&](int s) { return cache.settle(made.id, s); }) == 16);
+  CHECK(on.copies("settle", [&](int s) { return cache.settle(made.sequence, s); }) == 16);
 }
