@@ -733,6 +733,12 @@ static void test_kv(void) {
   value_rows.type = 3;
   WRONG_IF(build.has_memory, pagedkv_write(cache, 1, slots, num_tokens, &key_rows, &value_rows, stream, 0));
   value_rows.type = PAGEDKV_FLOAT32;
+  key_rows.num_heads = num_heads + 1;
+  WRONG_IF(build.has_memory, pagedkv_write(cache, 1, slots, num_tokens, &key_rows, &value_rows, stream, 0));
+  key_rows.num_heads = num_heads;
+  value_rows.head_dim = head_dim * 2;
+  WRONG_IF(build.has_memory, pagedkv_write(cache, 1, slots, num_tokens, &key_rows, &value_rows, stream, 0));
+  value_rows.head_dim = head_dim;
   OK_IF(build.has_memory, pagedkv_write(cache, 1, slots, num_tokens, &key_rows, &value_rows, stream, 0));
   OK(pagedkv_synchronize(cache, stream));
   WRONG(pagedkv_synchronize(NULL, stream));
@@ -744,6 +750,12 @@ static void test_kv(void) {
   to_keys.num_tokens = 1;
   WRONG_IF(build.has_memory, pagedkv_read(cache, 1, slots, num_tokens, &to_keys, &to_values, stream, 0));
   to_keys.num_tokens = num_tokens;
+  to_keys.head_dim = head_dim * 2;
+  WRONG_IF(build.has_memory, pagedkv_read(cache, 1, slots, num_tokens, &to_keys, &to_values, stream, 0));
+  to_keys.head_dim = head_dim;
+  to_values.num_heads = num_heads + 1;
+  WRONG_IF(build.has_memory, pagedkv_read(cache, 1, slots, num_tokens, &to_keys, &to_values, stream, 0));
+  to_values.num_heads = num_heads;
   OK_IF(build.has_memory, pagedkv_read(cache, 1, slots, num_tokens, &to_keys, &to_values, stream, 0));
   for (i = 0; i < numbers; ++i) {
     CHECK(!build.has_memory || (is_near(got_keys[i], keys[i]) && is_near(got_values[i], values[i])));
@@ -819,6 +831,9 @@ static void test_attention(void) {
 
   WRONG_IF(build.computes_attention, pagedkv_attend(NULL, &call, threads));
   WRONG_IF(build.computes_attention, pagedkv_attend(cache, NULL, threads));
+  call.queries.head_dim = head_dim * 2;
+  WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, threads));
+  call.queries.head_dim = head_dim;
   call.group = 1;
   WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, threads));
   call.group = 0;

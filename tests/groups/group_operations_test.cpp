@@ -165,6 +165,22 @@ TEST_CASE("a reset frees the cached blocks of every group, and is one event", "[
   CHECK(e.sequences.at(again).computed == 0);
 }
 
+TEST_CASE("a sequence that was cut inside an invalidated block publishes what it then writes", "[group_cache]") {
+  for (const auto& groups : {group_list{full}, group_list{full, window}, group_list{chunked, full}}) {
+    auto e = plain{config_of(groups)};
+    const auto id = e.create(counted(6)).value();
+    e.compute(id);
+    REQUIRE(e.truncate(id, 3));
+    REQUIRE(e.cache.invalidate_prefix(counted(6)) > 0);
+    REQUIRE(e.append(id, counted(9, 50)));
+    e.compute(id);
+    const auto text = e.sequences.at(id).text;
+    e.release(id);
+    CHECK(e.cache.find_prefix(text) >= 8);
+    CHECK(e.cache.check_invariants() == sound);
+  }
+}
+
 TEST_CASE("all pins of a cache with groups end at once", "[group_cache]") {
   auto e = plain{config_of({full, window, state}, 200)};
   const auto id = e.create(counted(60)).value();
