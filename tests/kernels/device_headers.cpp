@@ -5,27 +5,53 @@
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
+#include <pagedkv/device/memory_ledger.hpp>
+#include <pagedkv/device/peer.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/device/shared_memory.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/events/event_tee.hpp>
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/all.hpp>
+#include <pagedkv/policy/allocator/caller_memory.hpp>
+#include <pagedkv/policy/allocator/no_memory.hpp>
+#include <pagedkv/policy/allocator/shared_allocator.hpp>
+#include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
+#include <pagedkv/policy/groups/all.hpp>
+#include <pagedkv/policy/hash/all.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/all.hpp>
+#include <pagedkv/policy/preemption/all.hpp>
+#include <pagedkv/requests/metrics.hpp>
 #include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/llm_d_keys.hpp>
+#include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 #include <pagedkv/storage/presets.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
+#if __has_include(<boost/lockfree/queue.hpp>)
+  #include <pagedkv/pool/boost_free_list.hpp>
+#endif
+#if __has_include(<hiredis/hiredis.h>)
+  #include <pagedkv/tier/remote_tier.hpp>
+#endif
 #if __has_include(<liburing.h>)
   #include <pagedkv/tier/file_tier.hpp>
+#endif
+#if __has_include(<msgpuck.h>) && __has_include(<zmq.hpp>)
+  #include <pagedkv/wire/event_publisher.hpp>
+  #include <pagedkv/wire/event_subscriber.hpp>
 #endif
 
 namespace device_headers {
