@@ -17,7 +17,7 @@ PROGRAM = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "tests" / "wire" / "w
 
 
 def structs(array_like):
-    """The structs of events, whose fields and defaults are those of vLLM 0.29, and the struct of a batch of them."""
+    """The structs of events, whose fields and defaults are those of vLLM 0.33, and the struct of a batch of them."""
 
     def event(name, required, optional=()):
         fields = [*required, *[(field, kind | None, None) for field, kind in optional]]
@@ -43,6 +43,7 @@ def structs(array_like):
             ("kv_cache_spec_sliding_window", int),
             *place,
             ("session_id", str),
+            ("lookahead_token_ids", list[list[int]]),
         ],
     )
     removed = event(
@@ -95,7 +96,7 @@ class Encoding:
     def test_we_read_what_its_encoder_writes(self):
         stored, removed, cleared, batch = structs(self.array_like)
         latest = {"group_idx": 2, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 4096}
-        latest |= {"locality": "LOCAL", "ownership": "file", "session_id": "a"}
+        latest |= {"locality": "LOCAL", "ownership": "file", "session_id": "a", "lookahead_token_ids": [[7, 8]]}
         events = [
             stored([1, 2], 9, [1, 2, 3, 4], 2, None, "GPU", None, extra_keys=[None, ("salt", 3)]),
             stored([3], None, [5, 6], 2, 1, "CPU", "french", **latest),
