@@ -119,7 +119,7 @@ class Packaging(unittest.TestCase):
     def install_engine(self, *options):
         """An engine's library, which exports a target that is built on pagedkv's."""
         build, prefix = self.folder / "engine", self.folder / "engine_prefix"
-        run("cmake", "-S", ENGINE, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}", *options)
+        run("cmake", "-S", ENGINE, "-B", build, f"-DWANTED_VERSION={VERSION}", f"-DCMAKE_INSTALL_PREFIX={prefix}", *options)
         run("cmake", "--build", build)
         run("cmake", "--install", build)
         return prefix
