@@ -82,7 +82,11 @@ float stretch_as_yarn(std::vector<float>& frequencies, const json& from, double 
 
 /// `from`: an object as `rope_parameters` or `rope_scaling` hold it.
 rotation make_rotation(const json& from, double theta, std::int32_t head_dim) {
-  const auto dim = static_cast<std::int32_t>(head_dim * optional(from, "partial_rotary_factor", 1.0)) / 2 * 2;
+  const auto turned = optional(from, "partial_rotary_factor", 1.0);
+  if (!(turned > 0 && turned <= 1)) {
+    throw bad_model("config.json: partial_rotary_factor is not a share of a head");
+  }
+  const auto dim = static_cast<std::int32_t>(head_dim * turned) / 2 * 2;
   auto made = rotation{};
   for (auto i = 0; i < dim; i += 2) {
     made.frequencies.push_back(static_cast<float>(1 / std::pow(theta, static_cast<double>(i) / dim)));
@@ -152,14 +156,27 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
 state_sizes read_state(const json& from, std::int32_t hidden) {
   auto sizes = state_sizes{};
   sizes.num_heads = size_of(from, "mamba_n_heads");
-  const auto inner = size_of(from, "mamba_expand", 2) * hidden;
+  const auto inner = std::int64_t{size_of(from, "mamba_expand", 2)} * hidden;
+  if (inner > std::numeric_limits<std::int32_t>::max()) {
+    throw bad_model("config.json: mamba_expand is too large for hidden_size");
+  }
   const auto* const dim = find(from, "mamba_d_head");
-  sizes.head_dim = dim != nullptr && dim->is_number() ? dim->get<std::int32_t>() : inner / sizes.num_heads;
+  sizes.head_dim = dim != nullptr && dim->is_number() ? size_of(from, "mamba_d_head")
+                                                      : static_cast<std::int32_t>(inner / sizes.num_heads);
   sizes.num_groups = size_of(from, "mamba_n_groups", 1);
   sizes.state_dim = size_of(from, "mamba_d_state");
   sizes.kernel = size_of(from, "mamba_d_conv", 4);
-  if (sizes.inner() != inner || sizes.num_heads % sizes.num_groups != 0) {
+  if (std::int64_t{sizes.num_heads} * sizes.head_dim != inner || sizes.num_heads % sizes.num_groups != 0) {
     throw bad_model("config.json: mamba_n_heads, mamba_d_head and mamba_n_groups do not fit hidden_size");
+  }
+  if (sizes.kernel < 2) {
+    throw bad_model("config.json: mamba_d_conv is no convolution over several tokens");
+  }
+  // Each fits where the others are computed from it.
+  const auto channels = inner + 2 * std::int64_t{sizes.num_groups} * sizes.state_dim;
+  if (channels > std::numeric_limits<std::int32_t>::max() ||
+      sizes.numbers() > std::numeric_limits<std::int32_t>::max()) {
+    throw bad_model("config.json: mamba_d_state or mamba_d_conv is too large");
   }
   return sizes;
 }

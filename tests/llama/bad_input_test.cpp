@@ -6,6 +6,8 @@
 #include <catch2/matchers/catch_matchers.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -73,6 +75,11 @@ TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") 
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("config.json: cannot be read"));
     CHECK_THROWS_AS(tokenizer(folder.path()), bad_model);
   }
+  SECTION("a pipe, which nobody writes") {
+    std::filesystem::remove(weights);
+    REQUIRE(::mkfifo(weights.c_str(), S_IRUSR | S_IWUSR) == 0);
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("model.safetensors: cannot be read"));
+  }
   SECTION("an index that names a file elsewhere") {
     std::ofstream(folder.path() / "model.safetensors.index.json") << json{{"weight_map", {{"a", "../b.safetensors"}}}};
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("weight_map"));
@@ -94,6 +101,21 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c["layer_types"].erase(0); }), ContainsSubstring("layer_types"));
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c.erase("sliding_window"); }), ContainsSubstring("sliding_window"));
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = 5; }), ContainsSubstring("mamba"));
+}
+
+TEST_CASE("sizes that would lead outside arrays are refused", "[llama]") {
+  for (const auto factor : {1.5, 0.0, -0.5}) {
+    const auto change = [=](json& c) { c["rope_parameters"]["partial_rotary_factor"] = factor; };
+    CHECK_THAT(refusal_of("llama", change), ContainsSubstring("partial_rotary_factor"));
+  }
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_conv"] = 1; }), ContainsSubstring("mamba_d_conv"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = -4; }), ContainsSubstring("mamba_d_head"));
+  const auto expand = [](json& c) {
+    c["mamba_expand"] = 1 << 30;
+    c.erase("mamba_d_head");
+  };
+  CHECK_THAT(refusal_of("bamba", expand), ContainsSubstring("mamba_expand"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_state"] = 1 << 30; }), ContainsSubstring("mamba_d_state"));
 }
 
 TEST_CASE("older files describe the same model", "[llama]") {
