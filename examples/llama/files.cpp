@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +14,6 @@
 #include <cstring>
 #include <fstream>
 #include <set>
-#include <system_error>
 #include <utility>
 
 namespace llama {
@@ -54,15 +54,17 @@ nlohmann::json read_json(const std::filesystem::path& path) {
 }
 
 mapped_file::mapped_file(const std::filesystem::path& path) {
-  auto ignored = std::error_code{};
-  const bool is_file = std::filesystem::is_regular_file(path, ignored);
-  const auto descriptor = is_file ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC) : -1;
-  if (descriptor < 0) {
+  const auto descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe may have no writer
+  struct ::stat status = {};
+  const bool is_file = descriptor >= 0 && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  const auto size = is_file ? static_cast<std::size_t>(status.st_size) : 0;
+  auto* const address = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (descriptor >= 0) {
+    ::close(descriptor);
+  }
+  if (!is_file) {
     throw bad_model(path.string() + ": cannot be read");
   }
-  const auto size = std::filesystem::file_size(path);
-  auto* const address = size == 0 ? nullptr : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-  ::close(descriptor);
   if (address == MAP_FAILED) {
     throw bad_model(path.string() + ": cannot be mapped");
   }
@@ -153,16 +155,26 @@ tensor_files::entry tensor_files::read_entry(const std::string& name, const nloh
   return {type->second, shape, data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size))};
 }
 
-tensor tensor_files::take(const std::string& name, const std::vector<std::int64_t>& shape) const {
+const tensor_files::entry& tensor_files::find(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     throw bad_model("tensor " + name + " is missing");
   }
-  const auto& [type, stored_shape, bytes] = found->second;
-  if (stored_shape != shape) {
-    throw bad_model("tensor " + name + " has the shape " + text_of(stored_shape) + "; config.json asks for " +
+  if (found->second.shape != shape) {
+    throw bad_model("tensor " + name + " has the shape " + text_of(found->second.shape) + "; config.json asks for " +
                     text_of(shape));
   }
+  return found->second;
+}
+
+std::span<const std::byte> tensor_files::bytes(const std::string& name, const std::vector<std::int64_t>& shape,
+                                               number_type type) const {
+  const auto& found = find(name, shape);
+  return found.type == type ? found.bytes : std::span<const std::byte>{};
+}
+
+tensor tensor_files::take(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  const auto& [type, stored_shape, bytes] = find(name, shape);
   switch (type) {
     case number_type::float16: return tensor(converted<pagedkv::float16>(bytes));
     case number_type::bfloat16: return tensor(converted<pagedkv::bfloat16>(bytes));

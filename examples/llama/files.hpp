@@ -54,6 +54,8 @@ class tensor {
   std::span<const float> view_;
 };
 
+enum class number_type : std::uint8_t { float32, float16, bfloat16 };
+
 /// The tensors of a directory: `model.safetensors`, or the files that `model.safetensors.index.json` names.
 /// The format: https://github.com/huggingface/safetensors#format.
 class tensor_files {
@@ -64,15 +66,18 @@ class tensor_files {
   [[nodiscard]] bool contains(const std::string& name) const { return entries_.contains(name); }
   /// Throws `bad_model` if the tensor is missing or has another shape.
   [[nodiscard]] tensor take(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  /// A tensor's numbers as they lie in its file, or nothing where they are of another type. Throws as `take` does.
+  [[nodiscard]] std::span<const std::byte> bytes(const std::string& name, const std::vector<std::int64_t>& shape,
+                                                 number_type type) const;
 
  private:
-  enum class number_type : std::uint8_t { float32, float16, bfloat16 };
   struct entry {
     number_type type;
     std::vector<std::int64_t> shape;
     std::span<const std::byte> bytes;
   };
 
+  [[nodiscard]] const entry& find(const std::string& name, const std::vector<std::int64_t>& shape) const;
   void add_file(const std::filesystem::path& path);
   [[nodiscard]] static entry read_entry(const std::string& name, const nlohmann::json& from,
                                         std::span<const std::byte> data);

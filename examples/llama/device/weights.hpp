@@ -7,10 +7,14 @@
 
 #include <pagedkv/device/stream.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace llama::device {
@@ -54,8 +58,8 @@ struct matrix_sizes {
 
   explicit matrix_sizes(const model_config& config)
       : hidden(static_cast<std::size_t>(config.hidden)),
-        queries(static_cast<std::size_t>(config.num_heads * config.head_dim)),
-        keys(static_cast<std::size_t>(config.num_kv_heads * config.head_dim)),
+        queries(static_cast<std::size_t>(config.num_heads) * static_cast<std::size_t>(config.head_dim)),
+        keys(static_cast<std::size_t>(config.num_kv_heads) * static_cast<std::size_t>(config.head_dim)),
         intermediate(static_cast<std::size_t>(config.intermediate)),
         vocabulary(static_cast<std::size_t>(config.vocabulary)) {}
 
@@ -113,17 +117,35 @@ class weight_reader {
   /// Matrices one below the other.
   [[nodiscard]] device_array<storage_of<Element>> matrix(const std::vector<part>& parts, std::size_t num_in) const {
     auto numbers = std::vector<storage_of<Element>>{};
+    auto num_rows = std::size_t{0};
+    for (const auto& each : parts) {
+      num_rows += each.num_out;
+    }
+    numbers.reserve(num_rows * num_in);
     for (const auto& [name, num_out] : parts) {
       if (files_.contains(name + ".bias")) {
         throw bad_model(name + ".bias: devices run models without biases");
       }
       const auto shape = std::vector{static_cast<std::int64_t>(num_out), static_cast<std::int64_t>(num_in)};
-      const auto taken = files_.take(name + ".weight", shape);
-      for (const auto number : taken.numbers()) {
-        numbers.push_back(Element::encode(number, 1));
-      }
+      add(name + ".weight", shape, numbers);
     }
     return uploaded(numbers);
+  }
+
+  /// Adds a tensor's numbers: their bytes, where the file has them as they are wanted.
+  void add(const std::string& name, const std::vector<std::int64_t>& shape,
+           std::vector<storage_of<Element>>& to) const {
+    constexpr auto type = std::is_same_v<Element, pagedkv::float32> ? number_type::float32 : number_type::bfloat16;
+    const auto bytes = files_.bytes(name, shape, type);
+    if (!bytes.empty()) {
+      const auto first = to.size();
+      to.resize(first + bytes.size() / sizeof(storage_of<Element>));
+      std::memcpy(to.data() + first, bytes.data(), bytes.size());
+      return;
+    }
+    const auto taken = files_.take(name, shape);
+    std::ranges::transform(taken.numbers(), std::back_inserter(to),
+                           [](float number) { return Element::encode(number, 1); });
   }
 
   [[nodiscard]] device_array<float> norm(const std::string& name, std::size_t size) const {
