@@ -120,7 +120,8 @@ class engine {
   /// but the last one of its answer. Errors: those of `pagedkv::restore_sequence`.
   virtual pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) = 0;
 
-  /// One forward pass. Returns whether open requests are left.
+  /// One forward pass. Returns whether open requests are left. Throws what the model throws, as on a device that fails.
+  /// The pass is lost then, and the cache may hold K/V that was not computed: the engine is only to be destroyed.
   virtual bool step() = 0;
   void run() {
     while (step()) {

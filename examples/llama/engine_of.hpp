@@ -15,6 +15,7 @@
 #include <future>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -153,9 +154,13 @@ class engine_of final : public engine {
     std::vector<part> parts = {};
     step_tokens tokens = {};
     std::vector<pagedkv::sequence_id> ids = {};
-    pagedkv::step_id opened = {};
+    std::optional<pagedkv::step_id> opened = {};  // from its preparation until it has landed
     std::chrono::nanoseconds in_model = {};
   };
+
+  [[nodiscard]] bool compute_step();
+  /// Waits for the pass under way, and forgets both passes, of which one failed.
+  void abandon_passes();
 
   /// Where the row's next chunk ends: within the budget and, with states, where the cache saves one.
   [[nodiscard]] std::int64_t end_of_chunk(const row& r) const;

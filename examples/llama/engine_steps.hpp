@@ -8,6 +8,7 @@
 #include <array>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <ranges>
 #include <stdexcept>
 #include <utility>
@@ -56,7 +57,7 @@ engine_of<Cache>::engine_of(model& with, const engine_sizes& sizes, std::unique_
 
 template <class Cache>
 engine_of<Cache>::~engine_of() {
-  if (flying_ != nullptr) {
+  if (predictions_.valid()) {
     predictions_.wait();
   }
   if constexpr (has_tiers<Cache>) {
@@ -78,9 +79,12 @@ pagedkv::result<void> engine_of<Cache>::check(std::span<const pagedkv::token> pr
     }
   }
   if constexpr (requires { model_.longest(); }) {
-    if (const auto length = prompt.size() + options.max_tokens; length > model_.longest()) {
-      return error{error_code::invalid_argument, "tokens of prompt and answer", static_cast<std::int64_t>(length),
-                   static_cast<std::int64_t>(model_.longest())};
+    const auto longest = model_.longest();
+    if (prompt.size() > longest || options.max_tokens > longest - prompt.size()) {
+      const auto most = std::numeric_limits<std::int64_t>::max() - static_cast<std::int64_t>(prompt.size());
+      const auto wanted = std::min(options.max_tokens, static_cast<std::size_t>(most));
+      return error{error_code::invalid_argument, "tokens of prompt and answer",
+                   static_cast<std::int64_t>(prompt.size() + wanted), static_cast<std::int64_t>(longest)};
     }
   }
   if (options.num_samples > sizes_.max_rows) {
@@ -92,6 +96,11 @@ pagedkv::result<void> engine_of<Cache>::check(std::span<const pagedkv::token> pr
 
 template <class Cache>
 bool engine_of<Cache>::fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
+  constexpr auto most =
+      static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());  // as positions have 32 bits
+  if (num_prompt_tokens > most || max_tokens > most - num_prompt_tokens) {
+    return false;
+  }
   const auto length = static_cast<std::int64_t>(num_prompt_tokens + max_tokens);
   const auto groups = model_.config().groups();
   auto needed = std::int64_t{0};
@@ -149,6 +158,31 @@ pagedkv::result<std::vector<pagedkv::token>> engine_of<Cache>::restore(const std
 
 template <class Cache>
 bool engine_of<Cache>::step() {
+  try {
+    return compute_step();
+  } catch (...) {
+    abandon_passes();
+    throw;
+  }
+}
+
+template <class Cache>
+void engine_of<Cache>::abandon_passes() {
+  if (predictions_.valid()) {
+    predictions_.wait();
+    predictions_ = {};
+  }
+  flying_ = nullptr;
+  for (auto& each : passes_) {
+    each.parts.clear();
+    if (const auto opened = std::exchange(each.opened, {}); opened) {
+      static_cast<void>(cache_.retire_step(*opened));
+    }
+  }
+}
+
+template <class Cache>
+bool engine_of<Cache>::compute_step() {
   const auto watch = stopwatch{statistics_.in_steps};
   if (flying_ != nullptr && !may_overlap()) {
     land();
@@ -455,20 +489,22 @@ void engine_of<Cache>::launch() {
       tokens.tokens[static_cast<std::size_t>(tokens.starts[i + 1] - 1)] = parts[i].of->tokens.back();
     }
   }
-  flying_ = std::exchange(next_, next_ == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0]);
-  if constexpr (requires { model_.begin(flying_->tokens, flying_->memory); }) {
-    const auto watch = stopwatch{flying_->in_model};
-    model_.begin(flying_->tokens, flying_->memory);
-    predictions_ = std::async(std::launch::deferred, [this, of = flying_] {
+  auto* const of = next_;
+  if constexpr (requires { model_.begin(of->tokens, of->memory); }) {
+    const auto watch = stopwatch{of->in_model};
+    model_.begin(of->tokens, of->memory);
+    predictions_ = std::async(std::launch::deferred, [this, of] {
       const auto waiting = stopwatch{of->in_model};
       return model_.finish();
     });
   } else {
-    predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of = flying_] {
+    predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of] {
       const auto watch = stopwatch{of->in_model};
       return model_.predict(of->tokens, of->memory);
     });
   }
+  flying_ = of;  // nothing flies if it could not begin
+  next_ = of == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0];
 }
 
 template <class Cache>
@@ -476,9 +512,9 @@ void engine_of<Cache>::land() {
   if (flying_ == nullptr) {
     return;
   }
-  const auto predicted = predictions_.get();
   auto& landed = *std::exchange(flying_, nullptr);
-  timed(cache_)->retire_step(landed.opened).value();
+  const auto predicted = predictions_.get();
+  timed(cache_)->retire_step(*std::exchange(landed.opened, {})).value();
   ++statistics_.steps;
   statistics_.in_model += std::exchange(landed.in_model, {});
   statistics_.computed_tokens += std::ssize(landed.tokens.tokens);

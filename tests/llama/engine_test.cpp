@@ -8,7 +8,9 @@
 #include <catch2/matchers/catch_matchers.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -200,6 +202,7 @@ TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
     while (engine->fits(prompt.size(), most + 1, 2)) {
       ++most;
     }
+    CHECK_FALSE(engine->fits(prompt.size(), std::numeric_limits<std::size_t>::max(), 1));
     auto options = exactly(std::min(most, std::size_t{400}));
     options.num_samples = 2;
     const auto* const made = engine->submit(prompt, options).value();
