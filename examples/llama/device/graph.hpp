@@ -38,6 +38,35 @@ inline auto destroy(graph of) { return cudaGraphDestroy(of); }
 inline auto destroy(executable of) { return cudaGraphExecDestroy(of); }
   #endif
 
+/// A capture that ends with the object at the latest, and its graph.
+class recording {
+ public:
+  explicit recording(pagedkv::runtime::stream stream) : stream_(stream) {
+    pagedkv::hip::require(begin(stream), "the begin of a graph");
+  }
+  recording(const recording&) = delete;
+  recording& operator=(const recording&) = delete;
+  ~recording() {
+    if (!has_ended_) {
+      static_cast<void>(graphs::end(stream_, &recorded_));
+    }
+    if (recorded_ != nullptr) {
+      static_cast<void>(destroy(recorded_));
+    }
+  }
+
+  [[nodiscard]] graph end() {
+    has_ended_ = true;
+    pagedkv::hip::require(graphs::end(stream_, &recorded_), "the end of a graph");
+    return recorded_;
+  }
+
+ private:
+  pagedkv::runtime::stream stream_;
+  graph recorded_ = nullptr;
+  bool has_ended_ = false;
+};
+
 }  // namespace graphs
 
 /// The work that a call enqueues in a stream, for later launches. Throws `pagedkv::exception`.
@@ -46,13 +75,9 @@ class recorded_work {
   template <class Enqueue>
   explicit recorded_work(const Enqueue& enqueue) {
     const auto stream = pagedkv::hip::stream();  // of its own: other threads may use the launching one meanwhile
-    auto recorded = graphs::graph{};
-    pagedkv::hip::require(graphs::begin(stream.get()), "the begin of a graph");
+    auto recorded = graphs::recording(stream.get());
     enqueue(stream.get());
-    pagedkv::hip::require(graphs::end(stream.get(), &recorded), "the end of a graph");
-    const auto made = graphs::instantiate(&executable_, recorded);
-    static_cast<void>(graphs::destroy(recorded));
-    pagedkv::hip::require(made, "the instantiation of a graph");
+    pagedkv::hip::require(graphs::instantiate(&executable_, recorded.end()), "the instantiation of a graph");
   }
   recorded_work(recorded_work&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
   recorded_work& operator=(recorded_work&&) = delete;
