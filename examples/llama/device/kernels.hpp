@@ -15,7 +15,7 @@ namespace llama::device {
 namespace kernels = pagedkv::kernels;
 
 inline constexpr auto workgroup_size = 256;
-inline constexpr auto row_workgroup_size = 1024;  // of kernels in which a workgroup has a row of hidden numbers
+inline constexpr auto row_workgroup_size = 1024;  // the largest, where a workgroup has a row of hidden numbers
 inline constexpr auto most_waves = 32;            // of a workgroup
 
 template <class Element>
@@ -143,10 +143,10 @@ PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t w
   }
 }
 
-/// The largest logit of some tokens; of equal ones that of the first.
+/// The largest logit of some tokens; of equal ones that of the first. Without a number among them, token 0.
 struct best_token {
   float logit = -std::numeric_limits<float>::infinity();
-  pagedkv::token token = std::numeric_limits<pagedkv::token>::max();
+  pagedkv::token token = 0;
 
   [[nodiscard]] PAGEDKV_DEVICE bool beats(const best_token& other) const {
     return logit > other.logit || (logit == other.logit && token < other.token);
