@@ -6,6 +6,7 @@
 #include "model.hpp"
 
 #include <memory>
+#include <string>
 
 // An engine whose model and cache are on a device. Built by nvcc or hipcc it runs on the GPU; by any other compiler, on
 // the host executor.
@@ -33,10 +34,13 @@ namespace device {
 extern template class model<pagedkv::float32>;
 extern template class model<pagedkv::bfloat16>;
 
-/// An engine for such a model, which outlives it. Throws `std::invalid_argument` for steps that are larger than those
-/// that the model was made for, and what the cache throws.
-[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::float32>& with, const engine_sizes& sizes);
-[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes);
+/// An engine for such a model, which outlives it. A model serves one engine at a time, with which it shares its stream
+/// and the results of passes. `name`: the model's, in sessions: those of another name are refused. Throws
+/// `std::invalid_argument` for steps that are larger than those that the model was made for, and what the cache throws.
+[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::float32>& with, const engine_sizes& sizes,
+                                                  std::string name);
+[[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes,
+                                                  std::string name);
 
 }  // namespace device
 
