@@ -10,14 +10,20 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace llama::bench {
@@ -127,7 +133,7 @@ struct figures {
 
 /// Decodes `num_sequences` sequences at once, with the prompts behind them.
 [[nodiscard]] figures measure_steps(device::model<bfloat16>& with, std::size_t num_sequences) {
-  const auto served = device::make_engine(with, sizes_for(num_sequences));
+  const auto served = device::make_engine(with, sizes_for(num_sequences), "random");
   auto samples = std::vector<const sample*>{};
   auto options = generation_options{};
   options.max_tokens = 2 * num_steps + 40;
@@ -170,6 +176,17 @@ struct figures {
           static_cast<double>(with.weights().bytes_of_step()) + kv};
 }
 
+/// Throws `std::invalid_argument`.
+[[nodiscard]] std::size_t parse_count(const char* text) {
+  auto count = std::size_t{0};
+  const auto* const end = text + std::strlen(text);
+  const auto parsed = std::from_chars(text, end, count);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || count == 0 || count > most_sequences) {
+    throw std::invalid_argument(std::string(text) + " is no number of sequences from 1 to 64");
+  }
+  return count;
+}
+
 void run(const std::string& file, const std::vector<std::size_t>& counts) {
   const auto read_rate = measure_reads();
   auto config = llama_3_8b();
@@ -200,8 +217,7 @@ int main(int argc, char** argv) {
     auto counts = std::vector<std::size_t>{1, 8, 64};
     if (argc > 2) {
       counts.clear();
-      std::transform(argv + 2, argv + argc, std::back_inserter(counts),
-                     [](const char* text) { return std::stoul(text); });
+      std::transform(argv + 2, argv + argc, std::back_inserter(counts), llama::bench::parse_count);
     }
     llama::bench::run(argc > 1 ? argv[1] : "", counts);
     return 0;
