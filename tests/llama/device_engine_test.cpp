@@ -14,10 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace llama::test {
@@ -56,7 +58,8 @@ constexpr auto most_tokens = on_device ? std::size_t{1000} : std::size_t{6};
 template <class Element>
 class served {
  public:
-  served(const std::string& name, const engine_sizes& sizes) : cases_(cases_of(name)), sizes_(sizes) {
+  served(const std::string& name, const engine_sizes& sizes, std::string name_in_sessions = "a model")
+      : cases_(cases_of(name)), sizes_(sizes), name_(std::move(name_in_sessions)) {
     require_device();
     if (name == "trained") {
       load(trained_model());
@@ -118,11 +121,12 @@ class served {
 
   void load(const std::filesystem::path& folder) {
     model_ = std::make_unique<device::model<Element>>(folder, limits_of(sizes_));
-    engine_ = device::make_engine(*model_, sizes_);
+    engine_ = device::make_engine(*model_, sizes_, name_);
   }
 
   std::vector<generation> cases_;
   engine_sizes sizes_;
+  std::string name_;
   std::unique_ptr<device::model<Element>> model_;
   std::unique_ptr<engine> engine_;
 };
@@ -265,23 +269,126 @@ TEST_CASE("an engine on a device refuses what is too long or too large", "[llama
   auto options = generation_options{};
   options.max_tokens = 512;
   CHECK_FALSE(made.on().submit(made.cases().front().prompt, options));
+  options.max_tokens = std::numeric_limits<std::size_t>::max();
+  CHECK_FALSE(made.on().submit(made.cases().front().prompt, options));
   auto larger = sizes;
   larger.token_budget = 65;
-  CHECK_THROWS_AS(device::make_engine(made.model(), larger), std::invalid_argument);
+  CHECK_THROWS_AS(device::make_engine(made.model(), larger, ""), std::invalid_argument);
+  const auto folder = model_folder(reference_of("llama"));
+  const auto limits = step_limits{.max_rows = 1, .max_tokens = 65'536, .max_wanted = 1};
+  CHECK_THROWS_AS(device::model<pagedkv::float32>(folder.path(), limits), std::invalid_argument);
 }
 
-TEST_CASE("devices refuse models with windows or states in a sentence", "[llama]") {
+/// Why a device refuses a model whose `config.json` was changed.
+std::string refusal_of(const std::string& name, const nlohmann::json& change) {
+  auto changed = reference_of(name);
+  changed.config.merge_patch(change);
+  const auto folder = model_folder(changed);
+  try {
+    static_cast<void>(device::model<pagedkv::float32>(folder.path(), limits_of({})));
+  } catch (const bad_model& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_CASE("devices refuse models in a sentence", "[llama]") {
   require_device();
-  for (const auto* const name : {"gemma3", "bamba"}) {
-    const auto folder = model_folder(reference_of(name));
-    auto said = std::string{};
+  const auto kinds = std::string("devices run models of Llama's and Qwen 3's kind");
+  CHECK(refusal_of("gemma3", nlohmann::json::object()) == kinds);
+  CHECK(refusal_of("bamba", nlohmann::json::object()) == kinds);
+  const auto types = std::vector<std::string>{"full_attention", "sliding_attention", "full_attention"};
+  CHECK(refusal_of("qwen3", {{"layer_types", types}, {"sliding_window", 24}}) ==
+        "devices run models whose layers all attend to all tokens");
+  const auto lengths = std::string("devices run models whose max_position_embeddings is known, and at most 1,048,576");
+  CHECK(refusal_of("llama", {{"max_position_embeddings", nullptr}}) == lengths);
+  CHECK(refusal_of("llama", {{"max_position_embeddings", 1'048'577}}) == lengths);
+  CHECK(refusal_of("llama", {{"head_dim", 264}}) == "devices run models whose heads have at most 256 numbers");
+}
+
+TEST_CASE("without a number among the logits a device chooses token 0", "[llama]") {
+  require_device();
+  namespace kernels = device::kernels;
+  constexpr auto width = std::size_t{300};
+  const auto stream = pagedkv::hip::stream();
+  const auto nan = std::vector<float>(width, std::numeric_limits<float>::quiet_NaN());
+  const auto logits = device::device_array<float>(width);
+  const auto parts = device::device_array<device::best_token>(device::parts_of_row);
+  const auto best = device::device_array<token>(1);
+  auto chosen = token{-1};
+  device::copy(logits.data(), nan.data(), width, device::runtime::host_to_device, stream.get());
+  device::hip::require(kernels::launch<device::find_best_of_parts<pagedkv::float32>>(
+                           {{device::parts_of_row, 1}, {device::workgroup_size}}, stream.get(),
+                           static_cast<const float*>(logits.data()), static_cast<std::int32_t>(width), parts.data()),
+                       "the launch of a kernel");
+  device::hip::require(kernels::launch<device::find_best<pagedkv::float32>>(
+                           {{1}, {device::workgroup_size}}, stream.get(),
+                           static_cast<const device::best_token*>(parts.data()), best.data()),
+                       "the launch of a kernel");
+  device::copy(&chosen, static_cast<const token*>(best.data()), 1, device::runtime::device_to_host, stream.get());
+  stream.synchronize().value();
+  CHECK(chosen == 0);
+}
+
+TEST_CASE("weights of another type than the model's are converted for a device", "[llama]") {
+  require_device();
+  const auto folder = model_folder(reference_of("llama"), "BF16");
+  const auto made = device::model<pagedkv::float32>(folder.path(), limits_of({.max_rows = 1, .token_budget = 1}));
+  const auto& embeddings = made.weights().embeddings;
+  auto numbers = std::vector<float>(embeddings.size());
+  device::copy(numbers.data(), static_cast<const float*>(embeddings.data()), numbers.size(),
+               device::runtime::device_to_host, made.stream());
+  device::hip::require(device::runtime::synchronize_stream(made.stream()), "the wait for a stream");
+  const auto files = tensor_files(folder.path());
+  CHECK(std::ranges::equal(numbers, files.take("model.embed_tokens.weight", {256, 64}).numbers()));
+}
+
+TEST_CASE("a session goes on in another engine of a device, for a model of the same name", "[llama]") {
+  const auto sizes = engine_sizes{.block_size = 4, .num_blocks = 100};
+  auto made = served_exactly("llama", sizes);
+  const auto folder = model_folder(reference_of("llama"));
+  const auto file = (folder.path() / "session").string();
+  auto options = generation_options{};
+  options.max_tokens = 2;
+  options.save_to = file;
+  const auto* const saved = made.on().submit(made.cases()[1].prompt, options).value();
+  made.on().run();
+  CHECK_FALSE(saved->failure);
+  auto other = served_exactly("llama", sizes);
+  const auto tokens = other.on().restore(file).value();
+  CHECK(std::ranges::equal(tokens, std::span(saved->tokens).first(saved->tokens.size() - 1)));
+  options.save_to.clear();
+  const auto* const next = other.on().submit(tokens, options).value();
+  other.on().run();
+  CHECK(next->num_cached_tokens > 0);
+  CHECK(next->answer().front() == saved->tokens.back());
+  CHECK_FALSE(served_exactly("llama", sizes, "another model").on().restore(file));
+}
+
+#if !defined(__HIPCC__) && !defined(__CUDACC__)
+
+TEST_CASE("an engine whose device fails can be destroyed", "[llama]") {
+  const bool overlaps = GENERATE(false, true);
+  CAPTURE(overlaps);
+  auto has_failed = true;
+  for (auto calls = std::int64_t{0}; has_failed; calls += 11) {
+    auto made = served_exactly("llama", {.num_blocks = 100, .overlaps = overlaps});
+    auto options = generation_options{};
+    options.max_tokens = 2;
+    static_cast<void>(made.on().submit({1, 2, 3}, options).value());
+    pagedkv::executor::failures().fail_after(calls, pagedkv::runtime::error_launch_failure);
+    has_failed = false;
     try {
-      static_cast<void>(device::model<pagedkv::float32>(folder.path(), limits_of({})));
-    } catch (const bad_model& error) {
-      said = error.what();
+      made.on().run();
+    } catch (const pagedkv::exception&) {
+      has_failed = true;
     }
-    CHECK(said == "devices run models of Llama's and Qwen 3's kind");
+    pagedkv::executor::failures().clear();
+    CHECK((has_failed || calls > 0));
+    CHECK(made.on().check_invariants() == std::vector<std::string>{});
   }
 }
+
+#endif
 
 }  // namespace llama::test

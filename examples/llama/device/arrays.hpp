@@ -73,7 +73,7 @@ void copy(T* to, const T* from, std::size_t count, runtime::copy_kind kind, runt
   }
 }
 
-/// An array of a step: the host fills one half, and the device reads the other one.
+/// An array of a step: the host fills its copy, `upload` copies that to the device.
 template <class T>
 class step_array {
  public:

@@ -5,8 +5,11 @@
 #include "kernels.hpp"
 
 #include <pagedkv/device/status.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__HIPCC__)
   #define HIPBLAS_V2
@@ -26,6 +29,9 @@ namespace llama::device {
 /// `result[r][o] = sum over i of rows[r][i] * weights[o][i]`, or with `adds` what is there and that.
 template <class Element, class Number>
 struct product {
+  static_assert(std::is_same_v<Element, pagedkv::float32> || std::is_same_v<Element, pagedkv::bfloat16>);
+  static_assert(std::is_same_v<Number, float> || std::is_same_v<Number, storage_of<Element>>);
+
   const storage_of<Element>* rows;
   const storage_of<Element>* weights;
   Number* result;  // of `Element`, or float

@@ -9,25 +9,50 @@
 #include "weights.hpp"
 
 #include <pagedkv/device/stream.hpp>
+#include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 namespace llama::device {
 
+/// A row of angles lies in memory for each.
+inline constexpr auto longest_context = std::int32_t{1} << 20;
+/// Rows of grids' second extent.
+inline constexpr auto most_tokens_of_step = std::size_t{65'535};
+
 /// Throws `bad_model` for a model that devices do not run.
-inline void check_model(const model_config& config) {
+[[nodiscard]] inline const model_config& checked(const model_config& config) {
   if (config.kind != architecture::llama && config.kind != architecture::qwen_3) {
     throw bad_model("devices run models of Llama's and Qwen 3's kind");
+  }
+  if (config.has(layer_kind::window) || config.has(layer_kind::state)) {
+    throw bad_model("devices run models whose layers all attend to all tokens");
+  }
+  if (config.context > longest_context) {
+    throw bad_model("devices run models whose max_position_embeddings is known, and at most 1,048,576");
   }
   if (config.hidden % 8 != 0 || config.intermediate % 8 != 0 || config.head_dim % 8 != 0 ||
       config.vocabulary % 2 != 0) {
     throw bad_model("devices run models whose sizes are multiples of eight, with an even vocabulary");
   }
+  if (config.head_dim > kernels::largest_attention_dim) {
+    throw bad_model("devices run models whose heads have at most 256 numbers");
+  }
+  return config;
+}
+
+/// Throws `std::invalid_argument` for steps that kernels' grids do not hold.
+[[nodiscard]] inline const step_limits& checked(const step_limits& limits) {
+  if (limits.max_tokens > most_tokens_of_step) {
+    throw std::invalid_argument("a step on a device computes at most 65,535 tokens");
+  }
+  return limits;
 }
 
 /// Throws `pagedkv::exception` where there is no device.
@@ -43,10 +68,10 @@ class model {
  public:
   using number = storage_of<Element>;
 
-  /// Throws `bad_model`, and `pagedkv::exception` where there is no room.
+  /// Throws `bad_model`, `std::invalid_argument` for steps of more than 65,535 tokens, and `pagedkv::exception` where
+  /// there is no room.
   model(const model_config& config, model_weights<Element> weights, const step_limits& limits)
-      : config_(config), sizes_(config_), weights_(std::move(weights)), limits_(limits) {
-    check_model(config_);
+      : config_(checked(config)), sizes_(config_), weights_(std::move(weights)), limits_(checked(limits)) {
     const auto angles = make_angles();
     angles_ = device_array<float>(angles.size());
     copy(angles_.data(), angles.data(), angles.size(), runtime::host_to_device, stream_.get());
@@ -70,7 +95,7 @@ class model {
 
  private:
   model(const model_config& config, const tensor_files& files, const step_limits& limits)
-      : model(config, (check_model(config), weight_reader<Element>(config, files).read()), limits) {}
+      : model(config, weight_reader<Element>(checked(config), files).read(), limits) {}
 
   /// A row of cosines, then of sines, for each position.
   [[nodiscard]] std::vector<float> make_angles() const;

@@ -36,6 +36,7 @@ template <class Element>
 std::vector<float> model<Element>::make_angles() const {
   const auto& [frequencies, scale] = config_.full_rotation;
   auto angles = std::vector<float>{};
+  angles.reserve(static_cast<std::size_t>(config_.context) * 2 * frequencies.size());
   for (auto position = std::int32_t{0}; position < config_.context; ++position) {
     for (const auto frequency : frequencies) {
       angles.push_back(std::cos(static_cast<float>(position) * frequency) * scale);
@@ -94,7 +95,7 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  const auto lanes = std::clamp((config_.hidden / 4 + 63) / 64 * 64, 64, 1024);
+  const auto lanes = std::clamp((config_.hidden / 4 + 63) / 64 * 64, 64, row_workgroup_size);
   start<normalize_rows<Element>>({extent_of(count), extent_of(lanes)}, stream, hidden_.data(), rows, weights.data(),
                                  config_.norm_epsilon, config_.hidden, normed_.data());
 }
