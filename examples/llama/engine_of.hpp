@@ -5,6 +5,7 @@
 #include "step.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/session_file.hpp>
 
 #include <algorithm>
 #include <array>
@@ -30,11 +31,13 @@ concept has_tiers = requires(Cache& cache, pagedkv::sequence_id id) { cache.sett
 template <class Cache>
 class paged_memory;
 
-/// The model that computes the passes of an engine over one kind of cache, and the memory where they find K and V.
+/// The model that computes the passes of an engine over one kind of cache, the memory where they find K and V, and the
+/// allocator of host memory that the cache's backend reaches.
 template <class Cache>
 struct passes_over {
   using model = llama::model;
   using memory = paged_memory<Cache>;
+  using host_allocator = pagedkv::host_allocator;
 };
 
 /// An engine over one kind of cache.
@@ -55,6 +58,7 @@ class engine_of final : public engine {
  public:
   using model = typename passes_over<Cache>::model;
   using memory_type = typename passes_over<Cache>::memory;
+  using options_of_session = pagedkv::session_options<typename passes_over<Cache>::host_allocator>;
   using stream = typename Cache::stream;
 
   /// `name`: of the model, in sessions. Blocks are copied on the stream.

@@ -2,8 +2,6 @@
 
 #include "engine_of.hpp"
 
-#include <pagedkv/tier/session_file.hpp>
-
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -146,7 +144,7 @@ void engine_of<Cache>::forget(const sample& which) {
 
 template <class Cache>
 pagedkv::result<std::vector<pagedkv::token>> engine_of<Cache>::restore(const std::string& file) {
-  const auto restored = pagedkv::restore_sequence(cache_, file, pagedkv::session_options<>{.model = name_}, stream_);
+  const auto restored = pagedkv::restore_sequence(cache_, file, options_of_session{.model = name_}, stream_);
   if (!restored) {
     return restored.error();
   }
@@ -662,7 +660,7 @@ void engine_of<Cache>::keep(row& r) {
   commit(r, r.computed);
   const bool is_answer = r.state == generation_state::ended || r.state == generation_state::cut;
   if (is_answer && r.index == 0 && !r.options.save_to.empty()) {
-    const auto options = pagedkv::session_options<>{.model = name_};
+    const auto options = options_of_session{.model = name_};
     if (const auto saved = pagedkv::save_sequence(cache_, r.sequence, r.options.save_to, options, stream_); !saved) {
       r.failure = saved.error();
     }

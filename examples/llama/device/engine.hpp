@@ -19,6 +19,7 @@ template <class Element>
 struct passes {
   using model = device::model<Element>;
   using memory = paged_memory<Element>;
+  using host_allocator = hip::pinned_allocator;
 };
 
 }  // namespace device
