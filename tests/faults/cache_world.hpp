@@ -19,6 +19,20 @@ inline constexpr auto row_size_of_one_group = std::size_t{2};
   return made;
 }
 
+struct one_group_cache {
+  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
+  static constexpr auto num_groups = std::size_t{1};
+  static constexpr auto row_size = row_size_of_one_group;
+
+  [[nodiscard]] static auto make(fault_plan& plan) {
+    return cache_type::create(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
+  }
+  explicit one_group_cache(fault_plan& plan)
+      : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+
+  cache_type cache;
+};
+
 /// A cache with a committed sequence, its fork, one that is not committed, an evictable chain and a pin; and the
 /// operations on it. `Made` constructs the cache and has the number of groups.
 template <class Made>

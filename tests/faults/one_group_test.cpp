@@ -5,20 +5,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-struct one_group_cache {
-  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
-  static constexpr auto num_groups = std::size_t{1};
-  static constexpr auto row_size = row_size_of_one_group;
-
-  [[nodiscard]] static auto make(fault_plan& plan) {
-    return cache_type::create(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
-  }
-  explicit one_group_cache(fault_plan& plan)
-      : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
-
-  cache_type cache;
-};
-
 using world = cache_world<one_group_cache>;
 
 }  // namespace

@@ -22,17 +22,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-struct one_group_cache {
-  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
-  static constexpr auto num_groups = std::size_t{1};
-  static constexpr auto row_size = row_size_of_one_group;
-
-  explicit one_group_cache(fault_plan& plan)
-      : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
-
-  cache_type cache;
-};
-
 /// A cache with a session in a file whose tokens it has, and another one of a peer's, which also offers its sequence.
 struct session_world : cache_world<one_group_cache> {
   using options_type = session_options<failing_allocator<>>;

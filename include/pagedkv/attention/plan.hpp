@@ -33,8 +33,8 @@ class attention_planner {
   explicit attention_planner(const attention_shape& shape)
       : shape_(shape),
         layout_(shape),
-        memory_(new(std::align_val_t{16}) std::byte[layout_.bytes]),
-        counts_(new(memory_.get()) attention_counts),
+        memory_(new (std::align_val_t{16}) std::byte[layout_.bytes]),
+        counts_(new (memory_.get()) attention_counts),
         rows_(part_at<attention_row>(layout_.rows, most_planned_rows(shape))),
         shares_(part_at<attention_share>(layout_.shares, shape.num_shares + 1)),
         merges_(part_at<attention_merge>(layout_.merges, layout_.max_merges)),

@@ -193,8 +193,8 @@ class warpgroup_columns {
   }
 
  private:
-  /// Puts the rows of a wave into shared memory; `row`: the lane's first. Numbers are zeros if the factor is, because what no token was read for
-  /// may hold any bits.
+  /// Puts the rows of a wave into shared memory; `row`: the lane's first. Numbers are zeros if the factor is, because
+  /// those of a query that read no token may hold any bits.
   template <class Rows, class Number, std::size_t N>
   static PAGEDKV_DEVICE void put_rows(unsigned rows_at, int row, const registers<float, 2>& factors,
                                       const float (&output)[N], int lane) {
