@@ -283,7 +283,8 @@ class basic_kv_cache {
     return detail::pin(state_, run, salt);
   }
 
-  /// Ends a pin: its prefix may be evicted again. Errors: `unknown_pin`.
+  /// Ends a pin: its prefix may be evicted again. Errors: `unknown_pin`; under `lock_free`, `sequence_busy` while
+  /// another thread ends it.
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin(state_, static_cast<std::uint64_t>(id));
