@@ -420,6 +420,36 @@ TEST_CASE("a scale that is any NaN makes the result NaN", "[attention]") {
   }
 }
 
+/// Where later calls keep their variables.
+[[gnu::noinline]] void leave_nan_on_the_stack() {
+  volatile float numbers[1 << 14];
+  for (auto& number : numbers) {
+    number = not_a_number;
+  }
+}
+
+TEST_CASE("scales of tokens that a row does not see do not reach it", "[attention]") {
+  for (const auto group_size : {1, 2, 4}) {
+    auto random = std::mt19937{18};
+    auto shape = batch_shape{{13, 77}};  // no tile of the first row fills its registers
+    shape.group_size = group_size;
+    shape.queries = std::vector<std::int32_t>{1, 3};
+    auto attention = attention_under_test<nhd<int8>>{shape, random};
+    const auto& view = attention.view();
+    const auto at = static_cast<std::int64_t>(attention.slot_of(1, 76));
+    *view.value_scale(1, at / 16, static_cast<std::int32_t>(at % 16), 0) = not_a_number;
+    for (const auto set : instruction_sets()) {
+      CAPTURE(group_size, static_cast<int>(set));
+      leave_nan_on_the_stack();
+      REQUIRE(attention.attend({}, {}, set));
+      for (const auto query : {0, 1, 2}) {
+        CHECK(std::isfinite(attention.output_at(query, 0, 3)));
+      }
+      CHECK(std::isnan(attention.output_at(3, 0, 3)));
+    }
+  }
+}
+
 TEST_CASE("results of parts of long prompts take little memory on many threads", "[attention]") {
   const auto num_partials = [](std::int32_t num_queries, int num_threads) {
     const auto indptr = std::vector<std::int32_t>{0, 8192};

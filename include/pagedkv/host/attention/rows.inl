@@ -233,7 +233,8 @@ PAGEDKV_INLINE void exponentiate(const row_set& set, const tile& t, floats* scor
   write_floats(decay, factor);
   if (t.value_scales != nullptr) {
     for (auto i = 0; i < num_vectors; ++i) {
-      scores[i] *= scales_of<Rows>(t.value_scales, i);
+      // The scale of a token that no row sees, or behind the last one, may be NaN.
+      scores[i] = scores[i] == 0 ? floats{} : scores[i] * scales_of<Rows>(t.value_scales, i);
     }
   }
 }
