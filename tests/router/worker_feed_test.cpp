@@ -140,7 +140,31 @@ TEST_CASE("a block whose parent is unknown is left out and counted", "[router]")
   auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
   feed.stored(2, 1, text(4));
   CHECK(feed.num_orphans() == 1);
+  feed.removed(2);
   CHECK(feed.num_blocks() == 0);
+}
+
+TEST_CASE("the removal of a block that was left out removes no other of its hash", "[router]") {
+  auto index = worker_index{{.num_blocks = 16, .num_workers = 1}};
+  auto feed = worker_feed{index, worker_id{0}, cache_keys{1}};
+  const auto tokens = std::array<token, 2>{1, 2};
+  feed.stored(10, std::nullopt, tokens);
+  feed.removed(10);  // while the worker computes what continues it
+  feed.stored(20, 10, tokens);
+  feed.stored(30, 20, tokens);
+  CHECK(feed.num_orphans() == 2);
+  feed.stored(10, std::nullopt, tokens);
+  feed.stored(20, 10, tokens);
+  const auto keys = std::array{feed.keys().first(tokens), feed.keys().next(feed.keys().first(tokens), tokens)};
+  CHECK(index.holds(worker_id{0}, keys[1]));
+  feed.removed(30);
+  feed.removed(20);
+  CHECK(index.holds(worker_id{0}, keys[1]));
+  feed.removed(20);
+  CHECK(!index.holds(worker_id{0}, keys[1]));
+  feed.removed(10);
+  CHECK(feed.num_blocks() == 0);
+  CHECK(!index.holds(worker_id{0}, keys[0]));
 }
 
 TEST_CASE("a feed that ends takes its worker out of the index", "[router]") {

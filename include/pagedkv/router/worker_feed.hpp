@@ -36,7 +36,7 @@ class worker_feed {
   /// apart. May throw `std::bad_alloc`.
   void stored(std::uint64_t hash, std::optional<std::uint64_t> parent, std::span<const token> tokens,
               std::string_view adapter = {}) {
-    if (const auto known = blocks_.find(hash); known != blocks_.end()) {
+    if (const auto known = blocks_.find(hash); known != blocks_.end() && known->second.has_key) {
       ++known->second.count;
       return;
     }
@@ -45,13 +45,17 @@ class worker_feed {
       return;
     }
     const auto key = key_behind(parent, tokens, keys_of(adapter));
+    // Those that are left out count, too: they are removed as well, perhaps when a block of their hash has come in.
+    auto& own = blocks_.try_emplace(hash).first->second;
+    ++own.count;
     if (!key) {
       ++num_orphans_;
       return;
     }
-    blocks_.emplace(hash, block{*key, 1, true});
+    own.key = *key;
+    own.has_key = own.is_indexed = true;
     if (const auto done = index_->try_add(worker_, *key); done != index_addition::added) [[unlikely]] {
-      note_unusual(done, blocks_.find(hash)->second);
+      note_unusual(done, own);
     }
   }
 
@@ -62,9 +66,9 @@ class worker_feed {
   void removed(std::uint64_t hash) noexcept {
     const auto known = blocks_.find(hash);
     if (known != blocks_.end() && --known->second.count == 0) {
-      const auto [key, count, is_indexed] = known->second;
-      if (is_indexed && (num_twins_.empty() || !remove_twin(key))) {
-        index_->remove(worker_, key);
+      const auto& gone = known->second;
+      if (gone.is_indexed && (num_twins_.empty() || !remove_twin(gone.key))) {
+        index_->remove(worker_, gone.key);
       }
       blocks_.erase(known);
     }
@@ -73,7 +77,9 @@ class worker_feed {
   /// The worker's cache is empty, or events of it were lost.
   void clear() noexcept {
     for (const auto& [hash, known] : blocks_) {
-      index_->remove(worker_, known.key);
+      if (known.is_indexed) {
+        index_->remove(worker_, known.key);
+      }
     }
     blocks_.clear();
     num_twins_.clear();
@@ -107,9 +113,10 @@ class worker_feed {
 
  private:
   struct block {
-    std::uint64_t key;
-    std::int32_t count;
-    bool is_indexed;
+    std::uint64_t key = 0;
+    std::int32_t count = 0;
+    bool has_key = false;  // unlike one whose parent was unknown
+    bool is_indexed = false;
   };
 
   /// A new block that added nothing to the index.
@@ -143,7 +150,10 @@ class worker_feed {
       return keys.first(tokens);
     }
     const auto before = blocks_.find(parent.value());
-    return before == blocks_.end() ? std::nullopt : std::optional{keys.next(before->second.key, tokens)};
+    if (before == blocks_.end() || !before->second.has_key) {
+      return std::nullopt;
+    }
+    return keys.next(before->second.key, tokens);
   }
 
   /// Those of the latest adapter are kept, because blocks of one chain come together.
