@@ -49,6 +49,7 @@ struct float8_e4m3;
 struct float8_e4m3fnuz;
 struct float8_e5m2;
 struct float8_e5m2fnuz;
+struct float8_latent;
 
 struct single_thread;
 struct rw_lock;

@@ -16,6 +16,7 @@
 #include <pagedkv/policy/element/float8_e4m3fnuz.hpp>
 #include <pagedkv/policy/element/float8_e5m2.hpp>
 #include <pagedkv/policy/element/float8_e5m2fnuz.hpp>
+#include <pagedkv/policy/element/float8_latent.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/events/no_events.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>

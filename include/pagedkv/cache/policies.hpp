@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/axis.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
@@ -106,6 +107,11 @@ struct cache_check {
       !layers_differ || !locking_type::family::concurrent || has_nodes_mutex<typename locking_type::family>,
       "a cache with groups changes the blocks of several groups at once, behind a mutex, which lock_free does not "
       "have: use the locking policy `single_thread`, `rw_lock` or `sharded_mutex`");
+  static_assert(layers_differ || !packs_tokens<typename policies::template on<element_axis>>,
+                "this element stores latent vectors, which only groups have: add `layer_groups`, and a latent group");
+  static_assert(strided_layout<typename policies::template on<layout_axis>> ||
+                    !packs_tokens<typename policies::template on<element_axis>>,
+                "this element packs the numbers of a token, and this layout takes them apart: use an nhd or hnd layout");
   static_assert(!uses_storage<backend_type> || backend_for<backend_type, typename policies::template on<element_axis>>,
                 "this backend cannot append and gather rows of this element: choose another of the two");
   static_assert(

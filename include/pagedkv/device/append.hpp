@@ -4,6 +4,7 @@
 #include <pagedkv/device/status.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/storage/packed_parts.hpp>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
   #include <pagedkv/kernels/transfer/append.hpp>
@@ -41,6 +42,28 @@ template <element Element, element Input>
   return to_result(launched, "launch of append");
 }
 
+/// The same for an element that packs tokens, in two launches.
+template <element Element, element Input>
+  requires packs_tokens<Element>
+[[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<const typename Input::storage>& keys,
+                                  const token_rows<const typename Input::storage>& /*values*/,
+                                  runtime::stream stream) noexcept {
+  constexpr auto& packed = Element::packed;
+  using rotated = typename Element::rotated;
+  const auto* const no_values = static_cast<decltype(&keys)>(nullptr);
+  if (const auto checked = check_rows(view, layer, slots, keys, no_values); !checked || slots.empty()) {
+    return checked;
+  }
+  const auto part = latent_part(packed, keys);
+  const auto rest = rotated_part(packed, keys);
+  const auto appended =
+      append<typename Element::latent, Input>(latent_part(packed, view), layer, slots, part, part, stream);
+  return appended ? append<rotated, Input>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
+                                           rest, rest, stream)
+                  : appended;
+}
+
 /// Appends, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
 /// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
 /// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, or values that are not like keys.
@@ -51,6 +74,8 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                                        std::span<const std::int64_t> positions, const kernels::rope_table& table,
                                        const kernels::rope_queries<typename Input::storage>& queries,
                                        runtime::stream stream) noexcept {
+  static_assert(!packs_tokens<Element>,
+                "rope_append rotates no part of a latent vector: rotate the part first, then call append");
   if (const auto checked = check_rows(view, layer, slots, keys, &values); !checked) {
     return checked;
   }

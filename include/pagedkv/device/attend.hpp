@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/plan.hpp>
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/device/attention_numbers.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/device.hpp>
@@ -205,7 +206,7 @@ template <element Element>
                  "attention_queries.num_heads, which are not those of attention_batch.plan,", num_heads,
                  std::int64_t{shape.num_kv_heads} * shape.group_size};
   }
-  if (!plain && !aligned_for_attention<Element>(view)) {
+  if ((!plain || packs_tokens<Element>) && !aligned_for_attention<Element>(view)) {
     return error{error_code::invalid_argument,
                  "kernel of attention_batch.plan, which reads no keys and values that are not aligned,",
                  static_cast<std::int64_t>(shape.kernel), 0};
@@ -231,6 +232,7 @@ template <element Element>
 /// token that only some of a row's queries see reaches all of the row's results.
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
+/// Packed tokens start at multiples of 16 bytes.
 ///
 /// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or
 /// cap, keys above 576 or values above 512 numbers, or a plan that does not fit; `backend_failure` when the launch

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/status.hpp>
 #include <pagedkv/kernels/launchers.hpp>
@@ -52,6 +53,8 @@ namespace pagedkv::hip {
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
                                           std::span<const block_pair> pairs, runtime::stream stream) noexcept {
+  static_assert(!packs_tokens<To> && !packs_tokens<From>,
+                "no conversion reads or writes the tokens of `float8_latent`: gather them, then append them");
   if (const auto checked = check_pairs_between(from, to, pairs); !checked) {
     return checked;
   }

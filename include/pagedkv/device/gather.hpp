@@ -2,6 +2,7 @@
 
 #include <pagedkv/device/append.hpp>
 #include <pagedkv/kernels/launchers.hpp>
+#include <pagedkv/storage/packed_parts.hpp>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
   #include <pagedkv/kernels/transfer/gather.hpp>
@@ -33,6 +34,26 @@ template <element Element, element Output>
     launched = enqueue(view.values_alone(), values, values);
   }
   return to_result(launched, "launch of gather");
+}
+
+/// The same for an element that packs tokens, in three launches.
+template <element Element, element Output>
+  requires packs_tokens<Element>
+[[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<typename Output::storage>& keys,
+                                  const token_rows<typename Output::storage>& values, runtime::stream stream) noexcept {
+  constexpr auto& packed = Element::packed;
+  using rotated = typename Element::rotated;
+  if (const auto checked = check_rows(view, layer, slots, keys, &values); !checked || slots.empty()) {
+    return checked;
+  }
+  const auto rest = rotated_part(packed, keys);
+  const auto gathered =
+      gather<typename Element::latent, Output>(latent_part(packed, view), layer, slots, latent_part(packed, keys),
+                                               latent_part(packed, values), stream);
+  return gathered ? gather<rotated, Output>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
+                                            rest, rest, stream)
+                  : gathered;
 }
 
 }  // namespace pagedkv::hip

@@ -4,6 +4,7 @@
 #include <pagedkv/host/slots.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
+#include <pagedkv/storage/packed_parts.hpp>
 
 namespace pagedkv::host {
 
@@ -74,6 +75,27 @@ template <element Element, element Input = float32>
         });
   }
   return {};
+}
+
+/// The same for an element that packs tokens.
+template <element Element, element Input = float32>
+  requires packs_tokens<Element>
+[[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<const typename Input::storage>& keys,
+                                  const token_rows<const typename Input::storage>& /*values*/) noexcept {
+  constexpr auto& packed = Element::packed;
+  using rotated = typename Element::rotated;
+  const auto* const no_values = static_cast<decltype(&keys)>(nullptr);
+  if (const auto checked = check_slots(view, layer, slots, keys, no_values); !checked || slots.empty()) {
+    return checked;
+  }
+  const auto part = latent_part(packed, keys);
+  const auto rest = rotated_part(packed, keys);
+  const auto appended =
+      append<typename Element::latent, Input>(latent_part(packed, view), layer, slots, part, part);
+  return appended ? append<rotated, Input>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
+                                           rest, rest)
+                  : appended;
 }
 
 }  // namespace pagedkv::host

@@ -4,6 +4,7 @@
 #include <pagedkv/host/slots.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
+#include <pagedkv/storage/packed_parts.hpp>
 
 namespace pagedkv::host {
 
@@ -64,6 +65,25 @@ template <element Element, element Output = float32>
         });
   }
   return {};
+}
+
+/// The same for an element that packs tokens.
+template <element Element, element Output = float32>
+  requires packs_tokens<Element>
+[[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                                  const token_rows<typename Output::storage>& keys,
+                                  const token_rows<typename Output::storage>& values) noexcept {
+  constexpr auto& packed = Element::packed;
+  using rotated = typename Element::rotated;
+  if (const auto checked = check_slots(view, layer, slots, keys, &values); !checked || slots.empty()) {
+    return checked;
+  }
+  const auto rest = rotated_part(packed, keys);
+  const auto gathered = gather<typename Element::latent, Output>(latent_part(packed, view), layer, slots,
+                                                                 latent_part(packed, keys), latent_part(packed, values));
+  return gathered ? gather<rotated, Output>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
+                                            rest, rest)
+                  : gathered;
 }
 
 }  // namespace pagedkv::host

@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/checked.hpp>
 #include <pagedkv/core/config.hpp>
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/view.hpp>
@@ -14,9 +15,10 @@ namespace pagedkv {
 /// The sizes of an element for layout arithmetic.
 struct element_size {
   std::int64_t bytes = 0;        // of one stored number
-  std::int64_t scale_bytes = 0;  // of one scale per token and head; 0 for elements without
+  std::int64_t scale_bytes = 0;  // of what lies beside the numbers of a token and head, such as its scale; or 0
   bool static_scales = false;    // the engine gives scales,
   bool scale_per_head = false;   // one for each KV head
+  packed_token packed = {};       // of an element that packs tokens
 };
 
 template <element E>
@@ -25,6 +27,10 @@ inline constexpr auto size_of_element = [] {
   if constexpr (has_static_scales<E>) {
     size.static_scales = true;
     size.scale_per_head = E::scale_type::per_head;
+  }
+  if constexpr (packs_tokens<E>) {
+    size.packed = E::packed;
+    size.scale_bytes = E::packed.bytes - E::packed.key_dim();
   }
   return size;
 }();
@@ -53,9 +59,35 @@ namespace detail {
   return {};
 }
 
+/// Whether an element that packs tokens fits the group.
+[[nodiscard]] inline result<void> check_packed(const group_config& group, const packed_token& packed) noexcept {
+  if (group.kind != group_kind::latent) {
+    return error{error_code::invalid_argument, "group_config.kind, of which this element stores latent vectors only,",
+                 static_cast<std::int64_t>(group.kind), static_cast<std::int64_t>(group_kind::latent)};
+  }
+  if (group.key_dim != packed.key_dim()) {
+    return error{error_code::invalid_argument, "group_config.key_dim, which is not this element's,", group.key_dim,
+                 packed.key_dim()};
+  }
+  if (group.value_dim != packed.latent_dim) {
+    return error{error_code::invalid_argument, "group_config.value_dim, which is not this element's,", group.value_dim,
+                 packed.latent_dim};
+  }
+  return {};
+}
+
+/// Fills in where packed tokens lie, one behind the other, and the first of their scales.
+inline void order_tokens(const packed_token& packed, block_storage_view& view) noexcept {
+  view.token_stride = view.head_stride = packed.bytes;
+  view.value_token_stride = view.value_head_stride = packed.bytes;
+  view.key_scale_offset = view.value_scale_offset = packed.scale_offset;
+  view.scale_token_stride = view.scale_head_stride = packed.bytes / std::int64_t{sizeof(float)};
+}
+
 /// Fills in where numbers and scales lie inside one layer of one block.
 template <strided_layout Layout>
-[[nodiscard]] result<void> order_numbers(const group_config& group, element_size, block_storage_view& view) noexcept {
+[[nodiscard]] result<void> order_numbers(const group_config& group, element_size element,
+                                         block_storage_view& view) noexcept {
   const bool latent = group.kind == group_kind::latent;
   const bool token_first = Layout::dimensions == dimension_order::nhd;
   view.scale_token_stride = token_first ? group.num_kv_heads : 1;
@@ -67,6 +99,12 @@ template <strided_layout Layout>
     view.value_dim = group.value_dim;
     view.value_token_stride = view.scale_token_stride * row;
     view.value_head_stride = view.scale_head_stride * row;
+  }
+  if (element.packed.bytes != 0) {
+    if (const auto fits = check_packed(group, element.packed); !fits) {
+      return fits;
+    }
+    order_tokens(element.packed, view);
   }
   return {};
 }

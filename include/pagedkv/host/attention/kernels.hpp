@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/host/attention/plan.hpp>
 #include <pagedkv/host/instruction_set.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>

@@ -235,6 +235,35 @@ template <class Element>
 inline constexpr bool is_native = std::same_as<Element, float32> || std::same_as<Element, float16> ||
                                   std::same_as<Element, bfloat16> || std::same_as<Element, int8> || is_float8<Element>;
 
+/// Decodes neighbouring numbers, as many as whole vectors hold.
+template <class Element>
+PAGEDKV_INLINE void decode_numbers(const std::byte* from, std::int32_t count, float scale, float* to) {
+  for (auto d = 0; d < count; d += lanes) {
+    write_floats(to + d, decode<Element>(from + d * size_of<Element>) * all(scale));
+  }
+}
+
+/// Decodes packed tokens of a tile into rows of float32. `dim`: all their numbers, or the quantised ones alone.
+template <class Element>
+  requires packs_tokens<Element>
+PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const std::int64_t* offsets,
+                                  const float* /*scales*/, std::int32_t dim, std::int32_t padded_dim, float* numbers) {
+  constexpr auto& packed = Element::packed;
+  static_assert(packed.part_dim % lanes == 0 && packed.rotated_dim % lanes == 0);
+  for (auto i = 0; i < t.num_tokens; ++i) {
+    const auto* const from = rows + offsets[i];
+    auto* const to = numbers + std::int64_t{i} * padded_dim;
+    for (auto part = 0; part < packed.num_parts(); ++part) {
+      const auto first = part * packed.part_dim;
+      const auto scale = read<float>(from + packed.scale_offset + part * static_cast<std::int64_t>(sizeof(float)));
+      decode_numbers<typename Element::latent>(from + first, packed.part_dim, scale, to + first);
+    }
+    decode_numbers<typename Element::rotated>(from + packed.rotated_offset, dim - packed.latent_dim, 1.0f,
+                                              to + packed.latent_dim);
+    std::fill(to + dim, to + padded_dim, 0.0f);
+  }
+}
+
 /// Decodes rows of a tile into rows of float32, padded with zeros.
 template <class Element>
 PAGEDKV_NOINLINE void decode_tile(const std::byte* rows, const tile& t, const std::int64_t* offsets,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/attention/decode.hpp>
 #include <pagedkv/kernels/attention/group.hpp>
 #include <pagedkv/kernels/attention/latent.hpp>
@@ -58,10 +59,12 @@ template <class Element, class Numbers>
         attention_launch(call.plan.num_shares, waves, current_wave_size()), stream, call,
         divider<std::int32_t>(call.view.block_size), aligned);
   };
-  if (call.view.has_own_values() || call.view.head_dim > largest_attention_dim || call.tree_masks != nullptr) {
-    return launch_with(std::integral_constant<int, general_plain_dim<Element>>{}, std::true_type{});
+  if constexpr (!packs_tokens<Element>) {
+    if (!call.view.has_own_values() && call.view.head_dim <= largest_attention_dim && call.tree_masks == nullptr) {
+      return for_head_dim(call.view.head_dim, [&](auto head_dim) { return launch_with(head_dim, std::false_type{}); });
+    }
   }
-  return for_head_dim(call.view.head_dim, [&](auto head_dim) { return launch_with(head_dim, std::false_type{}); });
+  return launch_with(std::integral_constant<int, general_plain_dim<Element>>{}, std::true_type{});
 }
 
 /// Calls `use` with the dimensions of keys and values of the kernel whose workgroups share tasks.
@@ -139,6 +142,10 @@ template <class Element, class Numbers>
   });
 }
 
+/// Whether there are kernels with matrix instructions for the element.
+template <class Element>
+inline constexpr bool multiplies_matrices = sizeof(typename Element::storage) < 4 && !packs_tokens<Element>;
+
 template <class Element, class Numbers>
 [[nodiscard]] runtime::status launch_attention(const attention_call& call, const attention_shape& shape,
                                                runtime::stream stream) {
@@ -146,7 +153,7 @@ template <class Element, class Numbers>
   if (shape.kernel == plain) {
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
-  if constexpr (sizeof(typename Element::storage) < 4) {
+  if constexpr (multiplies_matrices<Element>) {
     return shape.kernel == waves    ? launch_wave_attention<Element, Numbers>(call, shape.columns, stream)
            : shape.kernel == groups ? launch_group_attention<Element, Numbers>(call, stream)
                                     : launch_latent_attention<Element, Numbers>(call, stream);
@@ -158,7 +165,7 @@ template <class Element, class Numbers>
 template <class Element, class Numbers>
 [[nodiscard]] runtime::status launch_prefix_attention(const attention_call& call, const attention_plan& plan,
                                                       runtime::stream stream) {
-  if constexpr (sizeof(typename Element::storage) < 4) {
+  if constexpr (multiplies_matrices<Element>) {
     auto planned = call;
     planned.plan = attention_plan_view::of_prefixes(plan);
     const auto own_columns = attention_plan_layout(plan.shape).own_columns;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/attention/result.hpp>
@@ -145,6 +146,17 @@ class plain_piece {
     return call_.view.has_own_values() ? call_.view.value_head_stride : call_.view.head_stride;
   }
 
+  PAGEDKV_DEVICE void add_token(const token_address& address, std::int32_t token, bool visible)
+    requires packs_tokens<Element>
+  {
+    registers<float, chunks, chunk> numbers;
+    read_packed(address.key, visible, numbers);
+    const auto product = product_with(numbers);
+    if (visible) {
+      add_scored(score(product, token), 1.0F, numbers);
+    }
+  }
+
   PAGEDKV_DEVICE void add_token(const token_address& address, std::int32_t token, bool visible) {
     registers<float, chunks, chunk> keys;
     registers<float, chunks, chunk> values;
@@ -157,17 +169,7 @@ class plain_piece {
       read_row(address.key, visible, key_dim, keys);
       read_row(address.key + call_.view.value_offset, visible, key_dim, values);
     }
-    auto product = 0.0F;
-    PAGEDKV_UNROLL
-    for (auto j = 0; j < chunks; ++j) {
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < chunk; ++i) {
-        product += query_[j][i] * keys[j][i];
-      }
-    }
-    for (auto distance = group_lanes / 2; distance > 0; distance /= 2) {
-      product += shuffle_xor(product, distance, group_lanes);
-    }
+    auto product = product_with(keys);
     if (!visible) {
       return;
     }
@@ -180,6 +182,22 @@ class plain_piece {
       value_scale = load(reinterpret_cast<const float*>(address.scale + call_.view.value_scale_offset));
     }
     add_scored(score(product, token), value_scale, values);
+  }
+
+  /// The product of the query and a key. Every lane takes part.
+  [[nodiscard]] PAGEDKV_DEVICE float product_with(const registers<float, chunks, chunk>& keys) const {
+    auto product = 0.0F;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < chunks; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < chunk; ++i) {
+        product += query_[j][i] * keys[j][i];
+      }
+    }
+    for (auto distance = group_lanes / 2; distance > 0; distance /= 2) {
+      product += shuffle_xor(product, distance, group_lanes);
+    }
+    return product;
   }
 
   PAGEDKV_DEVICE void add_scored(float score, float value_scale, const registers<float, chunks, chunk>& values) {
@@ -232,6 +250,36 @@ class plain_piece {
       for (auto i = 0; i < chunk; ++i) {
         numbers[j][i] = decoded.values[i];
       }
+    }
+  }
+
+  /// Reads a packed token: the first chunk has its quantised numbers, the second one the others.
+  PAGEDKV_DEVICE void read_packed(const std::byte* from, bool visible, registers<float, chunks, chunk>& numbers) const {
+    constexpr auto& packed = Element::packed;
+    using number = typename Element::rotated::storage;
+    constexpr auto each = vector_bytes / static_cast<int>(sizeof(number));
+    static_assert(chunks == 2 && group_lanes * chunk == packed.latent_dim && packed.part_dim % chunk == 0 &&
+                  packed.rotated_dim % chunk == 0);
+    auto latent = vector<storage, chunk>{};
+    auto scale = 0.0F;
+    vector<number, each> rotated[chunk / each] = {};
+    if (visible) {
+      latent = load_vector<chunk>(reinterpret_cast<const storage*>(from) + first_dim(0));
+      scale = load(reinterpret_cast<const float*>(from + packed.scale_offset) + first_dim(0) / packed.part_dim);
+    }
+    if (visible && first_dim(1) < packed.key_dim()) {
+      const auto* const rest =
+          reinterpret_cast<const number*>(from + packed.rotated_offset) + first_dim(1) - packed.latent_dim;
+      PAGEDKV_UNROLL
+      for (auto k = 0; k < chunk / each; ++k) {
+        rotated[k] = load_vector<each>(rest + k * each);
+      }
+    }
+    const auto decoded = decode<typename Element::latent, chunk>(latent, scale);
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < chunk; ++i) {
+      numbers[0][i] = decoded.values[i];
+      numbers[1][i] = Element::rotated::decode(rotated[i / each].values[i % each], 1.0F);
     }
   }
 

@@ -11,8 +11,8 @@
 #include <pagedkv/kernels/transfer/gather.hpp>
 #include <pagedkv/kernels/transfer/rope_append.hpp>
 
-/// Every kernel over blocks of `Element` and rows of `Rows`.
-#define PAGEDKV_INSTANTIATE_ROWS(Element, Rows)                                                                   \
+/// The append and the gather over blocks of `Element` and rows of `Rows`.
+#define PAGEDKV_INSTANTIATE_APPEND_AND_GATHER(Element, Rows)                                                      \
   template ::pagedkv::runtime::status pagedkv::kernels::append<Element, Rows>(                                    \
       const ::pagedkv::block_storage_view&, std::int32_t, const ::pagedkv::slot*, std::int64_t,                   \
       const ::pagedkv::token_rows<const typename Rows::storage>&,                                                 \
@@ -20,7 +20,11 @@
   template ::pagedkv::runtime::status pagedkv::kernels::gather<Element, Rows>(                                    \
       const ::pagedkv::block_storage_view&, std::int32_t, const ::pagedkv::slot*, std::int64_t,                   \
       const ::pagedkv::token_rows<typename Rows::storage>&, const ::pagedkv::token_rows<typename Rows::storage>&, \
-      ::pagedkv::runtime::stream);                                                                                \
+      ::pagedkv::runtime::stream);
+
+/// Every kernel over blocks of `Element` and rows of `Rows`.
+#define PAGEDKV_INSTANTIATE_ROWS(Element, Rows)                                                                   \
+  PAGEDKV_INSTANTIATE_APPEND_AND_GATHER(Element, Rows)                                                            \
   PAGEDKV_INSTANTIATE_ROPE(Element, Rows, ::pagedkv::kernels::rope_pairing::halves)                               \
   PAGEDKV_INSTANTIATE_ROPE(Element, Rows, ::pagedkv::kernels::rope_pairing::neighbours)
 

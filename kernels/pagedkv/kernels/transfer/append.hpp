@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 #include <pagedkv/kernels/transfer/append_tiles.hpp>
@@ -27,6 +28,7 @@ template <class Element, class Input>
                                      std::int64_t num_tokens, const token_rows<const typename Input::storage>& keys,
                                      const token_rows<const typename Input::storage>& values, runtime::stream stream) {
   static_assert(is_unscaled<Input>, "rows carry no scales");
+  static_assert(!packs_tokens<Element>, "packed tokens have two elements: append each part, as hip::append does");
   if (!view.strided()) {
     return append_tiles<Element, Input>(view, layer, slots, num_tokens, keys, values, stream);
   }

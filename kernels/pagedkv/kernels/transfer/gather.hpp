@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 #include <pagedkv/kernels/transfer/gather_tiles.hpp>
@@ -27,6 +28,7 @@ template <class Element, class Output>
                                      std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
                                      const token_rows<typename Output::storage>& values, runtime::stream stream) {
   static_assert(is_unscaled<Output>, "rows carry no scales");
+  static_assert(!packs_tokens<Element>, "packed tokens have two elements: gather each part, as hip::gather does");
   if (!view.strided()) {
     return gather_tiles<Element, Output>(view, layer, slots, num_tokens, keys, values, stream);
   }
