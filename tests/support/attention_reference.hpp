@@ -1,12 +1,16 @@
 #pragma once
 
 #include <pagedkv/attention/attention.hpp>
+#include <pagedkv/core/packed_token.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/float8_e4m3.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <span>
@@ -47,6 +51,22 @@ struct attention_answer {
   std::vector<double> log_sum_exp;  // [query][head]
 };
 
+/// The numbers of a packed token, by the offsets that FlashMLA publishes.
+[[nodiscard]] inline std::vector<double> read_packed_token(const std::byte* bytes) {
+  auto numbers = std::vector<double>(576);
+  for (auto i = std::size_t{0}; i < 512; ++i) {
+    auto scale = 0.0f;
+    std::memcpy(&scale, bytes + 512 + i / 128 * 4, sizeof(scale));
+    numbers[i] = double{float8_e4m3::decode(static_cast<std::uint8_t>(bytes[i]), 1.0f)} * double{scale};
+  }
+  for (auto i = std::size_t{0}; i < 64; ++i) {
+    auto stored = std::uint16_t{0};
+    std::memcpy(&stored, bytes + 528 + i * 2, sizeof(stored));
+    numbers[512 + i] = double{bfloat16::decode(stored, 1.0f)};
+  }
+  return numbers;
+}
+
 /// Reads keys and values of a sequence out of blocks; those of `no_block` are NaN.
 template <element Element>
 void read_blocks(attention_problem& problem, const block_storage_view& view, std::int32_t layer,
@@ -67,6 +87,12 @@ void read_blocks(attention_problem& problem, const block_storage_view& view, std
   for (auto t = std::int64_t{0}; t < num_tokens; ++t) {
     const auto block = static_cast<std::int64_t>(blocks[static_cast<std::size_t>(t / view.block_size)]);
     const auto offset = static_cast<std::int32_t>(t % view.block_size);
+    if (packs_tokens<Element> && block >= 0) {
+      const auto numbers = read_packed_token(view.block(layer, block) + std::int64_t{offset} * 656);
+      std::copy_n(numbers.data(), problem.key_dim, problem.keys.data() + t * problem.key_dim);
+      std::copy_n(numbers.data(), problem.value_dim, problem.values.data() + t * problem.value_dim);
+      continue;
+    }
     for (auto head = 0; block >= 0 && head < view.num_kv_heads; ++head) {
       const float* const key_scale =
           Element::scaled ? view.key_scale(layer, block, offset, head) : view.static_key_scale(layer, head);

@@ -19,6 +19,7 @@ namespace pagedkv::hip {
 /// takes the keys alone; values with rows of their own take a second launch. Errors: `invalid_argument` for a layer
 /// outside the storage, rows that do not fit it, and more tokens than a launch takes, 16 million.
 template <element Element, element Input>
+  requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values,

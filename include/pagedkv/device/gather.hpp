@@ -15,6 +15,7 @@ namespace pagedkv::hip {
 /// memory; only debug builds of the kernels detect slots past the storage. Errors: `invalid_argument` for a layer
 /// outside the storage, and for more tokens than a launch takes, 16 million.
 template <element Element, element Output>
+  requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,
                                   const token_rows<typename Output::storage>& values, runtime::stream stream) noexcept {

@@ -37,6 +37,7 @@ void append_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 /// token; of equal slots the last wins. Latent storage takes the keys alone. Errors: `invalid_argument` for a layer or
 /// slot outside the storage, and rows that do not fit, before anything is written.
 template <element Element, element Input = float32>
+  requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<const typename Input::storage>& keys,
                                   const token_rows<const typename Input::storage>& values) noexcept {

@@ -33,6 +33,7 @@ void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 /// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before
 /// anything is written.
 template <element Element, element Output = float32>
+  requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Output::storage>& keys,
                                   const token_rows<typename Output::storage>& values) noexcept {
