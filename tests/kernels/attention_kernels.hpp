@@ -2,6 +2,7 @@
 
 #include <pagedkv/device/attend.hpp>
 #include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/element/float8_latent.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
 // For the executor, these kernels are compiled once, in attention_kernels.cpp: they take longer than a whole test file.
@@ -13,14 +14,12 @@
 #endif
 
 #if !defined(__HIPCC__) && !defined(__CUDACC__) && !defined(__HIP_PLATFORM_AMD__)
-extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float32, pagedkv::hip::attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float16, pagedkv::hip::attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(
-    pagedkv::bfloat16,
-    pagedkv::hip::
-        attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::int8,
-                                                                pagedkv::hip::
-                                                                    attention_numbers) extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::
-                                                                                                                                float8_e4m3,
-                                                                                                                            pagedkv::
-                                                                                                                                hip::
-                                                                                                                                    attention_numbers)
+// clang-format off: to it, macros without semicolons are one statement
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float32, pagedkv::hip::attention_numbers)
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float16, pagedkv::hip::attention_numbers)
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::bfloat16, pagedkv::hip::attention_numbers)
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::int8, pagedkv::hip::attention_numbers)
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float8_e4m3, pagedkv::hip::attention_numbers)
+extern PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float8_latent, pagedkv::hip::attention_numbers)
+// clang-format on
 #endif

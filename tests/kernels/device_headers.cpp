@@ -60,7 +60,7 @@ using namespace pagedkv;
 
 using plain = kv_cache<hip_backend, event_queues, sharded_mutex>;
 using without_locks = kv_cache<hip_backend, lock_free, clock_sweep, int8>;
-using with_groups = group_cache<hip_backend, event_queues, bfloat16>;
+using with_groups = group_cache<hip_backend, event_queues, float8_latent>;
 #if __has_include(<liburing.h>)
 using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, file_tier, event_queues, rw_lock>;
 #else
