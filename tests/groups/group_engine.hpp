@@ -249,6 +249,9 @@ class engine {
   static float number(std::uint64_t history, std::size_t g, std::int32_t layer, bool is_value, std::size_t i) {
     const auto mixed =
         (history + 31 * g + 7 * static_cast<std::size_t>(layer) + (is_value ? 3 : 0) + i) * 0xff51afd7ed558ccd;
+    if constexpr (packs_tokens<typename Cache::element_type>) {
+      return i % 128 == 0 ? 448.0f : static_cast<float>(mixed >> 60);  // stored as they are, with scales of 1
+    }
     return static_cast<float>(mixed >> 44);
   }
 

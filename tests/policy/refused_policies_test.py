@@ -15,6 +15,7 @@ PROGRAM = """
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/layout/shuffled_block_major.hpp>
 #include <pagedkv/policy/layout/transposed_layer_major.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -103,6 +104,8 @@ REFUSED = (
         "kv_cache<no_memory>": "`no_memory` does not provide: add the backend `copy_list`",
         "kv_cache<own_copies, huge_page_allocator>": "this backend uses no memory of the cache's: leave the allocator out",
         "kv_cache<own_copies, int8>": NO_ELEMENTS,
+        "kv_cache<float8_latent>": "this element stores latent vectors, which only groups have: add `layer_groups`",
+        "group_cache<float8_latent, shuffled_block_major>": "this layout takes them apart: use an nhd or hnd layout",
     },
     {
         "kv_cache<lock_free, fifo>": STRICT_ORDER,
@@ -129,7 +132,7 @@ REFUSED_USES = {
     "cache.append(sequence_id{}, 1)": "with `copy_list`, an operation that may copy blocks needs a list",
 }
 
-# The last three are what sentences above name.
+# The last four are what sentences above name.
 ACCEPTED = (
     "kv_cache<>",
     "kv_cache<own_hash, hnd_block_major, own_events, own_backend, huge_page_allocator, sieve, own_runs, rw_lock, int8>",
@@ -143,6 +146,7 @@ ACCEPTED = (
     "group_cache<transposed_layer_major, contiguous_runs>",
     "group_cache<sharded_mutex, lru>",
     "kv_cache<own_copies, layer_groups, int8>",
+    "group_cache<float8_latent, hnd_block_major>",
 )
 
 
