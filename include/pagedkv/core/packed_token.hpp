@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/core/host_device.hpp>
+
 #include <cstdint>
 
 namespace pagedkv {
@@ -14,8 +16,8 @@ struct packed_token {
   std::int32_t rotated_offset = 0;  // bytes to the wider numbers
   std::int32_t bytes = 0;
 
-  [[nodiscard]] constexpr std::int32_t key_dim() const noexcept { return latent_dim + rotated_dim; }
-  [[nodiscard]] constexpr std::int32_t num_parts() const noexcept { return latent_dim / part_dim; }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t key_dim() const noexcept { return latent_dim + rotated_dim; }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t num_parts() const noexcept { return latent_dim / part_dim; }
 };
 
 /// Whether an element stores whole tokens of such numbers, as `float8_latent` does.

@@ -114,7 +114,7 @@ template <class Element, class Numbers>
 [[nodiscard]] runtime::status launch_latent_attention(const attention_call& call, runtime::stream stream) {
   return with_matrix_of_device([&](auto matrix) {
     using matrix_type = decltype(matrix);
-    if constexpr (sizeof(typename Element::storage) == 2 && matrix_type::columns == 8) {
+    if constexpr (is_latent_element<Element> && matrix_type::columns == 8) {
       constexpr auto kernel = latent_attend_kernel<Element, Numbers, matrix_type>;
       const auto shared_bytes = latent_shared_bytes<kernel>();
       auto shape = attention_launch(call.plan.num_shares, 1, lanes_with_shared_bytes(shared_bytes));
@@ -142,7 +142,7 @@ template <class Element, class Numbers>
   });
 }
 
-/// Whether there are kernels with matrix instructions for the element.
+/// Whether there are kernels with matrix instructions for rows of the element, of any length.
 template <class Element>
 inline constexpr bool multiplies_matrices = sizeof(typename Element::storage) < 4 && !packs_tokens<Element>;
 
@@ -153,7 +153,10 @@ template <class Element, class Numbers>
   if (shape.kernel == plain) {
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
-  if constexpr (multiplies_matrices<Element>) {
+  if constexpr (packs_tokens<Element>) {
+    return shape.kernel == latent ? launch_latent_attention<Element, Numbers>(call, stream)
+                                  : runtime::error_invalid_value;
+  } else if constexpr (multiplies_matrices<Element>) {
     return shape.kernel == waves    ? launch_wave_attention<Element, Numbers>(call, shape.columns, stream)
            : shape.kernel == groups ? launch_group_attention<Element, Numbers>(call, stream)
                                     : launch_latent_attention<Element, Numbers>(call, stream);

@@ -3,6 +3,7 @@
 #include <pagedkv/kernels/attention/group_tiles.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
+#include <pagedkv/kernels/attention/packed_chunk.hpp>
 #include <pagedkv/kernels/attention/warpgroup_latent.hpp>
 
 namespace pagedkv::kernels {
@@ -373,22 +374,77 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   typename base::column_sums outputs_[static_cast<std::size_t>(shape::groups)];
 };
 
+/// Packed tokens of a stage on their way to shared memory, where they are rows like those of `row_copies`.
+template <class Element, class Shape, int Tokens, int Lanes>
+class packed_copies {
+  using chunk_type = packed_chunk<Element>;
+  static constexpr int chunks = Shape::row_bytes / vector_bytes;
+  static constexpr int count = Tokens * chunks / Lanes;
+  static_assert(Tokens * chunks % Lanes == 0);
+
+ public:
+  template <class Location>
+  PAGEDKV_DEVICE void read(const Location& where, int lane, const block_storage_view& view) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < count; ++i) {
+      const auto at = i * Lanes + lane;
+      words_[i] = {};
+      if (!where.empty()) {
+        const auto token = where.find(at / chunks);
+        if (token.exists) {
+          const auto offset = token.offset * static_cast<std::int32_t>(view.token_stride);
+          words_[i] = chunk_type::read(token.block + offset, at % chunks);
+        }
+      }
+    }
+  }
+
+  template <class Rows>
+  PAGEDKV_DEVICE void put(Rows& rows, int lane) const {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < count; ++i) {
+      const auto at = i * Lanes + lane;
+      rows.data[Rows::at(at / chunks, at % chunks)] = chunk_type::expand(words_[i], at % chunks);
+    }
+  }
+
+ private:
+  registers<vector<lane_word, 4>, count> words_;
+};
+
+/// Latent vectors of a stage, packed or not.
+template <class Element, class Shape, int Tokens>
+class latent_copies : public row_copies<Shape, Tokens, group_lanes, true> {
+ public:
+  template <class Location>
+  PAGEDKV_DEVICE void read(const Location& where, int lane, const block_storage_view& view) {
+    row_copies<Shape, Tokens, group_lanes, true>::read(where, lane, 0, view.head_dim, view.token_stride, 0);
+  }
+};
+template <class Element, class Shape, int Tokens>
+  requires packs_tokens<Element>
+class latent_copies<Element, Shape, Tokens> : public packed_copies<Element, Shape, Tokens, group_lanes> {};
+
+/// The shape of the work on latent vectors, as products read them.
+template <class Element, class Matrix>
+using expanded_latent_shape = latent_shape<typename expanded<Element>::element, Matrix>;
+
 /// Some columns of every task of a share, from `first` on.
 template <class Element, class Numbers, class Matrix>
 PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divider<std::int32_t>& block_size,
-                                          typename latent_shape<Element, Matrix>::memory& shared, std::int32_t first) {
-  using shape = latent_shape<Element, Matrix>;
+                                          typename expanded_latent_shape<Element, Matrix>::memory& shared,
+                                          std::int32_t first) {
+  using shape = expanded_latent_shape<Element, Matrix>;
   const auto index = static_cast<int>(local_index().x);
   auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
-  auto next = row_copies<typename shape::keys, shape::tokens, group_lanes, true>();
-  auto state = latent_piece<Element, Numbers, Matrix>(call, shared, index % Matrix::lanes,
-                                                      uniform(index / Matrix::lanes), first);
+  auto next = latent_copies<Element, typename shape::keys, shape::tokens>();
+  auto state = latent_piece<typename expanded<Element>::element, Numbers, Matrix>(
+      call, shared, index % Matrix::lanes, uniform(index / Matrix::lanes), first);
   while (!walk.done) {
     const auto read = [&](std::int32_t tile) {
       const auto& view = read_again(call).view;
-      with_stage<true, true>(call, block_size, walk, tile, [&](const auto& where) {
-        next.read(where, index, 0, view.head_dim, view.token_stride, 0);
-      });
+      with_stage<true, true>(call, block_size, walk, tile,
+                             [&](const auto& where) { next.read(where, index, view); });
     };
     if (find_column(call, walk.row, walk.task, first, latent_columns).exists()) {
       read(walk.tile);
@@ -427,7 +483,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes, 1)
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
     attend_latent_in_warpgroups<Element, Numbers>(call, block_size);
 #else
-    using shape = latent_shape<Element, Matrix>;
+    using shape = expanded_latent_shape<Element, Matrix>;
     PAGEDKV_SHARED typename shape::memory shared;
     for (auto first = 0; first < latent_columns; first += shape::columns) {
       attend_latent_columns<Element, Numbers, Matrix>(call, block_size, shared, first);

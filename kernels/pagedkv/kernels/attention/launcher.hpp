@@ -3,6 +3,7 @@
 // The host's interface to attention; see launchers.hpp.
 
 #include <pagedkv/attention/plan_layout.hpp>
+#include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 
@@ -103,12 +104,16 @@ template <class Element>
          (device.matrices != wmma || head_dim <= 128);
 }
 
+/// Whether the kernel for latent vectors reads the element.
+template <class Element>
+inline constexpr bool is_latent_element = sizeof(typename Element::storage) == 2 || packs_tokens<Element>;
+
 /// Whether the kernel for latent vectors supports the device and lengths. On CDNA it would need more scalar registers
 /// than there are.
 template <class Element>
 [[nodiscard]] bool has_latent_attention(const runtime::device_properties& device, std::int32_t key_dim,
                                         std::int32_t value_dim) noexcept {
-  return sizeof(typename Element::storage) == 2 && device.matrices == runtime::matrix_instructions::mma &&
+  return is_latent_element<Element> && device.matrices == runtime::matrix_instructions::mma &&
          key_dim == largest_plain_dim && value_dim == largest_value_dim;
 }
 

@@ -255,7 +255,7 @@ class plain_piece {
 
   /// Reads a packed token: the first chunk has its quantised numbers, the second one the others.
   PAGEDKV_DEVICE void read_packed(const std::byte* from, bool visible, registers<float, chunks, chunk>& numbers) const {
-    constexpr auto& packed = Element::packed;
+    constexpr auto packed = Element::packed;
     using number = typename Element::rotated::storage;
     constexpr auto each = vector_bytes / static_cast<int>(sizeof(number));
     static_assert(chunks == 2 && group_lanes * chunk == packed.latent_dim && packed.part_dim % chunk == 0 &&
