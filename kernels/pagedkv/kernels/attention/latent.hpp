@@ -393,7 +393,7 @@ class packed_copies {
         const auto token = where.find(at / chunks);
         if (token.exists) {
           const auto offset = token.offset * static_cast<std::int32_t>(view.token_stride);
-          words_[i] = chunk_type::read(token.block + offset, at % chunks);
+          read_chunk(token.block + offset, at % chunks, words_[i]);
         }
       }
     }
@@ -404,11 +404,26 @@ class packed_copies {
     PAGEDKV_UNROLL
     for (auto i = 0; i < count; ++i) {
       const auto at = i * Lanes + lane;
-      rows.data[Rows::at(at / chunks, at % chunks)] = chunk_type::expand(words_[i], at % chunks);
+      auto words = words_[i];
+      if (at % chunks < chunk_type::first_wide) {
+        words = chunk_type::expand({words.values[0], words.values[1]}, __builtin_bit_cast(float, words.values[2]));
+      }
+      rows.data[Rows::at(at / chunks, at % chunks)] = words;
     }
   }
 
  private:
+  /// A chunk as it is stored, and the scale of a quantised one.
+  static PAGEDKV_DEVICE void read_chunk(const std::byte* from, int chunk, vector<lane_word, 4>& words) {
+    if (chunk >= chunk_type::first_wide) {
+      words = chunk_type::read_wide(from, chunk);
+      return;
+    }
+    const auto stored = chunk_type::read_quantised(from, chunk);
+    const auto scale = chunk_type::read_scale(from, chunk);
+    words = {stored.values[0], stored.values[1], __builtin_bit_cast(lane_word, scale), 0};
+  }
+
   registers<vector<lane_word, 4>, count> words_;
 };
 

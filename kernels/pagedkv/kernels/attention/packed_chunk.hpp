@@ -19,48 +19,49 @@ struct expanded<Element> {
   using element = typename Element::rotated;
 };
 
-/// Eight neighbouring numbers of a packed token. `chunk` counts them.
+/// Eight neighbouring numbers of a packed token, as products read them: 16 bits each. Chunks count from the token's start;
+/// those from `first_wide` on are stored so.
 template <class Element>
 struct packed_chunk {
   using words = vector<lane_word, 4>;
+  using quantised_words = vector<lane_word, 2>;
   static constexpr int numbers = 8;
+  static constexpr int first_wide = Element::packed.latent_dim / numbers;
+  static constexpr int chunks_of_scale = Element::packed.part_dim / numbers;
+  static_assert(Element::packed.rotated_offset % vector_bytes == 0 && Element::packed.bytes % vector_bytes == 0);
 
-  /// The chunk as it is stored, and the scale of a quantised one.
-  [[nodiscard]] static PAGEDKV_DEVICE words read(const std::byte* from, int chunk) {
-    constexpr auto packed = Element::packed;
-    if (is_wide(chunk)) {
-      const auto* const wide = reinterpret_cast<const lane_word*>(from + packed.rotated_offset);
-      return load_vector<4>(wide + (chunk - packed.latent_dim / numbers) * 4);
-    }
-    const auto stored = load_vector<2>(reinterpret_cast<const lane_word*>(from) + chunk * 2);
-    const auto* const scales = reinterpret_cast<const float*>(from + packed.scale_offset);
-    const auto scale = load(scales + chunk / (packed.part_dim / numbers));
-    return {stored.values[0], stored.values[1], __builtin_bit_cast(lane_word, scale), 0};
+  /// What each of eight neighbouring lanes has of `Tokens` tokens: every eighth chunk.
+  template <int Tokens>
+  struct stage {
+    registers<quantised_words, Tokens, first_wide / 8> quantised;
+    registers<float, Tokens, first_wide / chunks_of_scale> scales;
+    registers<words, Tokens> wide;
+  };
+  static_assert(first_wide % 8 == 0 && Element::packed.rotated_dim == 8 * numbers);
+
+  [[nodiscard]] static PAGEDKV_DEVICE quantised_words read_quantised(const std::byte* from, int chunk) {
+    return load_vector<2>(reinterpret_cast<const lane_word*>(from) + chunk * 2);
   }
 
-  /// Its numbers for products, of 16 bits each.
-  [[nodiscard]] static PAGEDKV_DEVICE words expand(const words& read, int chunk) {
-    using latent = typename Element::latent;
-    if (is_wide(chunk)) {
-      return read;
-    }
-    const auto stored = __builtin_bit_cast(stored_numbers, vector<lane_word, 2>{read.values[0], read.values[1]});
-    const auto decoded = decode<latent, numbers>(stored, __builtin_bit_cast(float, read.values[2]));
+  /// The scale of the part that a quantised chunk is in.
+  [[nodiscard]] static PAGEDKV_DEVICE float read_scale(const std::byte* from, int chunk) {
+    return load(reinterpret_cast<const float*>(from + Element::packed.scale_offset) + chunk / chunks_of_scale);
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE words read_wide(const std::byte* from, int chunk) {
+    return load_vector<4>(reinterpret_cast<const lane_word*>(from + Element::packed.rotated_offset) +
+                          (chunk - first_wide) * 4);
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE words expand(const quantised_words& stored, float scale) {
+    using stored_numbers = vector<typename Element::storage, numbers>;
+    const auto decoded = decode<typename Element::latent, numbers>(__builtin_bit_cast(stored_numbers, stored), scale);
     auto expanded = words{};
     PAGEDKV_UNROLL
-    for (auto i = 0; i < 4; ++i) {
+    for (auto i = 0; i < numbers / 2; ++i) {
       expanded.values[i] = pack<typename Element::rotated>(decoded.values[2 * i], decoded.values[2 * i + 1]);
     }
     return expanded;
-  }
-
- private:
-  using stored_numbers = vector<typename Element::storage, numbers>;
-
-  [[nodiscard]] static PAGEDKV_DEVICE bool is_wide(int chunk) {
-    constexpr auto packed = Element::packed;
-    static_assert(packed.part_dim % numbers == 0 && packed.rotated_offset % vector_bytes == 0);
-    return chunk >= packed.latent_dim / numbers;
   }
 };
 

@@ -24,14 +24,14 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
   barrier();
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
   if (index < warpgroup_lanes) {
-    give_registers<88>();
+    give_registers<packs_tokens<Element> ? 112 : 88>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       producer.copy(walk);
     }
   } else {
-    take_registers<208>();
-    auto consumer = latent_consumer<Element, Numbers>(call, index - warpgroup_lanes);
+    take_registers<packs_tokens<Element> ? 200 : 208>();
+    auto consumer = latent_consumer<typename expanded<Element>::element, Numbers>(call, index - warpgroup_lanes);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       consumer.attend(walk);
     }
