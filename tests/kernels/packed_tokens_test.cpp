@@ -75,24 +75,51 @@ TEST_CASE("Packed tokens are refused where they do not fit, before anything is e
   CHECK(refused({nullptr, 576, 576, 1, 1, 576}, 2) == "invalid argument: layer is 2, limit 1");
 }
 
-template <class Layout, class Input, int Device>
-void check_where_present(const attention_case& asked) {
-  if (Device == 0 || hip_target<Device>::why_absent().empty()) {
-    check_attention<float8_latent, Layout, Input, Device>(asked, seed);
+/// On a device of the executor without matrix instructions for latent vectors, and on one with some; or on a real one.
+template <class Layout, class Input>
+void check_on_devices(const attention_case& asked) {
+  check_attention<float8_latent, Layout, Input, 0>(asked, seed);
+  if (hip_target<1>::why_absent().empty()) {
+    check_attention<float8_latent, Layout, Input, 1>(asked, seed);
   }
 }
 
-TEST_CASE("attention over packed tokens", "[attention][packed]") {
+attention_case latent_case() {
   auto asked = attention_case{};
   asked.num_kv_heads = 1;
   asked.latent = true;
   asked.head_dim = 576;
   asked.value_dim = 512;
+  return asked;
+}
+
+TEST_CASE("attention over packed tokens", "[attention][packed]") {
+  auto asked = latent_case();
   asked.lengths = {0, 1, 33, 90};
   asked.group_size = 3;
-  check_where_present<nhd_by_layer, float32, 0>(asked);
-  check_where_present<hnd_by_block, bfloat16, 1>(asked);
-  // Chunks of prompts, in pieces that are merged, from rows that are not aligned.
+  check_on_devices<nhd_by_layer, float32>(asked);
+  // Two tiles of columns.
+  asked.lengths = {17, 40};
+  asked.group_size = 70;
+  check_on_devices<hnd_by_block, bfloat16>(asked);
+}
+
+TEST_CASE("attention over packed tokens in many stages, whole and in pieces", "[attention][packed]") {
+  auto asked = latent_case();
+  asked.lengths = {500};
+  asked.group_size = 4;
+  asked.num_shares = 1;
+  check_on_devices<hnd_by_block, bfloat16>(asked);
+  asked.num_shares = 3;
+  asked.lengths = {333, 64};
+  asked.block_size = 64;
+  check_on_devices<hnd_by_block, bfloat16>(asked);
+}
+
+TEST_CASE("attention over packed tokens with all options", "[attention][packed]") {
+  auto asked = latent_case();
+  asked.group_size = 3;
+  // Chunks of prompts, in pieces that are merged, with queries that are not aligned.
   asked.lengths = {16, 70};
   asked.queries = {1, 9};
   asked.prefill = true;
@@ -101,14 +128,19 @@ TEST_CASE("attention over packed tokens", "[attention][packed]") {
   asked.soft_cap = 8;
   asked.sinks = true;
   asked.gap = 3;
-  check_where_present<nhd_by_layer, float32, 0>(asked);
-  asked.queries = {};
+  check_on_devices<nhd_by_layer, float32>(asked);
   asked.prefill = false;
   asked.split_tokens = 0;
   asked.window = 0;
+  asked.tree = true;
+  asked.block_size = 5;
+  check_on_devices<nhd_by_layer, float32>(asked);
+  asked.tree = false;
+  asked.block_size = 16;
+  asked.queries = {};
   asked.lists = listed_blocks::of_rows;
   asked.listed = {1, 3};
-  check_where_present<hnd_by_block, bfloat16, 1>(asked);
+  check_on_devices<hnd_by_block, bfloat16>(asked);
 }
 
 TEST_CASE("attention over packed tokens needs them at multiples of 16 bytes", "[attention][packed]") {
