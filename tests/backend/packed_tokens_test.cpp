@@ -22,8 +22,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto latent =
-    group_config{.kind = group_kind::latent, .num_layers = 2, .key_dim = 576, .value_dim = 512};
+constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 2, .key_dim = 576, .value_dim = 512};
 
 batch_shape latent_batch(std::vector<std::int64_t> lengths) {
   auto shape = batch_shape{std::move(lengths)};

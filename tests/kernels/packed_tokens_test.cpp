@@ -50,8 +50,8 @@ TEMPLATE_TEST_CASE("Packed tokens are appended and gathered on a device as on th
     const auto mapped = std::span<const slot>(mapping.data(), slots.size());
     const typename rows::storage* const key_data = key_array.data();
     const typename rows::storage* const host_keys = keys.numbers.data();
-    REQUIRE(target.backend.template append<float8_latent, rows>(view, 1, mapped, keys.view(key_data), {},
-                                                                target.stream()));
+    REQUIRE(
+        target.backend.template append<float8_latent, rows>(view, 1, mapped, keys.view(key_data), {}, target.stream()));
     REQUIRE(target.backend.template gather<float8_latent, rows>(view, 1, mapped, keys.view(key_array.data()),
                                                                 values.view(value_array.data()), target.stream()));
     REQUIRE(target.backend.synchronize(target.stream()));

@@ -15,8 +15,7 @@ namespace {
 
 using packed_engine = engine<kv_cache<float8_latent, layer_groups, host_tier<>>>;
 
-constexpr auto packed =
-    group_config{.kind = group_kind::latent, .num_layers = 2, .key_dim = 576, .value_dim = 512};
+constexpr auto packed = group_config{.kind = group_kind::latent, .num_layers = 2, .key_dim = 576, .value_dim = 512};
 
 packed_engine small_device() {
   return packed_engine{config_of({packed, state}, 24), tier_config{}, basic_host_tier<host_allocator, lru>{256}};

@@ -109,9 +109,10 @@ struct cache_check {
       "have: use the locking policy `single_thread`, `rw_lock` or `sharded_mutex`");
   static_assert(layers_differ || !packs_tokens<typename policies::template on<element_axis>>,
                 "this element stores latent vectors, which only groups have: add `layer_groups`, and a latent group");
-  static_assert(strided_layout<typename policies::template on<layout_axis>> ||
-                    !packs_tokens<typename policies::template on<element_axis>>,
-                "this element packs the numbers of a token, and this layout takes them apart: use an nhd or hnd layout");
+  static_assert(
+      strided_layout<typename policies::template on<layout_axis>> ||
+          !packs_tokens<typename policies::template on<element_axis>>,
+      "this element packs the numbers of a token, and this layout takes them apart: use an nhd or hnd layout");
   static_assert(!uses_storage<backend_type> || backend_for<backend_type, typename policies::template on<element_axis>>,
                 "this backend cannot append and gather rows of this element: choose another of the two");
   static_assert(

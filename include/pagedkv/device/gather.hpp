@@ -49,9 +49,8 @@ template <element Element, element Output>
     return checked;
   }
   const auto rest = rotated_part(packed, keys);
-  const auto gathered =
-      gather<typename Element::latent, Output>(latent_part(packed, view), layer, slots, latent_part(packed, keys),
-                                               latent_part(packed, values), stream);
+  const auto gathered = gather<typename Element::latent, Output>(
+      latent_part(packed, view), layer, slots, latent_part(packed, keys), latent_part(packed, values), stream);
   return gathered ? gather<rotated, Output>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
                                             rest, rest, stream)
                   : gathered;

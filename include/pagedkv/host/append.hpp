@@ -92,8 +92,7 @@ template <element Element, element Input = float32>
   }
   const auto part = latent_part(packed, keys);
   const auto rest = rotated_part(packed, keys);
-  const auto appended =
-      append<typename Element::latent, Input>(latent_part(packed, view), layer, slots, part, part);
+  const auto appended = append<typename Element::latent, Input>(latent_part(packed, view), layer, slots, part, part);
   return appended ? append<rotated, Input>(rotated_part(packed, view, sizeof(typename rotated::storage)), layer, slots,
                                            rest, rest)
                   : appended;

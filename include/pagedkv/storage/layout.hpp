@@ -18,7 +18,7 @@ struct element_size {
   std::int64_t scale_bytes = 0;  // of what lies beside the numbers of a token and head, such as its scale; or 0
   bool static_scales = false;    // the engine gives scales,
   bool scale_per_head = false;   // one for each KV head
-  packed_token packed = {};       // of an element that packs tokens
+  packed_token packed = {};      // of an element that packs tokens
 };
 
 template <element E>

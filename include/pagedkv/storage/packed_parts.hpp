@@ -10,7 +10,8 @@
 namespace pagedkv {
 
 /// The quantised numbers, each part of them as a KV head. Keys and values are the same rows.
-[[nodiscard]] inline block_storage_view latent_part(const packed_token& packed, const block_storage_view& view) noexcept {
+[[nodiscard]] inline block_storage_view latent_part(const packed_token& packed,
+                                                    const block_storage_view& view) noexcept {
   auto part = view;
   part.num_kv_heads = packed.num_parts();
   part.head_dim = part.value_dim = packed.part_dim;

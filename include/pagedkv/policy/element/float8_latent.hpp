@@ -23,12 +23,8 @@ struct float8_latent {
   using rotated = bfloat16;
   static constexpr bool scaled = true;
   static constexpr std::string_view name = "float8_latent";
-  static constexpr auto packed = packed_token{.latent_dim = 512,
-                                             .part_dim = 128,
-                                             .rotated_dim = 64,
-                                             .scale_offset = 512,
-                                             .rotated_offset = 528,
-                                             .bytes = 656};
+  static constexpr auto packed = packed_token{
+      .latent_dim = 512, .part_dim = 128, .rotated_dim = 64, .scale_offset = 512, .rotated_offset = 528, .bytes = 656};
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float scale_for(float absmax) noexcept {
     return latent::scale_for(absmax);

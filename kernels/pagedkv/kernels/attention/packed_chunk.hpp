@@ -30,7 +30,7 @@ struct packed_chunk {
   static constexpr int chunks_of_scale = Element::packed.part_dim / numbers;
   static_assert(Element::packed.rotated_offset % vector_bytes == 0 && Element::packed.bytes % vector_bytes == 0);
 
-  /// What each of eight neighbouring lanes has of `Tokens` tokens: every eighth chunk.
+  /// The words of one of eight neighbouring lanes, which takes every eighth chunk of `Tokens` tokens.
   template <int Tokens>
   struct stage {
     registers<quantised_words, Tokens, first_wide / 8> quantised;
