@@ -262,7 +262,7 @@ class plain_piece {
                   packed.rotated_dim % chunk == 0);
     auto latent = vector<storage, chunk>{};
     auto scale = 0.0F;
-    vector<number, each> rotated[chunk / each] = {};
+    registers<vector<number, each>, chunk / each> rotated = {};
     if (visible) {
       latent = load_vector<chunk>(reinterpret_cast<const storage*>(from) + first_dim(0));
       scale = load(reinterpret_cast<const float*>(from + packed.scale_offset) + first_dim(0) / packed.part_dim);
