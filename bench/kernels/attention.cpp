@@ -15,8 +15,10 @@
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
+#include <pagedkv/host/append.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/element/float8_latent.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/hnd_layer_major.hpp>
 #include <pagedkv/storage/block_storage.hpp>
@@ -32,6 +34,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace attention_bench {
@@ -228,6 +231,19 @@ struct prefix_shape {
 /// The share of its blocks that each row reads; in percent.
 inline constexpr int listed_percents[] = {5, 10, 25, 100};
 
+/// A block of packed tokens.
+template <class Element, class Draw>
+void fill_packed(block_storage_view view, std::byte* block, Draw draw) {
+  auto numbers = std::vector<float>(static_cast<std::size_t>(view.block_size * view.head_dim));
+  std::ranges::generate(numbers, draw);
+  auto slots = std::vector<slot>{};
+  for (auto token = 0; token < view.block_size; ++token) {
+    slots.push_back(slot{token});
+  }
+  view.base = block;
+  host::append<Element>(view, 0, slots, contiguous_rows(std::as_const(numbers), 1, view.head_dim), {}).value();
+}
+
 /// Finite numbers and scales for 64 blocks, repeated.
 template <class Element>
 void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream stream) {
@@ -237,6 +253,10 @@ void fill(const block_storage_view& view, std::int64_t bytes, runtime::stream st
   auto number = std::uniform_real_distribution<float>(-1.0F, 1.0F);
   for (auto block = std::size_t{0}; block < 64; ++block) {
     auto* const start = pattern.data() + block * layer_bytes;
+    if constexpr (packs_tokens<Element>) {
+      fill_packed<Element>(view, start, [&] { return number(random); });
+      continue;
+    }
     const auto row = view.head_dim + (view.is_latent() ? 0 : view.dim_of_values());
     const auto numbers = static_cast<std::size_t>(view.block_size * view.num_kv_heads * row);
     for (auto i = std::size_t{0}; i < numbers; ++i) {
@@ -676,6 +696,9 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
   }
   for (const auto& shape : make_product_shapes()) {
     b.report<bfloat16>(shape);
+    if (shape.group.kind == group_kind::latent) {
+      b.report<float8_latent>(shape);
+    }
   }
   report_prefixes(b, heads);
   report_lists(b, heads);
