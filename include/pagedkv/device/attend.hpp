@@ -231,8 +231,8 @@ template <element Element>
 /// bits, and accumulated in float32. There, numbers of V with a token's scale below 2^-64 count as zeros, and a NaN in a
 /// token that only some of a row's queries see reaches all of the row's results.
 ///
-/// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers in 16-bit elements on NVIDIA.
-/// Packed tokens start at multiples of 16 bytes.
+/// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers on NVIDIA, in 16-bit elements or
+/// packed tokens, which products read as bfloat16. Packed tokens start at multiples of 16 bytes.
 ///
 /// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or
 /// cap, keys above 576 or values above 512 numbers, or a plan that does not fit; `backend_failure` when the launch
