@@ -16,7 +16,9 @@ struct packed_token {
   std::int32_t rotated_offset = 0;  // bytes to the wider numbers
   std::int32_t bytes = 0;
 
+  /// All numbers of a token.
   [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t key_dim() const noexcept { return latent_dim + rotated_dim; }
+  /// Its scales.
   [[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t num_parts() const noexcept { return latent_dim / part_dim; }
 };
 
