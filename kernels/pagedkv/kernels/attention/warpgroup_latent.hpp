@@ -14,6 +14,13 @@ namespace pagedkv::kernels {
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+/// Registers of the lanes that copy and of those that multiply. Three warpgroups share what they are launched with, 168 a
+/// lane; a lane that asks for more waits without end.
+template <class Element>
+inline constexpr int producer_registers = packs_tokens<Element> ? 104 : 88;
+template <class Element>
+inline constexpr int consumer_registers = (3 * 168 - producer_registers<Element>) / 2;
+
 /// The pieces of a share.
 template <class Element, class Numbers>
 PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, const divider<std::int32_t>& block_size) {
@@ -24,13 +31,13 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
   barrier();
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
   if (index < warpgroup_lanes) {
-    give_registers<packs_tokens<Element> ? 112 : 88>();
+    give_registers<producer_registers<Element>>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       producer.copy(walk);
     }
   } else {
-    take_registers<packs_tokens<Element> ? 200 : 208>();
+    take_registers<consumer_registers<Element>>();
     auto consumer = latent_consumer<typename expanded<Element>::element, Numbers>(call, index - warpgroup_lanes);
     for (auto walk = attention_walk(call, share); !walk.done; walk.next_piece()) {
       consumer.attend(walk);
