@@ -167,6 +167,27 @@ TEST_CASE("the removal of a block that was left out removes no other of its hash
   CHECK(!index.holds(worker_id{0}, keys[0]));
 }
 
+TEST_CASE("a feed counts blocks for which the index has no room, and removes no other's", "[router]") {
+  auto index = worker_index{{.num_blocks = 1}};
+  auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+  CHECK(feed.num_foreign() == 0);
+  auto hash = std::uint64_t{0};
+  while (feed.num_refused() == 0) {
+    REQUIRE(hash < 1'000);
+    feed.stored(hash, std::nullopt, text(4, static_cast<token>(4 * hash)));
+    ++hash;
+  }
+  CHECK(feed.num_refused() == 1);
+  // There is room again, and the key comes to the index from elsewhere.
+  const auto key = dynamo_keys{}.first(text(4, static_cast<token>(4 * (hash - 1))));
+  for (auto others = std::uint64_t{0}; others < hash - 1; ++others) {
+    feed.removed(others);
+  }
+  REQUIRE(index.add(worker_id{0}, key));
+  feed.removed(hash - 1);
+  CHECK(index.holds(worker_id{0}, key));
+}
+
 TEST_CASE("a feed that ends takes its worker out of the index", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   const auto key = dynamo_keys{}.first(text(4));
