@@ -1,5 +1,6 @@
 // Serves a model over HTTP with OpenAI's interface, metrics for Prometheus at /metrics and a page that shows the pool
-// at /. `--help` lists the options. SIGINT and SIGTERM end it; its status is 0 if no block is in use then.
+// at /. `--help` lists the options. SIGINT and SIGTERM end it; its status is 0 if no block is in use then. So does an engine
+// that throws, with status 1 and its message.
 
 #include "../model.hpp"
 #include "../options.hpp"
@@ -43,7 +44,7 @@ void catch_signals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-void wait_for_signal() {
+void wait_for_end() {
   while (sem_wait(&ends) != 0) {  // a signal interrupts it
   }
 }
@@ -52,7 +53,7 @@ int serve(const settings& chosen) {
   auto loaded = llama::model(chosen.engine.directory);
   const auto words = llama::tokenizer(chosen.engine.directory);
   catch_signals();
-  auto answers = llama::service(chosen.engine.make(loaded));
+  auto answers = llama::service(chosen.engine.make(loaded), [] { sem_post(&ends); });
   const auto served = llama::served_model{chosen.name, loaded.config(), words};
   auto server = llama::http_server(served, answers, chosen.num_connections);
   const auto port = server.bind(chosen.host, chosen.port);
@@ -63,7 +64,7 @@ int serve(const settings& chosen) {
   fmt::print("{} at http://{}:{}\n", chosen.name, chosen.host, port);
   std::fflush(stdout);
   auto listener = std::thread([&] { server.listen(); });
-  wait_for_signal();
+  wait_for_end();
   const auto faults = answers.stop();
   server.stop();
   listener.join();

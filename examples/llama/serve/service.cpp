@@ -1,22 +1,43 @@
 #include "service.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <utility>
 
 namespace llama {
 
 struct service::open_job {
+  explicit open_job(job of) : wanted(std::move(of)), answers(wanted.num_answers()), num_open(answers.size()) {}
+
+  struct answer {
+    const sample* running = nullptr;
+    bool is_open = true;
+  };
   job wanted;
-  std::vector<const sample*> open;  // by answer; of the engine's thread alone
+  // Of the engine's thread, once the job is submitted:
+  std::vector<answer> answers;
+  std::size_t num_open;
 
   std::mutex mutex;  // guards what follows
   std::condition_variable came;
   std::vector<news> arrived;
 
   void put(news latest) {
+    if (latest.state != generation_state::running) {
+      answers[latest.answer].is_open = false;
+      --num_open;
+    }
     const auto lock = std::lock_guard(mutex);
     arrived.push_back(std::move(latest));
     came.notify_one();
+  }
+  void fail(const std::string& reason) {
+    for (auto i = std::size_t{0}; i < answers.size(); ++i) {
+      if (answers[i].is_open) {
+        put({.answer = i, .state = generation_state::failed, .failure = reason});
+      }
+    }
   }
 };
 
@@ -34,7 +55,8 @@ std::vector<news> service::ticket::take(std::chrono::milliseconds longest) {
 
 void service::ticket::cancel(std::size_t answer) { service_->drop({job_, answer}); }
 
-service::service(std::unique_ptr<engine> from) : engine_(std::move(from)) {
+service::service(std::unique_ptr<engine> from, std::function<void()> on_failure)
+    : engine_(std::move(from)), on_failure_(std::move(on_failure)) {
   publish();
   thread_ = std::thread([this] { work(); });
 }
@@ -47,14 +69,12 @@ pagedkv::result<service::ticket> service::submit(job wanted) {
       return checked.error();
     }
   }
-  const auto added = std::make_shared<open_job>();
-  added->wanted = std::move(wanted);
-  added->open.resize(added->wanted.num_answers());
+  const auto added = std::make_shared<open_job>(std::move(wanted));
   const auto lock = std::lock_guard(mutex_);
-  if (stops_) {
-    for (auto i = std::size_t{0}; i < added->open.size(); ++i) {
-      added->put({.answer = i, .state = generation_state::failed, .failure = "the server stops"});
-    }
+  if (!failure_.empty()) {
+    added->fail(failure_);
+  } else if (stops_) {
+    added->fail("the server stops");
   } else {
     added_.push_back(added);
     came_.notify_one();
@@ -70,6 +90,9 @@ std::vector<std::string> service::stop() {
   }
   if (thread_.joinable()) {
     thread_.join();
+  }
+  if (!failure_.empty()) {
+    return {failure_};  // a pass was lost: the cache says nothing any more
   }
   auto faults = engine_->check_invariants();
   if (const auto in_use = engine_->cache_statistics().blocks.in_use; in_use != 0) {
@@ -90,8 +113,16 @@ void service::drop(dropped_answer which) {
 }
 
 void service::work() {
+  try {
+    compute_jobs();
+  } catch (const std::exception& error) {
+    fail("the engine failed: " + std::string(error.what()));
+  }
+}
+
+void service::compute_jobs() {
   for (auto is_busy = false, stops = false; !stops;) {
-    auto added = std::vector<std::shared_ptr<open_job>>{};
+    auto added = std::list<std::shared_ptr<open_job>>{};
     auto dropped = std::vector<dropped_answer>{};
     {
       auto lock = std::unique_lock(mutex_);
@@ -100,14 +131,30 @@ void service::work() {
       dropped.swap(dropped_);
       stops = stops_;
     }
-    std::ranges::for_each(added, [&](const auto& each) { start(each); });
+    const auto num_before = std::ssize(open_);
+    open_.splice(open_.end(), added);  // all before one starts, as that may throw
+    std::for_each(std::next(open_.begin(), num_before), open_.end(), [&](const auto& each) { start(each); });
     std::ranges::for_each(dropped, [&](const auto& each) { cancel(each); });
     if (stops) {
       std::ranges::for_each(engine_->samples(), [&](const sample* each) { engine_->cancel(*each); });
     }
     is_busy = engine_->step();
     std::ranges::for_each(std::exchange(ended_, {}), [&](const sample* each) { engine_->forget(*each); });
+    open_.remove_if([](const auto& each) { return each->num_open == 0; });
     publish();
+  }
+}
+
+void service::fail(const std::string& reason) {
+  {
+    const auto lock = std::lock_guard(mutex_);
+    failure_ = reason;
+    open_.splice(open_.end(), added_);
+  }
+  std::ranges::for_each(open_, [&](const auto& each) { each->fail(reason); });
+  open_.clear();
+  if (on_failure_) {
+    on_failure_();
   }
 }
 
@@ -117,7 +164,7 @@ void service::start(const std::shared_ptr<open_job>& added) {
     const auto listener = [this, added, prompt](const sample& from, std::optional<pagedkv::token> next) {
       hear(*added, prompt, from, next);
     };
-    added->open[prompt * wanted.options.num_samples] =
+    added->answers[prompt * wanted.options.num_samples].running =
         engine_->submit(wanted.prompts[prompt], wanted.options, listener).value();
   }
 }
@@ -129,7 +176,7 @@ void service::hear(open_job& of, std::size_t prompt, const sample& from, std::op
                      .state = from.state,
                      .failure = from.failure ? from.failure->message() : "",
                      .num_cached_tokens = from.num_cached_tokens};
-  of.open[latest.answer] = from.is_open() ? &from : nullptr;
+  of.answers[latest.answer].running = from.is_open() ? &from : nullptr;
   if (!from.is_open()) {
     ended_.push_back(&from);
   }
@@ -142,10 +189,10 @@ void service::hear(open_job& of, std::size_t prompt, const sample& from, std::op
 }
 
 void service::cancel(const dropped_answer& which) {
-  const auto samples = which.of->open;
-  for (auto i = std::size_t{0}; i < samples.size(); ++i) {
-    if (samples[i] != nullptr && which.answer.value_or(i) == i) {
-      engine_->cancel(*samples[i]);
+  const auto answers = which.of->answers;
+  for (auto i = std::size_t{0}; i < answers.size(); ++i) {
+    if (answers[i].running != nullptr && which.answer.value_or(i) == i) {
+      engine_->cancel(*answers[i].running);
     }
   }
 }

@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,7 +35,8 @@ struct news {
   std::int64_t num_cached_tokens = 0;  // of the prompt
 };
 
-/// An engine on a thread of its own. Any number of threads submit jobs, and wait for news of them.
+/// An engine on a thread of its own. Any number of threads submit jobs, and wait for news of them. Where the engine throws,
+/// it computes no more: all answers fail with that error's message, those of later jobs at once.
 class service {
   struct open_job;
 
@@ -55,19 +58,21 @@ class service {
     std::shared_ptr<open_job> job_;  // none: moved from
   };
 
-  explicit service(std::unique_ptr<engine> from);
+  /// `on_failure`: called once, on the engine's thread, when the engine has thrown. Does not throw.
+  explicit service(std::unique_ptr<engine> from, std::function<void()> on_failure = {});
   service(const service&) = delete;
   service& operator=(const service&) = delete;
   ~service();
 
-  /// Errors: those of `engine::check`. Behind `stop`, all answers fail.
+  /// Errors: those of `engine::check`. Behind `stop`, or when the engine has thrown, all answers fail.
   [[nodiscard]] pagedkv::result<ticket> submit(job wanted);
   /// Whether the pool holds that many answers to each prompt of such a length at once.
   [[nodiscard]] bool fits(std::size_t num_prompt_tokens, std::size_t max_tokens, std::size_t num_samples) const {
     return engine_->fits(num_prompt_tokens, max_tokens, num_samples);
   }
 
-  /// Cancels all jobs, and ends the thread. Returns what is wrong with the cache then: a sentence for each fault.
+  /// Cancels all jobs, and ends the thread. Returns what is wrong then: a sentence for each fault of the cache, or the one
+  /// of an engine that has thrown.
   std::vector<std::string> stop();
 
   /// As they were behind the last step.
@@ -81,18 +86,25 @@ class service {
 
   void drop(dropped_answer which);
   void work();
+  void compute_jobs();
+  /// Ends every open answer, and those of jobs to come.
+  void fail(const std::string& reason);
   void start(const std::shared_ptr<open_job>& added);
   void hear(open_job& of, std::size_t prompt, const sample& from, std::optional<pagedkv::token> next);
   void cancel(const dropped_answer& which);
   void publish();
 
   std::unique_ptr<engine> engine_;
-  std::vector<const sample*> ended_;  // in the engine's thread, to be forgotten behind the step
+  std::function<void()> on_failure_;
+  // Of the engine's thread:
+  std::list<std::shared_ptr<open_job>> open_;
+  std::vector<const sample*> ended_;  // to be forgotten behind the step
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable came_;
   bool stops_ = false;
-  std::vector<std::shared_ptr<open_job>> added_;
+  std::string failure_;  // of the engine; empty: none
+  std::list<std::shared_ptr<open_job>> added_;
   std::vector<dropped_answer> dropped_;
   service_statistics statistics_;
   std::thread thread_;
