@@ -1,6 +1,6 @@
 #include "engine.hpp"
 
-#include "engine_steps.hpp"
+#include "engine_of.hpp"
 #include "model.hpp"
 #include "paged.hpp"
 

@@ -13,16 +13,46 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
+#include <iterator>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace llama {
+
+inline constexpr auto priority_of = [](const sample* each) { return each->options.priority; };
+
+template <class Cache>
+[[nodiscard]] pagedkv::cache_config config_of(const model_config& model, const engine_sizes& sizes) {
+  auto config = pagedkv::cache_config{.block_size = sizes.block_size, .num_blocks = sizes.num_blocks};
+  config.max_sequences = static_cast<std::int32_t>(2 * sizes.max_rows);
+  if constexpr (Cache::layers_differ) {
+    config.groups = model.groups();
+  } else {
+    config.num_layers = static_cast<std::int32_t>(model.layers.size());
+    config.num_kv_heads = model.num_kv_heads;
+    config.head_dim = model.head_dim;
+  }
+  return config;
+}
+
+/// Blocks of a group that a sequence takes.
+template <class Cache>
+[[nodiscard]] std::int64_t blocks_of(const Cache& cache, std::size_t group, std::int64_t length) {
+  if constexpr (Cache::layers_differ) {
+    return pagedkv::num_sequence_blocks(cache.config().groups[group], cache.plan().groups[group], length);
+  } else {
+    return (length + cache.config().block_size - 1) / cache.config().block_size;
+  }
+}
 
 /// A cache that may find K/V in slower memory than the device's.
 template <class Cache>
@@ -62,24 +92,130 @@ class engine_of final : public engine {
   using stream = typename Cache::stream;
 
   /// `name`: of the model, in sessions. Blocks are copied on the stream.
-  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name, stream on = {});
+  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name, stream on = {})
+      : model_(with),
+        sizes_(sizes),
+        name_(std::move(name)),
+        owned_cache_(std::move(cache)),
+        stream_(on),
+        requests_(cache_),
+        passes_{pass{memory_type(cache_, with.config(), limits_of(sizes), on)},
+                pass{memory_type(cache_, with.config(), limits_of(sizes), on)}} {}
+
   engine_of(const engine_of&) = delete;
   engine_of& operator=(const engine_of&) = delete;
+
   /// Waits until tiers have what they are to keep.
-  ~engine_of() override;
+  ~engine_of() override {
+    if (predictions_.valid()) {
+      predictions_.wait();
+    }
+    if constexpr (has_tiers<Cache>) {
+      cache_.wait_idle();
+    }
+  }
 
   [[nodiscard]] pagedkv::result<void> check(std::span<const pagedkv::token> prompt,
-                                            const generation_options& options) const override;
-  [[nodiscard]] bool fits(std::size_t num_prompt_tokens, std::size_t max_tokens,
-                          std::size_t num_samples) const override;
-  pagedkv::result<const sample*> submit(std::vector<pagedkv::token> prompt, const generation_options& options,
-                                        listener on_token) override;
-  void cancel(const sample& which) override;
-  void forget(const sample& which) override;
-  pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) override;
-  bool step() override;
+                                            const generation_options& options) const override {
+    using pagedkv::error;
+    using pagedkv::error_code;
+    if (prompt.empty() || options.max_tokens == 0 || options.num_samples == 0) {
+      return error{error_code::invalid_argument, "tokens of the prompt, or answers wanted", 0, 1};
+    }
+    for (const auto each : prompt) {
+      if (each < 0 || each >= model_.config().vocabulary) {
+        return error{error_code::invalid_argument, "token of the prompt", each, model_.config().vocabulary - 1};
+      }
+    }
+    if constexpr (requires { model_.longest(); }) {
+      const auto longest = model_.longest();
+      if (prompt.size() > longest || options.max_tokens > longest - prompt.size()) {
+        const auto most = std::numeric_limits<std::int64_t>::max() - static_cast<std::int64_t>(prompt.size());
+        const auto wanted = std::min(options.max_tokens, static_cast<std::size_t>(most));
+        return error{error_code::invalid_argument, "tokens of prompt and answer",
+                     static_cast<std::int64_t>(prompt.size() + wanted), static_cast<std::int64_t>(longest)};
+      }
+    }
+    if (options.num_samples > sizes_.max_rows) {
+      return error{error_code::invalid_argument, "number of answers", static_cast<std::int64_t>(options.num_samples),
+                   static_cast<std::int64_t>(sizes_.max_rows)};
+    }
+    return {};
+  }
 
-  [[nodiscard]] std::vector<const sample*> samples() const override;
+  [[nodiscard]] bool fits(std::size_t num_prompt_tokens, std::size_t max_tokens,
+                          std::size_t num_samples) const override {
+    constexpr auto most =
+        static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());  // as positions have 32 bits
+    if (num_prompt_tokens > most || max_tokens > most - num_prompt_tokens) {
+      return false;
+    }
+    const auto length = static_cast<std::int64_t>(num_prompt_tokens + max_tokens);
+    const auto groups = model_.config().groups();
+    auto needed = std::int64_t{0};
+    for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+      const auto each = blocks_of(cache_, g, length);
+      const bool keeps_all = groups[g].kind == pagedkv::group_kind::full;
+      const auto shared = keeps_all ? static_cast<std::int64_t>(num_prompt_tokens) / block_size_of(cache_, g) : 0;
+      needed += shared + static_cast<std::int64_t>(num_samples) * (each - shared);
+    }
+    return needed <= sizes_.num_blocks;
+  }
+
+  pagedkv::result<const sample*> submit(std::vector<pagedkv::token> prompt, const generation_options& options,
+                                        listener on_token) override {
+    if (const auto checked = check(prompt, options); !checked) {
+      return checked.error();
+    }
+    auto& added = all_.emplace_back();
+    added.num_prompt_tokens = prompt.size();
+    added.tokens = std::move(prompt);
+    added.options = options;
+    added.random = random_numbers(options.sampling.seed);
+    added.on_token = std::move(on_token);
+    waiting_.insert(std::ranges::upper_bound(waiting_, priority_of(&added), std::greater{}, priority_of), &added);
+    return static_cast<const sample*>(&added);
+  }
+
+  void cancel(const sample& which) override {
+    auto& found = *std::ranges::find_if(all_, [&](const row& r) { return &r == &which; });
+    if (found.is_open()) {
+      std::erase(waiting_, &found);
+      end(found, generation_state::cancelled);
+      found.tell({});
+    }
+  }
+
+  void forget(const sample& which) override {
+    all_.remove_if([&](const row& r) { return &r == &which && !r.is_open(); });
+  }
+
+  pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) override {
+    const auto restored = pagedkv::restore_sequence(cache_, file, options_of_session{.model = name_}, stream_);
+    if (!restored) {
+      return restored.error();
+    }
+    auto tokens = std::vector<token>(static_cast<std::size_t>(restored->num_tokens));
+    cache_.tokens(restored->id, 0, tokens).value();
+    cache_.release(restored->id).value();
+    return tokens;
+  }
+
+  bool step() override {
+    try {
+      return compute_step();
+    } catch (...) {
+      abandon_passes();
+      throw;
+    }
+  }
+
+  [[nodiscard]] std::vector<const sample*> samples() const override {
+    auto all = std::vector<const sample*>{};
+    std::ranges::transform(all_, std::back_inserter(all), [](const row& each) { return &each; });
+    return all;
+  }
+
   [[nodiscard]] std::size_t num_waiting() const noexcept override { return waiting_.size(); }
   [[nodiscard]] const engine_statistics& statistics() const noexcept override { return statistics_; }
   [[nodiscard]] pagedkv::tracker_statistics request_statistics() const noexcept override {
@@ -162,71 +298,509 @@ class engine_of final : public engine {
     std::chrono::nanoseconds in_model = {};
   };
 
-  [[nodiscard]] bool compute_step();
+  [[nodiscard]] bool compute_step() {
+    const auto watch = stopwatch{statistics_.in_steps};
+    if (flying_ != nullptr && !may_overlap()) {
+      land();
+    }
+    const auto preempted_before = statistics_.preemptions;
+    next_->parts.clear();
+    budget_ = sizes_.token_budget;
+    extend_running();
+    admit();
+    const bool is_idle = next_->parts.empty() && flying_ == nullptr;
+    if (is_idle && !wait_for_loads() && !running_.empty() && statistics_.preemptions == preempted_before) {
+      // Nothing that runs can go on, and nothing is left to preempt.
+      fail(*running_.back(),
+           pagedkv::error{pagedkv::error_code::capacity_exhausted, "number of blocks", sizes_.num_blocks});
+    }
+    prepare();
+    land();
+    launch();
+    if (!overlaps_) {
+      land();
+    }
+    return flying_ != nullptr || !running_.empty() || !waiting_.empty();
+  }
+
   /// Waits for the pass under way, and forgets both passes, of which one failed.
-  void abandon_passes();
+  void abandon_passes() {
+    if (predictions_.valid()) {
+      predictions_.wait();
+      predictions_ = {};
+    }
+    flying_ = nullptr;
+    for (auto& each : passes_) {
+      each.parts.clear();
+      if (const auto opened = std::exchange(each.opened, {}); opened) {
+        static_cast<void>(cache_.retire_step(*opened));
+      }
+    }
+  }
 
   /// Where the row's next chunk ends: within the budget and, with states, where the cache saves one.
-  [[nodiscard]] std::int64_t end_of_chunk(const row& r) const;
+  [[nodiscard]] std::int64_t end_of_chunk(const row& r) const {
+    const auto end = std::min(r.num_tokens(), r.scheduled + budget_);
+    if constexpr (Cache::layers_differ) {
+      return has_states_ ? std::min(end, cache_.next_saved_length(r.sequence).value()) : end;
+    } else {
+      return end;
+    }
+  }
 
   /// Commits what the step before computed, and appends the last token of every running request or the next chunk of
   /// its prompt, at the cost of requests that rank below. Those without success wait for the next step.
-  void extend_running();
+  void extend_running() {
+    entries_.clear();
+    extended_.clear();
+    ids_of_requests_.clear();
+    runs_.resize(running_.size());
+    for (auto* const r : running_) {
+      if (!has_arrived(*r)) {
+        continue;
+      }
+      auto& run = runs_[entries_.size()];
+      // A token that is still to be chosen has a slot ahead, but for the last one, and for one from which answers part.
+      const bool is_ahead = flying_ != nullptr && r->scheduled == r->num_tokens() && budget_ > 0 &&
+                            r->num_rows() == 1 && r->answer().size() + 1 < r->options.max_tokens;
+      const auto end = std::max(r->length, end_of_chunk(*r));
+      const auto known = r->from(r->length, end);
+      run.assign(known.begin(), known.end());
+      r->drafts = guess(*r);
+      for (auto i = std::int32_t{0}; i < std::ssize(r->drafts); ++i) {
+        run.push_back(r->drafts.token(i));
+      }
+      entries_.push_back(
+          {.id = r->sequence,
+           .run = std::span<const token>(run),
+           .num_computed_tokens = r->committed = std::max(r->committed, std::min(r->computed, r->length)),
+           .num_ahead = is_ahead ? 1 : 0});
+      ids_of_requests_.push_back(r->id);
+      extended_.push_back({r, r->scheduled, end + std::ssize(r->drafts) + (is_ahead ? 1 : 0), is_ahead, 0});
+      budget_ -= extended_.back().end - extended_.back().begin;
+    }
+    failures_.resize(entries_.size());
+    slots_.resize(num_slots());
+    const auto out = pagedkv::batch_buffers{.slots = slots_, .failures = failures_};
+    const auto appended = timed(requests_)->append_batch(ids_of_requests_, entries_, out, stream_);
+    for (const auto& failure : std::span(failures_).first(appended->num_failures)) {
+      extended_[failure.entry].of = nullptr;
+    }
+    put_back(appended.preempted());
+    for (auto i = std::size_t{0}; i < extended_.size(); ++i) {
+      if (auto* const r = extended_[i].of; r != nullptr) {
+        r->length += std::ssize(runs_[i]);
+        take_part(*r, extended_[i].end, extended_[i].is_ahead);
+      }
+    }
+  }
 
   /// Of all entries, in all groups.
-  [[nodiscard]] std::size_t num_slots() const;
+  [[nodiscard]] std::size_t num_slots() const {
+    auto count = std::size_t{0};
+    for (const auto& entry : entries_) {
+      count += entry.run.tokens.size() + static_cast<std::size_t>(entry.num_ahead);
+    }
+    return count * static_cast<std::size_t>(num_groups_);
+  }
 
   /// Whether the row has what tiers loaded for it, and goes on.
-  [[nodiscard]] bool has_arrived(row& r);
+  [[nodiscard]] bool has_arrived(row& r) {
+    if constexpr (has_tiers<Cache>) {
+      if (r.is_loading && timed(cache_)->poll(r.sequence).done()) {
+        r.is_loading = false;
+        const auto settled = timed(cache_)->settle(r.sequence).value();
+        timed(cache_)->truncate(r.sequence, settled).value();  // the rest is computed, as the budget allows
+        statistics_.cached_tokens += settled - r.computed;
+        r.num_cached_tokens += r.answer().empty() ? settled - r.computed : 0;
+        r.length = r.scheduled = r.computed = r.committed = settled;
+      }
+    }
+    return !r.is_loading;
+  }
+
   /// Whether the step waited a little for a row that is still loading.
-  [[nodiscard]] bool wait_for_loads();
+  [[nodiscard]] bool wait_for_loads() {
+    const auto found = std::ranges::find_if(running_, [](const row* each) { return each->is_loading; });
+    if constexpr (has_tiers<Cache>) {
+      if (found != running_.end()) {
+        cache_.wait((*found)->sequence, clock::now() + std::chrono::milliseconds(5));
+      }
+    }
+    return found != running_.end();
+  }
 
   /// Guesses that the tokens repeat what followed their last two before, the latest time or, as a tree, several times.
-  [[nodiscard]] draft_tree guess(const row& r) const;
+  [[nodiscard]] draft_tree guess(const row& r) const {
+    const auto left = static_cast<std::int64_t>(r.options.max_tokens - r.answer().size()) - 1;
+    const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1});
+    auto tree = draft_tree{};
+    // A state cannot be taken back.
+    if (has_states_ || most <= 0 || r.num_tokens() != r.scheduled + 1 || r.tokens.size() < 4) {
+      return tree;
+    }
+    const auto room = has_trees_ ? std::min<std::int64_t>(budget_ - 1, pagedkv::largest_attention_tree - 1) : most;
+    auto end = r.tokens.end() - 1;
+    for (auto i = std::size_t{0}; i < (has_trees_ ? sizes_.num_branches : 1); ++i) {
+      const auto earlier = std::find_end(r.tokens.begin(), end, r.tokens.end() - 2, r.tokens.end());
+      if (earlier == end) {
+        break;
+      }
+      const auto first = earlier + 2;
+      tree.add({first, first + std::min<std::ptrdiff_t>(most, r.tokens.end() - first)}, static_cast<std::size_t>(room));
+      end = earlier + 1;
+    }
+    return tree;
+  }
 
   /// The row computes the tokens up to this one in the next pass.
-  void take_part(row& r, std::int64_t end, bool is_ahead);
+  void take_part(row& r, std::int64_t end, bool is_ahead) {
+    if (end > r.scheduled) {
+      const auto num_wanted = end < r.num_tokens() ? 0 : r.drafts.size() + 1;
+      next_->parts.push_back({&r, r.scheduled, end, is_ahead, num_wanted});
+      r.scheduled = end;
+    }
+  }
 
   /// Requests wait in the order of their priority: one that starts behind another never takes that one's blocks in the
   /// same step, which has published them and is still to compute them. Preempted ones are ahead of equal ones.
-  void put_back(const std::vector<pagedkv::request_id>& preempted);
+  void put_back(const std::vector<pagedkv::request_id>& preempted) {
+    for (const auto id : preempted) {
+      auto& r = **std::ranges::find_if(running_, [&](const row* each) { return each->id == id; });
+      r.lose_sequence();
+      waiting_.insert(std::ranges::lower_bound(waiting_, priority_of(&r), std::greater{}, priority_of), &r);
+      leave(r);
+      running_.remove(&r);
+      ++statistics_.preemptions;
+    }
+  }
 
   /// Rows that the running requests take in a step, those of forks that are still to come included.
-  [[nodiscard]] std::size_t num_rows() const;
+  [[nodiscard]] std::size_t num_rows() const {
+    auto count = std::size_t{0};
+    for (const auto* const r : running_) {
+      count += r->num_rows();
+    }
+    return count;
+  }
 
   /// Starts requests, and resumes preempted ones, while they fit.
-  void admit();
+  void admit() {
+    while (!waiting_.empty() && budget_ > 0 && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows) {
+      auto& r = *waiting_.front();
+      waiting_.pop_front();  // those that give way to it wait in front of the others
+      if (const auto admitted = start(r); admitted) {
+        running_.push_back(&r);
+      } else if (running_.empty()) {
+        fail(r, admitted.error());  // it does not fit while no other one runs, so it never will
+      } else {
+        waiting_.push_front(&r);
+        return;
+      }
+    }
+  }
 
-  [[nodiscard]] pagedkv::result<void> start(row& r);
+  [[nodiscard]] pagedkv::result<void> start(row& r) {
+    auto options = pagedkv::request_options{};
+    options.may_preempt = true;
+    options.sequence.salt = r.options.salt;
+    options.sequence.priority = r.options.priority;
+    options.sequence.first_chunk = 0;  // its length is known when the cached tokens are
+    options.sequence.num_prompt_tokens = static_cast<std::int64_t>(r.num_prompt_tokens);
+    const auto admitted = r.submitted ? timed(requests_)->resume(r.id, r.tokens, stream_)
+                                      : timed(requests_)->submit(r.tokens, options, stream_);
+    put_back(admitted.preempted());
+    if (!admitted) {
+      return admitted.error();
+    }
+    r.id = admitted->id;
+    r.sequence = admitted->sequence;
+    r.length = r.scheduled = r.computed = r.committed = admitted->num_cached_tokens;
+    r.state = generation_state::running;
+    if (!std::exchange(r.submitted, true)) {
+      r.num_cached_tokens = admitted->num_cached_tokens;
+    }
+    statistics_.prompt_tokens += r.num_tokens();
+    statistics_.cached_tokens += admitted->num_cached_tokens;
+    r.is_loading = admitted->num_loading_tokens > 0;
+    if (r.is_loading) {
+      return {};
+    }
+    const auto end = end_of_chunk(r);
+    const auto run = r.from(r.length, end);
+    const auto appended = timed(requests_)->append(r.id, run, stream_);
+    put_back(appended.preempted());
+    if (!appended) {
+      timed(requests_)->preempt(r.id, stream_).value();
+      r.lose_sequence();
+      return appended.error();
+    }
+    budget_ -= static_cast<std::int64_t>(run.size());
+    r.length = end;
+    take_part(r, end, false);
+    if (commits_early_) {
+      commit(r, r.length);
+    }
+    return {};
+  }
 
   /// Whether the next pass can be prepared while one is under way: all that run go on, and need no other's blocks.
-  [[nodiscard]] bool may_overlap() const;
+  [[nodiscard]] bool may_overlap() const {
+    const auto blocks = cache_.statistics().blocks;
+    // A row needs a block for its next token, and chunks of prompts those for all tokens of the step.
+    const auto most = std::ssize(running_) * 2 + sizes_.token_budget / cache_.config().block_size;
+    const bool admits = !waiting_.empty() && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows;
+    return !admits && blocks.free + blocks.evictable >= most * num_groups_;
+  }
+
   /// Finds the rows of the next pass, and where they lie.
-  void prepare();
-  void add(const part& of, bool with_masks);
+  void prepare() {
+    auto& [memory, parts, tokens, ids, opened, in_model] = *next_;
+    std::erase_if(parts, [](const part& p) { return p.of == nullptr; });
+    if (parts.empty()) {
+      return;
+    }
+    tokens = {};
+    tokens.is_greedy =
+        std::ranges::all_of(parts, [](const part& p) { return p.of->options.sampling.temperature <= 0; });
+    ids.clear();
+    const bool with_masks = std::ranges::any_of(parts, [](const part& p) { return p.of->drafts.branches(); });
+    if (with_masks) {
+      std::ranges::stable_partition(parts,
+                                    [](const part& p) { return p.end - p.begin <= pagedkv::largest_attention_tree; });
+    }
+    for (const auto& each : parts) {
+      add(each, with_masks);
+      ids.push_back(each.of->sequence);
+    }
+    opened = timed(cache_)->begin_step().value();
+    timed(memory)->prepare(tokens, ids).value();
+  }
+
+  void add(const part& of, bool with_masks) {
+    const auto& r = *of.of;
+    auto& to = next_->tokens;
+    const auto known = r.from(of.begin, std::min(of.end, r.num_tokens()));
+    to.tokens.insert(to.tokens.end(), known.begin(), known.end());
+    to.tokens.resize(to.tokens.size() + (of.is_ahead ? 1 : 0));  // known when the pass under way has landed
+    const auto end = of.end - std::ssize(r.drafts);
+    for (auto i = of.begin; i < end; ++i) {
+      to.positions.push_back(static_cast<std::int32_t>(i));
+    }
+    for (auto i = std::int32_t{0}; i < std::ssize(r.drafts); ++i) {
+      to.tokens.push_back(r.drafts.token(i));
+      to.positions.push_back(static_cast<std::int32_t>(end - 1 + r.drafts.depth(i)));
+    }
+    const auto size = static_cast<std::int32_t>(to.tokens.size());
+    for (auto i = size - static_cast<std::int32_t>(of.num_wanted); i < size; ++i) {
+      to.wanted.push_back(i);
+    }
+    if (with_masks) {
+      to.seen.resize(to.tokens.size(), ~std::uint32_t{0});
+      for (auto i = std::int32_t{0}; i < std::ssize(r.drafts); ++i) {
+        to.seen[to.tokens.size() - r.drafts.size() + static_cast<std::size_t>(i)] = r.drafts.mask(i);
+      }
+    }
+    to.starts.push_back(size);
+  }
+
   /// Begins the pass that was prepared: on a device, or in a thread if it is to overlap.
-  void launch();
+  void launch() {
+    auto& [memory, parts, tokens, ids, opened, in_model] = *next_;
+    if (parts.empty()) {
+      return;
+    }
+    for (auto i = std::size_t{0}; i < parts.size(); ++i) {
+      if (parts[i].is_ahead && parts[i].of != nullptr) {
+        tokens.tokens[static_cast<std::size_t>(tokens.starts[i + 1] - 1)] = parts[i].of->tokens.back();
+      }
+    }
+    auto* const of = next_;
+    if constexpr (requires { model_.begin(of->tokens, of->memory); }) {
+      const auto watch = stopwatch{of->in_model};
+      model_.begin(of->tokens, of->memory);
+      predictions_ = std::async(std::launch::deferred, [this, of] {
+        const auto waiting = stopwatch{of->in_model};
+        return model_.finish();
+      });
+    } else {
+      predictions_ = std::async(overlaps_ ? std::launch::async : std::launch::deferred, [this, of] {
+        const auto watch = stopwatch{of->in_model};
+        return model_.predict(of->tokens, of->memory);
+      });
+    }
+    flying_ = of;  // nothing flies if it could not begin
+    next_ = of == &passes_[0] && overlaps_ ? &passes_[1] : &passes_[0];
+  }
+
   /// Waits for the pass under way, and does what follows from its predictions.
-  void land();
+  void land() {
+    if (flying_ == nullptr) {
+      return;
+    }
+    auto& landed = *std::exchange(flying_, nullptr);
+    const auto predicted = predictions_.get();
+    timed(cache_)->retire_step(*std::exchange(landed.opened, {})).value();
+    ++statistics_.steps;
+    statistics_.in_model += std::exchange(landed.in_model, {});
+    statistics_.computed_tokens += std::ssize(landed.tokens.tokens);
+    auto next = std::size_t{0};
+    for (const auto& each : landed.parts) {
+      if (each.of != nullptr) {
+        finish_row(each, predicted.part(next, each.num_wanted));
+      }
+      next += each.num_wanted;
+    }
+  }
+
   /// The row is no longer in passes.
-  void leave(const row& r);
-  void commit(row& r, std::int64_t num_tokens);
+  void leave(const row& r) {
+    for (auto& each : passes_) {
+      for (auto& p : each.parts) {
+        p.of = p.of == &r ? nullptr : p.of;
+      }
+    }
+  }
+
+  void commit(row& r, std::int64_t num_tokens) {
+    if (num_tokens > r.committed) {
+      timed(cache_)->commit(r.sequence, num_tokens).value();
+      r.committed = num_tokens;
+    }
+  }
 
   /// Takes the predicted tokens: one, and one more for each draft that was right. Wrong ones are cut off.
-  void finish_row(const part& of, const predictions& predicted);
+  void finish_row(const part& of, const predictions& predicted) {
+    auto& r = *of.of;
+    const auto drafts = std::exchange(r.drafts, {});
+    auto chosen = std::vector<token>{};
+    auto right = std::vector<std::int32_t>{};
+    for (auto node = std::optional{draft_tree::root}; node && !predicted.empty();) {
+      chosen.push_back(predicted.choose(static_cast<std::size_t>(*node + 1), r.options.sampling, r.random));
+      node = drafts.child(*node, chosen.back());
+      if (node) {
+        right.push_back(*node);
+      }
+    }
+    statistics_.drafts += static_cast<std::int64_t>(drafts.size());
+    statistics_.accepted_drafts += static_cast<std::int64_t>(right.size());
+    r.computed = of.end;
+    if (right.size() < drafts.size()) {
+      keep_drafts(r, drafts, right);
+      r.scheduled = r.computed = r.length;
+    }
+    if (has_states_) {
+      commit(r, r.computed);  // before the state changes
+    }
+    if (!chosen.empty() && r.answer().empty() && r.index == 0) {
+      fork(r, predicted);
+    }
+    take_tokens(r, chosen);
+  }
 
   /// Leaves these drafts of a row, and moves their K/V to where it would be without the others.
-  void keep_drafts(row& r, const draft_tree& drafts, std::span<const std::int32_t> right);
+  void keep_drafts(row& r, const draft_tree& drafts, std::span<const std::int32_t> right) {
+    const auto watch = stopwatch{statistics_.in_cache};
+    const auto first = r.length - static_cast<std::int64_t>(drafts.size());
+    auto from = std::vector<std::int64_t>{};
+    auto to = std::vector<std::int64_t>{};
+    auto tokens = std::vector<token>{};
+    for (auto i = std::int32_t{0}; i < std::ssize(right); ++i) {
+      const auto node = right[static_cast<std::size_t>(i)];
+      if (node != i) {  // it is not in the first chain
+        from.push_back(first + node);
+        to.push_back(first + i);
+        tokens.push_back(drafts.token(node));
+      }
+    }
+    r.length = first + std::ssize(right);
+    if (tokens.empty()) {
+      cache_.truncate(r.sequence, r.length).value();
+      return;
+    }
+    if constexpr (memory_type::takes_trees) {
+      passes_[0].memory.take(r.sequence, from);
+      cache_.truncate(r.sequence, to.front()).value();
+      cache_.append(r.sequence, tokens, stream_).value();  // at most the blocks that were given back
+      passes_[0].memory.put(r.sequence, to);
+    }
+  }
 
   /// Starts the other answers to a prompt, on its blocks.
-  void fork(row& r, const predictions& predicted);
+  void fork(row& r, const predictions& predicted) {
+    if (r.options.num_samples > 1) {
+      commit(r, r.computed);
+    }
+    for (auto i = std::size_t{1}; i < r.options.num_samples; ++i) {
+      auto& other = all_.emplace_back();
+      static_cast<sample&>(other) = r;
+      other.on_token = r.on_token;
+      other.index = i;
+      other.submitted = true;
+      other.random = random_numbers(r.options.sampling.seed + i);
+      const auto forked = timed(requests_)->fork(r.id, stream_);
+      if (!forked) {
+        other.submitted = false;
+        fail(other, forked.error());
+        continue;
+      }
+      other.id = forked->id;
+      other.sequence = forked->sequence;
+      other.length = other.scheduled = other.computed = other.committed = r.length;
+      running_.push_back(&other);
+      take_tokens(other, std::array{predicted.choose(0, other.options.sampling, other.random)});
+    }
+  }
 
-  void take_tokens(row& r, std::span<const token> chosen);
+  void take_tokens(row& r, std::span<const token> chosen) {
+    for (const auto next : chosen) {
+      r.tokens.push_back(next);
+      const bool is_end = !r.options.ignores_end &&
+                          std::ranges::find(model_.config().end_tokens, next) != model_.config().end_tokens.end();
+      const bool is_full = r.answer().size() == r.options.max_tokens;
+      if (is_end || is_full) {
+        end(r, is_end ? generation_state::ended : generation_state::cut);
+      }
+      r.tell(next);
+      if (!r.is_open()) {
+        return;
+      }
+    }
+  }
 
-  void fail(row& r, const pagedkv::error& reason);
+  void fail(row& r, const pagedkv::error& reason) {
+    r.failure = reason;
+    end(r, generation_state::failed);
+    r.tell({});
+  }
+
   /// Publishes what the row computed, and saves it if that is wished.
-  void keep(row& r);
-  void end(row& r, generation_state how);
+  void keep(row& r) {
+    if (r.computed == 0 || r.is_loading) {
+      return;
+    }
+    if (r.length < r.computed) {
+      timed(cache_)->append(r.sequence, r.from(r.length, r.computed), stream_).value();  // into slots that it has
+    }
+    commit(r, r.computed);
+    const bool is_answer = r.state == generation_state::ended || r.state == generation_state::cut;
+    if (is_answer && r.index == 0 && !r.options.save_to.empty()) {
+      const auto options = options_of_session{.model = name_};
+      if (const auto saved = pagedkv::save_sequence(cache_, r.sequence, r.options.save_to, options, stream_); !saved) {
+        r.failure = saved.error();
+      }
+    }
+  }
+
+  void end(row& r, generation_state how) {
+    r.state = how;
+    leave(r);
+    running_.remove(&r);
+    if (r.submitted) {
+      keep(r);
+      (how == generation_state::cancelled ? timed(requests_)->cancel(r.id) : timed(requests_)->finish(r.id)).value();
+    }
+  }
 
   model& model_;
   engine_sizes sizes_;

@@ -1,4 +1,4 @@
-#include "engine_steps.hpp"
+#include "engine_of.hpp"
 #include "model.hpp"
 #include "paged.hpp"
 

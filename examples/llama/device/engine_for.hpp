@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../engine_steps.hpp"
+#include "../engine_of.hpp"
 #include "engine.hpp"
 
 #include <memory>
