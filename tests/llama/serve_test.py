@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -211,6 +212,21 @@ class Departures(Served):
         connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 400, "stream": True, "n": 2}))
         answer = connection.getresponse()
         answer.readline()  # the stop in the clean-up finds the rest
+
+
+class Failure(Served):
+    def stop(self):
+        _, errors = self.server.communicate()
+        self.assertEqual((self.server.returncode, errors), (1, "the engine failed: std::bad_alloc\n"))
+
+    def test_a_server_without_memory_tells_its_clients_and_ends(self):
+        self.complete(prompt=[5, 6, 7], max_tokens=4)  # threads of connections have what they need
+        status = pathlib.Path(f"/proc/{self.server.pid}/status").read_text()
+        most = int(re.search(r"VmData:\s+(\d+) kB", status).group(1)) * 1024 + (1 << 20)
+        resource.prlimit(self.server.pid, resource.RLIMIT_DATA, (most, most))
+        status, body = self.ask("POST", "/v1/completions", {"prompt": [5] * 450})  # some 5 MB of numbers
+        self.assertEqual(status, 200)
+        self.assertEqual(json.loads(body)["error"]["message"], "the engine failed: std::bad_alloc")
 
 
 class Restarts(Served):

@@ -19,16 +19,15 @@ using pagedkv::token;
 
 namespace {
 
-/// What a scripted engine does in a step.
+/// A step of a scripted engine.
 enum class in_step { answer, wait, throw_error };
 
-/// An engine without a model or a cache: each step is what a test releases.
+/// An engine without a model or a cache, whose steps a test writes down.
 class scripted_engine final : public engine {
  public:
-  /// Steps wait for `next`, and do as it says.
   struct script {
-    std::counting_semaphore<> released{0};
     std::vector<in_step> steps;
+    std::counting_semaphore<> released{0};  // each step waits for one release
     bool throws_on_submission = false;
   };
 
