@@ -1,4 +1,4 @@
-"""Runs one unittest file and reports in TAP, the protocol that Meson reads: tap.py FILE."""
+"""Runs one unittest file, or those of its classes, and reports in TAP, the protocol that Meson reads: tap.py FILE [CLASS...]."""
 
 import importlib.util
 import sys
@@ -39,17 +39,18 @@ class TapResult(unittest.TestResult):
             self.report(False, subtest, details=(self.failures + self.errors)[-1][1])
 
 
-def main(path):
+def main(path, *names):
     spec = importlib.util.spec_from_file_location("tests", path)
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True
     sys.path.insert(0, path.rpartition("/")[0])
     spec.loader.exec_module(module)
     result = TapResult()
-    unittest.defaultTestLoader.loadTestsFromModule(module).run(result)
+    loader = unittest.defaultTestLoader
+    (loader.loadTestsFromNames(names, module) if names else loader.loadTestsFromModule(module)).run(result)
     print(f"1..{result.count}")
     return 0 if result.wasSuccessful() and result.count > 0 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
