@@ -26,7 +26,6 @@ using clock_type = std::chrono::steady_clock;
 struct settings {
   llama::engine_options engine;
   std::vector<std::string> questions;
-  std::string stored = "f32";
   std::size_t max_tokens = 200;
   llama::sampling_options sampling;
   std::string session;
@@ -129,8 +128,7 @@ bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::t
 }
 
 int chat(llama::model& loaded, const llama::tokenizer& words, const settings& chosen) {
-  const auto stored = chosen.stored == "f32" ? llama::stored_as::float32 : llama::stored_as::int8;
-  const auto engine = chosen.engine.make(loaded, stored);
+  const auto engine = chosen.engine.make(loaded);
   auto talk = llama::conversation(words);
   const bool saves = !chosen.session.empty();
   if (saves && !restore(*engine, talk, chosen.session)) {
@@ -160,9 +158,6 @@ int main(int argc, char** argv) {
   app.add_option("--seed", chosen.sampling.seed, "of the random numbers");
   app.add_option("--session", chosen.session,
                  "file of the conversation, which goes on with it, and is saved at the end");
-  app.add_option("--kv", chosen.stored, "how K/V is stored")
-      ->check(CLI::IsMember({"f32", "int8"}))
-      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     auto loaded = llama::model(chosen.engine.directory);

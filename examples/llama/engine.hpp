@@ -27,7 +27,7 @@ struct engine_sizes {
   std::size_t max_rows = 64;        // sequences in a step
   std::int64_t token_budget = 512;  // tokens in a step: those of running requests first, then chunks of prompts
   std::size_t num_drafts = 0;       // tokens guessed behind the last one; 0: no speculation
-  bool overlaps = false;  // the cache works for a step while the one before computes; not with drafts or states
+  bool overlaps = false;         // the cache works for a step while the one before computes; not with drafts or states
   std::size_t num_branches = 1;  // guesses at once, as a tree of at most 31 tokens; 1 with windows, and on devices
 };
 
@@ -36,8 +36,8 @@ struct engine_sizes {
   return {sizes.max_rows, max_tokens, std::min(max_tokens, sizes.max_rows * (1 + sizes.num_drafts))};
 }
 
-/// How K and V are stored.
-enum class stored_as : std::uint8_t { float32, int8 };
+/// How K and V are stored: int8 and float8, which is OCP's e4m3, with a scale for each token and KV head.
+enum class stored_as : std::uint8_t { float32, float16, bfloat16, int8, float8 };
 
 /// Where blocks go that the pool evicts: to host memory, and from there to a file and to a store.
 struct tier_sizes {
@@ -143,5 +143,9 @@ class engine {
 /// model's layers or such K/V, and for a URL that is wrong, and what the cache and the file's tier throw.
 [[nodiscard]] std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes,
                                                   stored_as stored = stored_as::float32, const tier_sizes& tiers = {});
+
+/// The logits behind each token of a text that is not empty, `[token][vocabulary]`, from one pass in which attention reads
+/// K and V as they are stored. Throws what the cache throws.
+[[nodiscard]] std::vector<float> logits_of(model& with, std::vector<pagedkv::token> text, stored_as stored);
 
 }  // namespace llama

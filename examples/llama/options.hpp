@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,7 @@ struct engine_options {
   std::string directory;
   engine_sizes sizes{.num_blocks = 2048};
   tier_sizes tiers;
+  stored_as stored = stored_as::float32;
 
   void add_to(CLI::App& app) {
     app.add_option("--model", directory, "folder with config.json, *.safetensors and tokenizer.json")->required();
@@ -28,6 +30,13 @@ struct engine_options {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_flag("--overlap", sizes.overlaps, "two steps in flight; not with --drafts");
+    const auto names = std::map<std::string, stored_as>{{"f32", stored_as::float32},
+                                                        {"f16", stored_as::float16},
+                                                        {"bf16", stored_as::bfloat16},
+                                                        {"int8", stored_as::int8},
+                                                        {"fp8", stored_as::float8}};
+    app.add_option("--kv", stored, "how K and V are stored; otherwise f32")
+        ->transform(CLI::CheckedTransformer(names).description("f32, f16, bf16, int8 or fp8"));
     app.add_option("--host-blocks", tiers.host_blocks, "kept in host memory behind the pool")
         ->check(CLI::NonNegativeNumber);
     app.add_option("--file", tiers.file, "keeps blocks for the next start; goes with --host-blocks");
@@ -39,7 +48,7 @@ struct engine_options {
         ->capture_default_str();
   }
 
-  [[nodiscard]] std::unique_ptr<engine> make(model& loaded, stored_as stored = stored_as::float32) const {
+  [[nodiscard]] std::unique_ptr<engine> make(model& loaded) const {
     auto named = tiers;
     named.model = name_of_files();
     return make_engine(loaded, sizes, stored, named);

@@ -94,6 +94,24 @@ class Turns(unittest.TestCase):
             self.assertEqual(row["cached"]["cached_tokens"], max(64 * turn - 1, 0) // 16 * 16)
             self.assertEqual(row["restarted"]["cached_tokens"], row["cached"]["cached_tokens"])
             self.assertEqual(row["computed"]["cached_tokens"], 0)
+            for part in ("cached", "restarted", "computed"):
+                self.assertLessEqual(row[part]["in_model_ms"] + row[part]["in_cache_ms"], row[part]["first_token_ms"])
+
+
+class Stored(unittest.TestCase):
+    def test_fewer_bits_are_farther_from_float32(self):
+        with tempfile.TemporaryDirectory() as name:
+            file = pathlib.Path(name) / "json"
+            done = subprocess.run([PROGRAMS / "engine_stored", "--tokens", "40", "--json", file], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = json.loads(file.read_text())
+        self.assertEqual([row["stored_as"] for row in rows], ["float16", "bfloat16", "int8", "float8"])
+        largest = [row["largest"] for row in rows]
+        self.assertGreater(largest[0], 0)
+        self.assertLess(largest[0], min(largest[1:]))
+        self.assertEqual(max(largest), largest[3])
+        for row in rows:
+            self.assertIn(f"{row['largest']:.2e}", done.stdout)
 
 
 if __name__ == "__main__":
