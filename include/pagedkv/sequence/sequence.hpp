@@ -105,16 +105,18 @@ struct sequence_record {
   timestamp created{};
   bool has_ranges = false;  // in its options
 
-  std::vector<prefix_key> keys;   // of the tokens, and of the rest of the prompt
-  step_set steps;                 // that use it
-  bool reuses_slots = false;      // the rest of the last blocks held tokens before, which an open step may read
-  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
+  std::vector<prefix_key> keys;  // of the tokens, and of the rest of the prompt
+  step_set steps;                // that use it
+  bool reuses_slots = false;     // the rest of the last blocks held tokens before, which an open step may read
 
   /// Where it is, and its numbers under their names.
   hot_part& hot;
-  std::int64_t& num_tokens = hot.num_tokens;
   std::int64_t& num_computed_tokens = hot.num_computed_tokens;
   timestamp& last_access = hot.last_access;
+
+  /// A batch view reads these of every row, and the block table behind them: they lie in one cache line.
+  alignas(64) std::int64_t& num_tokens = hot.num_tokens;
+  std::int64_t num_reserved = 0;  // tokens that slots were reserved for, if more than there are
 
   /// Whether the hot part has room for the next token.
   [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
@@ -143,12 +145,11 @@ struct sequence_record {
 struct sequence : sequence_record {
   using sequence_record::sequence_record;
 
-  std::size_t& num_published_blocks = hot.num_published;  // at the start of the table
-
   /// Commits that publish, and appends that take blocks, touch these, too.
   block_table blocks;
-  chain_link tail;          // link that block number `num_published_blocks` continues
-  chain_link window_start;  // link that the first block still held continues
+  std::size_t& num_published_blocks = hot.num_published;  // at the start of the table
+  chain_link tail;                                        // link that block number `num_published_blocks` continues
+  chain_link window_start;                                // link that the first block still held continues
 
   std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
