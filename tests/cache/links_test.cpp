@@ -15,9 +15,9 @@ using namespace pagedkv::test;
 namespace {
 
 /// `lru` that remembers what it was told of each block last.
-class recording_lru : public lru {
+class link_recorder : public lru {
  public:
-  static constexpr std::string_view name = "recording_lru";
+  static constexpr std::string_view name = "link_recorder";
 
   using lru::lru;
 
@@ -29,16 +29,16 @@ class recording_lru : public lru {
   static inline std::map<block_id, block_release> told;
 };
 
-static_assert(eviction_policy<recording_lru>);
+static_assert(eviction_policy<link_recorder>);
 
-using recording_cache = kv_cache<recording_lru>;
+using recording_cache = kv_cache<link_recorder>;
 
 TEST_CASE("an eviction policy is told where a block hangs, however it is given back", "[cache][release]") {
-  recording_lru::told.clear();
+  link_recorder::told.clear();
   auto cache = recording_cache{small_cache(8)};
   const auto check_told = [](block_id block, block_id parent, std::uint32_t depth) {
-    REQUIRE(recording_lru::told.contains(block));
-    const auto& how = recording_lru::told.at(block);
+    REQUIRE(link_recorder::told.contains(block));
+    const auto& how = link_recorder::told.at(block);
     CHECK(how.parent == parent);
     CHECK(how.depth == depth);
     CHECK(how.hash != 0);

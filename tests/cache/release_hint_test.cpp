@@ -31,7 +31,7 @@ class recording_lru : public lru {
 
 using recording_cache = kv_cache<float32, recording_lru>;
 
-constexpr auto config = cache_config{.block_size = 4, .num_blocks = 16, .head_dim = 1};
+constexpr auto small_pool = cache_config{.block_size = 4, .num_blocks = 16, .head_dim = 1};
 
 std::vector<token> tokens_below(token end) {
   auto tokens = std::vector<token>{};
@@ -60,7 +60,7 @@ std::vector<bool> ended_blocks() {
 }  // namespace
 
 TEST_CASE("a hint says of which blocks nothing is to come", "[cache]") {
-  auto cache = recording_cache{config};
+  auto cache = recording_cache{small_pool};
   const auto prompt = tokens_below(16);
   cache.release(serve(cache, std::span{prompt}.first(9))).value();
   CHECK(ended_blocks() == std::vector{false, false});
@@ -71,7 +71,7 @@ TEST_CASE("a hint says of which blocks nothing is to come", "[cache]") {
 }
 
 TEST_CASE("a complete branch ends after the block where it was forked", "[cache]") {
-  auto cache = recording_cache{config};
+  auto cache = recording_cache{small_pool};
   const auto trunk = serve(cache, tokens_below(8));
   const auto branch = cache.fork(trunk).value();
   cache.append(branch, tokens_below(4)).value();
@@ -83,7 +83,7 @@ TEST_CASE("a complete branch ends after the block where it was forked", "[cache]
 }
 
 TEST_CASE("an expected return and the last cached block reach the policy", "[cache]") {
-  auto cache = recording_cache{config};
+  auto cache = recording_cache{small_pool};
   const auto prompt = tokens_below(16);
   cache.release(serve(cache, std::span{prompt}.first(9), {.expected_return = 5})).value();
   CHECK(recording_lru::told.back().expected_return == 5);

@@ -21,9 +21,9 @@ using lines = std::vector<std::string>;
 void add_line(void* to, std::string_view line) noexcept { static_cast<lines*>(to)->emplace_back(line); }
 
 template <class Events>
-using watched_cache = kv_cache<float32, Events>;
+using logged_cache = kv_cache<float32, Events>;
 
-constexpr auto small =
+constexpr auto small_pool =
     cache_config{.block_size = 2, .num_blocks = 4, .num_kv_heads = 1, .head_dim = 1, .hash_seed = 42};
 
 lines line_of(const cache_event& event) {
@@ -90,7 +90,7 @@ TEST_CASE("the longest numbers have room in a line", "[events]") {
 
 TEST_CASE("a cache and its request tracker log an admission, hits, copies, evictions and a preemption", "[events]") {
   auto written = lines{};
-  auto cache = watched_cache<event_log>{small, event_log{add_line, &written}};
+  auto cache = logged_cache<event_log>{small_pool, event_log{add_line, &written}};
   auto tracker = request_tracker{cache};
   const auto logged = [&](std::string_view word) {
     auto found = lines{};
@@ -128,14 +128,14 @@ TEST_CASE("a cache and its request tracker log an admission, hits, copies, evict
 TEST_CASE("a log of some kinds gets no others, and an empty log writes nothing", "[events]") {
   auto written = lines{};
   using log = basic_event_log<event_kinds{event_kind::released}>;
-  auto cache = watched_cache<log>{small, log{add_line, &written}};
+  auto cache = logged_cache<log>{small_pool, log{add_line, &written}};
   const auto id = cache.create_sequence(std::array<token, 2>{1, 2}).value().id;
   REQUIRE(cache.commit(id, 2).has_value());
   REQUIRE(cache.release(id).has_value());
   REQUIRE(written.size() == 1);
   CHECK(written[0].starts_with("released "));
 
-  auto silent = watched_cache<event_log>{small};
+  auto silent = logged_cache<event_log>{small_pool};
   CHECK(silent.create_sequence(std::array<token, 2>{1, 2}).has_value());
 }
 
@@ -144,8 +144,8 @@ TEST_CASE("a tee gives each of its streams the kinds that it takes", "[events]")
   using log = basic_event_log<event_kinds{event_kind::admitted, event_kind::stored}>;
   using tee = event_tee<event_queues, log>;
   STATIC_CHECK(tee::kinds.bits == (prefix_event_kinds | event_kinds{event_kind::admitted}).bits);
-  auto queues = event_queues{small.block_size};
-  auto cache = watched_cache<tee>{small, tee{queues, log{add_line, &written}}};
+  auto queues = event_queues{small_pool.block_size};
+  auto cache = logged_cache<tee>{small_pool, tee{queues, log{add_line, &written}}};
   const auto id = cache.create_sequence(std::array<token, 2>{1, 2}).value().id;
   REQUIRE(cache.commit(id, 2).has_value());
   REQUIRE(cache.release(id).has_value());

@@ -39,12 +39,12 @@ ssize_t failing_pwrite(int file, const void* bytes, std::size_t size, off_t offs
 
 namespace {
 
-auto count = std::atomic<long>{0};
-auto fail_at = std::atomic<long>{0};
+auto num_calls = std::atomic<long>{0};
+auto failing_call = std::atomic<long>{0};
 
 template <class Operation>
 auto unless_it_fails(const Operation& operation) -> decltype(operation()) {
-  if (count.fetch_add(1) + 1 == fail_at.load()) {
+  if (num_calls.fetch_add(1) + 1 == failing_call.load()) {
     errno = EIO;
     return -1;
   }
@@ -53,9 +53,9 @@ auto unless_it_fails(const Operation& operation) -> decltype(operation()) {
 
 }  // namespace
 
-long pagedkv::test::file_operation_count() noexcept { return count.load(); }
+long pagedkv::test::file_operation_count() noexcept { return num_calls.load(); }
 
-void pagedkv::test::fail_file_operation(long n) noexcept { fail_at.store(n == 0 ? 0 : count.load() + n); }
+void pagedkv::test::fail_file_operation(long n) noexcept { failing_call.store(n == 0 ? 0 : num_calls.load() + n); }
 
 int failing_open(const char* path, int flags, ...) {
   auto mode = mode_t{0};

@@ -57,7 +57,7 @@ class files_in_turn {
 };
 
 using tier_type = basic_file_tier<files_in_turn>;
-using cache_type = tiered_cache<float32, tier_type, failing_allocator<>, failing_backend>;
+using filed_cache = tiered_cache<float32, tier_type, failing_allocator<>, failing_backend>;
 
 constexpr auto num_prompts = 7;
 constexpr auto prompt_size = std::size_t{13};
@@ -98,7 +98,7 @@ struct known_prompt {
 struct served_files {
   served_files(fault_plan& plan, const testing::temporary_folder& folder)
       : cache(device(), config(), host_tier<>{6, {}},
-              std::tuple{open_tier({folder.file("blocks")}, cache_type::format_of(device(), "")).value()},
+              std::tuple{open_tier({folder.file("blocks")}, filed_cache::format_of(device(), "")).value()},
               failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
 
   [[nodiscard]] static tier_config config() {
@@ -151,7 +151,7 @@ struct served_files {
     CHECK_FALSE(has_other_error);
   }
 
-  cache_type cache;
+  filed_cache cache;
   std::vector<known_prompt> prompts = [] {
     auto made = std::vector<known_prompt>{};
     for (auto i = 0; i < num_prompts; ++i) {
@@ -260,13 +260,13 @@ TEST_CASE("a restart from a file survives each fault", "[faults]") {
     for_each_fault(site, [](fault_plan& plan, const auto& arm) {
       const auto folder = testing::temporary_folder{};
       served_files{plan, folder}.serve_all();
-      const auto format = cache_type::format_of(device(), "");
+      const auto format = filed_cache::format_of(device(), "");
       const auto paths = std::vector{folder.file("blocks")};
       arm();
-      auto made = result<std::unique_ptr<cache_type>>{error{error_code::out_of_memory, "no cache"}};
+      auto made = result<std::unique_ptr<filed_cache>>{error{error_code::out_of_memory, "no cache"}};
       if (auto tier = open_tier(paths, format)) {
-        made = cache_type::create(device(), served_files::config(), host_tier<>{6, {}}, std::tuple{std::move(*tier)},
-                                  failing_allocator<>{plan.memory}, failing_backend{plan.backend});
+        made = filed_cache::create(device(), served_files::config(), host_tier<>{6, {}}, std::tuple{std::move(*tier)},
+                                   failing_allocator<>{plan.memory}, failing_backend{plan.backend});
       }
       const auto happened = plan.disarm();
       CHECK((made || happened));
@@ -280,7 +280,7 @@ TEST_CASE("a restart from a file survives each fault", "[faults]") {
 }
 
 TEST_CASE("files of a tier stay as they were when it cannot be made", "[faults]") {
-  const auto format = cache_type::format_of(device(), "");
+  const auto format = filed_cache::format_of(device(), "");
   for (const auto site : {fault_site::operator_new, fault_site::files}) {
     for_each_fault(site, [&](fault_plan& plan, const auto& arm) {
       const auto folder = testing::temporary_folder{};

@@ -29,18 +29,18 @@ struct groups_cache {
   cache_type cache;
 };
 
-using world = cache_world<groups_cache>;
+using groups_world = cache_world<groups_cache>;
 
 }  // namespace
 
 TEST_CASE("each operation of a cache with groups survives each fault", "[faults]") {
-  CHECK(inject_faults(operations_of_caches<world>()) > 10);
-  constexpr auto others = std::array{faulty_operation<world>{"drop behind windows and commit", [](world& w) {
-                                                               const auto dropped =
-                                                                   w.cache.drop_behind_windows(w.third, 10);
-                                                               return dropped ? error_of(w.cache.commit(w.third, 10))
-                                                                              : std::optional<error>{dropped.error()};
-                                                             }}};
+  CHECK(inject_faults(operations_of_caches<groups_world>()) > 10);
+  constexpr auto others =
+      std::array{faulty_operation<groups_world>{"drop behind windows and commit", [](groups_world& w) {
+                                                  const auto dropped = w.cache.drop_behind_windows(w.third, 10);
+                                                  return dropped ? error_of(w.cache.commit(w.third, 10))
+                                                                 : std::optional<error>{dropped.error()};
+                                                }}};
   inject_faults(others);
 }
 

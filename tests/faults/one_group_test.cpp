@@ -5,14 +5,14 @@ using namespace pagedkv::test;
 
 namespace {
 
-using world = cache_world<one_group_cache>;
+using one_group_world = cache_world<one_group_cache>;
 
 }  // namespace
 
 TEST_CASE("each operation of a cache survives each fault", "[faults]") {
-  CHECK(inject_faults(operations_of_caches<world>()) > 10);
-  constexpr auto others = std::array{
-      faulty_operation<world>{"drop before", [](world& w) { return error_of(w.cache.drop_before(w.first, 8)); }}};
+  CHECK(inject_faults(operations_of_caches<one_group_world>()) > 10);
+  constexpr auto others = std::array{faulty_operation<one_group_world>{
+      "drop before", [](one_group_world& w) { return error_of(w.cache.drop_before(w.first, 8)); }}};
   inject_faults(others);
 }
 

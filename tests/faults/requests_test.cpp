@@ -16,8 +16,8 @@ using namespace pagedkv::test;
 
 namespace {
 
-using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
-using tracker_type = request_tracker<cache_type, recompute>;
+using requests_cache = kv_cache<float32, failing_allocator<>, failing_backend>;
+using tracker_type = request_tracker<requests_cache, recompute>;
 
 [[nodiscard]] cache_config small() {
   auto made = cache_config{.block_size = 4, .num_blocks = 24, .head_dim = 2, .max_sequences = 16};
@@ -110,7 +110,7 @@ struct request_world {
     ids.push_back(submitted(text(1'000, num_tokens), 5, false));
   }
 
-  cache_type cache;
+  requests_cache cache;
   tracker_type tracker;
   request_id first{}, second{}, third{}, waiting{}, ended{};
   std::vector<request_id> ids;
@@ -132,17 +132,16 @@ struct request_world {
   }
 };
 
-using world = request_world;
-using operation = faulty_operation<world>;
+using request_operation = faulty_operation<request_world>;
 
 /// An operation that may preempt: requests that gave way before it failed stay preempted, and it succeeds when it is
 /// repeated. Returns how many runs reported the fault.
-std::int64_t inject_into_preempting(const operation& preempting, fault_site site) {
+std::int64_t inject_into_preempting(const request_operation& preempting, fault_site site) {
   auto num_reported = std::int64_t{0};
   for (auto n = std::int64_t{1};; ++n) {
     CAPTURE(preempting.name, static_cast<int>(site), n);
     auto plan = fault_plan{};
-    auto w = world{plan};
+    auto w = request_world{plan};
     preempting.prepare(w);
     const auto before = w.observe(false);
     plan.arm(site, n);
@@ -169,41 +168,48 @@ std::int64_t inject_into_preempting(const operation& preempting, fault_site site
 
 TEST_CASE("each operation of a request tracker survives each fault", "[faults]") {
   constexpr auto operations = std::array{
-      operation{"submit with a hit", [](world& w) { return w.noted(w.tracker.submit(w.longer)); }},
-      operation{"submit without a hit", [](world& w) { return w.noted(w.tracker.submit(w.run)); }},
-      operation{"submit and evict", [](world& w) { return w.noted(w.tracker.submit(w.longest)); }},
-      operation{"resume", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }},
-      operation{"append", [](world& w) { return w.noted(w.tracker.append(w.third, token{7})); }},
-      operation{"append and copy on write", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }},
-      operation{"append a batch of one", [](world& w) { return w.append(1); }},
-      operation{"append a batch", [](world& w) { return w.append(2); }, [](world&) {}, false},
-      operation{"fork", [](world& w) { return error_of(w.tracker.fork(w.first)); }},
-      operation{"finish", [](world& w) { return error_of(w.tracker.finish(w.third)); }},
-      operation{"finish what is shared", [](world& w) { return error_of(w.tracker.finish(w.first)); }},
-      operation{"finish what is preempted", [](world& w) { return error_of(w.tracker.finish(w.waiting)); }},
-      operation{"cancel", [](world& w) { return error_of(w.tracker.cancel(w.second)); }},
-      operation{"fail",
-                [](world& w) { return error_of(w.tracker.fail(w.third, {error_code::backend_failure, "a device"})); }},
-      operation{"preempt", [](world& w) { return error_of(w.tracker.preempt(w.third)); },
-                [](world& w) { w.reported[w.num_reported++] = w.third; }},
-      operation{"resumable", [](world& w) { return error_of(w.tracker.resumable()); }},
-      operation{"purge",
-                [](world& w) -> std::optional<error> {
-                  w.tracker.purge();
-                  return std::nullopt;
-                }},
+      request_operation{"submit with a hit", [](request_world& w) { return w.noted(w.tracker.submit(w.longer)); }},
+      request_operation{"submit without a hit", [](request_world& w) { return w.noted(w.tracker.submit(w.run)); }},
+      request_operation{"submit and evict", [](request_world& w) { return w.noted(w.tracker.submit(w.longest)); }},
+      request_operation{"resume", [](request_world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }},
+      request_operation{"append", [](request_world& w) { return w.noted(w.tracker.append(w.third, token{7})); }},
+      request_operation{"append and copy on write",
+                        [](request_world& w) { return w.noted(w.tracker.append(w.second, w.run)); }},
+      request_operation{"append a batch of one", [](request_world& w) { return w.append(1); }},
+      request_operation{"append a batch", [](request_world& w) { return w.append(2); }, [](request_world&) {}, false},
+      request_operation{"fork", [](request_world& w) { return error_of(w.tracker.fork(w.first)); }},
+      request_operation{"finish", [](request_world& w) { return error_of(w.tracker.finish(w.third)); }},
+      request_operation{"finish what is shared", [](request_world& w) { return error_of(w.tracker.finish(w.first)); }},
+      request_operation{"finish what is preempted",
+                        [](request_world& w) { return error_of(w.tracker.finish(w.waiting)); }},
+      request_operation{"cancel", [](request_world& w) { return error_of(w.tracker.cancel(w.second)); }},
+      request_operation{"fail",
+                        [](request_world& w) {
+                          return error_of(w.tracker.fail(w.third, {error_code::backend_failure, "a device"}));
+                        }},
+      request_operation{"preempt", [](request_world& w) { return error_of(w.tracker.preempt(w.third)); },
+                        [](request_world& w) { w.reported[w.num_reported++] = w.third; }},
+      request_operation{"resumable", [](request_world& w) { return error_of(w.tracker.resumable()); }},
+      request_operation{"purge",
+                        [](request_world& w) -> std::optional<error> {
+                          w.tracker.purge();
+                          return std::nullopt;
+                        }},
   };
   CHECK(inject_faults(operations) > 10);
 }
 
 TEST_CASE("operations of a request tracker that preempt survive each fault", "[faults]") {
-  constexpr auto fill = [](world& w) { w.fill(); };
+  constexpr auto fill = [](request_world& w) { w.fill(); };
   constexpr auto operations = std::array{
-      operation{"submit and preempt",
-                [](world& w) { return w.noted(w.tracker.submit(w.run, with_priority(80, true))); }, fill},
-      operation{"resume and preempt", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }, fill},
-      operation{"append and preempt", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }, fill},
-      operation{"append a batch and preempt", [](world& w) { return w.append(1); }, fill},
+      request_operation{"submit and preempt",
+                        [](request_world& w) { return w.noted(w.tracker.submit(w.run, with_priority(80, true))); },
+                        fill},
+      request_operation{"resume and preempt",
+                        [](request_world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }, fill},
+      request_operation{"append and preempt",
+                        [](request_world& w) { return w.noted(w.tracker.append(w.second, w.run)); }, fill},
+      request_operation{"append a batch and preempt", [](request_world& w) { return w.append(1); }, fill},
   };
   auto num_reported = std::int64_t{0};
   for (const auto& each : operations) {
@@ -218,7 +224,7 @@ TEST_CASE("the construction of a request tracker survives each fault", "[faults]
   struct both {
     explicit both(fault_plan& plan)
         : cache(small(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}), tracker(cache) {}
-    cache_type cache;
+    requests_cache cache;
     tracker_type tracker;
   };
   const auto make = [](fault_plan& plan) {

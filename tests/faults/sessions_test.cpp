@@ -87,13 +87,13 @@ struct session_world : cache_world<one_group_cache> {
   std::span<slot> of_tokens = std::span{slots}.first(static_cast<std::size_t>(num_tokens));
 };
 
-using world = session_world;
-using operation = faulty_operation<world>;
+using session_operation = faulty_operation<session_world>;
 
-constexpr auto save_anew = operation{
-    "save to a new file", [](world& w) { return error_of(save_sequence(w.cache, w.third, w.fresh, w.options)); }};
-constexpr auto save_again =
-    operation{"replace a file", [](world& w) { return error_of(save_sequence(w.cache, w.third, w.known, w.options)); }};
+constexpr auto save_anew = session_operation{"save to a new file", [](session_world& w) {
+                                               return error_of(save_sequence(w.cache, w.third, w.fresh, w.options));
+                                             }};
+constexpr auto save_again = session_operation{
+    "replace a file", [](session_world& w) { return error_of(save_sequence(w.cache, w.third, w.known, w.options)); }};
 
 }  // namespace
 
@@ -113,7 +113,7 @@ TEST_CASE("saving a session survives each fault of the file system", "[faults]")
     for (auto n = std::int64_t{1}; happened; ++n) {
       CAPTURE(saving.name, n);
       auto plan = fault_plan{};
-      auto w = world{plan};
+      auto w = session_world{plan};
       const auto before = w.observe();
       plan.arm(fault_site::files, n);
       const auto failure = saving.run(w);
@@ -134,24 +134,25 @@ TEST_CASE("saving a session survives each fault of the file system", "[faults]")
 
 TEST_CASE("restoring a session, and taking over a sequence, survive each fault", "[faults]") {
   constexpr auto operations = std::array{
-      operation{"restore with a hit", [](world& w) { return w.restore(w.known); }},
-      operation{"restore", [](world& w) { return w.restore(w.unknown); }},
-      operation{"offer", [](world& w) { return error_of(offer_sequence(w.cache, w.first)); }},
-      operation{"encode an offer", [](world& w) { return error_of(encode_offer(w.offer)); }},
-      operation{"decode an offer", [](world& w) { return error_of(decode_offer(w.bytes)); }},
-      operation{"accept", [](world& w) { return w.accept(); }},
+      session_operation{"restore with a hit", [](session_world& w) { return w.restore(w.known); }},
+      session_operation{"restore", [](session_world& w) { return w.restore(w.unknown); }},
+      session_operation{"offer", [](session_world& w) { return error_of(offer_sequence(w.cache, w.first)); }},
+      session_operation{"encode an offer", [](session_world& w) { return error_of(encode_offer(w.offer)); }},
+      session_operation{"decode an offer", [](session_world& w) { return error_of(decode_offer(w.bytes)); }},
+      session_operation{"accept", [](session_world& w) { return w.accept(); }},
   };
   CHECK(inject_faults(operations) > 20);
 }
 
 TEST_CASE("what is restored or taken over after a fault has its K/V", "[faults]") {
-  for (const auto run : {+[](world& w) { return w.restore(w.unknown); }, +[](world& w) { return w.accept(); }}) {
+  for (const auto run :
+       {+[](session_world& w) { return w.restore(w.unknown); }, +[](session_world& w) { return w.accept(); }}) {
     for (const auto site : fault_sites) {
       auto happened = true;
       for (auto n = std::int64_t{1}; happened; ++n) {
         CAPTURE(static_cast<int>(site), n);
         auto plan = fault_plan{};
-        auto w = world{plan};
+        auto w = session_world{plan};
         plan.arm(site, n);
         const auto failure = run(w);
         happened = plan.disarm();

@@ -22,10 +22,10 @@ struct cache_with_tier {
   cache_type cache;
 };
 
-using world = cache_world<cache_with_tier>;
+using tiered_world = cache_world<cache_with_tier>;
 
 /// Moves the evictable chain to host memory.
-void offload(world& w) {
+void offload(tiered_world& w) {
   const auto id = w.cache.create_sequence(w.longest).value().id;
   REQUIRE(w.cache.release(id));
   w.cache.wait_idle();
@@ -34,12 +34,14 @@ void offload(world& w) {
 }  // namespace
 
 TEST_CASE("each operation of a cache with a tier survives each fault", "[faults]") {
-  CHECK(inject_faults(operations_of_caches<world>()) > 10);
+  CHECK(inject_faults(operations_of_caches<tiered_world>()) > 10);
   constexpr auto others = std::array{
-      faulty_operation<world>{"drop before", [](world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
-      faulty_operation<world>{"create from the tier",
-                              [](world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); }, offload},
-      faulty_operation<world>{"settle", [](world& w) { return error_of(w.cache.settle(w.third)); }},
+      faulty_operation<tiered_world>{"drop before",
+                                     [](tiered_world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
+      faulty_operation<tiered_world>{"create from the tier",
+                                     [](tiered_world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); },
+                                     offload},
+      faulty_operation<tiered_world>{"settle", [](tiered_world& w) { return error_of(w.cache.settle(w.third)); }},
   };
   inject_faults(others);
 }

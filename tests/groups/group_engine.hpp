@@ -20,6 +20,8 @@
 namespace pagedkv::test {
 
 using tokens = std::vector<token>;
+/// `check_invariants` returns this for a sound cache.
+inline const auto sound = std::vector<std::string>{};
 inline constexpr auto whole_length = std::numeric_limits<std::int64_t>::max();
 
 /// A number that stands for all tokens up to each position.

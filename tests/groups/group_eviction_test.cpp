@@ -68,8 +68,6 @@ class by_number {
 using newest_first = by_number<true>;
 using any_order = by_number<false>;
 
-const auto sound = std::vector<std::string>{};
-
 /// Makes the cache evict blocks until it holds this many fewer evictable ones.
 template <class Engine>
 void evict_some(Engine& e, std::int64_t num) {

@@ -45,8 +45,6 @@ struct counted_events {
 };
 static_assert(events<counted_events>);
 
-const auto sound = std::vector<std::string>{};
-
 }  // namespace
 
 TEST_CASE("an operation whose copy fails changes nothing", "[group_cache]") {

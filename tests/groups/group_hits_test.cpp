@@ -19,7 +19,7 @@ using namespace pagedkv;
 
 namespace {
 
-using tokens = std::vector<token>;
+using token_run = std::vector<token>;
 
 /// A model's kinds of layers, windows and proportions, with few bytes: 256 in one layer of 16 tokens.
 group_list made_small(const group_list& groups) {
@@ -46,7 +46,7 @@ class conversations {
   }
 
   /// The prompt of the next request.
-  [[nodiscard]] tokens prompt() {
+  [[nodiscard]] token_run prompt() {
     if (sessions_.empty() || (sessions_.size() < 25 && between(0, 5) == 0)) {
       sessions_.push_back({starts_[index(starts_.size())]});
       current_ = sessions_.size() - 1;
@@ -69,21 +69,21 @@ class conversations {
   }
 
   /// The answer to the last prompt.
-  [[nodiscard]] tokens answer() { return draw(between(50, 300)); }
+  [[nodiscard]] token_run answer() { return draw(between(50, 300)); }
   /// The session goes on from the prompt with its answer.
-  void accept(const tokens& text) { sessions_[current_].push_back(text); }
+  void accept(const token_run& text) { sessions_[current_].push_back(text); }
 
  private:
   [[nodiscard]] int between(int low, int high) { return std::uniform_int_distribution{low, high}(random_); }
   [[nodiscard]] std::size_t index(std::size_t size) {
     return static_cast<std::size_t>(between(0, static_cast<int>(size) - 1));
   }
-  [[nodiscard]] tokens draw(int length) {
-    auto text = tokens(static_cast<std::size_t>(length));
+  [[nodiscard]] token_run draw(int length) {
+    auto text = token_run(static_cast<std::size_t>(length));
     std::ranges::generate(text, [&] { return between(0, 30'000); });
     return text;
   }
-  void question(std::vector<tokens>& turns) {
+  void question(std::vector<token_run>& turns) {
     const auto asked = draw(between(20, 200));
     auto text = turns.back();
     text.insert(text.end(), asked.begin(), asked.end());
@@ -91,12 +91,14 @@ class conversations {
   }
 
   std::mt19937_64 random_;
-  std::vector<tokens> starts_;
-  std::vector<std::vector<tokens>> sessions_;
+  std::vector<token_run> starts_;
+  std::vector<std::vector<token_run>> sessions_;
   std::size_t current_ = 0;
 };
 
-std::int64_t common_prefix(const tokens& a, const tokens& b) { return std::ranges::mismatch(a, b).in1 - a.begin(); }
+std::int64_t common_prefix(const token_run& a, const token_run& b) {
+  return std::ranges::mismatch(a, b).in1 - a.begin();
+}
 
 struct totals {
   std::int64_t hits = 0;
@@ -111,7 +113,7 @@ totals play(const group_list& groups, std::uint64_t seed, int num_requests, cons
   auto cache = group_cache<float32>{config};
   const bool has_state = std::ranges::any_of(groups, [](const auto& group) { return !group.holds_tokens(); });
   auto work = conversations{seed};
-  auto computed = std::vector<tokens>{};
+  auto computed = std::vector<token_run>{};
   auto saved = std::vector<std::vector<std::int64_t>>{};
   auto sum = totals{};
   for (auto request = 0; request < num_requests; ++request) {

@@ -19,14 +19,14 @@ using namespace pagedkv;
 namespace {
 
 constexpr auto granularity = std::int32_t{2};
-constexpr auto num_nodes = std::int32_t{20};
-constexpr auto num_blocks = std::int32_t{40};
+constexpr auto max_nodes = std::int32_t{20};
+constexpr auto pool_size = std::int32_t{40};
 
 // The groups: full attention, a window, states of two blocks each, and a window whose blocks hold two nodes.
-constexpr auto full = std::size_t{0};
-constexpr auto window = std::size_t{1};
-constexpr auto state = std::size_t{2};
-constexpr auto wide = std::size_t{3};
+constexpr auto full_group = std::size_t{0};
+constexpr auto window_group = std::size_t{1};
+constexpr auto state_group = std::size_t{2};
+constexpr auto wide_group = std::size_t{3};
 constexpr auto nodes_per_block = std::array<std::int32_t, 4>{1, 1, 0, 2};
 
 /// The nodes from a root, each by its one token, repeated.
@@ -45,7 +45,7 @@ struct model_node {
 class nodes_beside_model {
  public:
   explicit nodes_beside_model(std::uint32_t seed) : random_(seed) {
-    for (auto i = std::size_t{0}; i < num_blocks; ++i) {
+    for (auto i = std::size_t{0}; i < pool_size; ++i) {
       unused_.push_back(to_block(i));
     }
   }
@@ -70,7 +70,7 @@ class nodes_beside_model {
       check();
     }
     CHECK(nodes_.num_alive() == 0);
-    CHECK(unused_.size() == num_blocks);
+    CHECK(unused_.size() == pool_size);
   }
 
  private:
@@ -102,7 +102,7 @@ class nodes_beside_model {
     p.push_back(static_cast<token>(random_() % 3));
     const auto made = nodes_.find_or_add(before, tokens_of({p.back()}));
     const auto known = model_.contains(p);
-    CHECK((made == no_node) == (!known && model_.size() == num_nodes));
+    CHECK((made == no_node) == (!known && model_.size() == max_nodes));
     if (made != no_node) {
       nodes_.hold(made);
       ++model_[p].holders;
@@ -129,7 +129,7 @@ class nodes_beside_model {
       return;
     }
     const auto chain = match(p);
-    if (group == state) {
+    if (group == state_group) {
       const auto blocks = std::array{take(), take()};
       nodes_.attach_state(chain.back(), group, blocks);
       here.attached[group] = blocks[0];
@@ -138,11 +138,11 @@ class nodes_beside_model {
       return;
     }
     auto* above = p.size() % 2 == 0 ? &model_.at(path(p.begin(), p.end() - 1)) : nullptr;
-    if (group == wide && (above == nullptr || above->attached.contains(group))) {
+    if (group == wide_group && (above == nullptr || above->attached.contains(group))) {
       return;
     }
     const auto block = take();
-    if (group == wide) {
+    if (group == wide_group) {
       nodes_.attach(chain[chain.size() - 2], group, block);
       above->attached[group] = block;
     }
@@ -176,7 +176,7 @@ class nodes_beside_model {
       }
     }
     auto expected = std::set<block_id>{};
-    if (group == full) {
+    if (group == full_group) {
       for (const auto& [p, node] : model_) {
         for (const auto& [other_group, other] : node.attached) {
           if (begins_with(p, top) && !is_above(top, other_group, other)) {
@@ -184,18 +184,18 @@ class nodes_beside_model {
           }
         }
       }
-    } else if (group == state) {
+    } else if (group == state_group) {
       expected.insert(second_of_.at(block));
     }
     auto useless = std::set<block_id>{};
     nodes_.detach(
-        block, group == full, [&](block_id other) { CHECK(useless.insert(other).second); },
+        block, group == full_group, [&](block_id other) { CHECK(useless.insert(other).second); },
         [](node_id) { FAIL("no node was announced"); });
     CHECK(useless == expected);
     CHECK_FALSE(nodes_.is_attached(block));
     prune();
     unused_.push_back(block);
-    if (group == state) {
+    if (group == state_group) {
       CHECK_FALSE(nodes_.is_attached(second_of_.at(block)));
       unused_.push_back(second_of_.at(block));
       second_of_.erase(block);
@@ -250,7 +250,7 @@ class nodes_beside_model {
         const auto wanted = node.attached.find(group);
         CHECK(nodes_.attached(id, group) == (wanted == node.attached.end() ? no_block : wanted->second));
       }
-      if (const auto block = nodes_.attached(id, full); block != no_block) {
+      if (const auto block = nodes_.attached(id, full_group); block != no_block) {
         const auto below = model_.upper_bound(p);
         CHECK((nodes_.num_children(block) != 0) == (below != model_.end() && begins_with(below->first, p)));
       }
@@ -258,7 +258,7 @@ class nodes_beside_model {
   }
 
   std::mt19937 random_;
-  group_nodes<single_thread, xxh3_hash> nodes_{num_nodes, num_blocks, granularity, 7, nodes_per_block};
+  group_nodes<single_thread, xxh3_hash> nodes_{max_nodes, pool_size, granularity, 7, nodes_per_block};
   std::map<path, model_node> model_;
   std::vector<block_id> unused_;
   std::map<block_id, block_id> second_of_;  // of a state, by its first block
@@ -279,11 +279,11 @@ TEST_CASE("nodes apart from blocks behave as a map of paths does", "[group_nodes
 }
 
 TEST_CASE("a node outlives its blocks as long as it is held or continued", "[group_nodes]") {
-  auto nodes = group_nodes<single_thread, xxh3_hash>{num_nodes, num_blocks, granularity, 7, nodes_per_block};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, nodes_per_block};
   const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
-  nodes.attach(upper, window, block_id{5});
+  nodes.attach(upper, window_group, block_id{5});
   const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
-  nodes.attach(lower, window, block_id{6});
+  nodes.attach(lower, window_group, block_id{6});
   nodes.hold(lower);
   const auto found = [&] {
     auto num = std::size_t{0};
@@ -294,7 +294,7 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
   nodes.detach(block_id{5}, false, none, none);
   nodes.detach(block_id{6}, false, none, none);
   CHECK(found() == 2);
-  CHECK(nodes.attached(lower, window) == no_block);
+  CHECK(nodes.attached(lower, window_group) == no_block);
   CHECK(nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4}) == lower);
   nodes.let_go(lower);
   CHECK(found() == 0);
@@ -303,7 +303,7 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
 
 TEST_CASE("a place that loses its last block is retracted from its start", "[group_nodes]") {
   constexpr auto wide_blocks = std::array<std::int32_t, 1>{2};
-  auto nodes = group_nodes<single_thread, xxh3_hash>{num_nodes, num_blocks, granularity, 7, wide_blocks};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, wide_blocks};
   const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
   const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
   nodes.hold(lower);

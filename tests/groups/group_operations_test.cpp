@@ -17,7 +17,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-const auto sound = std::vector<std::string>{};
 using plain = engine<group_cache<float32>>;
 
 }  // namespace

@@ -18,8 +18,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-const auto sound = std::vector<std::string>{};
-
 /// A tracker over a cache with groups, and what an engine does for one request.
 template <class Cache>
 struct tracked_groups {

@@ -35,8 +35,6 @@ cache_config growing(const group_list& groups, std::int32_t num_blocks, std::int
   return config;
 }
 
-const auto sound = std::vector<std::string>{};
-
 /// Blocks of all groups that a sequence holds.
 std::vector<block_id> blocks_of(sized& e, sequence_id id) {
   auto all = std::vector<block_id>{};

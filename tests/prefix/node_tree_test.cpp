@@ -14,11 +14,11 @@ using namespace pagedkv;
 
 namespace {
 
-constexpr auto block_size = std::int32_t{2};
+constexpr auto node_size = std::int32_t{2};
 
 /// A tree of nodes that each hold one token twice, and which of them are used.
 struct tree_under_test {
-  node_tree<single_thread, xxh3_hash> tree{40, block_size, 7};
+  node_tree<single_thread, xxh3_hash> tree{40, node_size, 7};
   std::set<node_id> used;
 
   [[nodiscard]] auto is_used() const {

@@ -19,8 +19,8 @@ using namespace pagedkv::test;
 
 /// Eight blocks, all held by four requests of two blocks each.
 template <class Cache>
-struct full_pool : tracked_cache<Cache> {
-  full_pool() : tracked_cache<Cache>{8} {}
+struct ranked_pool : tracked_cache<Cache> {
+  ranked_pool() : tracked_cache<Cache>{8} {}
 
   request_id middle = this->running(2, with_priority(50));
   request_id low_early = this->running(2, with_priority(10));
@@ -39,7 +39,7 @@ struct full_pool : tracked_cache<Cache> {
 };
 
 TEMPLATE_LIST_TEST_CASE("the lowest priority gives way first, of equals the latest", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto submitted = pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(50, true));
   REQUIRE(submitted);
   CHECK(submitted.preempted() == std::vector{pool.low_late});
@@ -48,7 +48,7 @@ TEMPLATE_LIST_TEST_CASE("the lowest priority gives way first, of equals the late
 }
 
 TEMPLATE_LIST_TEST_CASE("as many give way as it takes, and no more", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto submitted = pool.tracker.submit(pool.fresh_tokens(3 * block_size), with_priority(50, true));
   REQUIRE(submitted);
   CHECK(submitted.preempted() == std::vector{pool.low_late, pool.low_early});
@@ -58,7 +58,7 @@ TEMPLATE_LIST_TEST_CASE("as many give way as it takes, and no more", "[requests]
 }
 
 TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none gives way", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto before = pool.in_use();
   // The other request of priority 50 arrived before this one.
   const auto refused = pool.tracker.submit(pool.fresh_tokens(5 * block_size), with_priority(50, true));
@@ -76,7 +76,7 @@ TEMPLATE_LIST_TEST_CASE("when all that rank below would not be enough, none give
 }
 
 TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives way", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto refused = pool.tracker.submit(pool.fresh_tokens(9 * block_size), with_priority(100, true));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::never_fits);
@@ -90,7 +90,7 @@ TEMPLATE_LIST_TEST_CASE("for a request that the pool can never hold, none gives 
 }
 
 TEST_CASE("where cached blocks are never evicted, preemption that would only cache more is no gain", "[requests]") {
-  auto pool = full_pool<kv_cache<no_eviction>>{};
+  auto pool = ranked_pool<kv_cache<no_eviction>>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
   CHECK(pool.preempted().empty());
 }
@@ -124,13 +124,13 @@ TEMPLATE_LIST_TEST_CASE("a block that is shared but for the last token of a prom
 }
 
 TEMPLATE_LIST_TEST_CASE("without permission to preempt, no request gives way", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   CHECK_FALSE(pool.tracker.submit(pool.fresh_tokens(block_size), with_priority(100)));
   CHECK(pool.preempted().empty());
 }
 
 TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before a request gives way", "[requests]", caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   REQUIRE(pool.tracker.finish(pool.high));
   CHECK(pool.cache.statistics().blocks.evictable == 2);
   CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));
@@ -139,7 +139,7 @@ TEMPLATE_LIST_TEST_CASE("evictable blocks are taken before a request gives way",
 }
 
 TEMPLATE_LIST_TEST_CASE("a growing request takes blocks of lower ones, never its own", "[requests]", all_caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto grows = pool.running(2, with_priority(20, true));  // in place of the later low one
   REQUIRE(pool.preempted() == std::vector{pool.low_late});
   const auto grown = pool.tracker.append(grows, pool.fresh_tokens(2 * block_size));
@@ -195,7 +195,7 @@ TEMPLATE_LIST_TEST_CASE("blocks that a survivor shares are no gain", "[requests]
 
 TEMPLATE_LIST_TEST_CASE("a request that gives way within a step makes room when the step retires", "[requests]",
                         caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto tokens = pool.fresh_tokens(2 * block_size);
   const auto step = pool.cache.begin_step().value();
   for (auto i = 0; i < 3; ++i) {  // asked again, nobody else gives way
@@ -257,7 +257,7 @@ TEMPLATE_LIST_TEST_CASE("no request gives way to an append that needs only a ste
 }
 
 TEMPLATE_LIST_TEST_CASE("a request that no open step uses makes room at once", "[requests]", caches) {
-  auto pool = full_pool<TestType>{};
+  auto pool = ranked_pool<TestType>{};
   const auto used = std::array{pool.sequence(pool.middle), pool.sequence(pool.low_early), pool.sequence(pool.high)};
   const auto step = pool.cache.begin_step(used).value();
   CHECK(pool.tracker.submit(pool.fresh_tokens(2 * block_size), with_priority(100, true)));

@@ -21,7 +21,7 @@ namespace {
 
 using namespace pagedkv;
 
-std::vector<token> text(std::size_t num_tokens, token first = 0) {
+std::vector<token> counted(std::size_t num_tokens, token first = 0) {
   auto tokens = std::vector<token>(num_tokens);
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
@@ -66,7 +66,7 @@ TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", 
   for (auto round = 0; round < 2'000; ++round) {
     const auto at = random() % num_workers;
     auto& cache = *caches[at];
-    auto prompt = text(4 * (1 + random() % 5), static_cast<token>(random() % 3));
+    auto prompt = counted(4 * (1 + random() % 5), static_cast<token>(random() % 3));
     prompt.back() += static_cast<token>(random() % 2);
     if (round % 500 == 499) {
       REQUIRE(cache.reset_prefix_cache());
@@ -97,7 +97,7 @@ TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", 
 TEST_CASE("a block that is stored twice is there until it was removed twice", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
-  const auto tokens = text(4);
+  const auto tokens = counted(4);
   feed.stored(1, std::nullopt, tokens);
   feed.stored(1, std::nullopt, tokens);
   feed.removed(1);
@@ -111,7 +111,7 @@ TEST_CASE("a block that is stored twice is there until it was removed twice", "[
 TEST_CASE("blocks that differ in what keys leave out are there until the last was removed", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
-  const auto tokens = text(4);
+  const auto tokens = counted(4);
   const auto key = dynamo_keys{}.first(tokens);
   for (const auto last : {1U, 2U, 3U}) {
     for (const auto hash : {1U, 2U, 3U}) {  // of adapters, say
@@ -138,7 +138,7 @@ TEST_CASE("blocks that differ in what keys leave out are there until the last wa
 TEST_CASE("a block whose parent is unknown is left out and counted", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
-  feed.stored(2, 1, text(4));
+  feed.stored(2, 1, counted(4));
   CHECK(feed.num_orphans() == 1);
   feed.removed(2);
   CHECK(feed.num_blocks() == 0);
@@ -190,10 +190,10 @@ TEST_CASE("a feed counts blocks for which the index has no room, and removes no 
 
 TEST_CASE("a feed that ends takes its worker out of the index", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
-  const auto key = dynamo_keys{}.first(text(4));
+  const auto key = dynamo_keys{}.first(counted(4));
   {
     auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
-    feed.stored(1, std::nullopt, text(4));
+    feed.stored(1, std::nullopt, counted(4));
     CHECK(index.holds(worker_id{0}, key));
   }
   CHECK_FALSE(index.holds(worker_id{0}, key));

@@ -28,8 +28,8 @@ struct known_sequence {
 
   [[nodiscard]] batch_row row() const { return {id, blocks.version(), num_tokens, blocks.all()}; }
 
-  void grow(std::int64_t count, std::mt19937& random) {
-    num_tokens += count;
+  void grow(std::int64_t num_added, std::mt19937& random) {
+    num_tokens += num_added;
     while (static_cast<std::int64_t>(blocks.size()) * block_size < num_tokens) {
       blocks.push_back(to_block(random() % 1000));
     }

@@ -23,16 +23,16 @@ constexpr auto even = group_config{.num_layers = 2, .num_kv_heads = 3, .key_dim 
 constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 2, .key_dim = 72, .value_dim = 64};
 constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 5, .state_bytes = 700};
 
-struct extent {
+struct group_extent {
   std::int64_t begin;
   std::int64_t end;
 };
 
 /// Byte extents of the rows and scales of one block, from its start.
 template <class Element>
-std::vector<extent> extents_of(const group_config& group, const block_storage_view& view, std::int64_t block) {
+std::vector<group_extent> extents_of(const group_config& group, const block_storage_view& view, std::int64_t block) {
   using storage = typename Element::storage;
-  auto extents = std::vector<extent>{};
+  auto extents = std::vector<group_extent>{};
   const auto start = view.base + block * view.block_stride;
   const auto add = [&](const auto* address, std::int64_t count) {
     const auto begin = reinterpret_cast<const std::byte*>(address) - start;
@@ -60,7 +60,7 @@ std::vector<extent> extents_of(const group_config& group, const block_storage_vi
   return extents;
 }
 
-cache_config usable() {
+cache_config four_groups() {
   auto config = cache_config{.num_blocks = 7};
   config.groups = {uneven, even, latent, state};
   return config;
@@ -68,19 +68,19 @@ cache_config usable() {
 
 template <class Element, class Layout>
 void check_extents() {
-  const auto storage = group_storage<Element, Layout, host_allocator>::create(usable()).value();
-  const auto config = usable();
+  const auto storage = group_storage<Element, Layout, host_allocator>::create(four_groups()).value();
+  const auto config = four_groups();
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(i, sizeof(typename Element::storage));
     const auto& group = config.groups[i];
     const auto& view = storage.view(i);
     CHECK(view.base == storage.blocks().base);
     auto extents = extents_of<Element>(group, view, 6);
-    std::ranges::sort(extents, {}, &extent::begin);
+    std::ranges::sort(extents, {}, &group_extent::begin);
     CHECK(extents.front().begin == 0);
     CHECK(extents.back().end <= storage.plan().block_bytes);
-    const auto overlap =
-        std::ranges::adjacent_find(extents, [](const extent& a, const extent& b) { return a.end > b.begin; });
+    const auto overlap = std::ranges::adjacent_find(
+        extents, [](const group_extent& a, const group_extent& b) { return a.end > b.begin; });
     CHECK(overlap == extents.end());
     for (auto layer = 0; layer < group.num_layers; ++layer) {
       CHECK((view.block(layer, 6) - storage.blocks().base) % block_alignment == 0);
@@ -116,7 +116,7 @@ TEST_CASE("a group whose K and V have one size is laid out as storage without gr
 }
 
 TEST_CASE("parts of states lie apart inside their block", "[group_storage]") {
-  const auto storage = group_storage<float16, nhd_block_major, host_allocator>::create(usable()).value();
+  const auto storage = group_storage<float16, nhd_block_major, host_allocator>::create(four_groups()).value();
   const auto& plan = storage.plan().groups[3];
   REQUIRE(plan.parts_per_block > 1);
   auto* const start = storage.blocks().block(0, 2);
@@ -130,7 +130,7 @@ TEST_CASE("memory of groups is given back once, and errors allocate nothing", "[
   using logged = group_storage<float16, nhd_block_major, failing_allocator<>>;
   auto log = allocation_log{};
   {
-    auto first = logged::create(usable(), failing_allocator<>{log}).value();
+    auto first = logged::create(four_groups(), failing_allocator<>{log}).value();
     auto* const base = first.blocks().base;
     CHECK(log.live_bytes == first.bytes());
     const auto second = std::move(first);
@@ -140,8 +140,8 @@ TEST_CASE("memory of groups is given back once, and errors allocate nothing", "[
   CHECK(log.live == 0);
 
   auto none = allocation_log{.fail_at = 1};
-  CHECK(logged::create(usable(), failing_allocator<>{none}).error().code == error_code::out_of_memory);
-  auto wrong = usable();
+  CHECK(logged::create(four_groups(), failing_allocator<>{none}).error().code == error_code::out_of_memory);
+  auto wrong = four_groups();
   wrong.groups = {group_config{.num_layers = 0}};
   auto untouched = allocation_log{};
   CHECK(logged::create(wrong, failing_allocator<>{untouched}).error().subject ==

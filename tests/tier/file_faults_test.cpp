@@ -39,7 +39,7 @@ using testing::temporary_folder;
 
 namespace {
 
-std::int64_t bytes_for(const record_format& format, std::int64_t places) {
+std::int64_t bytes_of_places(const record_format& format, std::int64_t places) {
   return static_cast<std::int64_t>(format.header_bytes()) + places * static_cast<std::int64_t>(format.record_bytes());
 }
 
@@ -104,8 +104,8 @@ using scripted_tier = basic_file_tier<scripted_files>;
 struct scripted {
   temporary_folder folder;
   known_records records{testing::small_record_format()};
-  scripted_tier tier = scripted_tier::create({folder.file("a")}, bytes_for(records.format(), 402), records.format(),
-                                             {.queue_depth = 4, .timeout = no_hurry})
+  scripted_tier tier = scripted_tier::create({folder.file("a")}, bytes_of_places(records.format(), 402),
+                                             records.format(), {.queue_depth = 4, .timeout = no_hurry})
                            .value();
 };
 
@@ -115,8 +115,9 @@ TEST_CASE("the scripted engine conforms", "[tier]") {
   auto test = scripted{};
   auto number = 0;
   testing::check_conformance(test.records, [&] {
-    return scripted_tier::create({test.folder.file(std::to_string(number++))}, bytes_for(test.records.format(), 400),
-                                 test.records.format(), {.queue_depth = 7, .timeout = no_hurry})
+    return scripted_tier::create({test.folder.file(std::to_string(number++))},
+                                 bytes_of_places(test.records.format(), 400), test.records.format(),
+                                 {.queue_depth = 7, .timeout = no_hurry})
         .value();
   });
 }
@@ -171,7 +172,7 @@ TEST_CASE("an error fails its transfer alone", "[tier][random]") {
 TEST_CASE("endless interruptions end with the time of a batch", "[tier][random]") {
   auto folder = temporary_folder{};
   const auto records = known_records{testing::small_record_format()};
-  auto tier = scripted_tier::create({folder.file("a")}, bytes_for(records.format(), 10), records.format(),
+  auto tier = scripted_tier::create({folder.file("a")}, bytes_of_places(records.format(), 10), records.format(),
                                     {.timeout = std::chrono::milliseconds{1}})
                   .value();
   scripted_files::script = [](const file_request&) { return -EINTR; };
@@ -265,7 +266,7 @@ TEST_CASE("a record that is torn on disk is never served wrong", "[tier][random]
   const auto& format = records.format();
   constexpr auto num_places = std::size_t{400};
   auto tier =
-      file_tier::create({folder.file("a")}, bytes_for(format, num_places), format, {.timeout = no_hurry}).value();
+      file_tier::create({folder.file("a")}, bytes_of_places(format, num_places), format, {.timeout = no_hurry}).value();
   auto image = record_memory{format, num_places};
   auto newer = record_memory{format, 1};
 
@@ -402,7 +403,7 @@ TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet
   const auto folder = temporary_folder{};
   const auto records = known_records{testing::small_record_format()};
   const auto open = std::function{[&] {
-    return tier_type::create({folder.file("a")}, bytes_for(records.format(), killed_writer::num_places),
+    return tier_type::create({folder.file("a")}, bytes_of_places(records.format(), killed_writer::num_places),
                              records.format(), {.timeout = no_hurry})
         .value();
   }};

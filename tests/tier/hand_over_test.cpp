@@ -7,7 +7,6 @@
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/tier/hand_over.hpp>
-#include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 
@@ -26,11 +25,8 @@ using namespace pagedkv::testing;
 namespace {
 
 using plain = kv_cache<>;
-struct tiered : tiered_cache<> {
-  explicit tiered(const cache_config& config) : tiered_cache<>{config, {}, {16}} {}
-};
 using scaled = kv_cache<int8, lock_free, clock_sweep>;
-using by_block = kv_cache<hnd_block_major, rw_lock>;
+using hnd_blocks = kv_cache<hnd_block_major, rw_lock>;
 
 /// Counts the blocks that are copied from peers.
 struct counting_backend : host_backend {
@@ -45,11 +41,12 @@ struct counting_backend : host_backend {
   std::size_t* num_copied = nullptr;
   bool fails = false;
 };
-using counted = kv_cache<counting_backend>;
+using counting_cache = kv_cache<counting_backend>;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", plain, scaled, by_block, tiered) {
+TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", plain, scaled, hnd_blocks,
+                   cache_with_tier) {
   for (const auto size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{11}, std::size_t{80}}) {
     CAPTURE(size);
     auto first = TestType{small_config()};
@@ -79,7 +76,7 @@ TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", p
 TEST_CASE("blocks that the other cache has are not copied", "[tier][hand_over]") {
   auto num_copied = std::size_t{0};
   auto first = plain{small_config()};
-  auto second = counted{small_config(), {}, counting_backend{{}, &num_copied}};
+  auto second = counting_cache{small_config(), {}, counting_backend{{}, &num_copied}};
   const auto prompt = text(1, 20);
   const auto from = create_written(first, prompt);
   const auto there = create_written(second, text(1, 9));  // two full blocks
@@ -127,7 +124,7 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   CHECK(accept_sequence(second, offer_beyond, first.view(), "one").error().code == error_code::invalid_argument);
   CHECK(is_empty(second));
   auto num_copied = std::size_t{0};
-  auto broken = counted{small_config(), {}, counting_backend{{}, &num_copied, true}};
+  auto broken = counting_cache{small_config(), {}, counting_backend{{}, &num_copied, true}};
   CHECK(hand_over(first, from, broken).error().code == error_code::backend_failure);
   CHECK(is_empty(broken));
   CHECK(hand_over(first, sequence_id{77}, second).error().code == error_code::unknown_sequence);

@@ -32,12 +32,6 @@ using words = std::vector<std::string>;
 
 redis_config config_of(std::string_view url) { return parse_redis_url(url).value(); }
 
-void skip_without_store() {
-  if (!store_program()) {
-    SKIP("neither valkey-server nor redis-server is installed");
-  }
-}
-
 }  // namespace
 
 TEST_CASE("a URL names hosts, a user and a database", "[redis]") {

@@ -31,12 +31,6 @@ using store_tier = remote_tier<redis_client>;
 
 static_assert(tier<store_tier> && !tier_with_places<store_tier>);
 
-void skip_without_store() {
-  if (!store_program()) {
-    SKIP("neither valkey-server nor redis-server is installed");
-  }
-}
-
 /// The smallest client: a map that moved tiers share.
 struct map_client {
   static constexpr std::string_view name = "map";

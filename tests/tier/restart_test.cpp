@@ -100,12 +100,12 @@ TEST_CASE("behind a hot prompt, a process finds what one that was killed had wri
 namespace {
 
 /// A cache whose transfers run when the test says so, and the store behind it.
-struct by_hand {
+struct hand_driven {
   std::shared_ptr<fake_store> store = std::make_shared<fake_store>();
   placed_cache cache;
   tiered_driver<placed_cache> driver{cache};
 
-  by_hand(std::int32_t num_blocks, std::int32_t num_records, bool exclusive = false)
+  hand_driven(std::int32_t num_blocks, std::int32_t num_records, bool exclusive = false)
       : cache{small_device(num_blocks),
               config_of({write_policy::on_eviction, exclusive}, false),
               {num_records},
@@ -124,7 +124,7 @@ struct by_hand {
 }  // namespace
 
 TEST_CASE("the head of a chain is not written before its K/V", "[tier][restart]") {
-  auto [store, cache, driver] = by_hand{8, 4};
+  auto [store, cache, driver] = hand_driven{8, 4};
   store->wrong = fake_store::fault::full;
   const auto window = driver.create(numbered(13));
   driver.compute(window->id);
@@ -161,7 +161,7 @@ TEST_CASE("the head of a chain is not written before its K/V", "[tier][restart]"
 }
 
 TEST_CASE("the head of a chain is written from any of the blocks that have it", "[tier][restart]") {
-  auto [store, cache, driver] = by_hand{8, 16};
+  auto [store, cache, driver] = hand_driven{8, 16};
   const auto held = driver.create(numbered(8));
   driver.compute(held->id);
   driver.serve(numbered(8));  // with a second block of its own, for its last token
@@ -179,7 +179,7 @@ TEST_CASE("the head of a chain is written from any of the blocks that have it", 
 }
 
 TEST_CASE("the head of a chain that host memory cannot hold follows with the next tails", "[tier][restart]") {
-  auto test = by_hand{24, 6};
+  auto test = hand_driven{24, 6};
   auto& [store, cache, driver] = test;
   driver.compute(driver.create(behind_hot_prompt(no_prompt))->id);
   const auto is_broken = GENERATE(false, true);
@@ -197,7 +197,7 @@ TEST_CASE("the head of a chain that host memory cannot hold follows with the nex
 }
 
 TEST_CASE("an exclusive host tier keeps what slower tiers have not got yet", "[tier][restart]") {
-  auto test = by_hand{24, 64, true};
+  auto test = hand_driven{24, 64, true};
   auto& [store, cache, driver] = test;
   driver.compute(driver.create(behind_hot_prompt(no_prompt))->id);
   store->wrong = fake_store::fault::full;

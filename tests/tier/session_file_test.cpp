@@ -4,11 +4,10 @@
 #include "written_sequences.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/layout/all.hpp>
-#include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/tier/session_file.hpp>
-#include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -49,9 +48,6 @@ bool refuses(Cache& cache, const std::string& path) {
 }
 
 using plain = kv_cache<>;
-struct tiered : tiered_cache<> {
-  explicit tiered(const cache_config& config) : tiered_cache<>{config, {}, {16}} {}
-};
 using scaled = kv_cache<int8, lock_free, clock_sweep>;
 using by_block = kv_cache<float32, hnd_block_major, rw_lock>;
 using by_layer = kv_cache<bfloat16, nhd_layer_major, sharded_mutex, clock_sweep>;
@@ -59,7 +55,7 @@ using by_layer = kv_cache<bfloat16, nhd_layer_major, sharded_mutex, clock_sweep>
 }  // namespace
 
 TEMPLATE_TEST_CASE("a session is restored as it was saved", "[tier][session]", plain, scaled, by_block, by_layer,
-                   tiered) {
+                   cache_with_tier) {
   const auto folder = temporary_folder{};
   const auto path = folder.file("session");
   for (const auto size : {std::size_t{1}, std::size_t{4}, std::size_t{11}, std::size_t{80}, std::size_t{0}}) {

@@ -16,12 +16,6 @@ namespace {
 
 using placed_cache = tiered_cache<float32, placed_tier>;
 
-tier_config by_hand() {
-  auto config = tier_config{};
-  config.threads = false;
-  return config;
-}
-
 /// Several requests wait for one prompt of three full blocks, which only a slow tier has.
 struct waiting {
   static constexpr auto num_requests = std::size_t{4};

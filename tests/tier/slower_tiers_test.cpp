@@ -25,12 +25,6 @@ using placed_cache = tiered_cache<float32, placed_tier>;
 using keyed_cache = tiered_cache<float32, keyed_tier>;
 
 /// Transfers run only when the test says so.
-tier_config by_hand() {
-  auto config = tier_config{};
-  config.threads = false;
-  return config;
-}
-
 placed_tier places_in(const std::shared_ptr<fake_store>& store, std::int64_t count) {
   return {store, count, placed_cache::format_of(small_device(4), "")};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <hiredis/hiredis.h>
+#include <catch2/catch_test_macros.hpp>
 
 #include <array>
 #include <cstdint>
@@ -69,6 +70,12 @@ class loopback_socket {
     }
   }
   return {};
+}
+
+inline void skip_without_store() {
+  if (!store_program()) {
+    SKIP("neither valkey-server nor redis-server is installed");
+  }
 }
 
 /// A server of Valkey or Redis on a loopback port and in a folder of its own; it ends with the test.

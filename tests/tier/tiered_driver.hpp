@@ -33,6 +33,13 @@ inline cache_config small_device(std::int32_t num_blocks) {
   return config;
 }
 
+/// Tiers without threads of their own: transfers run when a test says so.
+inline tier_config by_hand() {
+  auto config = tier_config{};
+  config.threads = false;
+  return config;
+}
+
 /// Numbers of a sequence's tokens, each of which tells the salt and all tokens up to it.
 inline std::vector<std::uint32_t> rows_of(std::span<const token> tokens, salt tag) {
   auto all = std::vector<std::uint32_t>{};

@@ -40,7 +40,7 @@ using disk_cache = tiered_cache<float32, disk_tier>;
 
 constexpr auto num_blocks = 12;
 constexpr auto num_operations = 150;
-constexpr auto no_hang = std::chrono::minutes{1};  // a test that waits for this in an operation hangs
+constexpr auto longest_wait = std::chrono::minutes{1};  // a test that waits for this in an operation hangs
 
 tier_config asking() {
   auto config = tier_config{};
@@ -168,7 +168,7 @@ TEST_CASE("requests go on whatever happens to a store, and it is used again", "[
   auto store = store_process{};
   const auto mishap = ::mishap{store};
   // A store that is only slow is given up after less time than it takes. No operation waits for one that is stopped.
-  const auto timeout = kind == 2 ? std::chrono::milliseconds{10} : std::chrono::milliseconds{no_hang};
+  const auto timeout = kind == 2 ? std::chrono::milliseconds{10} : std::chrono::milliseconds{longest_wait};
   auto cache = remote_cache{small_device(num_blocks), asking(), {10}, {connect(store.url(), timeout)}};
   auto driver = tiered_driver{cache};
   run_randomly(cache, seed, num_operations);
@@ -200,7 +200,7 @@ TEST_CASE("records that are not those that were written are written again", "[ti
   auto store = store_process{};
   auto config = asking();
   config.ask_ahead = 0;
-  auto cache = remote_cache{small_device(num_blocks), config, {24}, {connect(store.url(), no_hang)}};
+  auto cache = remote_cache{small_device(num_blocks), config, {24}, {connect(store.url(), longest_wait)}};
   auto driver = tiered_driver{cache};
   const auto hits_of_a_round = [&] {
     const auto before = cache.statistics().hit_tokens + cache.tier(0).hit_tokens + cache.tier(1).hit_tokens;

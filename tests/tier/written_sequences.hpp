@@ -3,6 +3,7 @@
 #include "../support/small_config.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -19,6 +20,10 @@ namespace pagedkv::testing {
 inline constexpr auto block_size = std::int64_t{4};
 
 using test::small_config;
+
+struct cache_with_tier : tiered_cache<> {
+  explicit cache_with_tier(const cache_config& config) : tiered_cache<>{config, {}, {16}} {}
+};
 
 inline std::vector<token> text(token first, std::size_t size) {
   auto tokens = std::vector<token>(size);

@@ -63,7 +63,7 @@ namespace {
 using namespace pagedkv;
 using namespace std::chrono_literals;
 
-struct counting_visitor {
+struct size_counter {
   std::vector<std::size_t> sizes;
   int num_lost = 0;
 
@@ -88,7 +88,7 @@ TEST_CASE("each call into ZeroMQ that a signal interrupts is repeated", "[wire]"
     }
     auto subscriber = event_subscriber{
         {.endpoint = publisher.endpoint(), .replay_endpoint = publisher.replay_endpoint(), .topic = ""}};
-    auto visitor = counting_visitor{};
+    auto visitor = size_counter{};
     while (visitor.sizes.size() < 20) {
       subscriber.poll(10s, visitor);
     }
