@@ -3,6 +3,7 @@
 #include "../support/failing_allocator.hpp"
 #include "../support/printing.hpp"
 #include "../support/recording_backend.hpp"
+#include "group_engine.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 
