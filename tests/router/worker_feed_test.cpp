@@ -174,12 +174,12 @@ TEST_CASE("a feed counts blocks for which the index has no room, and removes no 
   auto hash = std::uint64_t{0};
   while (feed.num_refused() == 0) {
     REQUIRE(hash < 1'000);
-    feed.stored(hash, std::nullopt, text(4, static_cast<token>(4 * hash)));
+    feed.stored(hash, std::nullopt, counted(4, static_cast<token>(4 * hash)));
     ++hash;
   }
   CHECK(feed.num_refused() == 1);
   // There is room again, and the key comes to the index from elsewhere.
-  const auto key = dynamo_keys{}.first(text(4, static_cast<token>(4 * (hash - 1))));
+  const auto key = dynamo_keys{}.first(counted(4, static_cast<token>(4 * (hash - 1))));
   for (auto others = std::uint64_t{0}; others < hash - 1; ++others) {
     feed.removed(others);
   }
