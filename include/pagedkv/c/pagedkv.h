@@ -528,6 +528,7 @@ int pagedkv_hash_blocks(pagedkv_cache* cache, const pagedkv_run* prompt, uint64_
                         size_t* num_hashes);
 int pagedkv_pin_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, pagedkv_pin* pin,
                        int64_t* num_tokens);
+/* PAGEDKV_UNKNOWN_PIN once it is ended; PAGEDKV_SEQUENCE_BUSY while another thread ends it, under lock_free. */
 int pagedkv_unpin(pagedkv_cache* cache, pagedkv_pin pin);
 int pagedkv_unpin_all(pagedkv_cache* cache, int64_t* num_pins);
 int pagedkv_invalidate_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* num_blocks);

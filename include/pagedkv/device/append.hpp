@@ -43,7 +43,7 @@ template <element Element, element Input>
   return to_result(launched, "launch of append");
 }
 
-/// The same for an element that packs tokens, in two launches.
+/// Appends packed tokens, in two launches; values are the start of keys.
 template <element Element, element Input>
   requires packs_tokens<Element>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

@@ -37,7 +37,7 @@ template <element Element, element Output>
   return to_result(launched, "launch of gather");
 }
 
-/// The same for an element that packs tokens, in three launches.
+/// Gathers packed tokens, in three launches.
 template <element Element, element Output>
   requires packs_tokens<Element>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

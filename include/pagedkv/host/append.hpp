@@ -78,7 +78,7 @@ template <element Element, element Input = float32>
   return {};
 }
 
-/// The same for an element that packs tokens.
+/// Appends packed tokens; values are the start of keys.
 template <element Element, element Input = float32>
   requires packs_tokens<Element>
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

@@ -68,7 +68,7 @@ template <element Element, element Output = float32>
   return {};
 }
 
-/// The same for an element that packs tokens.
+/// Gathers packed tokens.
 template <element Element, element Output = float32>
   requires packs_tokens<Element>
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

@@ -30,7 +30,7 @@ namespace pagedkv {
   return part;
 }
 
-/// The same parts of rows in the caller's memory.
+/// The parts of rows in the caller's memory.
 template <class Number>
 [[nodiscard]] token_rows<Number> latent_part(const packed_token& packed, const token_rows<Number>& rows) noexcept {
   return {rows.data, rows.token_stride, packed.part_dim, rows.num_tokens, packed.num_parts(), packed.part_dim};
