@@ -34,10 +34,12 @@ LONG = {"prompt": "<|user|>What is a hacker?<|end|><|answer|>", "temperature": 0
 @unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here: scripts/install takes it from Debian")
 class Served(unittest.TestCase):
     options = ["--blocks", "256"]
+    environment = {}
 
     def setUp(self):
+        environment = {**os.environ, **self.environment}
         command = [PROGRAM, "--model", MODEL, "--name", "small", "--port", "0", *self.options]
-        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.addCleanup(self.stop)
         self.address = re.fullmatch(r"small at http://(.+)\n", self.server.stdout.readline()).group(1)
 
@@ -215,6 +217,9 @@ class Departures(Served):
 
 
 class Failure(Served):
+    # Products of several threads take memory in OpenBLAS, which ends the process where there is none.
+    environment = {"OPENBLAS_NUM_THREADS": "1"}
+
     def stop(self):
         _, errors = self.server.communicate()
         self.assertEqual((self.server.returncode, errors), (1, "the engine failed: std::bad_alloc\n"))
