@@ -47,7 +47,7 @@ class fetch_queue {
  public:
   PAGEDKV_INLINE void clear() { num_parts_ = current_ = 0; }
 
-  PAGEDKV_INLINE void append(const row_run& rows) {
+  PAGEDKV_NOINLINE void append(const row_run& rows) {
     if (rows.stride == rows.row_bytes) {
       append(rows.first, rows.num_rows * rows.row_bytes);
       return;
@@ -79,7 +79,7 @@ class fetch_queue {
   }
 
   /// Prefetches some of the memory.
-  PAGEDKV_INLINE void fetch(std::int64_t size) {
+  PAGEDKV_NOINLINE void fetch(std::int64_t size) {
     for (; size > 0 && at_ != end_; size -= cache_line) {
       __builtin_prefetch(at_, 0, 2);
       at_ += std::min<std::int64_t>(cache_line, end_ - at_);
@@ -89,7 +89,7 @@ class fetch_queue {
     }
   }
 
-  PAGEDKV_INLINE void fetch_rest() {
+  PAGEDKV_NOINLINE void fetch_rest() {
     while (at_ != end_) {
       fetch(page_bytes);
     }
@@ -117,7 +117,7 @@ class fetch_queue {
     }
   }
 
-  PAGEDKV_INLINE void begin_part() {
+  PAGEDKV_NOINLINE void begin_part() {
     ++current_;
     if (current_ >= num_parts_) {
       at_ = end_;

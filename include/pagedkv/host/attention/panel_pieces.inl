@@ -21,7 +21,7 @@ class panel_worker : private worker {
     return partial_at(states(head) + num_panels() * panel_state_size, num_rows_, value_dim_);
   }
 
-  PAGEDKV_INLINE void load_queries(std::int32_t head) {
+  PAGEDKV_NOINLINE void load_queries(std::int32_t head) {
     const auto dim = call_.panel_dim();
     for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
       auto& state = panel_at(head, panel);
@@ -41,7 +41,7 @@ class panel_worker : private worker {
     }
   }
 
-  PAGEDKV_INLINE void begin_chunk() {
+  PAGEDKV_NOINLINE void begin_chunk() {
     for (auto head = 0; head < piece_.num_heads; ++head) {
       std::fill_n(sums(head), num_panels() * panel_rows * value_dim_, 0.0f);
       for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
@@ -51,13 +51,13 @@ class panel_worker : private worker {
     }
   }
 
-  PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
+  PAGEDKV_NOINLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
     for (auto head = 0; head < piece_.num_heads; ++head) {
       attend_head(where, where.describe(call_), next, head);
     }
   }
 
-  PAGEDKV_INLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
+  PAGEDKV_NOINLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
     for (auto panel = std::int64_t{0}; panel < num_panels(); ++panel) {
       auto& state = panel_at(head, panel);
       const auto row = panel * panel_rows;
@@ -127,7 +127,7 @@ class panel_worker : private worker {
 
   /// Processes a tile for one or two panels.
   template <int Count>
-  PAGEDKV_INLINE void attend_pair(const tile& t, std::int32_t head, std::int64_t panel, const score_factors& factors,
+  PAGEDKV_NOINLINE void attend_pair(const tile& t, std::int32_t head, std::int64_t panel, const score_factors& factors,
                                   std::uint64_t apart) {
     auto pair = panels{};
     pair.count = Count;

@@ -21,7 +21,7 @@ PAGEDKV_INLINE void clear(partial p, std::int64_t num_rows, std::int64_t dim) {
 }
 
 /// Adds a result to that of the preceding chunks.
-PAGEDKV_INLINE void merge(partial into, partial from, std::int64_t num_rows, std::int64_t dim) {
+PAGEDKV_NOINLINE void merge(partial into, partial from, std::int64_t num_rows, std::int64_t dim) {
   for (auto row = std::int64_t{0}; row < num_rows; ++row) {
     const auto highest = into.highest[row] > from.highest[row] ? into.highest[row] : from.highest[row];
     const auto base = highest == -std::numeric_limits<float>::infinity() ? 0.0f : highest;
@@ -38,7 +38,7 @@ PAGEDKV_INLINE void merge(partial into, partial from, std::int64_t num_rows, std
 }
 
 /// Divides by the sum of weights, and writes the output.
-PAGEDKV_INLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
+PAGEDKV_NOINLINE void store(const attention_call& call, const unit& u, std::int32_t kv_head, partial p) {
   constexpr auto log2_e = 1.442695041f;
   const auto dim = call.padded_value_dim();
   const auto value_scale = call.value_scale(kv_head);

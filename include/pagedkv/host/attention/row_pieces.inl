@@ -46,7 +46,7 @@ class row_worker : private worker {
                       value_dim_);
   }
 
-  PAGEDKV_INLINE void load_queries(std::int32_t head) {
+  PAGEDKV_NOINLINE void load_queries(std::int32_t head) {
     const auto factor = score_factor(head);
     for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
       auto* const numbers = queries(head) + row * dim_;
@@ -70,7 +70,7 @@ class row_worker : private worker {
     }
   }
 
-  PAGEDKV_INLINE void begin_chunk() {
+  PAGEDKV_NOINLINE void begin_chunk() {
     for (auto head = 0; head < piece_.num_heads; ++head) {
       std::fill_n(sums(head), (num_rows_ + 1) * value_dim_, 0.0f);
       for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
@@ -80,7 +80,7 @@ class row_worker : private worker {
     }
   }
 
-  PAGEDKV_INLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
+  PAGEDKV_NOINLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
     auto t = where.describe(call_);
     if (!reads_directly()) {
       for (auto head = 0; head < piece_.num_heads; ++head) {
@@ -102,7 +102,7 @@ class row_worker : private worker {
   }
 
   /// Gathers the sums of the lanes of each row, and merges them or leaves them to the merging function.
-  PAGEDKV_INLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
+  PAGEDKV_NOINLINE void finish_chunk(std::int32_t chunk, std::int32_t head, float* partials) {
     const auto* state = states(head);
     float highest[most_rows];
     float totals[most_rows];
@@ -286,7 +286,7 @@ class row_worker : private worker {
   }
 
   /// Applies the scales.
-  PAGEDKV_INLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
+  PAGEDKV_NOINLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
     auto* const values = tile_ + tile_tokens * dim_;
     const auto& view = call_.view;
     float key_scales[tile_tokens];
@@ -340,7 +340,15 @@ class row_worker : private worker {
   }
   template <class Stored>
   PAGEDKV_INLINE static void add(const row_set& set, const tile& t, token_range range) {
-    with_rows(set.num_rows, [&](auto rows) { add_values<Stored, decltype(rows)::value>(set, t, range); });
+    if (set.num_rows == 1 || !set.all_seen) {
+      add_seen_values<Stored>(set, t, range);
+      return;
+    }
+    with_rows(set.num_rows, [&](auto rows) {
+      if constexpr (decltype(rows)::value > 1) {
+        add_values<Stored, decltype(rows)::value>(set, t, range);
+      }
+    });
   }
 
   /// Describes the sets that see any token of the tile, and returns their number.
@@ -353,7 +361,7 @@ class row_worker : private worker {
   }
 
   /// Describes set `index`, which begins at a row, but for its KV head; false if no row sees any token.
-  PAGEDKV_INLINE bool describe(row_set& set, const tile& t, std::int64_t row, std::int64_t index) const {
+  PAGEDKV_NOINLINE bool describe(row_set& set, const tile& t, std::int64_t row, std::int64_t index) const {
     set.num_rows = rows_in_set(num_rows_ - row);
     set.first_row = row;
     set.index = index;
@@ -388,7 +396,7 @@ class row_worker : private worker {
   }
 
   /// Selects the KV head of a set.
-  PAGEDKV_INLINE void place(row_set& set, std::int32_t head) const {
+  PAGEDKV_NOINLINE void place(row_set& set, std::int32_t head) const {
     set.queries = queries(head) + set.first_row * dim_;
     set.query_matrices = query_matrices(head) + set.first_row * dim_;
     set.sums = sums(head) + set.first_row * value_dim_;

@@ -260,10 +260,19 @@ PAGEDKV_NOINLINE void weigh_scores(const row_set& set, const tile& t) {
   }
 }
 
-/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows, whose weights lie `Tokens` apart.
-template <class Element, int Rows, int Tokens, int Chunk>
-PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* weights, float* sums, std::int32_t stride,
-                              std::int32_t d) {
+/// Where the weights of a row are: in vectors that hold a power of two of its neighbouring tokens.
+struct weight_order {
+  std::int32_t tokens;  // of a row in a vector
+
+  [[nodiscard]] PAGEDKV_INLINE std::int64_t at(std::int64_t token) const {
+    return (token >> std::countr_zero(static_cast<std::uint32_t>(tokens))) * lanes + (token & (tokens - 1));
+  }
+};
+
+/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows.
+template <class Element, int Rows, int Chunk>
+PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* weights, weight_order order, float* sums,
+                              std::int32_t stride, std::int32_t d) {
   floats partial[most_sums];
   PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
     PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) {
@@ -287,11 +296,11 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
     }
     --wait;
     const auto* const row = values + t.value_offsets[token];
-    const auto* const own = weights + token / Tokens * lanes + token % Tokens;
+    const auto* const own = weights + order.at(token);
     floats value[most_sums];
     decode_vectors<Element, Chunk>(row, value);
     PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
-      const auto weight = all(own[r * Tokens]);
+      const auto weight = all(own[r * order.tokens]);
       PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { partial[r * Chunk + c] += weight * value[c]; }
     }
   }
@@ -303,28 +312,22 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
 }
 
 /// Adds the columns of all of their sums, in groups that fit the registers.
-template <class Element, int Rows, int Tokens, int Chunk>
-PAGEDKV_INLINE void add_columns(const tile& t, token_range range, const float* weights, float* sums,
+template <class Element, int Rows, int Chunk>
+PAGEDKV_INLINE void add_columns(const tile& t, token_range range, const float* weights, weight_order order, float* sums,
                                 std::int32_t stride, std::int32_t d = 0) {
   for (; d + Chunk * lanes <= t.value_dim; d += Chunk * lanes) {
-    add_chunk<Element, Rows, Tokens, Chunk>(t, range, weights, sums, stride, d);
+    add_chunk<Element, Rows, Chunk>(t, range, weights, order, sums, stride, d);
   }
   if constexpr (Chunk > 1) {
-    add_columns<Element, Rows, Tokens, Chunk / 2>(t, range, weights, sums, stride, d);
+    add_columns<Element, Rows, Chunk / 2>(t, range, weights, order, sums, stride, d);
   }
 }
 
-/// Adds the weighted values of some tokens to the sums.
-template <class Element, int Rows>
-PAGEDKV_NOINLINE void add_values(const row_set& set, const tile& t, token_range range) {
-  constexpr auto tokens = lanes / Rows;
-  if (set.all_seen) {
-    constexpr auto chunk = Rows == 1 ? 8 : most_sums / Rows;
-    add_columns<Element, Rows, tokens, chunk>(t, range, set.scores, set.sums, set.sum_stride);
-    return;
-  }
-  // A weight of zero does not cancel a NaN among values that a row does not see.
-  for (auto r = 0; r < Rows; ++r) {
+/// Adds the weighted values of the tokens that each row sees: a weight of zero does not cancel a NaN among others.
+template <class Element>
+PAGEDKV_NOINLINE void add_seen_values(const row_set& set, const tile& t, token_range range) {
+  const auto order = weight_order{lanes / set.num_rows};
+  for (auto r = 0; r < set.num_rows; ++r) {
     const auto own = token_range{std::max(range.begin, set.seen[r].begin), std::min(range.end, set.seen[r].end)};
     const auto hidden = set.in_tree ? set.hidden[r] : 0;
     for (auto first = own.begin; first < own.end;) {
@@ -333,11 +336,17 @@ PAGEDKV_NOINLINE void add_values(const row_set& set, const tile& t, token_range 
         continue;
       }
       const auto end = std::min<std::int64_t>(own.end, first + std::countr_zero(hidden >> first));
-      add_columns<Element, 1, tokens, 8>(t, {first, end}, set.scores + r * tokens, set.sums + r * set.sum_stride,
-                                         set.sum_stride);
+      add_columns<Element, 1, 8>(t, {first, end}, set.scores + r * order.tokens, order, set.sums + r * set.sum_stride,
+                                 set.sum_stride);
       first = end;
     }
   }
+}
+
+/// Adds the weighted values of some tokens, which all rows see, to the sums.
+template <class Element, int Rows>
+PAGEDKV_NOINLINE void add_values(const row_set& set, const tile& t, token_range range) {
+  add_columns<Element, Rows, most_sums / Rows>(t, range, set.scores, {lanes / Rows}, set.sums, set.sum_stride);
 }
 
 }  // namespace pagedkv::host::attention::PAGEDKV_ISA

@@ -17,7 +17,7 @@ struct tile_of_blocks {
   std::int32_t first_of_block[tile_tokens + 1];  // tokens of the tile; and the end
 
   /// Locates the tokens from `first` up to `end`.
-  PAGEDKV_INLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
+  PAGEDKV_NOINLINE void locate(const attention_call& call, std::size_t row, std::int64_t first, std::int64_t end) {
     begin(first);
     end = std::min(end, first + tile_tokens);
     while (first < end) {
@@ -30,7 +30,7 @@ struct tile_of_blocks {
 
   /// Locates tokens of a unit's list from `first` up to `end`, in the order of the list, that a query may see; the
   /// token after them. Blocks from anywhere share a tile if every query sees all of it and positions do not matter.
-  PAGEDKV_INLINE std::int64_t locate_listed(const attention_call& call, const unit& u, std::int64_t first,
+  PAGEDKV_NOINLINE std::int64_t locate_listed(const attention_call& call, const unit& u, std::int64_t first,
                                             std::int64_t end) {
     const auto block_size = std::int64_t{call.view.block_size};
     const auto of_first = visible_from(call.position(u.row, u.first_query), call.options.window);
@@ -95,7 +95,7 @@ struct tile_of_blocks {
   }
 
   /// The scales of the tokens in one KV head, in memory of the caller.
-  PAGEDKV_INLINE void read_scales(const attention_call& call, std::int32_t head, tile& t, float* key_scales,
+  PAGEDKV_NOINLINE void read_scales(const attention_call& call, std::int32_t head, tile& t, float* key_scales,
                                   float* value_scales) const {
     if constexpr (Element::scaled) {
       read_scales(call, call.view.key_scale_offset, head, key_scales);
@@ -119,7 +119,7 @@ struct tile_of_blocks {
 
   /// Lists the keys and values of neighbouring KV heads, block by block. The rows of a token are contiguous if there are
   /// several heads.
-  PAGEDKV_INLINE void list(const attention_call& call, std::int32_t head, std::int32_t num_heads,
+  PAGEDKV_NOINLINE void list(const attention_call& call, std::int32_t head, std::int32_t num_heads,
                            fetch_queue& queue) const {
     const auto& view = call.view;
     const auto value_stride = view.has_own_values() ? view.value_token_stride : view.token_stride;
@@ -200,7 +200,7 @@ struct tile_of_blocks {
 
 /// The strip of an index that may be in the piece's next KV head, or in its first one of the next tile.
 template <class Element>
-PAGEDKV_INLINE strip strip_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
+PAGEDKV_NOINLINE strip strip_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
                                  const tile_of_blocks<Element>& next, std::int32_t head, std::int32_t index) {
   if (index < where.num_strips()) {
     return where.strip_of(call, p.first_head + head, index);

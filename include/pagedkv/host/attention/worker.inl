@@ -47,7 +47,7 @@ class worker {
   }
 
   /// Loads the queries of a row, and pads them with zeros.
-  PAGEDKV_INLINE void load_query(std::int32_t head, std::int64_t row, std::int32_t dim, float* numbers) const {
+  PAGEDKV_NOINLINE void load_query(std::int32_t head, std::int64_t row, std::int32_t dim, float* numbers) const {
     const auto place = query_of(row);
     const auto token = call_.first_query(place.row) + place.query;
     const auto query_head =
@@ -57,7 +57,7 @@ class worker {
   }
 
   /// The tokens of a tile that the tree mask of a query hides, one bit each.
-  [[nodiscard]] PAGEDKV_INLINE std::uint64_t hidden_branches(query_place place, const tile& t) const {
+  [[nodiscard]] PAGEDKV_NOINLINE std::uint64_t hidden_branches(query_place place, const tile& t) const {
     const auto num_queries = call_.num_queries(place.row);
     const auto hidden = static_cast<std::uint64_t>(~call_.tree_mask(place.row, place.query)) &
                         ((std::uint64_t{1} << num_queries) - 1);
@@ -69,7 +69,7 @@ class worker {
   }
 
   /// Merges the results of `count` rows of a chunk into those of the preceding ones, or leaves them to the merging function.
-  PAGEDKV_INLINE void keep(partial done, partial merged, std::int32_t chunk, std::int32_t head, std::int64_t row,
+  PAGEDKV_NOINLINE void keep(partial done, partial merged, std::int32_t chunk, std::int32_t head, std::int64_t row,
                            std::int64_t count, float* partials) const {
     auto into = unit_.first_partial < 0 ? merged : partial_of(chunk, head, partials);
     into = {into.sums + row * value_dim_, into.highest + row, into.totals + row};
@@ -118,7 +118,7 @@ class worker {
 
   /// Finds the next tile that has tokens, before the end of a chunk.
   template <class Element>
-  PAGEDKV_INLINE void find_listed(listed_tile<Element>& tile, std::int32_t end_chunk) const {
+  PAGEDKV_NOINLINE void find_listed(listed_tile<Element>& tile, std::int32_t end_chunk) const {
     tile.where.num_tokens = 0;
     for (; tile.chunk < end_chunk; ++tile.chunk) {
       const auto end = std::min(unit_.seen.end, (tile.chunk + 1) * unit_.chunk_tokens);
@@ -131,7 +131,7 @@ class worker {
 
   /// Attends to the blocks of a list.
   template <class Element, class Self>
-  PAGEDKV_INLINE void attend_listed_chunks(Self& self, float* partials) {
+  PAGEDKV_NOINLINE void attend_listed_chunks(Self& self, float* partials) {
     const auto end = piece_.first_chunk + piece_.num_chunks;
     auto next = listed_tile<Element>{piece_.first_chunk, piece_.first_chunk * unit_.chunk_tokens, {}};
     find_listed(next, end);
