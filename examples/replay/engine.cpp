@@ -2,6 +2,7 @@
 #include "options.hpp"
 
 #include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
 
 namespace pagedkv::replay {
 
@@ -12,12 +13,8 @@ std::unique_ptr<engine> make_engine(const options& chosen, const cache_config& c
   if (chosen.host_blocks != 0) {
     return make_engine_with_tiers(chosen, config, reported);
   }
-  for (const auto make : {make_engine_in<0>, make_engine_in<1>, make_engine_in<2>, make_engine_in<3>}) {
-    if (auto made = make(chosen, config, reported)) {
-      return made;
-    }
-  }
-  return nullptr;  // the command line offers the policies of the parts only
+  return chosen.locking == single_thread::name ? make_engine_for_one_thread(chosen, config, reported)
+                                               : make_engine_for_threads(chosen, config, reported);
 }
 
 }  // namespace pagedkv::replay

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "../support/chosen_eviction.hpp"
-#include "../support/policy_parts.hpp"
 #include "engine.hpp"
 #include "engine_parts.hpp"
 #include "options.hpp"
@@ -9,8 +8,6 @@
 
 #include <pagedkv/pagedkv.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <utility>
 
 namespace pagedkv::replay {
@@ -64,16 +61,6 @@ class engine_of : public engine {
   request_tracker<Cache> tracker_;
 };
 
-template <locking Locking>
-void check_threads(const options& chosen) {
-  constexpr bool for_one_thread =
-      !Locking::family::concurrent && std::is_same_v<typename Locking::cache_mutex, no_mutex>;
-  if (for_one_thread && chosen.num_threads > 1) {
-    throw option_error("--threads " + std::to_string(chosen.num_threads) + ": --locking " + chosen.locking +
-                       " is for one thread; use rw_lock, sharded_mutex or lock_free");
-  }
-}
-
 /// One locking policy and element with every eviction policy.
 template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
@@ -97,28 +84,6 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
                          " cannot; use --eviction clock_sweep or none, or --locking sharded_mutex");
       return std::unique_ptr<engine>{};
     }
-  });
-}
-
-template <locking Locking>
-std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
-                                         const replay_events& reported) {
-  check_threads<Locking>(chosen);
-  return with_policy(all_elements{}, chosen.element, [&]<class Element>(std::type_identity<Element>) {
-    return make_engine_with<Locking, Element>(chosen, config, reported);
-  });
-}
-
-/// The engine, or null where the chosen locking policy is in another part.
-template <std::size_t Part>
-std::unique_ptr<engine> make_engine_of_part(const options& chosen, const cache_config& config,
-                                            const replay_events& reported) {
-  constexpr auto lockings = support::part_of<Part, num_engine_parts>(all_lockings{});
-  if (const auto names = names_of(lockings); std::ranges::find(names, chosen.locking) == names.end()) {
-    return nullptr;
-  }
-  return with_policy(lockings, chosen.locking, [&]<class Locking>(std::type_identity<Locking>) {
-    return make_engine_with<Locking>(chosen, config, reported);
   });
 }
 

@@ -228,6 +228,9 @@ class BadInput(TemporaryFolder):
     def test_threads_need_a_locking_policy(self):
         self.check("--threads", 2, names=["--threads 2", "single_thread", "rw_lock"])
 
+    def test_threads_need_float16(self):
+        self.check("--locking", "rw_lock", "--element", "int8", names=["--element int8", "single_thread", "float16"])
+
     def test_runs_need_one_thread_and_float16(self):
         for option, value in [("--locking", "lock_free"), ("--element", "int8"), ("--host-blocks", 5)]:
             self.check("--free-list", "contiguous_runs", option, value, names=["--free-list contiguous_runs"])

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../../examples/support/policy_parts.hpp"
 #include "cache_under_test.hpp"
 #include "policy_matrix.hpp"
+#include "policy_parts.hpp"
 
 #include <cstddef>
 #include <vector>
