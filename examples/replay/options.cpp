@@ -75,13 +75,14 @@ parsed_options parse_options(int argc, const char* const* argv) {
   auto* const locking = app.add_option("--locking", chosen.locking, "how threads are kept apart")
                             ->check(CLI::IsMember(names_of(all_lockings{})))
                             ->capture_default_str();
-  auto* const element = app.add_option("--element", chosen.element, "how K and V are stored")
+  auto* const element = app.add_option("--element", chosen.element,
+                                       "how K and V are stored; all but float16 need --locking single_thread")
                             ->check(CLI::IsMember(names_of(all_elements{})))
                             ->capture_default_str();
-  auto* const free_list =
-      app.add_option("--free-list", chosen.free_list, "which free blocks are taken; runs with one thread and float16")
-          ->check(CLI::IsMember(names_of(all_free_lists{})))
-          ->capture_default_str();
+  auto* const free_list = app.add_option("--free-list", chosen.free_list,
+                                         "which free blocks are taken; contiguous_runs needs one thread and float16")
+                              ->check(CLI::IsMember(names_of(all_free_lists{})))
+                              ->capture_default_str();
   app.add_option("--hash-seed", chosen.hash_seed, "of the blocks' hashes, from which some policies draw samples")
       ->check(CLI::Range(std::uint64_t{1}, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
