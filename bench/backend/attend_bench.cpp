@@ -1,7 +1,6 @@
 // Attention on every core: decoding, relative to the rate at which the same cores read the same memory in the same run;
 // with a shared prefix, relative to reading it for each sequence; with lists of blocks, relative to all blocks; and of
-// prompts. Calls alternate between the keys and
-// values of several layers, so that no cache holds them.
+// prompts. Calls alternate between the keys and values of several layers, so that no cache holds them.
 
 #include "../support/best_of.hpp"
 
