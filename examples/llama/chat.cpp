@@ -149,7 +149,8 @@ int main(int argc, char** argv) {
   auto chosen = settings{};
   auto app = CLI::App{"Answers questions with a model of Llama's, Qwen 3's, Gemma 3's or Bamba's kind."};
   chosen.engine.add_to(app);
-  app.add_option("question", chosen.questions, "questions, one after the other; none: read from the terminal");
+  app.add_option("question", chosen.questions,
+                 "questions, one after the other; none: read from the terminal, until exit");
   app.add_option("--max-tokens", chosen.max_tokens, "of each answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
