@@ -1,3 +1,6 @@
+// Replays a trace, or generated requests, through a cache, or compares eviction policies. `--help` lists the options. See
+// README.md.
+
 #include "../support/foresight.hpp"
 #include "comparison.hpp"
 #include "comparison_report.hpp"
