@@ -116,8 +116,8 @@ template <class Element, class Numbers>
     using matrix_type = decltype(matrix);
     if constexpr (is_latent_element<Element> && matrix_type::columns == 8) {
       constexpr auto kernel = latent_attend_kernel<Element, Numbers, matrix_type>;
-      const auto shared_bytes = latent_shared_bytes<kernel>();
-      auto shape = attention_launch(call.plan.num_shares, 1, lanes_with_shared_bytes(shared_bytes));
+      const auto shared_bytes = latent_shared_bytes<kernel, Element>();
+      auto shape = attention_launch(call.plan.num_shares, 1, latent_lanes<Element>(shared_bytes));
       shape.dynamic_shared_bytes = shared_bytes;
       return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
     } else {

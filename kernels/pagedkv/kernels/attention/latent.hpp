@@ -480,9 +480,10 @@ PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divi
 }
 
 /// The most lanes of a workgroup of the kernel in the code that is compiled.
+template <class Element>
 inline constexpr int most_latent_lanes =
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    warpgroup_latent_shape::lanes;
+    warpgroup_latent_shape<Element>::lanes;
 #else
     group_lanes;
 #endif
@@ -490,7 +491,7 @@ inline constexpr int most_latent_lanes =
 /// Attention with matrix instructions over latent vectors: all query heads on one vector a token, whose first numbers
 /// are the value. A share of the plan is a workgroup's.
 template <class Element, class Numbers, class Matrix>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes, 1)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes<Element>, 1)
     latent_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
     wait_for_previous_kernel();

@@ -3,6 +3,7 @@
 #include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/row.hpp>
+#include <pagedkv/policy/element/float16.hpp>
 
 #include <type_traits>
 
@@ -30,15 +31,6 @@ struct packed_chunk {
   static constexpr int chunks_of_scale = Element::packed.part_dim / numbers;
   static_assert(Element::packed.rotated_offset % vector_bytes == 0 && Element::packed.bytes % vector_bytes == 0);
 
-  /// The words of one of eight neighbouring lanes, which takes every eighth chunk of `Tokens` tokens.
-  template <int Tokens>
-  struct stage {
-    registers<quantised_words, Tokens, first_wide / 8> quantised;
-    registers<float, Tokens, first_wide / chunks_of_scale> scales;
-    registers<words, Tokens> wide;
-  };
-  static_assert(first_wide % 8 == 0 && Element::packed.rotated_dim == 8 * numbers);
-
   [[nodiscard]] static PAGEDKV_DEVICE quantised_words read_quantised(const std::byte* from, int chunk) {
     return load_vector<2>(reinterpret_cast<const lane_word*>(from) + chunk * 2);
   }
@@ -54,14 +46,20 @@ struct packed_chunk {
   }
 
   [[nodiscard]] static PAGEDKV_DEVICE words expand(const quantised_words& stored, float scale) {
-    using stored_numbers = vector<typename Element::storage, numbers>;
-    const auto decoded = decode<typename Element::latent, numbers>(__builtin_bit_cast(stored_numbers, stored), scale);
     auto expanded = words{};
     PAGEDKV_UNROLL
-    for (auto i = 0; i < numbers / 2; ++i) {
-      expanded.values[i] = pack<typename Element::rotated>(decoded.values[2 * i], decoded.values[2 * i + 1]);
+    for (auto i = 0; i < 2; ++i) {
+      expanded.values[2 * i] = expand_two(Element::latent::template halves_of<0>(stored.values[i]), scale);
+      expanded.values[2 * i + 1] = expand_two(Element::latent::template halves_of<1>(stored.values[i]), scale);
     }
     return expanded;
+  }
+
+ private:
+  [[nodiscard]] static PAGEDKV_DEVICE lane_word expand_two(lane_word halves, float scale) {
+    const auto low = float16::decode(static_cast<float16::storage>(halves & 0xffffU), 1.0F);
+    const auto high = float16::decode(static_cast<float16::storage>(halves >> 16), 1.0F);
+    return pack<typename Element::rotated>(low * scale, high * scale);
   }
 };
 

@@ -61,9 +61,10 @@ class buffer_ring {
   }
 
   [[nodiscard]] static PAGEDKV_DEVICE unsigned buffer_of(unsigned use) { return use % Buffers; }
+  [[nodiscard]] static PAGEDKV_DEVICE unsigned parity_of(unsigned use) { return use / Buffers % 2; }
 
   PAGEDKV_DEVICE void wait_until_empty(unsigned use) const { empty(use).wait((use / Buffers + 1) % 2); }
-  PAGEDKV_DEVICE void wait_until_full(unsigned use) const { full(use).wait(use / Buffers % 2); }
+  PAGEDKV_DEVICE void wait_until_full(unsigned use) const { full(use).wait(parity_of(use)); }
 
   [[nodiscard]] PAGEDKV_DEVICE phase_barrier full(unsigned use) const {
     return phase_barrier(barriers_ + use % Buffers * phase_barrier::bytes);

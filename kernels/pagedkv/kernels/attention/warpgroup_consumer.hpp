@@ -168,16 +168,17 @@ class prefill_consumer {
     for (auto r = 0; r < 2; ++r) {
       totals[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
     }
+    const auto lane = compute_again(lane_);
     if (keeps_queries && columns_.has_short_rows(piece)) {
       wait_for_warpgroup(group_);  // its products have read the queries
-      columns_.template write_rows<typename shape::query_rows>(buffers_.queries_at(used_queries_),
-                                                               buffers_.columns_at(used_queries_), totals, output_,
-                                                               compute_again(lane_));
+      columns_.template write_rows<typename shape::query_rows>(
+          buffers_.queries_at(used_queries_), buffers_.columns_at(used_queries_), totals, output_, lane);
       return;
     }
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
-      columns_.write(piece, r, totals[r], lane_ % 4 == 0, 0, output_, lane_);
+      const auto ended = columns_.end(piece, r, totals[r], lane % 4 == 0);
+      columns_.write(piece, r, ended, 0, columns_.output_dim(), output_, lane);
     }
   }
 

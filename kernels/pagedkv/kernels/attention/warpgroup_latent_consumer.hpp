@@ -6,6 +6,7 @@
 
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+  #include <pagedkv/kernels/attention/packed_chunk.hpp>
   #include <pagedkv/kernels/attention/warpgroup_columns.hpp>
 
 namespace pagedkv::kernels {
@@ -14,10 +15,10 @@ namespace pagedkv::kernels {
 /// through shared memory. While one turns scores into weights, the other's products run.
 template <class Element, class Numbers>
 class latent_consumer {
-  using shape = warpgroup_latent_shape;
+  using shape = warpgroup_latent_shape<Element>;
   using rows = shape::rows;
   using query_rows = shape::query_rows;
-  using Number = typename Numbers::template of_products<Element>;
+  using Number = typename Numbers::template of_products<typename expanded<Element>::element>;
   using column_state = warpgroup_columns<Numbers, shape::columns>;
   using stages_of_piece = warpgroup_stages<shape::tokens>;
   using weight_words = registers<lane_word, shape::tokens / 16, 4>;
@@ -36,6 +37,7 @@ class latent_consumer {
     const auto stages = stages_of_piece(walk);
     buffers_.queries.wait_until_full(used_queries_);
     begin(walk);
+    take_rotated_queries();
     if (stages.count <= group_) {
       buffers_.queries.empty(used_queries_).arrive();
     }
@@ -53,6 +55,23 @@ class latent_consumer {
       PAGEDKV_UNROLL
       for (auto i = 0; i < 64; ++i) {
         output_[half][i] = 0.0F;
+      }
+    }
+  }
+
+  /// Takes the numbers of queries that only keys are multiplied with. Shared memory is busier than the units that multiply:
+  /// products of 32 tokens read twice as many bytes of queries as of keys.
+  PAGEDKV_DEVICE void take_rotated_queries() {
+    if constexpr (shape::keeps_rotated_queries) {
+      const auto row = compute_again(row_);
+      PAGEDKV_UNROLL
+      for (auto k = 0; k < 4; ++k) {
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < 4; ++i) {
+          const auto chunk = shape::keys_only * shape::value_blocks * 8 + k * 2 + i / 2;
+          const auto at = query_rows::at(row + i % 2 * 8, chunk) + static_cast<unsigned>(lane_ % 4) * 4;
+          rotated_queries_[k][i] = take_word(buffers_.base + shape::queries + at);
+        }
       }
     }
   }
@@ -175,9 +194,15 @@ class latent_consumer {
       for (auto block = 0U; block < static_cast<unsigned>(shape::blocks_of(part)); ++block) {
         PAGEDKV_UNROLL
         for (auto k = 0U; k < 4; ++k) {
+          const auto keys_of_product = later(keys, block * rows::block_bytes + k * next_numbers);
+          if constexpr (shape::keeps_rotated_queries) {
+            if (part == shape::keys_only) {
+              multiply_64x32<Number, false>(scores, rotated_queries_[k], keys_of_product, 1);
+              continue;
+            }
+          }
           multiply_64x32<Number, false>(scores, later(queries, block * query_rows::block_bytes + k * next_numbers),
-                                        later(keys, block * rows::block_bytes + k * next_numbers),
-                                        first_block + block + k > 0 ? 1 : 0);
+                                        keys_of_product, first_block + block + k > 0 ? 1 : 0);
         }
       }
     }
@@ -209,6 +234,7 @@ class latent_consumer {
     settle(output_[1]);
   }
 
+  /// Has few instructions: code that runs once a piece waits for most of them to be fetched.
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
@@ -218,15 +244,26 @@ class latent_consumer {
       }
     }
     wait_for_consumers<shape::consumers * warpgroup_lanes>();
+    const auto lane = compute_again(lane_);
+    registers<typename column_state::row_end, 2> ended;
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       const auto total = columns_.sum[r] + take_float(sum_at(1 - group_, r));
-      PAGEDKV_UNROLL
-      for (auto half = 0; half < 2; ++half) {
-        columns_.write(walk, r, total, lane_ % 4 == 0 && group_ + half == 0, group_ * half_of_values + half * 128,
-                       output_[half], lane_);
+      ended[r] = columns_.end(walk, r, total, lane % 4 == 0 && group_ == 0);
+    }
+    PAGEDKV_UNROLL
+    for (auto half = 0; half < 2; ++half) {
+      const auto first_dim = group_ * half_of_values + half * 128;
+      if (columns_.has_short_rows(walk)) {
+        columns_.write_short(ended, first_dim, output_[half], outputs_at(), lane);
+      } else {
+        PAGEDKV_UNROLL
+        for (auto r = 0; r < 2; ++r) {
+          columns_.write(walk, r, ended[r], first_dim, 128, output_[half], lane);
+        }
       }
     }
+    wait_for_consumers<shape::consumers * warpgroup_lanes>();  // the next weights overwrite outputs
   }
 
   [[nodiscard]] PAGEDKV_DEVICE unsigned use_of(std::int32_t stage) const {
@@ -238,10 +275,15 @@ class latent_consumer {
   [[nodiscard]] PAGEDKV_DEVICE unsigned reference_at(int r) const {
     return buffers_.base + shape::references + static_cast<unsigned>(row_ + 8 * r) * 4;
   }
-  /// Two neighbouring pieces have different places: a warpgroup may read one while the other writes the next.
   [[nodiscard]] PAGEDKV_DEVICE unsigned sum_at(int group, int r) const {
-    const auto of_piece = static_cast<int>(used_queries_ % 2) * shape::consumers + group;
-    return buffers_.base + shape::sums + static_cast<unsigned>(of_piece * shape::columns + row_ + 8 * r) * 4;
+    return buffers_.base + shape::sums + static_cast<unsigned>(group * shape::columns + row_ + 8 * r) * 4;
+  }
+  /// The wave's part of the memory of weights, through which outputs pass.
+  [[nodiscard]] PAGEDKV_DEVICE unsigned outputs_at() const {
+    constexpr auto waves = shape::consumers * warpgroup_lanes / 32;
+    constexpr auto bytes = shape::columns * shape::tokens * 2 / waves;
+    static_assert(bytes == 512);
+    return buffers_.base + shape::weights + static_cast<unsigned>(group_ * waves / 2 + index_ / 32) * bytes;
   }
 
   static constexpr int half_of_values = largest_value_dim / shape::consumers;
@@ -251,11 +293,12 @@ class latent_consumer {
   int group_;
   int row_;  // of products: the lane's first column; the second is 8 later
   column_state columns_;
-  latent_buffers buffers_;
+  latent_buffers<Element> buffers_;
   unsigned used_queries_ = 0;
   unsigned used_stages_ = 0;
   unsigned taken_weights_ = 0;
   registers<float, 2, 64> output_;
+  registers<lane_word, 4, 4> rotated_queries_;
 };
 
 }  // namespace pagedkv::kernels

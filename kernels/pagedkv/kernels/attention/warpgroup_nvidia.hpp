@@ -79,6 +79,27 @@ PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint
   #undef PAGEDKV_MULTIPLY
 }
 
+/// Adds 64 x 16 numbers in registers by 16 x 32 of shared memory.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
+  #define PAGEDKV_MULTIPLY(type) \
+  asm volatile( \
+      "{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" \
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
+      "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;}" \
+      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
+        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
+        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
+        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+  if constexpr (is_bfloat16<Number>) {
+    PAGEDKV_MULTIPLY("bf16");
+  } else {
+    PAGEDKV_MULTIPLY("f16");
+  }
+  #undef PAGEDKV_MULTIPLY
+}
+
 /// Adds 64 x 16 by 16 x 128 numbers of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
@@ -220,6 +241,14 @@ PAGEDKV_DEVICE inline void take_chunk(unsigned from, lane_word (&words)[4]) {
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(from)
                : "memory");
+}
+PAGEDKV_DEVICE inline void put_word(unsigned to, lane_word word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+[[nodiscard]] PAGEDKV_DEVICE inline lane_word take_word(unsigned from) {
+  auto word = lane_word{0};
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
 }
 PAGEDKV_DEVICE inline void put_float(unsigned to, float number) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(number) : "memory");
