@@ -79,7 +79,7 @@ class fetch_queue {
   }
 
   /// Prefetches some of the memory.
-  PAGEDKV_NOINLINE void fetch(std::int64_t size) {
+  PAGEDKV_INLINE void fetch(std::int64_t size) {
     for (; size > 0 && at_ != end_; size -= cache_line) {
       __builtin_prefetch(at_, 0, 2);
       at_ += std::min<std::int64_t>(cache_line, end_ - at_);
