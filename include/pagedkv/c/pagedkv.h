@@ -13,7 +13,7 @@
  *   -DPAGEDKV_C_FILE_TIER=1              files behind that; link liburing
  *   -DPAGEDKV_C_REMOTE_TIER=1            a store behind that; link hiredis
  *   -DPAGEDKV_C_EVENTS=0                 leaves out events: where nothing takes them, each costs a test
- *   -DPAGEDKV_C_ATTENTION=0              leaves out attention, more than half of the time to compile
+ *   -DPAGEDKV_C_ATTENTION=0              leaves out attention, two fifths of the time to compile
  *   -DPAGEDKV_C_POLICIES='hnd_layer_major, contiguous_runs'  of other axes
  *   -DPAGEDKV_C_HEADER='<own/header.hpp>'  with policies whose headers are not found by their names
  *

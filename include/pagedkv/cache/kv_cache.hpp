@@ -177,7 +177,7 @@ class basic_kv_cache {
 
   /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
   /// can see it (see `commit`). Otherwise four stores. Errors: `capacity_exhausted` (not now), `never_fits`,
-  /// `out_of_memory`, and those of the backend.
+  /// `invalid_argument` for keys, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, 0, on); });
@@ -226,6 +226,8 @@ class basic_kv_cache {
   }
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
+  /// Errors: `invalid_argument` otherwise, `limit_reached` (`max_sequences`, or references to one block),
+  /// `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::fork(state_, id, [&](auto& from, auto& to) {
@@ -238,14 +240,15 @@ class basic_kv_cache {
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
-  /// published ones stay published. A prompt that is cut ends there.
+  /// published ones stay published. A prompt that is cut ends there. Errors: `invalid_argument` beyond the length, and
+  /// before what the sequence still holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::visit_sequence(state_, id, [&](auto& s) { return detail::truncate(state_, s, num_tokens); });
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
-  /// Groups with a window do it by themselves.
+  /// Groups with a window do it by themselves. Errors: `invalid_argument` beyond the committed tokens.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
@@ -277,7 +280,8 @@ class basic_kv_cache {
     return detail::release(state_, id, hint);
   }
 
-  /// Keeps the longest published prefix of these tokens from eviction until `unpin`.
+  /// Keeps the longest published prefix of these tokens from eviction until `unpin`. Errors: `limit_reached` with
+  /// `cache_config::max_sequences` pins, `out_of_memory`.
   [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::pin(state_, run, salt);
@@ -382,6 +386,8 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_);
   }
+  /// The step's kernels have run. Steps retire in any order; a block waits for its step and all before it. Errors:
+  /// `unknown_step`.
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::retire_step(state_, step);
@@ -596,7 +602,8 @@ class basic_kv_cache {
     return detail::reset_prefix_cache(state_);
   }
 
-  /// Linear in the number of sequences; delays no operation: see `cache_statistics`.
+  /// Linear in the number of sequences. Delays operations only where a mutex guards the whole cache or its nodes: see
+  /// `cache_statistics`.
   [[nodiscard]] cache_statistics statistics() const noexcept {
     const auto guard = shared_guard{mutex_};
     auto taken = detail::take_statistics(state_);

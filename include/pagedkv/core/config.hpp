@@ -29,15 +29,15 @@ struct cache_config {
   std::int32_t max_sequences = 4096;  // sequences alive at once
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
   group_list groups = {};             // kinds of layers; empty: one of full attention
-  const float* scales = nullptr;      // see below
+  const float* scales = nullptr;      // see above
 
   /// Blocks that there are addresses and metadata for.
   [[nodiscard]] constexpr std::int32_t capacity() const noexcept { return max_blocks == 0 ? num_blocks : max_blocks; }
 };
 
 /// Errors: those of the groups; `invalid_argument` names the first field that is not positive, `max_blocks` below
-/// `num_blocks`, or `scales` beside groups; `size_overflow` when K and V of one layer of one block are more numbers than an int32 indexes. Slots
-/// need no check: the product of two int32 fits an int64.
+/// `num_blocks`, or `scales` beside groups; `size_overflow` when K and V of one layer of one block are more numbers than
+/// an int32 indexes. Slots need no check: the product of two int32 fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
     const char* subject;

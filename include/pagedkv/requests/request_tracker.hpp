@@ -157,9 +157,9 @@ class request_tracker {
 
   /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for which
   /// blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
-  /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of repeated entries come last; ignore those of failed
-  /// entries. Errors of the call, which then changes nothing: those of the cache; `invalid_argument` unless there are as
-  /// many requests as entries.
+  /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of
+  /// repeated entries come last; ignore those of failed entries. Errors of the call, which then changes nothing: those
+  /// of the cache; `invalid_argument` unless there are as many requests as entries.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
                                                            std::span<const batch_entry> entries,
                                                            const batch_buffers& out, stream on = {}) noexcept

@@ -90,9 +90,8 @@ template <class Cache>
   return detail::with_memory(decode, error{error_code::out_of_memory, "memory to decode an offer"});
 }
 
-/// Describes a sequence of any cache for another one, of this process or of another one. Its
-/// blocks must stay as they are until the other cache has copied them: keep the sequence. Errors: those of
-/// `save_sequence`.
+/// Describes a sequence of any cache for another one, of this process or of another one. Its blocks must stay as they
+/// are until the other cache has copied them: keep the sequence. Errors: those of `save_sequence`.
 template <class Cache>
 [[nodiscard]] result<sequence_offer> offer_sequence(const Cache& cache, sequence_id id,
                                                     const offer_options& options = {}) noexcept {
@@ -101,9 +100,9 @@ template <class Cache>
 }
 
 /// Starts a sequence as it was offered: shares what the cache has already, copies other blocks from `from`, the other
-/// cache's storage as this device reaches it, in one launch on `on`, and commits as far as the offered one was. K/V of
-/// the offered sequence must be written ahead of `on`; the call does not wait for the copy. A sequence of a `kv_cache`
-/// whose first blocks were dropped publishes nothing, then or later.
+/// cache's storage as this device reaches it, on `on`, and commits as far as the offered one was. K/V of the offered
+/// sequence must be written ahead of `on`; the call does not wait for the copy. A sequence of a `kv_cache` whose first
+/// blocks were dropped publishes nothing, then or later.
 ///
 /// Errors: `invalid_argument` for an offer of another format; those of `create_sequence`; `backend_failure`;
 /// `out_of_memory`. Then the cache is as it was.

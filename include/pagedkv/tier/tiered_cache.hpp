@@ -391,7 +391,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     store_.transfers().flush(on);
     return num_evicted;
   }
-  /// Does what `kv_cache::resize` does. Blocks that are evicted because their memory goes are lost.
+  /// Does what `kv_cache::resize` does; victims are copied to host memory on `on` before their memory goes to others.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::resize(num_blocks, on);
