@@ -2,6 +2,7 @@
 #include "../support/policy_matrix.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
+#include <pagedkv/events/event_queues.hpp>
 
 #include <algorithm>
 #include <array>
@@ -37,6 +38,21 @@ template <class Cache>
 }
 
 }  // namespace
+
+TEST_CASE("a batch takes the hash of a block that one token fills", "[cache][batch][hashes]") {
+  auto queues = event_queues{4};
+  auto cache = kv_cache<event_queues>{small_cache(8), queues};
+  const auto id = cache.create_sequence(text(0, 3)).value().id;
+  const auto next = text(3, 1);
+  const auto told = std::array<std::uint64_t, 1>{7};
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 1>{{{.id = id, .run = {next, {}, told}, .num_computed_tokens = 3}}};
+  REQUIRE(cache.append_batch(entries, out.view())->num_failures == 0);
+  REQUIRE(cache.commit(id, 4));
+  auto hash = std::uint64_t{0};
+  queues.drain([&](const cache_event& stored) { hash = stored.hash; });
+  CHECK(hash == told[0]);
+}
 
 TEMPLATE_LIST_TEST_CASE("a batch appends, commits and maps slots for every sequence", "[cache][batch]", lockings) {
   auto cache = cache_of<TestType>{small_cache(16)};

@@ -64,12 +64,13 @@ template <class State, class Change, class Added>
 }
 
 /// Whether an entry is one token without a key behind the last, in a block where that is a store, and its commit
-/// publishes nothing.
+/// publishes nothing. A token that fills its block brings the block's hash, if hashes are told.
 template <class State>
 [[nodiscard]] bool only_stores(const State& state, const sequence_record::hot_part& hot,
                                const batch_entry& entry) noexcept {
   const auto num_computed = entry.num_computed_tokens;
   return entry.run.tokens.size() == 1 && entry.run.keys.empty() && hot.has_room() && entry.num_ahead == 0 &&
+         (entry.run.hashes.empty() || hot.end_of_room - hot.next_token > 1) &&
          (num_computed == batch_entry::no_commit || only_notes(state, hot, num_computed));
 }
 
