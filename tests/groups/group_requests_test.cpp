@@ -7,8 +7,10 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +39,13 @@ struct tracked_groups {
   Cache cache;
   request_tracker<Cache> tracker;
 };
+
+/// Six blocks of four tokens, of full attention.
+auto small_blocks() {
+  auto config = cache_config{.block_size = 4, .num_blocks = 6};
+  config.groups = {group_config{.num_layers = 1, .key_dim = 32, .value_dim = 32}};
+  return std::make_unique<group_cache<float32>>(config);
+}
 
 request_options with_priority(std::uint8_t priority, bool may_preempt = false) {
   auto options = request_options{};
@@ -92,6 +101,37 @@ TEMPLATE_TEST_CASE("requests over groups preempt the lowest, and resume", "[grou
   CHECK(pool.cache.statistics().num_sequences == 0);
   CHECK(pool.cache.statistics().blocks.in_use == 0);
   CHECK(pool.cache.check_invariants() == sound);
+}
+
+TEST_CASE("no request over groups gives way for blocks that a step brings", "[group_cache]") {
+  auto pool = small_blocks();
+  auto tracker = request_tracker{*pool};
+  const auto early = tracker.submit(counted(8, 100), with_priority(10)).value().id;
+  const auto late = tracker.submit(counted(8, 200), with_priority(10)).value().id;
+  const auto high = tracker.submit(counted(8, 300), with_priority(90)).value().id;
+  const auto step = pool->begin_step().value();
+  const auto refused = tracker.submit(counted(8, 400), with_priority(100, true));
+  CHECK(refused.error().step == step);
+  CHECK(refused.preempted() == std::vector{late});
+  const auto longer = tracker.submit(counted(12, 500), with_priority(100, true));  // two of three blocks wait already
+  CHECK(longer.error().step == step);
+  CHECK(longer.preempted() == std::vector{early});
+  CHECK(tracker.describe(high)->state == request_state::running);
+}
+
+TEST_CASE("no step brings the blocks that a prompt over groups shares", "[group_cache]") {
+  auto pool = small_blocks();
+  const auto used = pool->create_sequence(counted(8, 0)).value().id;
+  REQUIRE(pool->commit(used, 8));
+  REQUIRE(pool->create_sequence(counted(16, 100)));
+  const auto step = pool->begin_step(std::array{used}).value();
+  REQUIRE(pool->release(used));
+  const auto refused = pool->create_sequence(counted(16, 0));
+  CHECK(refused.error().code == error_code::capacity_exhausted);
+  CHECK(refused.error().step == step_id{});
+  CHECK(pool->would_fit(counted(16, 0)).error().step == step_id{});
+  REQUIRE(pool->retire_step(step));
+  CHECK_FALSE(pool->create_sequence(counted(16, 0)));
 }
 
 TEST_CASE("the gain of releasing sequences of groups is what an allocation gets", "[group_cache]") {

@@ -35,6 +35,7 @@ class admission_plan {
     all.insert(all.end(), sources_.begin(), sources_.end());
     return all;
   }
+  [[nodiscard]] const std::vector<block_id>& shared() const noexcept { return shared_; }
   [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
   /// Blocks that an allocation may take while the hit's blocks are held.
   [[nodiscard]] std::int64_t num_available() const { return state_.pool.num_available(used()); }
@@ -196,10 +197,11 @@ template <layered State>
          s.pending.try_reserve(0, static_cast<std::size_t>(num_tokens + state.granularity()));
 }
 
-/// Makes an empty sequence one of this prompt with a hit. Errors: those of `group_state::refuse`, and of `copy`.
+/// Makes an empty sequence one of this prompt with a hit. Errors: `capacity_exhausted`, with the number of available
+/// blocks, and in `shared` those that the hit shares; those of `copy`.
 template <layered State, class Copy>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
-                                 const sequence_options& options, Copy& copy) noexcept {
+                                 const sequence_options& options, Copy& copy, std::vector<block_id>& shared) noexcept {
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
   const auto chunks = prompt_plan{num_prompt, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto length = chunks.length(found.num_nodes);
@@ -208,6 +210,7 @@ template <layered State, class Copy>
     auto plan = admission_plan{state, s.tables, found, length};
     const auto available = plan.num_available();
     if (plan.num_fresh() > available) {
+      shared = plan.shared();
       return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
     }
     return plan.carry_out(copy);
@@ -269,17 +272,26 @@ template <layered State, class Copy>
   if (const auto least = least_blocks(state, *found, num_prompt); least > state.pool.size()) {
     return state.refuse(least, state.pool.num_available());
   }
-  auto admitted = admit(state, s, prompt.tokens, *found, options, copy);
+  auto shared = std::vector<block_id>{};
+  auto admitted = admit(state, s, prompt.tokens, *found, options, copy, shared);
   if (!admitted && admitted.error().code == error_code::capacity_exhausted && found->num_nodes != 0) {
     // A copy needs its source and its destination at once: without the hit, the source may be evicted.
     const auto without = hit{};
     const auto reason = admitted.error();
-    admitted = admit(state, s, prompt.tokens, without, options, copy);
-    admitted = admitted ? admitted : result<void>{nearer(reason, admitted.error(), state.pool.size())};
+    auto none = std::vector<block_id>{};
+    admitted = admit(state, s, prompt.tokens, without, options, copy, none);
+    if (!admitted) {
+      const auto second = admitted.error();
+      const auto& chosen = nearer(reason, second, state.pool.size());
+      if (&chosen == &second) {
+        shared.clear();
+      }
+      admitted = chosen;
+    }
   }
   if (!admitted) {
     const auto& reason = admitted.error();
-    return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit) : reason;
+    return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit, shared) : reason;
   }
   state.hold(s.tail);
   add_keys(s, prompt.keys);

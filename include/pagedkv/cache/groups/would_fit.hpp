@@ -12,15 +12,18 @@
 namespace pagedkv::detail {
 
 /// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: `capacity_exhausted`, with the
-/// number of available blocks also where a prompt never fits. May throw `std::bad_alloc`.
+/// number of available blocks also where a prompt never fits, and in `shared` those that the hit shares. May throw
+/// `std::bad_alloc`.
 template <layered State>
-[[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& used, std::int64_t num_tokens) {
+[[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& found, std::int64_t num_tokens,
+                                          std::vector<block_id>& shared) {
   group_tables tables;
-  const auto plan = admission_plan<const State>(state, tables, used, num_tokens);
+  const auto plan = admission_plan<const State>(state, tables, found, num_tokens);
   if (const auto available = plan.num_available(); plan.num_fresh() > available) {
+    shared = plan.shared();
     return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
   }
-  return prompt_fit{static_cast<std::int64_t>(used.num_nodes) * state.granularity(), plan.num_fresh()};
+  return prompt_fit{static_cast<std::int64_t>(found.num_nodes) * state.granularity(), plan.num_fresh()};
 }
 
 /// The answer of `create_sequence`, without its effects: nothing is taken, counted or reported.
@@ -44,19 +47,24 @@ template <layered State>
   }
   const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto forecast = [&]() -> result<prompt_fit> {
-    const auto fit = fit_with(state, *found, chunks.length(found->num_nodes));
+    auto shared = std::vector<block_id>{};
+    const auto fit = fit_with(state, *found, chunks.length(found->num_nodes), shared);
     if (fit) {
       return fit;
     }
     auto reason = fit.error();
     if (found->num_nodes != 0) {
-      const auto without = fit_with(state, hit{}, chunks.length(0));
+      auto none = std::vector<block_id>{};
+      const auto without = fit_with(state, hit{}, chunks.length(0), none);
       if (without) {
         return without;
       }
-      reason = nearer(reason, without.error(), state.pool.size());
+      if (const auto& chosen = nearer(reason, without.error(), state.pool.size()); &chosen != &reason) {
+        shared.clear();
+        reason = chosen;
+      }
     }
-    return state.refusal(reason.value, reason.limit);
+    return state.refusal(reason.value, reason.limit, shared);
   };
   return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
 }
