@@ -135,6 +135,7 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
       {said(cache.truncate(id, 41)), invalid("number of tokens to keep is 41, limit 40")},
       {said(cache.truncate(dropped, 7)), invalid("number of tokens to keep, before those held, is 7, limit 8")},
       {said(cache.drop_before(id, 41)), invalid("start of the window is 41, limit 40")},
+      {said(cache.drop_before(id, -1)), invalid("start of the window is -1, limit 0")},
       {said(cache.commit(id, 41)), invalid("number of computed tokens is 41, limit 40")},
       {said(cache.commit(id, 39)), invalid("number of computed tokens, fewer than committed, is 39, limit 40")},
       {said(cache.fork(uncommitted)), invalid("number of tokens to fork that are not committed is 6, limit 0")},
