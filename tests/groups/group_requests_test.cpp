@@ -111,12 +111,30 @@ TEST_CASE("no request over groups gives way for blocks that a step brings", "[gr
   const auto high = tracker.submit(counted(8, 300), with_priority(90)).value().id;
   const auto step = pool->begin_step().value();
   const auto refused = tracker.submit(counted(8, 400), with_priority(100, true));
+  REQUIRE_FALSE(refused);
   CHECK(refused.error().step == step);
   CHECK(refused.preempted() == std::vector{late});
   const auto longer = tracker.submit(counted(12, 500), with_priority(100, true));  // two of three blocks wait already
+  REQUIRE_FALSE(longer);
   CHECK(longer.error().step == step);
   CHECK(longer.preempted() == std::vector{early});
   CHECK(tracker.describe(high)->state == request_state::running);
+}
+
+TEST_CASE("no request gives way to an append over groups that needs only a step to retire", "[group_cache]") {
+  auto pool = small_blocks();
+  auto tracker = request_tracker{*pool};
+  const auto grows = tracker.submit(counted(7, 100), with_priority(50, true)).value();
+  const auto low = tracker.submit(counted(16, 200), with_priority(1)).value().id;
+  const auto step = pool->begin_step(std::array{grows.sequence}).value();
+  REQUIRE(pool->truncate(grows.sequence, 6));
+  const auto refused = tracker.append(grows.id, counted(1, 300));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().step == step);
+  CHECK(tracker.describe(low)->state == request_state::running);
+  REQUIRE(pool->retire_step(step));
+  CHECK(tracker.append(grows.id, counted(1, 300)));
+  CHECK(tracker.describe(low)->state == request_state::running);
 }
 
 TEST_CASE("no step brings the blocks that a prompt over groups shares", "[group_cache]") {
@@ -127,6 +145,7 @@ TEST_CASE("no step brings the blocks that a prompt over groups shares", "[group_
   const auto step = pool->begin_step(std::array{used}).value();
   REQUIRE(pool->release(used));
   const auto refused = pool->create_sequence(counted(16, 0));
+  REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::capacity_exhausted);
   CHECK(refused.error().step == step_id{});
   CHECK(pool->would_fit(counted(16, 0)).error().step == step_id{});

@@ -15,8 +15,8 @@ namespace pagedkv {
 
 /// The requesting sequence's own blocks, for a forecast.
 struct own_blocks {
-  std::span<const block_id> shared{};  // published blocks that it will share; it needs others in addition
-  block_id rewritten = no_block;       // a block that it will write in place, once the block's step has retired
+  std::span<const block_id> shared{};     // published blocks that it will share; it needs others in addition
+  std::span<const block_id> rewritten{};  // blocks that it will write in place, once the block's step has retired
 };
 
 /// Steps, and the blocks whose words have a step: blocks that wait to be available, and blocks in use in which an open
@@ -60,13 +60,14 @@ class block_retirement {
   }
 
   /// The step with which this many blocks end their wait: those for which `counts(state)` is true, and the rewritten
-  /// one. See `step_fence`.
+  /// ones. See `step_fence`.
   template <class Counts>
   [[nodiscard]] auto step_that_frees(std::int64_t num_blocks, const states& all, const own_blocks& own,
                                      Counts&& counts) const noexcept {
     return steps_.step_that_frees(num_blocks, [&](auto&& visit) {
       const auto add = [&](block_id block, std::int64_t count) {
-        if (const auto seen = all.words[block]; counts(seen) || (block == own.rewritten && seen.step() != 0)) {
+        const auto is_rewritten = [&] { return std::ranges::find(own.rewritten, block) != own.rewritten.end(); };
+        if (const auto seen = all.words[block]; counts(seen) || (seen.step() != 0 && is_rewritten())) {
           visit(seen.step(), count);
         }
       };

@@ -14,25 +14,27 @@
 namespace pagedkv::detail {
 
 /// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
-/// slot, an open step reads the slots that are written, or it was invalidated, so that no hit could find the sequence's
-/// next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
+/// slot, an open step reads the slots that are written (not asked if not `with_steps`), or it was invalidated, so that
+/// no hit could find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a
+/// block.
 template <layered State, class End, class Publishes>
-[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, End&& end_of,
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, bool with_steps, End&& end_of,
                              Publishes&& publishes) noexcept {
   if (s.num_tokens % state.block_size(g) == 0) {
     return false;
   }
   const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
   const auto seen = state.pool.state(block);
-  return seen.count() != 1 || end_of(block) > s.num_tokens || (s.reuses_slots && state.pool.fenced(block)) ||
-         (seen.claimed() && publishes());
+  return seen.count() != 1 || end_of(block) > s.num_tokens ||
+         (with_steps && s.reuses_slots && state.pool.fenced(block)) || (seen.claimed() && publishes());
 }
 
 /// Asked by a thread with the guard of the nodes.
 template <layered State>
-[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g,
+                             bool with_steps = true) noexcept {
   return must_copy(
-      state, s, g, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); },
+      state, s, g, with_steps, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); },
       [&] { return s.options.publish && (s.tail.node == no_node || !state.nodes.is_withdrawn(s.tail.node)); });
 }
 
@@ -40,7 +42,7 @@ template <layered State>
 template <layered State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
   return must_copy(
-      state, s, g, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
+      state, s, g, true, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
       [&] { return s.options.publish; });
 }
 
@@ -100,12 +102,17 @@ template <layered State, class Copy>
   const auto guard = state.guard_nodes();
   auto num_new = std::array<std::size_t, group_list::max_size>{};
   auto copies = std::array<bool, group_list::max_size>{};
+  auto rewritten = std::array<block_id, group_list::max_size>{};
+  auto num_rewritten = std::size_t{0};
   auto num_fresh = std::size_t{0};
   auto num_held = std::size_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     const auto& table = s.tables[g];
     if (state.holds_tokens(g)) {
       copies[g] = must_copy(state, s, g);
+      if (copies[g] && !must_copy(state, s, g, false)) {
+        rewritten[num_rewritten++] = table[state.place_of(g, s.num_tokens)];
+      }
       num_new[g] = std::max(state.places_for(g, num_tokens), table.end()) - table.end();
     }
     num_fresh += num_new[g] + copies[g];
@@ -120,7 +127,7 @@ template <layered State, class Copy>
     return state.refuse(static_cast<std::int64_t>(num_held), state.pool.num_available());
   }
   if (const auto available = state.pool.num_available(); needed > available) {
-    return state.refuse(needed, available);
+    return state.refuse(needed, available, {.rewritten = std::span{rewritten}.first(num_rewritten)});
   }
   auto targets = std::array<block_id, group_list::max_size>{};
   s.pairs.clear();

@@ -291,7 +291,8 @@ template <layered State, class Copy>
   }
   if (!admitted) {
     const auto& reason = admitted.error();
-    return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit, shared) : reason;
+    return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit, {.shared = shared})
+                                                         : reason;
   }
   state.hold(s.tail);
   add_keys(s, prompt.keys);

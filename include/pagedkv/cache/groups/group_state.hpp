@@ -252,24 +252,23 @@ class group_state : public group_shapes {
   void note_peak() noexcept { peak_in_use = std::max(peak_in_use, pool.counts().in_use); }
 
   /// The error of an operation that needs more blocks than there are: counted and reported. `error::step` is the step
-  /// whose retirement provides the missing blocks: retiring ones, except those that the operation shares itself.
-  /// (One that a hit copies is free for a prompt that goes without the hit.) Without such a step, the limit counts what
-  /// retires, too.
-  [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available,
-                             std::span<const block_id> shared = {}) noexcept {
+  /// whose retirement provides the missing blocks: retiring ones, except those that the operation shares itself, and
+  /// those that need no copy then. (One that a hit copies is free for a prompt that goes without the hit.) Without such
+  /// a step, the limit counts what retires, too.
+  [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available, const own_blocks& own = {}) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(
         events, [&] { return cache_event{.num_blocks = num_needed, .num_available = num_available}; });
-    return refusal(num_needed, num_available, shared);
+    return refusal(num_needed, num_available, own);
   }
   /// The error, neither counted nor reported.
   [[nodiscard]] error refusal(std::int64_t num_needed, std::int64_t num_available,
-                              std::span<const block_id> shared = {}) const noexcept {
+                              const own_blocks& own = {}) const noexcept {
     if (num_needed > pool.size()) {
       return {error_code::never_fits, "number of blocks needed", num_needed, pool.size()};
     }
     auto refused = error{error_code::capacity_exhausted, "number of blocks needed", num_needed, num_available};
-    const auto coming = pool.step_that_frees(num_needed - num_available, {.shared = shared});
+    const auto coming = pool.step_that_frees(num_needed - num_available, own);
     refused.step = coming.step;
     if (coming.step == step_id{}) {
       refused.limit = std::min(num_available + coming.num_waiting, num_needed - 1);

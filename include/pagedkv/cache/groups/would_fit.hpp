@@ -64,7 +64,7 @@ template <layered State>
         reason = chosen;
       }
     }
-    return state.refusal(reason.value, reason.limit, shared);
+    return state.refusal(reason.value, reason.limit, {.shared = shared});
   };
   return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
 }

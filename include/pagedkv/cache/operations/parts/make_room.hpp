@@ -26,9 +26,10 @@ template <class State, class Copy>
     return error{error_code::out_of_memory, "number of blocks in the block table",
                  static_cast<std::int64_t>(size + num_fresh)};
   }
-  const auto rewritten = must_copy && state.pool.writable(last_block(state, s)) ? last_block(state, s) : no_block;
+  const auto last = must_copy ? last_block(state, s) : no_block;
+  const auto num_rewritten = must_copy && state.pool.writable(last) ? std::size_t{1} : std::size_t{0};
   auto fresh = s.blocks.extend(num_fresh);
-  if (auto allocated = state.allocate(fresh, {.rewritten = rewritten}); !allocated) {
+  if (auto allocated = state.allocate(fresh, {.rewritten = {&last, num_rewritten}}); !allocated) {
     s.blocks.withdraw(num_fresh);
     return allocated;
   }
