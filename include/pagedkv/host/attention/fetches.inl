@@ -117,7 +117,7 @@ class fetch_queue {
     }
   }
 
-  PAGEDKV_NOINLINE void begin_part() {
+  PAGEDKV_INLINE void begin_part() {
     ++current_;
     if (current_ >= num_parts_) {
       at_ = end_;

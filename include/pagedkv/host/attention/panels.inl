@@ -156,7 +156,7 @@ PAGEDKV_INLINE void write_transposed(floats* lines, float* to, std::int64_t dist
 }
 
 /// Lays out 32 numbers of the values of 32 tokens, which all have values. `row`: words of a row of the matrices.
-PAGEDKV_NOINLINE void lay_out_whole_values(const tile& t, std::int32_t first, std::int32_t d, std::int64_t row,
+PAGEDKV_INLINE void lay_out_whole_values(const tile& t, std::int32_t first, std::int32_t d, std::int64_t row,
                                          float* to) {
   floats even[lanes];
   floats odd[lanes];
@@ -172,7 +172,7 @@ PAGEDKV_NOINLINE void lay_out_whole_values(const tile& t, std::int32_t first, st
 
 /// Lays out 16 numbers of any element, without those of `skipped` tokens and of tokens after the last one.
 template <class Element>
-PAGEDKV_NOINLINE void lay_out_some_values(const tile& t, std::int32_t first, std::int32_t d, std::uint64_t skipped,
+PAGEDKV_INLINE void lay_out_some_values(const tile& t, std::int32_t first, std::int32_t d, std::uint64_t skipped,
                                         std::int64_t row, std::int64_t part, float* to) {
   floats high[lanes];
   floats low[lanes];

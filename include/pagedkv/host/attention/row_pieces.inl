@@ -396,7 +396,7 @@ class row_worker : private worker {
   }
 
   /// Selects the KV head of a set.
-  PAGEDKV_NOINLINE void place(row_set& set, std::int32_t head) const {
+  PAGEDKV_INLINE void place(row_set& set, std::int32_t head) const {
     set.queries = queries(head) + set.first_row * dim_;
     set.query_matrices = query_matrices(head) + set.first_row * dim_;
     set.sums = sums(head) + set.first_row * value_dim_;

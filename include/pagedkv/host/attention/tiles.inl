@@ -200,7 +200,7 @@ struct tile_of_blocks {
 
 /// The strip of an index that may be in the piece's next KV head, or in its first one of the next tile.
 template <class Element>
-PAGEDKV_NOINLINE strip strip_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
+PAGEDKV_INLINE strip strip_ahead(const attention_call& call, const piece& p, const tile_of_blocks<Element>& where,
                                  const tile_of_blocks<Element>& next, std::int32_t head, std::int32_t index) {
   if (index < where.num_strips()) {
     return where.strip_of(call, p.first_head + head, index);
