@@ -392,6 +392,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return num_evicted;
   }
   /// Does what `kv_cache::resize` does; victims are copied to host memory on `on` before their memory goes to others.
+  /// With a `resizable_allocator`, some are not, and count as lost writes.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto moves = device::resize(num_blocks, on);
