@@ -375,9 +375,9 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
 };
 
 /// Packed tokens of a stage on their way to shared memory, where they are rows like those of `row_copies`.
-template <class Element, class Shape, int Tokens, int Lanes>
+template <class Element, class Numbers, class Shape, int Tokens, int Lanes>
 class packed_copies {
-  using chunk_type = packed_chunk<Element>;
+  using chunk_type = packed_chunk<Element, typename Numbers::half>;
   static constexpr int chunks = Shape::row_bytes / vector_bytes;
   static constexpr int count = Tokens * chunks / Lanes;
   static_assert(Tokens * chunks % Lanes == 0);
@@ -428,7 +428,7 @@ class packed_copies {
 };
 
 /// Latent vectors of a stage, packed or not.
-template <class Element, class Shape, int Tokens>
+template <class Element, class Numbers, class Shape, int Tokens>
 class latent_copies : public row_copies<Shape, Tokens, group_lanes, true> {
  public:
   template <class Location>
@@ -436,9 +436,10 @@ class latent_copies : public row_copies<Shape, Tokens, group_lanes, true> {
     row_copies<Shape, Tokens, group_lanes, true>::read(where, lane, 0, view.head_dim, view.token_stride, 0);
   }
 };
-template <class Element, class Shape, int Tokens>
+template <class Element, class Numbers, class Shape, int Tokens>
   requires packs_tokens<Element>
-class latent_copies<Element, Shape, Tokens> : public packed_copies<Element, Shape, Tokens, group_lanes> {};
+class latent_copies<Element, Numbers, Shape, Tokens>
+    : public packed_copies<Element, Numbers, Shape, Tokens, group_lanes> {};
 
 /// The shape of the work on latent vectors, as products read them.
 template <class Element, class Matrix>
@@ -452,7 +453,7 @@ PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divi
   using shape = expanded_latent_shape<Element, Matrix>;
   const auto index = static_cast<int>(local_index().x);
   auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
-  auto next = latent_copies<Element, typename shape::keys, shape::tokens>();
+  auto next = latent_copies<Element, Numbers, typename shape::keys, shape::tokens>();
   auto state = latent_piece<typename expanded<Element>::element, Numbers, Matrix>(
       call, shared, index % Matrix::lanes, uniform(index / Matrix::lanes), first);
   while (!walk.done) {

@@ -3,7 +3,6 @@
 #include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/row.hpp>
-#include <pagedkv/policy/element/float16.hpp>
 
 #include <type_traits>
 
@@ -21,8 +20,8 @@ struct expanded<Element> {
 };
 
 /// Eight neighbouring numbers of a packed token, as products read them: 16 bits each. Chunks count from the token's start;
-/// those from `first_wide` on are stored so.
-template <class Element>
+/// those from `first_wide` on are stored so. Those of 8 bits are decoded by way of `Half`, which stores binary16.
+template <class Element, class Half>
 struct packed_chunk {
   using words = vector<lane_word, 4>;
   using quantised_words = vector<lane_word, 2>;
@@ -57,8 +56,8 @@ struct packed_chunk {
 
  private:
   [[nodiscard]] static PAGEDKV_DEVICE lane_word expand_two(lane_word halves, float scale) {
-    const auto low = float16::decode(static_cast<float16::storage>(halves & 0xffffU), 1.0F);
-    const auto high = float16::decode(static_cast<float16::storage>(halves >> 16), 1.0F);
+    const auto low = Half::decode(static_cast<typename Half::storage>(halves & 0xffffU), 1.0F);
+    const auto high = Half::decode(static_cast<typename Half::storage>(halves >> 16), 1.0F);
     return pack<typename Element::rotated>(low * scale, high * scale);
   }
 };

@@ -102,7 +102,7 @@ class warpgroup_columns {
     return factor;
   }
 
-  /// What is needed to write a row's numbers.
+  /// Where a row's numbers go, and what they are multiplied with.
   struct row_end {
     query_column query;
     float factor;          // of the numbers of a whole task

@@ -55,7 +55,7 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
     producer.end();
   } else if constexpr (packs_tokens<Element>) {
     give_registers<lane_registers::of_expansion>();
-    latent_expander<Element>(index - warpgroup_lanes).expand();
+    latent_expander<Element, Numbers>(index - warpgroup_lanes).expand();
   }
 }
 

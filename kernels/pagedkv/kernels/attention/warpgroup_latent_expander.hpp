@@ -12,11 +12,11 @@
 namespace pagedkv::kernels {
 
 /// Expands the values of packed tokens where they were copied to. The rows that a wave writes hold what it reads.
-template <class Element>
+template <class Element, class Numbers>
 class latent_expander {
   using shape = warpgroup_latent_shape<Element>;
   using rows = typename shape::rows;
-  using chunk = packed_chunk<Element>;
+  using chunk = packed_chunk<Element, typename Numbers::half>;
   static constexpr int rows_of_wave = shape::tokens * 32 / warpgroup_lanes;
   static_assert(rows_of_wave == 8, "chunks are permuted alike in all waves");
   static_assert(shape::value_blocks == 4 && chunk::chunks_of_scale == 16, "a row's part has 16 chunks of two scales");
