@@ -415,6 +415,11 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
   const auto masks = std::vector<std::uint32_t>(1);
   auto with_trees = for_waves;
   with_trees.tree_masks = masks;
+  const auto with_short_values = with_view([](auto& view) {  // of latent vectors
+    view.head_dim = kernels::largest_plain_dim;
+    view.value_dim = 256;
+    view.value_offset = 0;
+  });
   const auto number = [](auto value) { return std::to_string(value); };
   check_messages({
       {refused(batch.view(), 0, batch.host_batch()),
@@ -441,6 +446,8 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
        invalid("kernel of attention_batch.plan, which reads no lists of blocks whose size no tile divides, is 1, "
                "limit 0")},
       {refused(with_view([](auto& view) { view.head_dim = kernels::largest_plain_dim; }), 0, for_latent),
+       invalid("latent vectors in the storage, for which attention_batch.plan was made, is 0, limit 1")},
+      {refused(with_short_values, 0, for_latent),
        invalid("latent vectors in the storage, for which attention_batch.plan was made, is 0, limit 1")},
       {refused(with_view([](auto& view) { view.head_dim = 600; }), 0, for_plain),
        invalid("head_dim of the storage, for attention, is 600, limit " + number(kernels::largest_plain_dim))},

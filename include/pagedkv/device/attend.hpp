@@ -162,7 +162,8 @@ template <element Element>
     return checked;
   }
   const auto latent = shape.kernel == kernel_kind::latent;
-  if (latent && (!view.is_latent() || view.head_dim != kernels::largest_plain_dim)) {
+  if (latent && (!view.is_latent() || view.head_dim != kernels::largest_plain_dim ||
+                 view.dim_of_values() != kernels::largest_value_dim)) {
     return error{error_code::invalid_argument, "latent vectors in the storage, for which attention_batch.plan was made,",
                  0, 1};
   }

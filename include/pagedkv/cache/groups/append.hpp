@@ -14,9 +14,8 @@
 namespace pagedkv::detail {
 
 /// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
-/// slot, an open step reads the slots that are written (not asked if not `with_steps`), or it was invalidated, so that
-/// no hit could find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a
-/// block.
+/// slot, with `with_steps` an open step reads the slots that are written, or it was invalidated, so that no hit could
+/// find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
 template <layered State, class End, class Publishes>
 [[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, bool with_steps, End&& end_of,
                              Publishes&& publishes) noexcept {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pagedkv::detail {
@@ -35,7 +36,7 @@ class admission_plan {
     all.insert(all.end(), sources_.begin(), sources_.end());
     return all;
   }
-  [[nodiscard]] const std::vector<block_id>& shared() const noexcept { return shared_; }
+  [[nodiscard]] std::vector<block_id> take_shared() noexcept { return std::move(shared_); }
   [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
   /// Blocks that an allocation may take while the hit's blocks are held.
   [[nodiscard]] std::int64_t num_available() const { return state_.pool.num_available(used()); }
@@ -210,7 +211,7 @@ template <layered State, class Copy>
     auto plan = admission_plan{state, s.tables, found, length};
     const auto available = plan.num_available();
     if (plan.num_fresh() > available) {
-      shared = plan.shared();
+      shared = plan.take_shared();
       return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
     }
     return plan.carry_out(copy);

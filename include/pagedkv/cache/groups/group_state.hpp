@@ -252,9 +252,9 @@ class group_state : public group_shapes {
   void note_peak() noexcept { peak_in_use = std::max(peak_in_use, pool.counts().in_use); }
 
   /// The error of an operation that needs more blocks than there are: counted and reported. `error::step` is the step
-  /// whose retirement provides the missing blocks: retiring ones, except those that the operation shares itself, and
-  /// those that need no copy then. (One that a hit copies is free for a prompt that goes without the hit.) Without such
-  /// a step, the limit counts what retires, too.
+  /// whose retirement provides the missing blocks: retiring ones, except those that the operation shares itself; and
+  /// those that it writes in place, which need no copy once their step has retired. (One that a hit copies is free for a
+  /// prompt that goes without the hit.) Without such a step, the limit counts what retires, too.
   [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available, const own_blocks& own = {}) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(

@@ -18,9 +18,9 @@ template <layered State>
 [[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& found, std::int64_t num_tokens,
                                           std::vector<block_id>& shared) {
   group_tables tables;
-  const auto plan = admission_plan<const State>(state, tables, found, num_tokens);
+  auto plan = admission_plan<const State>(state, tables, found, num_tokens);
   if (const auto available = plan.num_available(); plan.num_fresh() > available) {
-    shared = plan.shared();
+    shared = plan.take_shared();
     return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
   }
   return prompt_fit{static_cast<std::int64_t>(found.num_nodes) * state.granularity(), plan.num_fresh()};

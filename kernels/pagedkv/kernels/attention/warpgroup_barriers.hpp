@@ -77,7 +77,7 @@ class buffer_ring {
   unsigned barriers_;
 };
 
-/// A barrier of the lanes that compute, which are all warpgroups but the first.
+/// A barrier of the lanes that compute: neither of those that copy nor of those that expand.
 template <int Lanes>
 PAGEDKV_DEVICE void wait_for_consumers() {
   asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(Lanes) : "memory");

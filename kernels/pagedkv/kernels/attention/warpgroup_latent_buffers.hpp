@@ -120,10 +120,10 @@ struct latent_buffers {
                                part_ring::buffer_of(use));
   }
 
-  /// Says that no packed values follow those before a use.
+  /// By all lanes that copy. Says that no packed values follow those before a use.
   PAGEDKV_DEVICE void end_packed_values(unsigned use, bool writes) const {
     for (auto i = 0U; i < shape::stage_buffers; ++i) {
-      part(0).wait_until_empty(use + i);  // all earlier values are expanded
+      part(0).wait_until_empty(use + i);  // lanes that expand have looked at the flag for all earlier stages
     }
     if (writes) {
       put_word(base + shape::values_ended, 1);
