@@ -1,9 +1,11 @@
 #include "engine_of.hpp"
 
 #include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <concepts>
 #include <memory>
+#include <string>
 
 namespace pagedkv::replay {
 
