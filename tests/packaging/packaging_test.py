@@ -66,7 +66,7 @@ class Packaging(unittest.TestCase):
 
     def test_installed(self):
         build, prefix = self.folder / "pagedkv", self.folder / "prefix"
-        disabled = ("-Dtests=disabled", "-Dbenches=disabled", "-Dexamples=disabled")
+        disabled = ("-Dtests=disabled", "-Dbenches=disabled", "-Dexamples=disabled", "-Dcode_objects=disabled")
         run("meson", "setup", f"--prefix={prefix}", *disabled, build, SOURCE_ROOT)
         run("meson", "install", "-C", build)
 
