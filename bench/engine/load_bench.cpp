@@ -152,11 +152,12 @@ int main(int argc, char** argv) {
   app.add_option("--budget", chosen.sizes.token_budget, "tokens in a step")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+  auto* const drafts =
+      app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
   app.add_option("--branches", chosen.sizes.num_branches, "guesses at once, as a tree")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--overlap", chosen.sizes.overlaps, "two steps in flight");
+  app.add_flag("--overlap", chosen.sizes.overlaps, "two steps in flight")->excludes(drafts);
   app.add_option("--json", chosen.json_file, "file for all figures");
   app.add_option("--plot", chosen.plot, "file for a script for gnuplot, which draws the figures");
   CLI11_PARSE(app, argc, argv);

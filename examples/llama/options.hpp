@@ -25,11 +25,12 @@ struct engine_options {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+    auto* const drafts =
+        app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
     app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_flag("--overlap", sizes.overlaps, "two steps in flight; not with --drafts");
+    app.add_flag("--overlap", sizes.overlaps, "two steps in flight")->excludes(drafts);
     const auto names = std::map<std::string, stored_as>{{"f32", stored_as::float32},
                                                         {"f16", stored_as::float16},
                                                         {"bf16", stored_as::bfloat16},
