@@ -1,17 +1,14 @@
-#include "../support/cache_beside_arrays.hpp"
-#include "../support/cache_matrix.hpp"
 #include "../support/cache_model.hpp"
-#include "../support/eager_runs.hpp"
 #include "../support/everyday_seed.hpp"
 #include "../support/full_numbers.hpp"
 #include "../support/model_runs.hpp"
-#include "../support/small_granules.hpp"
+#include "cache_kinds.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstdint>
-#include <memory>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <vector>
@@ -65,36 +62,25 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   CHECK(sum.statistics.refusals > 0);
 }
 
-/// A cache without memory; numbers come back as they were written.
-template <class Locking, class Eviction>
-[[nodiscard]] cache_kind make_kind_beside_arrays() {
-  auto kind = cache_kind{};
-  kind.name = std::string(copy_list::name) + " " + std::string(Locking::name) + " " + std::string(Eviction::name);
-  kind.evicts = evicts<Eviction>;
-  kind.moves_to_fit = detail::runs_alone<Locking>;
-  kind.compiled_for = true;
-  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache<cache_beside_arrays<Locking, Eviction>>>(config);
-  };
-  return kind;
-}
-
-template <class Locking, class Eviction>
-[[nodiscard]] cache_kind make_kind_with_runs() {
-  auto kind = make_kind<float16, Locking, Eviction, nhd_layer_major>();
-  kind.name.append(" ").append(contiguous_runs::name);
-  kind.evicts_more = kind.evicts;
-  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache<kv_cache<float16, Locking, Eviction, eager_runs>>>(config);
-  };
-  return kind;
+/// Runs caches that are rarer, with block sizes.
+void check_kinds(const std::vector<cache_kind>& kinds, std::initializer_list<std::int32_t> block_sizes) {
+  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
+  REQUIRE(!kinds.empty());
+  for (const auto& kind : kinds) {
+    auto sum = model_coverage{};
+    for (const auto block_size : block_sizes) {
+      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
+        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
+      }
+    }
+    check_coverage(sum, kind);
+  }
 }
 
 }  // namespace
 
 TEST_CASE("every element, locking and eviction policy behaves as the model does", "[cache][model][random]") {
-  const auto kinds = full_matrix();
-  for (const auto& kind : kinds) {
+  for (const auto& kind : all_kinds().matrix) {
     const auto everyday = std::uint64_t{kind.compiled_for ? 30U : 20U};
     const auto num_runs = testing::scaled(everyday, 20 * everyday);
     auto sum = model_coverage{};
@@ -108,54 +94,19 @@ TEST_CASE("every element, locking and eviction policy behaves as the model does"
 }
 
 TEST_CASE("every memory layout behaves as the model does", "[cache][model][random]") {
-  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for_each_policy(all_layouts{}, [&]<class Layout>(std::type_identity<Layout>) {
-    const auto block_size = strided_layout<Layout> ? 4 : 16;
-    for (const auto& kind :
-         {make_kind<float16, single_thread, lru, Layout>(), make_kind<int8, single_thread, lru, Layout>()}) {
-      auto sum = model_coverage{};
-      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
-        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
-      }
-      check_coverage(sum, kind);
-    }
-  });
+  for (const auto& kind : all_kinds().layouts) {
+    check_kinds({kind}, {kind.piece == 1 ? 4 : 16});
+  }
 }
 
 TEST_CASE("caches that prefer contiguous runs behave as the model does", "[cache][model][random]") {
-  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for (const auto& kind : {make_kind_with_runs<single_thread, lru>(), make_kind_with_runs<rw_lock, lru>(),
-                           make_kind_with_runs<rw_lock, sieve>(), make_kind_with_runs<single_thread, no_eviction>()}) {
-    auto sum = model_coverage{};
-    for (const auto block_size : {1, 4}) {
-      for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
-        sum.add(run_random(kind, block_size, Catch::getSeed() + run));
-      }
-    }
-    check_coverage(sum, kind);
-  }
+  check_kinds(all_kinds().runs, {1, 4});
 }
 
 TEST_CASE("a cache beside an engine's own K/V behaves as the model does", "[cache][model][random]") {
-  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for (const auto& kind :
-       {make_kind_beside_arrays<single_thread, lru>(), make_kind_beside_arrays<lock_free, clock_sweep>()}) {
-    auto sum = model_coverage{};
-    for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
-      sum.add(run_random(kind, 4, Catch::getSeed() + run));
-    }
-    check_coverage(sum, kind);
-  }
+  check_kinds(all_kinds().beside_arrays, {4});
 }
 
 TEST_CASE("caches whose memory comes and goes behave as the model does", "[cache][model][random]") {
-  const auto num_runs = testing::scaled<std::uint64_t>(60, 1'200);
-  for (const auto& kind : {make_kind<float16, single_thread, lru, nhd_layer_major, small_granules>(),
-                           make_kind<float32, lock_free, clock_sweep, nhd_block_major, small_granules>()}) {
-    auto sum = model_coverage{};
-    for (auto run = std::uint64_t{0}; run < num_runs; ++run) {
-      sum.add(run_random(kind, 4, Catch::getSeed() + run));
-    }
-    check_coverage(sum, kind);
-  }
+  check_kinds(all_kinds().granules, {4});
 }

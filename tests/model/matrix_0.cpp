@@ -1,6 +1,0 @@
-#include "../support/cache_matrix.hpp"
-
-template <>
-std::vector<pagedkv::test::cache_kind> pagedkv::test::matrix_part<0>() {
-  return make_matrix_part<0>();
-}
