@@ -4,6 +4,7 @@
 #include "files.hpp"
 #include "load.hpp"
 
+#include "../../examples/llama/options.hpp"
 #include "../../examples/support/trace.hpp"
 
 #include <fmt/format.h>
@@ -142,22 +143,13 @@ int main(int argc, char** argv) {
   app.add_option("--tokens-per-block", chosen.scale.tokens_per_block, "for 512 of the trace; scales answers, too")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
-  app.add_option("--block-size", chosen.sizes.block_size, "tokens in a block of the pool")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--blocks", chosen.sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
+  llama::add_sizes_to(app, chosen.sizes);
   app.add_option("--rows", chosen.sizes.max_rows, "requests in a step")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--budget", chosen.sizes.token_budget, "tokens in a step")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  auto* const drafts =
-      app.add_option("--drafts", chosen.sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
-  app.add_option("--branches", chosen.sizes.num_branches, "guesses at once, as a tree")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--overlap", chosen.sizes.overlaps, "two steps in flight")->excludes(drafts);
   app.add_option("--json", chosen.json_file, "file for all figures");
   app.add_option("--plot", chosen.plot, "file for a script for gnuplot, which draws the figures");
   CLI11_PARSE(app, argc, argv);

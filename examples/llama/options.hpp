@@ -12,7 +12,22 @@
 
 namespace llama {
 
-/// Options of every program with an engine.
+/// The options of an engine's sizes.
+inline void add_sizes_to(CLI::App& app, engine_sizes& sizes) {
+  app.add_option("--block-size", sizes.block_size, "tokens in a block")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
+  auto* const drafts =
+      app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+  app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->needs(drafts);
+  app.add_flag("--overlap", sizes.overlaps, "two steps in flight")->excludes(drafts);
+}
+
+/// Options of every program that answers with an engine.
 struct engine_options {
   std::string directory;
   engine_sizes sizes{.num_blocks = 2048};
@@ -21,16 +36,7 @@ struct engine_options {
 
   void add_to(CLI::App& app) {
     app.add_option("--model", directory, "folder with config.json, *.safetensors and tokenizer.json")->required();
-    app.add_option("--block-size", sizes.block_size, "tokens in a block")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
-    auto* const drafts =
-        app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
-    app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_flag("--overlap", sizes.overlaps, "two steps in flight")->excludes(drafts);
+    add_sizes_to(app, sizes);
     const auto names = std::map<std::string, stored_as>{{"f32", stored_as::float32},
                                                         {"f16", stored_as::float16},
                                                         {"bf16", stored_as::bfloat16},
@@ -40,13 +46,15 @@ struct engine_options {
         ->transform(CLI::CheckedTransformer(names).description("f32, f16, bf16, int8 or fp8"));
     app.add_option("--host-blocks", tiers.host_blocks, "kept in host memory behind the pool")
         ->check(CLI::NonNegativeNumber);
-    app.add_option("--file", tiers.file, "keeps blocks for the next start; goes with --host-blocks");
+    auto* const file =
+        app.add_option("--file", tiers.file, "keeps blocks for the next start; goes with --host-blocks");
     app.add_option(
         "--remote", tiers.remote,
         "URL of a store of Valkey or Redis that processes share, redis://host:6379; goes with --host-blocks");
     app.add_option("--file-size", tiers.file_bytes, "of the file")
         ->transform(CLI::AsSizeValue(false))
-        ->capture_default_str();
+        ->capture_default_str()
+        ->needs(file);
   }
 
   [[nodiscard]] std::unique_ptr<engine> make(model& loaded) const {

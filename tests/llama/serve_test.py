@@ -439,7 +439,8 @@ class Start(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
             refused = [(["--port", port], port), (["--port", "70000"], "--port"), (["--blocks", "0"], "--blocks")]
-            for options, name in [*refused, (["--file", "blocks"], "host memory"), (["--overlap", "--drafts", "2"], "--drafts")]:
+            refused += [(["--file", "blocks"], "host memory"), (["--file-size", "1MB"], "--file"), (["--branches", "2"], "--drafts")]
+            for options, name in [*refused, (["--overlap", "--drafts", "2"], "--drafts")]:
                 done = subprocess.run([PROGRAM, "--model", MODEL, *options], capture_output=True, text=True)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(name, done.stderr)
