@@ -83,9 +83,8 @@ class nodes_beside_model {
   }
 
   [[nodiscard]] std::vector<node_id> match(const path& p) const {
-    auto found = std::vector<node_id>{};
-    const auto tokens = tokens_of(p);
-    nodes_.match(nodes_.root(salt::none), tokens, granularity, p.size(), [&](node_id node) { found.push_back(node); });
+    auto found = std::vector<node_id>(p.size());
+    found.resize(nodes_.match(nodes_.root(salt::none), tokens_of(p), granularity, found));
     return found;
   }
 
@@ -286,9 +285,8 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
   nodes.attach(lower, window_group, block_id{6});
   nodes.hold(lower);
   const auto found = [&] {
-    auto num = std::size_t{0};
-    nodes.match(nodes.root(salt{1}), std::array<token, 4>{1, 2, 3, 4}, granularity, 2, [&](node_id) { ++num; });
-    return num;
+    auto there = std::array<node_id, 2>{};
+    return nodes.match(nodes.root(salt{1}), std::array<token, 4>{1, 2, 3, 4}, granularity, there);
   };
   const auto none = [](auto) { FAIL("the blocks of a window make no other useless"); };
   nodes.detach(block_id{5}, false, none, none);

@@ -5,6 +5,7 @@
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/spin_pause.hpp>
 #include <pagedkv/pool/block_counts.hpp>
+#include <pagedkv/pool/block_leases.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/free_lists.hpp>
@@ -196,6 +197,7 @@ class block_pool {
   /// it.
   [[nodiscard]] bool lease(block_id block) const noexcept { return states_.words.lease(block); }
   void end_lease(block_id block) const noexcept { states_.words.end_lease(block); }
+  [[nodiscard]] block_leases<Locking> leases() const noexcept { return block_leases<Locking>{states_.words}; }
   void reference_leased(std::span<const block_id> blocks) noexcept {
     const auto referenced = [](block_state seen) { return std::optional{seen.unleased().referenced()}; };
     leave_order(blocks, [&](block_id block) { return *states_.words.change(block, referenced); });

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pagedkv {
@@ -48,11 +49,11 @@ class node_tree {
   [[nodiscard]] bool is_full() const noexcept { return vacant_.empty(); }
   [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
 
-  /// Calls `found(node)` on the nodes of the longest known prefix, at most `max_nodes`.
-  template <class Found>
-  std::size_t match(const link_type& from, const token_run& run, std::size_t block_size, std::size_t max_nodes,
-                    Found&& found) const noexcept {
-    return match_chain(index_, from, run, block_size, max_nodes, no_leases{}, found);
+  /// Writes the nodes of the longest known prefix, as far as there is room, and returns their number.
+  std::size_t match(const link_type& from, const token_run& run, std::size_t block_size,
+                    std::span<node_id> nodes) const noexcept {
+    return match_chain(index_, from, run, block_size, nodes.size(), no_leases{},
+                       [next = nodes.data()](node_id node) mutable { *next++ = node; });
   }
   /// The node of these contents after `before`; `no_node` if there is none. `hash` is theirs, chained.
   [[nodiscard]] node_id find(const link_type& before, std::uint64_t hash,

@@ -16,10 +16,9 @@ template <layered State>
 std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
   const auto guard = state.guard_nodes();
   auto first = no_node;
-  state.nodes.match(state.nodes.root(tag), run, static_cast<std::size_t>(state.granularity()),
-                    std::min(run.tokens.size() / static_cast<std::size_t>(state.granularity()), std::size_t{1}),
-                    [&](node_id node) { first = node; });
-  if (first == no_node) {
+  const auto size = state.tokens_per_node();
+  const auto most = std::min(run.tokens.size() / size, std::size_t{1});
+  if (state.nodes.match(state.nodes.root(tag), run, size, std::span{&first, most}) == 0) {
     return 0;
   }
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {

@@ -106,9 +106,8 @@ template <layered State>
   const auto max_nodes = static_cast<std::size_t>(std::min(most, num_tokens) / state.granularity());
   const auto search = [&]() -> result<hit> {
     auto found = hit{};
-    found.path.reserve(max_nodes);
-    state.nodes.match(state.nodes.root(tag), run, static_cast<std::size_t>(state.granularity()), max_nodes,
-                      [&](node_id node) { found.path.push_back(node); });
+    found.path.resize(max_nodes);
+    found.path.resize(state.nodes.match(state.nodes.root(tag), run, state.tokens_per_node(), found.path));
     const auto blocks = device_blocks<State>{state, found.path};
     const auto searched = hit_search{state, blocks};
     found.num_without_states = searched.longest(found.path.size(), false);

@@ -30,7 +30,7 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
                          .keys = contents.keys,
                          .salt = s.options.salt};
     });
-    const auto leases = leases_of(state);
+    const auto leases = state.pool.leases();
     auto twin = no_block;
     if (newest) {
       state.index.publish_first(block, s.tail, hash);

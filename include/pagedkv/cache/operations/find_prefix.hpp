@@ -12,10 +12,9 @@ namespace pagedkv::detail {
 /// Length of the prefix, in tokens, that a sequence of this prompt would share.
 template <class State>
 [[nodiscard]] std::int64_t find_prefix(const State& state, const token_run& run, salt salt) noexcept {
-  const auto leases = leases_of(state);
   const auto plan = prompt_plan{std::ssize(run.tokens), state.config.block_size};
-  const auto num_blocks = match_chain(state.index, state.index.root(salt), run, state.block_size(), plan.max_hits(),
-                                      leases, [&](block_id block) { leases.end(block); });
+  const auto num_blocks = match_blocks(state, state.index.root(salt), run, plan.max_hits(),
+                                       end_each<typename State::locking_type>{state.pool.leases()});
   return static_cast<std::int64_t>(num_blocks * state.block_size());
 }
 
@@ -23,13 +22,9 @@ template <class State>
 template <class State>
 [[nodiscard]] std::vector<block_id> find_shared(const State& state, const token_run& prompt, salt salt,
                                                 std::size_t max_blocks) {
-  auto shared = std::vector<block_id>{};
-  shared.reserve(max_blocks);
-  const auto leases = leases_of(state);
-  match_chain(state.index, state.index.root(salt), prompt, state.block_size(), max_blocks, leases, [&](block_id block) {
-    shared.push_back(block);
-    leases.end(block);
-  });
+  auto shared = std::vector<block_id>(max_blocks);
+  const auto list = list_each<typename State::locking_type>{state.pool.leases(), false, shared.data()};
+  shared.resize(match_blocks(state, state.index.root(salt), prompt, max_blocks, list));
   return shared;
 }
 

@@ -39,7 +39,7 @@ template <class State>
   const auto hash = state.index.hash(before.hash, contents);
   auto last = chain_link{};
   for (;;) {
-    const auto block = state.index.find(before, hash, contents, leases_of(state));
+    const auto block = state.index.find(before, hash, contents, state.pool.leases());
     if (block == no_block) {
       return last;
     }
@@ -68,7 +68,7 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt salt) no
 template <class State>
 std::int64_t invalidate_salt(State& state, salt salt) noexcept {
   const auto during = invalidation{state.pool};
-  const auto leases = leases_of(state);
+  const auto leases = state.pool.leases();
   auto count = std::int64_t{0};
   for (std::size_t i = 0; i < static_cast<std::size_t>(state.pool.size()); ++i) {
     const auto block = to_block(i);

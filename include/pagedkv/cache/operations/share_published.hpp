@@ -19,7 +19,7 @@ template <class State>
   const auto contents = block_contents{state.index.tokens(own), keys_between(s.keys, first, first + size)};
   const auto hash =
       index < s.num_hashed_blocks ? state.index.link(own).hash : state.index.hash(s.tail.hash, contents);
-  const auto found = state.index.find(s.tail, hash, contents, leases_of(state));
+  const auto found = state.index.find(s.tail, hash, contents, state.pool.leases());
   if (found != no_block) {
     reference_found(state, found);
   }

@@ -12,31 +12,37 @@
 
 namespace pagedkv::detail {
 
-/// Leases on published blocks for look-ups among threads: a lease keeps its block from eviction until it ends.
-template <class State>
-struct counted_leases {
-  const State& state;
+// A look-up calls one of these on each block that it finds. They have names, and depend on no more than the locking
+// policy, so that the search is compiled once for all verbs and caches.
 
-  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.lease(block); }
-  void end(block_id block) const noexcept { state.pool.end_lease(block); }
+/// Ends the block's lease.
+template <locking Locking>
+struct end_each {
+  block_leases<Locking> leases;
+
+  void operator()(block_id block) const noexcept { leases.end(block); }
 };
 
-/// Leases where no other thread can evict a block during a look-up: nothing is counted.
-template <class State>
-struct free_leases {
-  const State& state;
+/// Writes the block to a list with room for it, and keeps its lease or ends it.
+template <locking Locking>
+struct list_each {
+  block_leases<Locking> leases;
+  bool keeps_leases;
+  block_id* next;
 
-  [[nodiscard]] bool take(block_id block) const noexcept { return state.pool.can_lease(block); }
-  void end(block_id) const noexcept {}
-};
-
-template <class State>
-[[nodiscard]] auto leases_of(const State& state) noexcept {
-  if constexpr (State::locking_type::family::concurrent) {
-    return counted_leases<State>{state};
-  } else {
-    return free_leases<State>{state};
+  void operator()(block_id block) noexcept {
+    *next++ = block;
+    if (!keeps_leases) {
+      leases.end(block);
+    }
   }
+};
+
+/// See `match_chain`.
+template <class State, class Found>
+std::size_t match_blocks(const State& state, const chain_link& root, const token_run& run, std::size_t max_blocks,
+                         Found found) noexcept {
+  return match_chain(state.index, root, run, state.block_size(), max_blocks, found.leases, found);
 }
 
 /// Ends the leases on the first `count` blocks of a table that `lease_prefix` filled, deepest first.
@@ -82,9 +88,9 @@ template <class State, class Total>
 [[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,
                                         std::size_t max_blocks, Total&& total) noexcept {
   if (max_blocks != 0) {
-    const auto num_found =
-        match_chain(state.index, root, run, state.block_size(), max_blocks, leases_of(state),
-                    [next = blocks.extend(max_blocks).data()](block_id block) mutable { *next++ = block; });
+    const auto num_found = match_blocks(
+        state, root, run, max_blocks,
+        list_each<typename State::locking_type>{state.pool.leases(), true, blocks.extend(max_blocks).data()});
     blocks.withdraw(max_blocks - num_found);
   }
   const auto num_more = total(blocks.size()) - blocks.size();
