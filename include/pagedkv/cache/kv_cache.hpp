@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/append_batch.hpp>
@@ -180,12 +181,12 @@ class basic_kv_cache {
   /// `invalid_argument` for keys, `out_of_memory`, and those of the backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, 0, on); });
+    return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, on); });
   }
 
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, run, [&](auto& s, const token_run& all) { return extend(s, all, 0, on); });
+    return detail::append(state_, id, run, [&](auto& s, const token_run& all) { return extend(s, all, on); });
   }
 
   /// Takes blocks of every group for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later
@@ -193,7 +194,7 @@ class basic_kv_cache {
   /// they are reserved again, or the other sequence has gone. Errors: those of `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](auto& s) { return extend(s, {}, num_ahead, on); });
+    return detail::reserve_slots(state_, id, num_ahead, copier(on));
   }
 
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
@@ -230,13 +231,7 @@ class basic_kv_cache {
   /// `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::fork(state_, id, [&](auto& from, auto& to) {
-      if constexpr (layers_differ) {
-        return detail::fork(state_, from, to, copier(on));
-      } else {
-        return detail::fork(state_, from, to);
-      }
-    });
+    return detail::fork(state_, id, copier(on));
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
@@ -244,7 +239,7 @@ class basic_kv_cache {
   /// before what the sequence still holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::truncate(state_, s, num_tokens); });
+    return detail::truncate(state_, id, num_tokens);
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
@@ -554,11 +549,7 @@ class basic_kv_cache {
   /// `out_of_memory`, and those of the backend.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
-    return detail::compact(
-        state_, [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
-        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
-          detail::apply_moves(state_, moves, names);
-        });
+    return detail::compact(state_, mover(on), renamer());
   }
 
   /// Evicts blocks ahead of need: writes at most `blocks.size()` ids, in the order in which they would be evicted, and
@@ -587,13 +578,11 @@ class basic_kv_cache {
   /// size; `invalid_argument`; `out_of_memory` and those of the backend, after which evicted blocks stay evicted.
   [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
-    return detail::resize(
-        state_, storage_, num_blocks,
-        [&](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); },
-        [&](std::span<const block_pair> moves, std::span<const block_id> names) {
-          detail::apply_moves(state_, moves, names);
-        },
-        [&] { return backend_.synchronize(on); });
+    const auto resize_memory = [&](std::int32_t wanted) { return storage_.resize(wanted); };
+    const auto wait = [&]() -> result<void> {
+      return storage_.bytes_for(num_blocks) == storage_.bytes() ? result<void>{} : backend_.synchronize(on);
+    };
+    return detail::resize(state_, num_blocks, mover(on), renamer(), resize_memory, wait);
   }
 
   /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
@@ -643,7 +632,8 @@ class basic_kv_cache {
   template <class Body>
   [[nodiscard]] auto visit_sequence(sequence_id id, stream on, Body&& body) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::visit_sequence(state_, id, [&](auto& s) { return body(state_, s, copier(on)); });
+    const auto copy = copier(on);
+    return detail::visit_sequence(state_, id, [&](auto& s) { return body(state_, s, detail::block_copier{copy}); });
   }
 
  private:
@@ -684,11 +674,12 @@ class basic_kv_cache {
 
   /// Out of line, because an append inside a block does not come here.
   template <class Sequence>
-  [[gnu::noinline]] result<void> extend(Sequence& s, const token_run& run, std::int64_t num_ahead, stream on) noexcept {
-    return detail::extend(state_, s, run, num_ahead, copier(on));
+  [[gnu::noinline]] result<void> extend(Sequence& s, const token_run& run, stream on) noexcept {
+    return detail::extend(state_, s, run, 0, copier(on));
   }
 
-  /// Copies whole blocks on a stream.
+  // Functions for operations, which get references to them: see `block_copier`.
+
   [[nodiscard]] auto copier(const stream& on) noexcept {
     return
         [this, &on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
@@ -696,6 +687,15 @@ class basic_kv_cache {
   /// Copies for operations that need none.
   [[nodiscard]] static auto copier(const unused_stream<stream>&) noexcept {
     return [](std::span<const block_pair>) { return result<void>{}; };
+  }
+  [[nodiscard]] auto mover(const stream& on) noexcept {
+    return
+        [this, &on](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); };
+  }
+  [[nodiscard]] auto renamer() noexcept {
+    return [this](std::span<const block_pair> moves, std::span<const block_id> names) {
+      detail::apply_moves(state_, moves, names);
+    };
   }
 
   [[no_unique_address]] mutable typename locking_type::cache_mutex mutex_;

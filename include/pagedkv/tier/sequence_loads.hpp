@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/groups/continue_sequence.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
 #include <pagedkv/cache/operations/share_published.hpp>
@@ -111,8 +112,8 @@ class block_loads : public sequence_loads<Store, block_load> {
     return made;
   }
 
-  template <class State, class Copy>
-  [[nodiscard]] std::int64_t take(State& state, sequence& s, const offer& made, stream on, Copy&&) noexcept {
+  template <class State>
+  [[nodiscard]] std::int64_t take(State& state, sequence& s, const offer& made, stream on, block_copier) noexcept {
     return length_of(bring(state, s, made, 0, num_at_hand(made, num_usable(s, made)), on));
   }
 
@@ -135,8 +136,8 @@ class block_loads : public sequence_loads<Store, block_load> {
 
   /// Takes the blocks that other sequences have published by now, too. Their K/V may still be on its way, on another
   /// stream.
-  template <class State, class Copy>
-  void settle(State& state, sequence& s, sequence_id id, stream on, Copy&&) noexcept {
+  template <class State>
+  void settle(State& state, sequence& s, sequence_id id, stream on, block_copier) noexcept {
     auto ending = loads_.extract(id);
     if (!ending) {
       return;
@@ -275,8 +276,8 @@ class group_loads : public sequence_loads<Store, sequence_load> {
     return made;
   }
 
-  template <class State, class Copy>
-  std::int64_t take(State& state, group_sequence& s, const offer& made, stream on, Copy&& copy) noexcept {
+  template <class State>
+  std::int64_t take(State& state, group_sequence& s, const offer& made, stream on, block_copier copy) noexcept {
     const auto first = s.num_nodes;
     const auto num_nodes =
         longest(state, made.found, std::min(made.end, most_nodes(state, s)), record_reach::host_memory);
@@ -299,8 +300,8 @@ class group_loads : public sequence_loads<Store, sequence_load> {
     return with_memory(begin, std::int64_t{0});
   }
 
-  template <class State, class Copy>
-  void settle(State& state, group_sequence& s, sequence_id id, stream on, Copy&& copy) noexcept {
+  template <class State>
+  void settle(State& state, group_sequence& s, sequence_id id, stream on, block_copier copy) noexcept {
     auto ending = loads_.extract(id);
     if (!ending) {
       return;
@@ -377,9 +378,9 @@ class group_loads : public sequence_loads<Store, sequence_load> {
     for_each_record(state, made.found, made.end, hold);
   }
 
-  template <class State, class Copy>
+  template <class State>
   [[nodiscard]] bool take_nodes(State& state, group_sequence& s, const continuation& found, std::size_t num_nodes,
-                                stream on, Copy& copy) {
+                                stream on, block_copier copy) {
     const auto in_tiers = [&](node_id node, std::size_t g) { return store_.has(node, g, record_reach::host_memory); };
     const auto blocks = continuing_blocks<State, decltype(in_tiers)>{state, found, in_tiers};
     const auto plan = plan_continuation(state, s, blocks, num_nodes);
@@ -394,7 +395,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
       targets.insert(targets.end(), filled.blocks.begin(), filled.blocks.end());
     }
     const auto from = sources_of(records);
-    if (!store_.transfers().order(on) || (!plan.copies.empty() && !copy(std::span<const block_pair>{plan.copies})) ||
+    if (!store_.transfers().order(on) || (!plan.copies.empty() && !copy(plan.copies)) ||
         (!records.empty() && !store_.transfers().copy_to_device(records, targets, on))) {
       return false;
     }

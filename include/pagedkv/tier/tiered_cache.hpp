@@ -262,7 +262,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
-    auto num_tokens = device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) {
+    auto num_tokens = device::visit_sequence(id, on, [&](auto& state, auto& s, detail::block_copier copy) {
       loads_.settle(state, s, id, on, copy);
       return result<std::int64_t>{s.num_computed_tokens};
     });
@@ -632,7 +632,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     if (offer.end > offer.first) {
       lengthen(made, prompt, chunks.length(offer.end), on);
       store_.transfers().flush(on);  // victims go before their blocks get other contents
-      visit(made.id, on, [&](auto& state, auto& s, auto& copy) {
+      visit(made.id, on, [&](auto& state, auto& s, detail::block_copier copy) {
         made.num_cached_tokens += loads_.take(state, s, offer, on, copy);
         made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
       });
@@ -644,10 +644,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Calls `body(state, sequence, copy)` inside a sequence that there is.
   template <class Body>
   void visit(sequence_id id, stream on, Body&& body) noexcept {
-    static_cast<void>(device::visit_sequence(id, on, [&](auto& state, auto& s, auto&& copy) -> result<void> {
-      body(state, s, copy);
-      return {};
-    }));
+    static_cast<void>(
+        device::visit_sequence(id, on, [&](auto& state, auto& s, detail::block_copier copy) -> result<void> {
+          body(state, s, copy);
+          return {};
+        }));
   }
 
   /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/detail/copy_run.hpp>
@@ -93,8 +94,9 @@ void find_room(const State& state, group_sequence& s) noexcept {
 }
 
 /// Brings the tables to the blocks for so many tokens, with shared blocks that are written copied by `copy(pairs)`.
-template <layered State, class Copy>
-[[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens, Copy& copy) noexcept {
+template <layered State>
+[[nodiscard]] result<void> make_room(State& state, group_sequence& s, std::int64_t num_tokens,
+                                     block_copier copy) noexcept {
   if (has_room(state, s, num_tokens)) [[likely]] {
     return {};
   }
@@ -139,7 +141,7 @@ template <layered State, class Copy>
     }
   }
   if (!s.pairs.empty()) {
-    if (auto copied = copy(std::span<const block_pair>{s.pairs}); !copied) {
+    if (auto copied = copy(s.pairs); !copied) {
       for (std::size_t g = 0; g < state.num_groups(); ++g) {
         state.pool.discard(s.tables[g].last(num_new[g]));
         s.tables[g].withdraw(num_new[g]);
@@ -175,9 +177,9 @@ void note_hashes(const State& state, group_sequence& s, std::span<const std::uin
 }
 
 /// Appends tokens, and reserves slots for `num_ahead` more: all or nothing.
-template <layered State, class Copy>
-[[nodiscard]] result<void> extend(State& state, group_sequence& s, const token_run& run, std::int64_t num_ahead,
-                                  Copy&& copy) noexcept {
+template <layered State>
+[[nodiscard]] [[gnu::noinline]] result<void> extend(State& state, group_sequence& s, const token_run& run,
+                                                    std::int64_t num_ahead, block_copier copy) noexcept {
   const auto tokens = run.tokens;
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;

@@ -41,8 +41,8 @@ template <layered State, class Change, class Added>
 }
 
 /// Commits, then appends; `fill(g, first_token)` fills the slots of a group.
-template <layered State, class Copy, class Fill, class Added>
-[[nodiscard]] result<void> append_entry(State& state, group_sequence& s, const batch_entry& entry, Copy& copy,
+template <layered State, class Fill, class Added>
+[[nodiscard]] result<void> append_entry(State& state, group_sequence& s, const batch_entry& entry, block_copier copy,
                                         Fill&& fill, Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
     if (auto committed = commit(state, s, entry.num_computed_tokens, copy); !committed) {
@@ -62,9 +62,9 @@ template <layered State, class Copy, class Fill, class Added>
   return {};
 }
 
-template <layered State, class Copy>
+template <layered State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
-                                                 const batch_buffers& out, Copy&& copy) noexcept {
+                                                 const batch_buffers& out, block_copier copy) noexcept {
   const auto groups = state.config.groups.all();
   const auto num_groups = static_cast<std::size_t>(std::ranges::count_if(groups, &group_config::holds_tokens));
   const auto num_slots = check_room(entries, out.slots, out.failures, num_groups);

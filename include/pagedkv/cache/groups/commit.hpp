@@ -158,9 +158,9 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
 
 /// Copies a group's state into these blocks, or, if there are none, into new ones if there is room for them. When the
 /// copy fails, gives them back. Errors: those of `copy`.
-template <layered State, class Copy>
+template <layered State>
 [[nodiscard]] result<void> copy_state(State& state, group_sequence& s, std::size_t g, std::vector<block_id>& to,
-                                      Copy& copy) noexcept {
+                                      block_copier copy) noexcept {
   const auto size = state.blocks_of_state(g);
   if (to.empty()) {
     if (state.pool.num_available() < static_cast<std::int64_t>(size)) {
@@ -173,7 +173,7 @@ template <layered State, class Copy>
   for (std::size_t i = 0; i < size; ++i) {
     s.pairs.push_back({static_cast<std::int32_t>(s.tables[g][i]), static_cast<std::int32_t>(to[i])});
   }
-  auto copied = copy(std::span<const block_pair>{s.pairs});
+  auto copied = copy(s.pairs);
   if (!copied) {
     state.pool.discard(to);
     to.clear();
@@ -241,8 +241,9 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
 /// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states
 /// at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
 /// beyond the length, or before what was committed; those of `copy`.
-template <layered State, class Copy>
-[[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
+template <layered State>
+[[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens,
+                                  block_copier copy) noexcept {
   if (num_tokens > s.num_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
   }

@@ -43,8 +43,7 @@ class admission_plan {
 
   /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
   /// are available. When the copy fails, everything is given back.
-  template <class Copy>
-  [[nodiscard]] result<void> carry_out(Copy&& copy) noexcept {
+  [[nodiscard]] result<void> carry_out(block_copier copy) noexcept {
     reference(shared_);
     reference(sources_);
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
@@ -53,7 +52,7 @@ class admission_plan {
     auto copied = result<void>{};
     if (!pairs_.empty()) {
       name_targets();
-      copied = copy(std::span<const block_pair>{pairs_});
+      copied = copy(pairs_);
     }
     release(sources_);
     if (!copied) {
@@ -200,9 +199,10 @@ template <layered State>
 
 /// Makes an empty sequence one of this prompt with a hit. Errors: `capacity_exhausted`, with the number of available
 /// blocks, and in `shared` those that the hit shares; those of `copy`.
-template <layered State, class Copy>
+template <layered State>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
-                                 const sequence_options& options, Copy& copy, std::vector<block_id>& shared) noexcept {
+                                 const sequence_options& options, block_copier copy,
+                                 std::vector<block_id>& shared) noexcept {
   const auto num_prompt = static_cast<std::int64_t>(tokens.size());
   const auto chunks = prompt_plan{num_prompt, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto length = chunks.length(found.num_nodes);
@@ -248,9 +248,9 @@ template <layered State, class Copy>
 
 /// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
 /// blocks for the first chunk of the rest. `copy(pairs)` copies whole blocks.
-template <layered State, class Copy>
+template <layered State>
 [[nodiscard]] result<void> create_sequence(State& state, group_sequence& s, const token_run& prompt,
-                                           const sequence_options& options, Copy&& copy) noexcept {
+                                           const sequence_options& options, block_copier copy) noexcept {
   s.num_tokens = 0;
   s.keys.clear();
   s.hashes.clear();
@@ -339,9 +339,9 @@ void report_admission(State& state, sequence_id id, const group_sequence& s, std
 }
 
 /// Creates a sequence in a new record.
-template <layered State, class Copy>
+template <layered State>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
-                                                Copy&& copy) noexcept {
+                                                block_copier copy) noexcept {
   auto* admitted = static_cast<const group_sequence*>(nullptr);
   const auto made = make_record(state.sequences, "number of sequences", [&](group_sequence& s) {
     admitted = &s;

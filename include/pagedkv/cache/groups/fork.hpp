@@ -23,8 +23,8 @@ void undo_fork(State& state, group_sequence& to) noexcept {
 /// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors:
 /// `invalid_argument` while the other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of
 /// `refuse` and `copy`.
-template <layered State, class Copy>
-[[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, Copy&& copy) noexcept {
+template <layered State>
+[[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, block_copier copy) noexcept {
   if (from.num_computed_tokens != from.num_tokens) {
     return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
                  from.num_tokens - from.num_computed_tokens, 0};
@@ -71,7 +71,7 @@ template <layered State, class Copy>
     for (std::size_t i = 0; i < num_state; ++i) {
       to.pairs.push_back({static_cast<std::int32_t>(from.tables[with_state][i]), static_cast<std::int32_t>(fresh[i])});
     }
-    if (auto copied = copy(std::span<const block_pair>{to.pairs}); !copied) {
+    if (auto copied = copy(to.pairs); !copied) {
       undo_fork(state, to);
       return copied;
     }

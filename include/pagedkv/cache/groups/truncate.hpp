@@ -95,4 +95,9 @@ template <layered State>
   return {};
 }
 
+template <layered State>
+[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) { return truncate(state, s, num_tokens); });
+}
+
 }  // namespace pagedkv::detail

@@ -28,9 +28,9 @@ void store_tokens(State& state, sequence& s, std::span<const token> tokens) noex
 }
 
 /// Appends a run of tokens, and reserves slots for `num_ahead` more: all or nothing. `copy`: see `make_room`.
-template <class State, class Copy>
-[[nodiscard]] result<void> extend(State& state, sequence& s, const token_run& run, std::int64_t num_ahead,
-                                  Copy&& copy) noexcept {
+template <class State>
+[[nodiscard]] [[gnu::noinline]] result<void> extend(State& state, sequence& s, const token_run& run,
+                                                    std::int64_t num_ahead, block_copier copy) noexcept {
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }
@@ -62,7 +62,8 @@ template <class State, class Copy>
   return {};
 }
 
-/// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes.
+/// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes. A template over
+/// `extend`, so that an append inside a block makes no `block_copier`; so is the next one.
 template <class State, class Extend>
 [[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
   const auto store = [&](sequence_record::hot_part& hot) {
@@ -94,6 +95,12 @@ template <class State, class Extend>
     const auto run = std::array{next};  // only here does the token need an address
     return extend(s, run);
   });
+}
+
+template <class State>
+[[nodiscard]] result<void> reserve_slots(State& state, sequence_id id, std::int64_t num_ahead,
+                                         block_copier copy) noexcept {
+  return visit_sequence(state, id, [&](auto& s) { return extend(state, s, {}, num_ahead, copy); });
 }
 
 }  // namespace pagedkv::detail

@@ -74,10 +74,10 @@ template <class State>
          (num_computed == batch_entry::no_commit || only_notes(state, hot, num_computed));
 }
 
-/// Commits, then appends by `extend(s, run, num_ahead)`; fills the slots.
-template <class State, class Extend, class Added>
+/// Commits, then appends; fills the slots.
+template <class State, class Added>
 [[nodiscard]] [[gnu::noinline]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry,
-                                                              std::span<slot> slots, Extend&& extend,
+                                                              std::span<slot> slots, block_copier copy,
                                                               Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
     if (auto committed = commit(state, s, entry.num_computed_tokens); !committed) {
@@ -85,8 +85,7 @@ template <class State, class Extend, class Added>
     }
   }
   const auto first = s.num_tokens;
-  auto appended = watch_table(
-      state, s, [&] { return extend(s, entry.run, entry.num_ahead); }, added);
+  auto appended = watch_table(state, s, [&] { return extend(state, s, entry.run, entry.num_ahead, copy); }, added);
   if (appended) {
     fill_slots(s.blocks, state.config.block_size, first, slots);
   }
@@ -94,12 +93,9 @@ template <class State, class Extend, class Added>
 }
 
 /// `copy`: see `make_room`.
-template <class State, class Copy>
+template <class State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
-                                                 const batch_buffers& out, Copy&& copy) noexcept {
-  const auto extend_by = [&](sequence& s, const token_run& run, std::int64_t num_ahead) {
-    return extend(state, s, run, num_ahead, copy);
-  };
+                                                 const batch_buffers& out, block_copier copy) noexcept {
   const auto num_slots = check_room(entries, out.slots, out.failures, 1);
   if (!num_slots) {
     return num_slots.error();
@@ -121,7 +117,7 @@ template <class State, class Copy>
       return true;
     };
     const auto appended = visit_sequence(state, entry.id, store, [&](sequence& s) {
-      return append_at_length(state, s, entry, slots, extend_by, [&](std::size_t index, block_id block) {
+      return append_at_length(state, s, entry, slots, copy, [&](std::size_t index, block_id block) {
         note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
       });
     });

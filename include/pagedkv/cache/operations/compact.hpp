@@ -83,9 +83,9 @@ void apply_moves(State& state, std::span<const block_pair> moves, std::span<cons
 }
 
 /// Carries out moves: K/V through `move(moves)`, names through `rename(moves, names)`. Returns the names.
-template <class State, class Move, class Rename>
-[[nodiscard]] result<std::vector<block_id>> carry_out(State& state, std::span<const block_pair> moves, Move& move,
-                                                      Rename& rename) noexcept {
+template <class State>
+[[nodiscard]] result<std::vector<block_id>> carry_out(State& state, std::span<const block_pair> moves,
+                                                      block_copier move, block_renamer rename) noexcept {
   if (moves.empty()) {
     return std::vector<block_id>{};
   }
@@ -93,10 +93,10 @@ template <class State, class Move, class Rename>
   if (!names) {
     return names;
   }
-  if (const result<void> moved = move(moves); !moved) {
+  if (const auto moved = move(moves); !moved) {
     return moved.error();
   }
-  rename(moves, std::span<const block_id>{*names});
+  rename(moves, *names);
   return names;
 }
 
@@ -120,8 +120,8 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
 
 /// Moves blocks so that free ones have higher ids than all others and, where a change of the size moves nothing, those
 /// in use lower ones than cached ones. Where that fails half-way, returns the moves until then.
-template <class State, class Move, class Rename>
-[[nodiscard]] result<std::vector<block_pair>> compact(State& state, Move move, Rename rename) noexcept {
+template <class State>
+[[nodiscard]] result<std::vector<block_pair>> compact(State& state, block_copier move, block_renamer rename) noexcept {
   if (state.pool.step_in_flight()) {
     return error{error_code::in_use, "number of steps in flight", state.pool.num_open_steps(), 0};
   }

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/operations/parts/release_blocks.hpp>
-#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/detail/copy_run.hpp>
 
 #include <cstddef>
@@ -39,12 +39,12 @@ void find_room(State& state, sequence& s) noexcept {
 }
 
 /// Replaces the last block by a copy: K/V through `copy(pairs)`, tokens here. `fresh` is in use once.
-template <class State, class Copy>
-[[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, Copy&& copy) noexcept {
+template <class State>
+[[nodiscard]] result<void> copy_last_block(State& state, sequence& s, block_id fresh, block_copier copy) noexcept {
   const auto index = static_cast<std::size_t>(s.num_tokens) / state.block_size();
   const auto shared = s.blocks[index];
   const auto pair = block_pair{static_cast<std::int32_t>(shared), static_cast<std::int32_t>(fresh)};
-  if (auto copied = copy(std::span{&pair, 1}); !copied) {
+  if (auto copied = copy({&pair, 1}); !copied) {
     return copied;
   }
   const auto offset = static_cast<std::size_t>(s.num_tokens) % state.block_size();

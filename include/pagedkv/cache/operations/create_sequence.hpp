@@ -179,9 +179,9 @@ void report_admission(State& state, sequence_id id, const sequence& s, std::span
 }
 
 /// Starts a sequence with a prompt. It shares whole blocks, and copies none.
-template <class State, class Copy>
+template <class State>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
-                                                Copy&&) noexcept {
+                                                block_copier) noexcept {
   auto* admitted = static_cast<const sequence*>(nullptr);
   const auto made = make_record(state.sequences, "number of sequences", [&](sequence& s) {
     admitted = &s;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/cache/block_copier.hpp>
+#include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
@@ -42,11 +44,17 @@ template <class State>
   return {};
 }
 
-/// Makes a second sequence of the first by `share(from, to)`.
-template <class State, class Share>
-[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, Share&& share) noexcept {
+/// Makes a second sequence of the first. `copy` is for states.
+template <class State>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, block_copier copy) noexcept {
   return visit_sequence(state, id, [&](auto& from) -> result<sequence_id> {
-    const auto made = make_record(state.sequences, "number of sequences", [&](auto& to) { return share(from, to); });
+    const auto made = make_record(state.sequences, "number of sequences", [&](auto& to) {
+      if constexpr (layered<State>) {
+        return fork(state, from, to, copy);
+      } else {
+        return fork(state, from, to);
+      }
+    });
     if (!made) {
       return made.error();
     }

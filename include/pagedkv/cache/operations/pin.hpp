@@ -3,6 +3,7 @@
 #include <pagedkv/cache/operations/parts/leases.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/detail/function_ref.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -46,11 +47,11 @@ template <class State>
 }
 
 /// Ends every pin that is open when the call comes to it, by `end(id)`; returns how many.
-template <class State, class End>
-std::int64_t unpin_all(State& state, End&& end) noexcept {
+template <class State>
+std::int64_t unpin_all(State& state, function_ref<result<void>(std::uint64_t)> end) noexcept {
   auto count = std::int64_t{0};
   state.pins.for_each([&](auto& open) {
-    const result<void> ended = end(state.pins.id_of(open));
+    const auto ended = end(state.pins.id_of(open));
     count += ended.has_value() ? 1 : 0;
   });
   return count;

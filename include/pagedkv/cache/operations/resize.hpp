@@ -69,9 +69,10 @@ template <class State>
 }
 
 /// Moves the blocks from `num_blocks` on to free ones below, after it has evicted as many as do not fit.
-template <class State, class Move, class Rename, class Wait>
-[[nodiscard]] result<std::vector<block_pair>> shrink_alone(State& state, std::int32_t num_blocks, Move move,
-                                                           Rename rename, Wait wait) noexcept {
+template <class State>
+[[nodiscard]] result<std::vector<block_pair>> shrink_alone(State& state, std::int32_t num_blocks, block_copier move,
+                                                           block_renamer rename,
+                                                           function_ref<result<void>()> wait) noexcept {
   if (const auto staying = state.pool.size() - state.pool.num_available(); staying > num_blocks) {
     return error{error_code::in_use, "number of blocks that the pool has to keep", staying, num_blocks};
   }
@@ -87,7 +88,7 @@ template <class State, class Move, class Rename, class Wait>
   if (const result<void> moved = moves->empty() ? result<void>{} : move(*moves); !moved) {
     return moved.error();
   }
-  if (const result<void> idle = wait(); !idle) {
+  if (const auto idle = wait(); !idle) {
     return idle.error();
   }
   if (!moves->empty()) {
@@ -102,25 +103,27 @@ template <class State, class Move, class Rename, class Wait>
 }
 
 /// Shrinks where other threads may be at work: moves nothing, and evicts the cached blocks from `num_blocks` on.
-template <class State, class Wait>
+template <class State>
 [[nodiscard]] result<std::vector<block_pair>> shrink_among_others(State& state, std::int32_t num_blocks,
-                                                                  Wait wait) noexcept {
+                                                                  function_ref<result<void>()> wait) noexcept {
   const auto before = state.pool.size();
   if (const auto cut = cut_tail(state, num_blocks); !cut) {
     return cut.error();
   }
-  if (const result<void> idle = wait(); !idle) {
+  if (const auto idle = wait(); !idle) {
     state.pool.grow_to(before);
     return idle.error();
   }
   return std::vector<block_pair>{};
 }
 
-/// Brings the pool and its storage to `num_blocks` blocks; returns the moves. `move(moves)` enqueues them,
-/// `rename(moves, names)` follows them, `wait()` waits for the device's work on blocks whose memory goes.
-template <class State, class Storage, class Move, class Rename, class Wait>
-[[nodiscard]] result<std::vector<block_pair>> resize(State& state, Storage& storage, std::int32_t num_blocks, Move move,
-                                                     Rename rename, Wait wait) noexcept {
+/// Brings the pool and, by `resize_memory(num_blocks)`, its storage to `num_blocks` blocks; returns the moves.
+/// `wait()` waits for the device's work on blocks whose memory goes.
+template <class State>
+[[nodiscard]] result<std::vector<block_pair>> resize(State& state, std::int32_t num_blocks, block_copier move,
+                                                     block_renamer rename,
+                                                     function_ref<result<void>(std::int32_t)> resize_memory,
+                                                     function_ref<result<void>()> wait) noexcept {
   if (num_blocks < 1 || num_blocks > state.config.capacity()) {
     return error{error_code::invalid_argument, "number of blocks", num_blocks,
                  num_blocks < 1 ? 1 : state.config.capacity()};
@@ -130,24 +133,21 @@ template <class State, class Storage, class Move, class Rename, class Wait>
     return error{error_code::in_use, "number of other changes of the size", 1, 0};
   }
   if (num_blocks >= state.pool.size()) {
-    if (const auto grown = storage.resize(num_blocks); !grown) {
+    if (const auto grown = resize_memory(num_blocks); !grown) {
       return grown.error();
     }
     state.pool.grow_to(num_blocks);
     return std::vector<block_pair>{};
   }
-  const auto wait_if_needed = [&]() -> result<void> {
-    return storage.bytes_for(num_blocks) == storage.bytes() ? result<void>{} : wait();
-  };
   auto moves = [&] {
     if constexpr (runs_alone<typename State::locking_type>) {
-      return shrink_alone(state, num_blocks, move, rename, wait_if_needed);
+      return shrink_alone(state, num_blocks, move, rename, wait);
     } else {
-      return shrink_among_others(state, num_blocks, wait_if_needed);
+      return shrink_among_others(state, num_blocks, wait);
     }
   }();
   if (moves) {
-    static_cast<void>(storage.resize(num_blocks));
+    static_cast<void>(resize_memory(num_blocks));
   }
   return moves;
 }

@@ -52,4 +52,9 @@ template <class State>
   return {};
 }
 
+template <class State>
+[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](sequence& s) { return truncate(state, s, num_tokens); });
+}
+
 }  // namespace pagedkv::detail

@@ -11,8 +11,8 @@ namespace pagedkv::detail {
 /// Brings a table to the blocks for so many tokens, those behind the last token writable: all or nothing. If others can
 /// see the last block, `copy(pairs)` copies it first. (When that copy fails in the backend, blocks that were evicted
 /// to make room stay evicted; nothing else has changed.)
-template <class State, class Copy>
-[[nodiscard]] result<void> make_room(State& state, sequence& s, std::int64_t num_tokens, Copy&& copy) noexcept {
+template <class State>
+[[nodiscard]] result<void> make_room(State& state, sequence& s, std::int64_t num_tokens, block_copier copy) noexcept {
   const auto size = s.blocks.size();
   const bool partial = static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0;
   const bool must_copy = partial && !appends_in_place(state, s, last_block(state, s));
