@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -20,7 +21,8 @@ struct launch {
   kernels::extent workgroup;
   std::size_t dynamic_shared_bytes = 0;
   std::uint32_t wave_size = 64;
-  std::function<void()> body;  // run once by every lane
+  void (*body)(const void* arguments) = nullptr;  // run once by every lane
+  std::vector<std::max_align_t> arguments;
 };
 
 /// Identifies a point at which a lane waits. Lanes meet only if they wait at the same line of the source.
@@ -159,7 +161,7 @@ class workgroup {
   void run_body() {
     try {
       if (!fault_) {
-        work_->body();
+        work_->body(work_->arguments.data());
       }
     } catch (const abandoned&) {
     } catch (const std::exception& e) {

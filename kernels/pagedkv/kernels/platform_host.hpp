@@ -5,13 +5,19 @@
 #include <pagedkv/executor/runtime.hpp>
 #include <pagedkv/kernels/vector.hpp>
 
+#include <cstddef>
+#include <new>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace pagedkv::executor {
 
 /// The kernel's name with its template arguments.
 template <auto Kernel>
-[[nodiscard]] constexpr std::string_view kernel_name() noexcept {
+[[nodiscard]] consteval std::string_view kernel_name() noexcept {
   constexpr auto marker = std::string_view("Kernel = ");
   auto name = std::string_view(__PRETTY_FUNCTION__);
   name.remove_prefix(name.find(marker) + marker.size());
@@ -24,6 +30,55 @@ template <auto Kernel>
   return shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && shape.grid.y <= most_across &&
          shape.grid.z <= most_across && lanes * shape.grid.x < std::uint64_t{1} << 32 && lanes > 0 &&
          lanes <= max_workgroup_size && shape.dynamic_shared_bytes <= shared_bytes_per_workgroup;
+}
+
+/// A kernel as the executor knows it. Everything else of a launch is compiled once for all kernels.
+struct kernel_entry {
+  std::string_view name;
+  void (*run)(const void* arguments);
+  void (*copy)(void* to, const void* arguments);
+  std::size_t bytes;  // of the arguments
+};
+
+template <class Indices, class... Arguments>
+struct kernel_arguments;
+template <std::size_t... I, class... Arguments>
+struct kernel_arguments<std::index_sequence<I...>, Arguments...> {
+  using type = std::tuple<Arguments...>;
+  // Nothing ends their lifetime but the release of their memory.
+  static_assert(std::is_trivially_destructible_v<type> && alignof(type) <= alignof(std::max_align_t));
+
+  template <auto Kernel>
+  static void run([[maybe_unused]] const void* arguments) {
+    Kernel(std::get<I>(*static_cast<const type*>(arguments))...);
+  }
+  static void copy(void* to, const void* arguments) { ::new (to) type(*static_cast<const type*>(arguments)); }
+
+  template <auto Kernel>
+  static constexpr auto entry = kernel_entry{kernel_name<Kernel>(), run<Kernel>, copy, sizeof(type)};
+};
+
+[[nodiscard]] inline runtime::status enqueue(const kernel_entry& kernel, const kernels::launch_shape& shape,
+                                             runtime::stream stream, const void* arguments) {
+  if (!valid_shape(shape)) {
+    return runtime::error_invalid_configuration;
+  }
+  return attempt([&] {
+    auto& queue = resolve(stream);
+    auto copies = std::vector<std::max_align_t>(kernel.bytes / sizeof(std::max_align_t) + 1);
+    kernel.copy(copies.data(), arguments);
+    auto work = launch{kernel.name,       shape.grid, shape.workgroup,  shape.dynamic_shared_bytes,
+                       queue.wave_size(), kernel.run, std::move(copies)};
+    queue.enqueue([work = std::move(work)] {
+      auto found = workers().run(work);
+      if (!found) {
+        return runtime::success;
+      }
+      faults().put(*std::move(found));
+      return runtime::error_launch_failure;
+    });
+    return runtime::success;
+  });
 }
 
 inline void check_alignment(const void* address, std::size_t alignment) {
@@ -45,31 +100,18 @@ using executor::shared_span;
 /// Enqueues the kernel. The call copies the arguments; a fault is reported when the stream is next synchronised.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
-  if (!executor::valid_shape(shape)) {
-    return runtime::error_invalid_configuration;
-  }
-  return executor::attempt([&] {
-    auto& queue = executor::resolve(stream);
-    auto body = [arguments = std::tuple(std::move(arguments)...)] { std::apply(Kernel, arguments); };
-    auto work = executor::launch{executor::kernel_name<Kernel>(), shape.grid,        shape.workgroup,
-                                 shape.dynamic_shared_bytes,      queue.wave_size(), std::move(body)};
-    queue.enqueue([work = std::move(work)] {
-      auto found = executor::workers().run(work);
-      if (!found) {
-        return runtime::success;
-      }
-      executor::faults().put(*std::move(found));
-      return runtime::error_launch_failure;
-    });
-    return runtime::success;
-  });
+  using of_kernel = executor::kernel_arguments<std::index_sequence_for<Arguments...>, Arguments...>;
+  const auto packed = std::tuple<Arguments...>(arguments...);
+  return executor::enqueue(of_kernel::template entry<Kernel>, shape, stream, &packed);
 }
 
 /// Launches a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {
-  return launch<Kernel>(shape, stream, arguments...);
+  using of_kernel = executor::kernel_arguments<std::index_sequence_for<Arguments...>, Arguments...>;
+  const auto packed = std::tuple<Arguments...>(arguments...);
+  return executor::enqueue(of_kernel::template entry<Kernel>, shape, stream, &packed);
 }
 
 // Kernels of a stream run one after the other on the executor.
