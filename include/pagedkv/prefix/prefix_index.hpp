@@ -114,8 +114,8 @@ class prefix_index {
     });
   }
   template <class Leases>
-  [[nodiscard]] Node find_near(Node candidate, const link_type& before, std::uint64_t hash,
-                                   const block_contents& contents, Leases&& leases) const noexcept {
+  [[nodiscard]] [[gnu::always_inline]] Node find_near(Node candidate, const link_type& before, std::uint64_t hash,
+                                                      const block_contents& contents, Leases&& leases) const noexcept {
     return is_match(candidate, before, hash, contents, leases) ? candidate
                                                                : find_another(before, hash, contents, leases);
   }
