@@ -109,9 +109,7 @@ template <auto Kernel, class... Arguments>
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {
-  using of_kernel = executor::kernel_arguments<std::index_sequence_for<Arguments...>, Arguments...>;
-  const auto packed = std::tuple<Arguments...>(arguments...);
-  return executor::enqueue(of_kernel::template entry<Kernel>, shape, stream, &packed);
+  return launch<Kernel>(shape, stream, arguments...);
 }
 
 // Kernels of a stream run one after the other on the executor.
