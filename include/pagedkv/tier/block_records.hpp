@@ -17,9 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -178,9 +176,9 @@ struct tier_sizes {
 ///
 /// A block that only the device has is in its index alone. It gets a node when it is to be written, or where a record
 /// continues it.
-template <locking Locking, swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
-class block_records : public record_store<Backend, block_directory<Hash>, Host, Slower...> {
-  using base = record_store<Backend, block_directory<Hash>, Host, Slower...>;
+template <locking Locking, swaps_blocks Backend, block_hash Hash, allocator Allocator, class Queues>
+class block_records : public record_store<Backend, block_directory<Hash>, Allocator, Queues> {
+  using base = record_store<Backend, block_directory<Hash>, Allocator, Queues>;
   using base::config_;
   using base::index_;
   using base::transfers_;
@@ -189,14 +187,12 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
   using directory_type = block_directory<Hash>;
   static constexpr auto heard = prefix_event_kinds | event_kinds{event_kind::hit};
   using device_index = prefix_index<Locking, Hash>;
-  using base::num_tiers;
 
   /// Throws `exception`, `std::bad_alloc`.
   block_records(const tier_sizes& sizes, const tier_config& config, Backend& backend, const block_storage_view& device,
-                const record_format& format, Host&& host_tier, std::tuple<Slower...>&& slower)
-      : base(config, sizes.num_blocks, backend, device, format, std::move(host_tier), std::move(slower),
-             base::places_of(config, host_tier, slower), num_nodes(sizes, base::places_of(config, host_tier, slower)),
-             sizes.num_blocks, sizes.block_size, sizes.seed, num_tiers),
+                const record_format& format, Allocator memory, tier_list tiers)
+      : base(config, sizes.num_blocks, backend, device, format, std::move(memory), tiers,
+             num_nodes(sizes, tiers.shapes), sizes.num_blocks, sizes.block_size, sizes.seed, tiers.shapes.size()),
         block_size_(static_cast<std::size_t>(sizes.block_size)) {
     chain_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     path_.reserve(static_cast<std::size_t>(sizes.num_blocks));
@@ -210,7 +206,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
 
   /// False where `stored` would change nothing.
   [[nodiscard]] bool hears_stored() const noexcept {
-    return num_tiers != 1 || index_.tree().num_alive() != 0 || makes_nodes();
+    return Queues::has_any || index_.tree().num_alive() != 0 || makes_nodes();
   }
   void hear(const cache_event& event) noexcept {
     switch (event.kind) {
@@ -315,7 +311,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
       index_.withdraw(node);
       index_.let_go(index_.record_of(node));
     }
-    if constexpr (num_tiers != 1) {
+    if constexpr (Queues::has_any) {
       auto key = root_key(tag);
       for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
         key = chained_key(key, run.block(i, block_size_));
@@ -345,7 +341,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
   }
 
   void stored(const cache_event& event) noexcept {
-    if constexpr (num_tiers != 1) {
+    if constexpr (Queues::has_any) {
       index_.note_stored(event.block);
     }
     if (event.origin == no_block || index_.node_of_block(event.origin) != no_node || makes_nodes()) {
@@ -493,7 +489,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
   /// the next tail. Blocks that got these contents after block number `number` got its own are left out: their K/V may
   /// not be there yet. Constant where the parent has a record.
   void want_ancestors_written([[maybe_unused]] node_id node, [[maybe_unused]] std::uint64_t number) noexcept {
-    if constexpr (num_tiers != 1) {
+    if constexpr (Queues::has_any) {
       const auto most = transfers_.num_more_writes();
       path_.clear();
       for (auto above = most == 0 ? no_node : index_.tree().parent(node); above != no_node;
@@ -512,9 +508,11 @@ class block_records : public record_store<Backend, block_directory<Hash>, Host, 
   }
 
   /// Nodes for every device block, and for every record of a tier.
-  [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes,
-                                              const std::array<std::int64_t, num_tiers>& num_places) {
-    const auto sum = std::accumulate(num_places.begin(), num_places.end(), std::int64_t{sizes.num_blocks});
+  [[nodiscard]] static std::int32_t num_nodes(const tier_sizes& sizes, std::span<const tier_shape> shapes) {
+    auto sum = std::int64_t{sizes.num_blocks};
+    for (const auto& shape : shapes) {
+      sum += shape.num_places;
+    }
     if (sum > std::int64_t{1} << 30) {
       detail::fail({error_code::size_overflow, "records of all tiers", sum, std::int64_t{1} << 30});
     }

@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -210,9 +209,9 @@ enum class record_reach : std::uint8_t {
 /// Written are the blocks of groups that every hit needs, saved states, and of windows what the next token reads: of a
 /// token behind a node from which chains part, or at which one ends. With the first that leaves the device of all that
 /// such a hit needs, the rest is written, too.
-template <locking Locking, swaps_blocks Backend, block_hash Hash, class Host, tier... Slower>
-class group_records : public record_store<Backend, group_directory<Locking, Hash>, Host, Slower...> {
-  using base = record_store<Backend, group_directory<Locking, Hash>, Host, Slower...>;
+template <locking Locking, swaps_blocks Backend, block_hash Hash, allocator Allocator, class Queues>
+class group_records : public record_store<Backend, group_directory<Locking, Hash>, Allocator, Queues> {
+  using base = record_store<Backend, group_directory<Locking, Hash>, Allocator, Queues>;
   using base::config_;
   using base::index_;
   using base::transfers_;
@@ -221,14 +220,13 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   using directory_type = group_directory<Locking, Hash>;
   using nodes_type = typename directory_type::nodes_type;
   static constexpr auto heard = event_kinds{event_kind::reset};
-  using base::num_tiers;
 
   /// Throws `exception`, `std::bad_alloc`.
   group_records(nodes_type& nodes, const group_shapes& shapes, std::int32_t num_blocks, const tier_config& config,
-                Backend& backend, const block_storage_view& device, const record_format& format, Host&& host_tier,
-                std::tuple<Slower...>&& slower)
-      : base(config, num_blocks, backend, device, format, std::move(host_tier), std::move(slower),
-             base::places_of(config, host_tier, slower), nodes, shapes, host_tier.num_records, num_tiers),
+                Backend& backend, const block_storage_view& device, const record_format& format, Allocator memory,
+                tier_list tiers)
+      : base(config, num_blocks, backend, device, format, std::move(memory), tiers, nodes, shapes,
+             static_cast<std::int32_t>(tiers.shapes.front().num_places), tiers.shapes.size()),
         nodes_(nodes),
         shapes_(shapes) {
     path_.reserve(2 * static_cast<std::size_t>(num_blocks));
@@ -343,7 +341,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     index_.forget_orphans(tag);
-    if constexpr (num_tiers != 1) {
+    if constexpr (Queues::has_any) {
       auto identity = record_identity{};
       identity.key = root_key(tag);
       for (std::size_t i = 0; i < run.tokens.size() / shapes_.tokens_per_node(); ++i) {
@@ -477,7 +475,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   /// A record is of use only with all others that a hit needs. Of a chain whose head the device keeps, because others
   /// share it, and whose tail goes, the head is written, too, as `block_records` does it.
   void want_rest_written([[maybe_unused]] record_id of, [[maybe_unused]] node_id last) noexcept {
-    if constexpr (num_tiers != 1) {
+    if constexpr (Queues::has_any) {
       const auto most = transfers_.num_more_writes();
       path_.clear();
       if (most == 0) {

@@ -4,20 +4,18 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
-#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/record_table.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,15 +26,13 @@ namespace pagedkv {
 /// the constructor allocates, except for keys.
 ///
 /// `Directory`: the model of the device's blocks, with the table of records: `block_directory` or `group_directory`.
-template <class Directory, class Host, tier... Slower>
+/// `Queues`: `transfer_queues`, or `no_transfer_queues` where host memory is the only tier.
+template <class Directory, class Queues>
 class record_index : public Directory {
  public:
   using link_type = typename Directory::link_type;
-  using queues_type = transfer_queues<Slower...>;
   static constexpr auto host = std::size_t{0};
-  static constexpr auto num_tiers = 1 + sizeof...(Slower);
-  static constexpr auto have_places = std::array{true, detail::has_places<Slower>...};
-  static_assert(sizeof...(Slower) <= 8, "a tiered_cache has at most eight tiers behind host memory");
+  static constexpr bool has_slower = Queues::has_any;
 
   using Directory::at;
   using Directory::is_withdrawn;
@@ -49,24 +45,33 @@ class record_index : public Directory {
   /// Adopts the records that tiers have from before, as far as all their ancestors are in one of the tiers; the others
   /// wait for theirs. Throws `exception`, `std::bad_alloc`.
   template <class... OfDirectory>
-  record_index(const tier_config& config, const std::array<std::int64_t, num_tiers>& num_places, queues_type& queues,
+  record_index(const tier_config& config, std::span<const tier_shape> shapes, Queues& queues,
                OfDirectory&&... of_directory)
       : Directory(std::forward<OfDirectory>(of_directory)...),
         exclusive_(config.exclusive),
         asks_(config.ask_ahead != 0),
         queues_(queues),
-        places_(std::apply([](auto... size) { return places_type(static_cast<std::int32_t>(size)...); }, num_places)) {
-    for (auto tier = host; tier < num_tiers; ++tier) {
-      counts_[tier].num_places = have_places[tier] ? num_places[tier] : 0;
+        orphans_(shapes.size()),
+        counts_(shapes.size()) {
+    places_.reserve(shapes.size());
+    for (auto tier = host; tier < shapes.size(); ++tier) {
+      const auto& shape = shapes[tier];
+      places_.emplace_back(static_cast<std::int32_t>(shape.num_places), shape.make_order);
+      counts_[tier].num_places = shape.has_places ? shape.num_places : 0;
+      have_places_.push_back(shape.has_places);
     }
-    adopt_found();
+    if constexpr (has_slower) {
+      adopt_found();
+    }
   }
 
+  /// Host memory and the slower ones.
+  [[nodiscard]] std::size_t num_tiers() const noexcept { return places_.size(); }
   /// Counts of a tier.
   [[nodiscard]] tier_statistics& counts(std::size_t tier) noexcept { return counts_[tier]; }
   [[nodiscard]] tier_statistics statistics(std::size_t tier) const noexcept {
     auto counts = counts_[tier];
-    counts.num_erasing = static_cast<std::int64_t>(queues_.num_erasing(tier));
+    counts.num_erasing = num_erasing(tier);
     counts.num_orphans = static_cast<std::int64_t>(orphans_[tier].size());
     return counts;
   }
@@ -79,7 +84,7 @@ class record_index : public Directory {
 
   /// Whether there are records from before whose ancestors are missing.
   [[nodiscard]] bool has_orphans() const noexcept {
-    return num_tiers != 1 && std::ranges::any_of(orphans_, [](const auto& orphans) { return !orphans.empty(); });
+    return has_slower && std::ranges::any_of(orphans_, [](const auto& orphans) { return !orphans.empty(); });
   }
   [[nodiscard]] bool has_records() const noexcept {
     return std::ranges::any_of(counts_, [](const auto& counts) { return counts.num_records != 0; });
@@ -97,13 +102,13 @@ class record_index : public Directory {
   /// The fastest slower tier that has a record; one without places for a record that it may have, unless it may still
   /// have contents that are to be erased. 0 for none.
   [[nodiscard]] std::size_t source_of(record_id record) const noexcept {
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (place_of(record, tier) >= 0) {
         return tier;
       }
     }
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
-      if (!have_places[tier] && asks_ && num_stale_writes_ == 0 && queues_.num_erasing(tier) == 0) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
+      if (!have_places_[tier] && asks_ && num_stale_writes_ == 0 && num_erasing(tier) == 0) {
         return tier;
       }
     }
@@ -126,16 +131,18 @@ class record_index : public Directory {
   /// Removes old records until a node can be added.
   void make_room_for_nodes() noexcept {
     for (auto tries = 0; tree().is_full() && tries < max_forgotten; ++tries) {
-      for (auto tier = host; tier < num_tiers; ++tier) {
-        in(tier, [&](auto& places) { return places.evict(victim_of(tier), eviction_from(tier)); });
+      for (auto tier = host; tier < num_tiers(); ++tier) {
+        static_cast<void>(places_[tier].evict(victim_of(tier), eviction_from(tier)));
       }
     }
   }
   /// Adopts the records from before that continue a node.
-  void adopt_orphans(node_id node) noexcept {
-    if (has_orphans()) {
-      adopt_behind(tree().link(node), Directory::key(node), Directory::salt_of(node),
-                   [this](record_id adopted, std::size_t tier) { rank(adopted, tier); });
+  void adopt_orphans([[maybe_unused]] node_id node) noexcept {
+    if constexpr (has_slower) {
+      if (has_orphans()) {
+        adopt_behind(tree().link(node), Directory::key(node), Directory::salt_of(node),
+                     [this](record_id adopted, std::size_t tier) { rank(adopted, tier); });
+      }
     }
   }
 
@@ -181,7 +188,7 @@ class record_index : public Directory {
   }
   void forget_all() noexcept {
     tree().for_each([&](node_id node) { withdraw(node); });
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       while (!orphans_[tier].empty()) {
         orphans_[tier].take_any(erasure_from(tier));
       }
@@ -190,7 +197,7 @@ class record_index : public Directory {
   }
   /// Has those of a salt erased: nothing tells which of them continue the chains that an invalidation means.
   void forget_orphans(salt tag) noexcept {
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       orphans_[tier].take_with(tag, erasure_from(tier));
     }
   }
@@ -204,10 +211,9 @@ class record_index : public Directory {
         }
       });
     }
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
-      if (have_places[tier]) {
-        in(tier,
-           [&](auto& places) { places.retire_unsure([&](std::int32_t place) { queues_.erase(tier, {}, place); }); });
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
+      if (have_places_[tier]) {
+        places_[tier].retire_unsure([&](std::int32_t place) { erase_from(tier, {}, place); });
       }
     }
   }
@@ -217,22 +223,19 @@ class record_index : public Directory {
   /// A place in a tier, or −1. Reads and writes of device memory that use one of host memory are to be ordered after all
   /// batches of copies before.
   [[nodiscard]] std::int32_t take_place(record_id record, std::size_t tier) noexcept {
-    return in(tier, [&](auto& places) {
-      if (tier != host && places.is_full()) {
-        orphans_[tier].take_any([&](const found_record& found) { places.give_back(found.place); });
-      }
-      return places.take(record, victim_of(tier), eviction_from(tier));
-    });
+    auto& places = places_[tier];
+    if (tier != host && places.is_full()) {
+      orphans_[tier].take_any([&](const found_record& found) { places.give_back(found.place); });
+    }
+    return places.take(record, victim_of(tier), eviction_from(tier));
   }
   /// Takes back a place that has got no record.
   void give_back_place(std::int32_t place, std::size_t tier) noexcept {
-    in(tier, [&](auto& places) {
-      if (have_places[tier] && places.stale(place)) {
-        erase_place({}, place, tier);
-      } else {
-        places.give_back(place);
-      }
-    });
+    if (have_places_[tier] && places_[tier].stale(place)) {
+      erase_place({}, place, tier);
+    } else {
+      places_[tier].give_back(place);
+    }
   }
   void enter_host_memory(record_id record, std::int32_t place) noexcept {
     Directory::set_place(record, host, place);
@@ -250,7 +253,7 @@ class record_index : public Directory {
     --counts_[tier].num_owed;
     ++counts_[tier].written;
     ++counts_[tier].num_records;
-    in(tier, [&](auto& places) { places.note_written(place); });
+    places_[tier].note_written(place);
     rank(record, tier);
   }
   /// Counts a record for which there is no room.
@@ -267,18 +270,18 @@ class record_index : public Directory {
   void drop(record_id record, std::size_t tier) noexcept {
     if (const auto from = remove(record, tier); from >= 0) {
       ++counts_[tier].dropped;
-      in(tier, [&](auto& places) { places.give_back(from); });
+      places_[tier].give_back(from);
     }
   }
   /// The device has the contents of a record in host memory, too.
-  void unrank(record_id record) noexcept { std::get<host>(places_).unrank(place_of(record, host)); }
+  void unrank(record_id record) noexcept { places_[host].unrank(place_of(record, host)); }
   void rank(record_id record, std::size_t tier = host) noexcept {
     const auto from = node_of(record);
-    in(tier, [&](auto& places) { places.rank(place_of(record, tier), tree().link(from).hash, tree().depth(from)); });
+    places_[tier].rank(place_of(record, tier), tree().link(from).hash, tree().depth(from));
   }
   /// A record of host memory that is in the order becomes its newest.
   void touch(record_id record) noexcept {
-    if (in_host_memory(record) && std::get<host>(places_).ranked(place_of(record, host))) {
+    if (in_host_memory(record) && places_[host].ranked(place_of(record, host))) {
       unrank(record);
       rank(record);
     }
@@ -288,16 +291,16 @@ class record_index : public Directory {
 
   /// Erases contents from tiers without places, which may have them although this index does not know.
   void erase_unknown(const record_key& key) noexcept {
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
-      if (!have_places[tier]) {
-        queues_.erase(tier, key, 0);
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
+      if (!have_places_[tier]) {
+        erase_from(tier, key, 0);
       }
     }
   }
   /// A record that was to be erased from this place is gone.
   void note_erased(std::int32_t place, std::size_t tier) noexcept {
-    if (have_places[tier]) {
-      in(tier, [&](auto& places) { places.give_back_erased(place); });
+    if (have_places_[tier]) {
+      places_[tier].give_back_erased(place);
     }
   }
 
@@ -310,7 +313,7 @@ class record_index : public Directory {
       return;
     }
     num_waiting_ -= waits(here);
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (place_of(record, tier) < 0 && !is_due(record, tier)) {
         here.due = static_cast<std::uint8_t>(here.due | bit_of(tier));
         ++counts_[tier].handed_over;
@@ -341,8 +344,7 @@ class record_index : public Directory {
   }
   /// A record that is owed, of a chain the first, or `no_record`, also when a short search does not find one.
   [[nodiscard]] record_id find_owed() noexcept {
-    auto found =
-        num_waiting_ == 0 ? no_record : std::get<host>(places_).find([&](record_id record) { return is_owed(record); });
+    auto found = num_waiting_ == 0 ? no_record : places_[host].find([&](record_id record) { return is_owed(record); });
     if (found == no_record) {
       return found;
     }
@@ -358,8 +360,8 @@ class record_index : public Directory {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     auto bytes = Directory::metadata_bytes() + adopted_.capacity() * sizeof(node_id);
-    for (auto tier = host; tier < num_tiers; ++tier) {
-      bytes += orphans_[tier].metadata_bytes() + in(tier, [](auto& places) { return places.metadata_bytes(); });
+    for (auto tier = host; tier < num_tiers(); ++tier) {
+      bytes += orphans_[tier].metadata_bytes() + places_[tier].metadata_bytes();
     }
     return bytes;
   }
@@ -377,15 +379,15 @@ class record_index : public Directory {
     auto num_read = std::size_t{0};
     auto num_waiting = std::int64_t{0};
     auto num_stale_writes = std::int64_t{0};
-    auto found = std::array<tier_statistics, num_tiers>{};
-    const auto& memory = std::get<host>(places_);
+    auto found = std::vector<tier_statistics>(num_tiers());
+    const auto& memory = places_[host];
     const auto check_record = [&](record_id record) {
       const auto& here = at(record);
       num_holders += here.num_holders;
       num_read += here.loading;
       num_waiting += waits(here);
       num_stale_writes += is_withdrawn(record) && here.writing;
-      for (auto tier = host; tier < num_tiers; ++tier) {
+      for (auto tier = host; tier < num_tiers(); ++tier) {
         found[tier].num_records += place_of(record, tier) >= 0;
         found[tier].num_owed += tier != host && is_due(record, tier);
       }
@@ -403,9 +405,9 @@ class record_index : public Directory {
     require(num_stale_writes == num_stale_writes_, "tiers: writes of invalidated records do not add up");
     require(num_read == num_loading, "tiers: loads under way do not add up");
     require(num_holders == num_held, "tiers: a record is held without a reason");
-    for (auto tier = host; tier < num_tiers; ++tier) {
+    for (auto tier = host; tier < num_tiers(); ++tier) {
       const auto& c = counts_[tier];
-      const auto num_taken = in(tier, [](auto& places) { return std::int64_t{places.num_taken()}; });
+      const auto num_taken = std::int64_t{places_[tier].num_taken()};
       const auto num_reserved = static_cast<std::int64_t>(tier == host ? num_loading : orphans_[tier].size());
       require(found[tier].num_records == c.num_records, "tiers: a tier counts other records than there are");
       require(found[tier].num_owed == c.num_owed, "tiers: a tier counts other records as owed than there are");
@@ -418,28 +420,8 @@ class record_index : public Directory {
   }
 
  private:
-  using places_type = std::tuple<record_places<typename Host::eviction_type>,
-                                 record_places<typename detail::eviction_of<Slower>::type>...>;
   static constexpr auto max_forgotten = 16;  // for the room of one record
 
-  /// Calls `visit(places)` on those of a tier, and returns what it returns.
-  template <class Visit>
-  auto in(std::size_t tier, const Visit& visit) noexcept {
-    return visit_one(places_, tier, visit);
-  }
-  template <class Visit>
-  auto in(std::size_t tier, const Visit& visit) const noexcept {
-    return visit_one(places_, tier, visit);
-  }
-  template <std::size_t Tier = host, class Places, class Visit>
-  static auto visit_one(Places& places, std::size_t tier, const Visit& visit) noexcept {
-    if constexpr (Tier + 1 < num_tiers) {
-      if (tier != Tier) {
-        return visit_one<Tier + 1>(places, tier, visit);
-      }
-    }
-    return visit(std::get<Tier>(places));
-  }
   template <class Visit>
   void visit_records(node_id node, const Visit& visit) const {
     for (std::size_t index = 0; index < Directory::records_per_node(); ++index) {
@@ -479,17 +461,30 @@ class record_index : public Directory {
   /// Drops contents that nobody may find any more: erases them from slower tiers.
   void drop_from_all(record_id record) noexcept {
     drop(record, host);
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (const auto from = remove(record, tier); from >= 0) {
         ++counts_[tier].dropped;
         erase_place(Directory::key_in_tiers(record), from, tier);
       }
     }
   }
+  [[nodiscard]] std::int64_t num_erasing([[maybe_unused]] std::size_t tier) const noexcept {
+    if constexpr (has_slower) {
+      return tier == host ? 0 : static_cast<std::int64_t>(queues_[tier].num_erasing());
+    } else {
+      return 0;
+    }
+  }
+  void erase_from([[maybe_unused]] std::size_t tier, [[maybe_unused]] const record_key& key,
+                  [[maybe_unused]] std::int64_t place) noexcept {
+    if constexpr (has_slower) {
+      queues_[tier].erase(key, place);
+    }
+  }
   /// Has a place erased that no record has any more; it is free afterwards.
   void erase_place(const record_key& key, std::int32_t place, std::size_t tier) noexcept {
-    in(tier, [&](auto& places) { have_places[tier] ? places.retire(place) : places.give_back(place); });
-    queues_.erase(tier, key, place);
+    have_places_[tier] ? places_[tier].retire(place) : places_[tier].give_back(place);
+    erase_from(tier, key, place);
   }
   [[nodiscard]] auto erasure_from(std::size_t tier) noexcept {
     return [this, tier](const found_record& found) { erase_place(key_in_tier(found.identity), found.place, tier); };
@@ -505,7 +500,7 @@ class record_index : public Directory {
   void lose_due(record_id record) noexcept {
     auto& here = at(record);
     num_waiting_ -= waits(here);
-    for (auto tier = host + 1; tier < num_tiers; ++tier) {
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       const auto lost = is_due(record, tier) ? 1 : 0;
       counts_[tier].num_owed -= lost;
       counts_[tier].lost_writes += lost;
@@ -524,12 +519,12 @@ class record_index : public Directory {
   }
   /// A record that leaves host memory becomes the newest where else it is.
   [[nodiscard]] auto eviction_from(std::size_t tier) noexcept {
-    return [this, tier](record_id gone, std::int32_t) {
+    return [this, tier](record_id gone) {
       static_cast<void>(remove(gone, tier));
       ++counts_[tier].evictions;
-      for (auto other = host + 1; tier == host && other < num_tiers; ++other) {
+      for (auto other = host + 1; tier == host && other < num_tiers(); ++other) {
         if (const auto there = place_of(gone, other); there >= 0) {
-          in(other, [&](auto& places) { places.unrank(there); });
+          places_[other].unrank(there);
           rank(gone, other);
         }
       }
@@ -543,14 +538,14 @@ class record_index : public Directory {
     auto tags = std::vector<salt>{};
     auto num_found = std::size_t{0};
     auto num_nodes = std::size_t{0};
-    queues_.for_each([&]<class Queue>(std::size_t tier, Queue& queue) {
-      if constexpr (persistent_tier<typename Queue::tier_type>) {
-        find_records(queue.tier(), tier);
-        num_found += orphans_[tier].size();
-        num_nodes += orphans_[tier].num_tokens() / Directory::tokens_per_node();
-        orphans_[tier].for_each_salt([&](salt tag) { tags.push_back(tag); });
+    for (auto tier = host + 1; tier < num_tiers(); ++tier) {
+      if (have_places_[tier]) {
+        find_records(tier);
       }
-    });
+      num_found += orphans_[tier].size();
+      num_nodes += orphans_[tier].num_tokens() / Directory::tokens_per_node();
+      orphans_[tier].for_each_salt([&](salt tag) { tags.push_back(tag); });
+    }
     adopted_.reserve(num_nodes);
     auto adopted = std::vector<std::pair<record_id, std::size_t>>{};
     adopted.reserve(num_found);
@@ -563,11 +558,10 @@ class record_index : public Directory {
     }
   }
   /// Takes note of the records that a tier has; has those that no chain can reach erased.
-  template <persistent_tier Tier>
-  void find_records(Tier& from, std::size_t tier) {
+  void find_records(std::size_t tier) {
     auto has_record = std::vector<bool>(static_cast<std::size_t>(counts_[tier].num_places));
     auto useless = std::vector<std::pair<record_key, std::int32_t>>{};
-    from.for_each_record([&](std::int64_t in_tier, const record_identity& identity) {
+    queues_[tier].tier().for_each_record([&](std::int64_t in_tier, const record_identity& identity) {
       const auto there = static_cast<std::int32_t>(in_tier);
       if (in_tier >= counts_[tier].num_places) {
         return;
@@ -585,7 +579,7 @@ class record_index : public Directory {
         useless.emplace_back(key_in_tier(identity), there);
       }
     });
-    in(tier, [&](auto& places) { places.take_all(has_record); });
+    places_[tier].take_all(has_record);
     for (const auto& [key, there] : useless) {
       erase_place(key, there, tier);
     }
@@ -595,7 +589,7 @@ class record_index : public Directory {
   template <class Adopted>
   void adopt_behind(link_type before, record_key key, salt tag, const Adopted& adopted) noexcept {
     for (;;) {
-      for (auto tier = host + 1; tier < num_tiers; ++tier) {
+      for (auto tier = host + 1; tier < num_tiers(); ++tier) {
         orphans_[tier].take_behind(key, [&](const found_record& found) {
           if (const auto record = adopt(found, before, tag, tier); record != no_record) {
             adopted(record, tier);
@@ -624,7 +618,7 @@ class record_index : public Directory {
       erase_place(key_in_tier(found.identity), found.place, tier);
       return no_record;
     }
-    in(tier, [&](auto& places) { places.assign(found.place, record); });
+    places_[tier].assign(found.place, record);
     Directory::set_place(record, tier, found.place);
     for (auto added = node; added != before.node && adopted_.size() < adopted_.capacity();
          added = tree().parent(added)) {
@@ -654,10 +648,11 @@ class record_index : public Directory {
   bool exclusive_;
   bool asks_;
   bool withdrew_ = false;  // since the last `end_invalidation`
-  queues_type& queues_;
-  places_type places_;
-  std::array<orphan_records, num_tiers> orphans_;  // none in host memory
-  std::array<tier_statistics, num_tiers> counts_;
+  Queues& queues_;
+  std::vector<record_places> places_;  // of each tier, as the next three
+  std::vector<bool> have_places_;
+  std::vector<orphan_records> orphans_;  // none in host memory
+  std::vector<tier_statistics> counts_;
   std::int64_t num_waiting_ = 0;       // owed records of which no write is under way
   std::int64_t num_stale_writes_ = 0;  // of nodes that were withdrawn meanwhile
   std::vector<node_id> adopted_;       // behind which others may follow

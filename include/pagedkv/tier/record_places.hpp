@@ -2,26 +2,75 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/function_ref.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace pagedkv {
 
-/// The numbered places of one tier: which record lies in each, and which record goes first when none is free.
-/// A record is in the policy's order while it is *ranked*. Not thread-safe; only the constructor allocates.
+/// The order in which the records of a tier make room: an eviction policy of any type, over places instead of blocks.
+class record_order {
+ public:
+  using may_go = detail::function_ref<eviction_answer(block_id place, bool anyway)>;
+
+  virtual ~record_order() = default;
+  virtual void insert(block_id place, const block_release& release) noexcept = 0;
+  virtual void remove(block_id place) noexcept = 0;
+  virtual void erase(block_id place) noexcept = 0;
+  [[nodiscard]] virtual block_id victim(may_go answer) noexcept = 0;
+  [[nodiscard]] virtual std::size_t metadata_bytes() const noexcept = 0;
+};
+
+/// Throws `std::bad_alloc`.
+using record_order_factory = std::unique_ptr<record_order> (*)(std::int32_t num_places);
+
+namespace detail {
+
 template <eviction_policy Eviction>
+class record_order_of final : public record_order {
+ public:
+  explicit record_order_of(std::int32_t num_places) : policy_(std::max(num_places, 1)) {}
+
+  [[nodiscard]] static std::unique_ptr<record_order> make(std::int32_t num_places) {
+    return std::make_unique<record_order_of>(num_places);
+  }
+
+  void insert(block_id place, const block_release& release) noexcept override { policy_.insert(place, release); }
+  void remove(block_id place) noexcept override { policy_.remove(place); }
+  void erase(block_id place) noexcept override { policy_.erase(place); }
+  block_id victim(may_go answer) noexcept override { return policy_.victim(offer{answer}, timestamp{}); }
+  std::size_t metadata_bytes() const noexcept override { return policy_.metadata_bytes(); }
+
+ private:
+  struct offer {
+    may_go answer;
+    eviction_answer operator()(block_id place) const noexcept { return answer(place, false); }
+    eviction_answer operator()(block_id place, evict_anyway_t) const noexcept { return answer(place, true); }
+  };
+
+  Eviction policy_;
+};
+
+}  // namespace detail
+
+/// The numbered places of one tier: which record lies in each, and which record goes first when none is free.
+/// A record is in the order while it is *ranked*. Not thread-safe; only the constructor allocates.
 class record_places {
  public:
+  using may_go = detail::function_ref<eviction_answer(record_id record, bool anyway)>;
+  using gone = detail::function_ref<void(record_id record)>;
+
   /// Throws `std::bad_alloc`.
-  explicit record_places(std::int32_t num_places)
-      : policy_(std::max(num_places, 1)), places_(static_cast<std::size_t>(num_places)) {
+  record_places(std::int32_t num_places, record_order_factory make_order)
+      : order_(make_order(num_places)), places_(static_cast<std::size_t>(num_places)) {
     free_.reserve(places_.size());
     for (auto place = num_places; place > 0; --place) {
       free_.push_back(place - 1);
@@ -35,11 +84,10 @@ class record_places {
   [[nodiscard]] record_id owner(std::int32_t place) const noexcept { return at(place).owner; }
   [[nodiscard]] bool ranked(std::int32_t place) const noexcept { return at(place).ranked; }
 
-  /// A place for a record, or −1. Where none is free, `may_go(record)` answers for others as an eviction
-  /// offer does, and the first that is `taken` goes: `gone(record, place)`.
-  template <class MayGo, class Gone>
-  [[nodiscard]] std::int32_t take(record_id record, MayGo&& may_go, Gone&& gone) noexcept {
-    if (free_.empty() && !evict(may_go, gone)) {
+  /// A place for a record, or −1. Where none is free, `answer(record, anyway)` answers for others as an eviction
+  /// offer does, and the first that is `taken` goes: `note_gone(record)`.
+  [[nodiscard]] std::int32_t take(record_id record, may_go answer, gone note_gone) noexcept {
+    if (free_.empty() && !evict(answer, note_gone)) {
       return -1;
     }
     const auto place = free_.back();
@@ -49,16 +97,15 @@ class record_places {
   }
 
   /// Frees the place of one record in the same way; false when none may go.
-  template <class MayGo, class Gone>
-  [[nodiscard]] bool evict(MayGo&& may_go, Gone&& gone) noexcept {
-    const auto place = victim(may_go);
+  [[nodiscard]] bool evict(may_go answer, gone note_gone) noexcept {
+    const auto place = victim(answer);
     if (place < 0) {
       return false;
     }
     const auto before = at(place).owner;
     at(place) = {};
     at(place).unsure = true;
-    gone(before, place);
+    note_gone(before);
     free_.push_back(place);
     return true;
   }
@@ -74,7 +121,7 @@ class record_places {
   void retire(std::int32_t place) noexcept {
     auto& there = at(place);
     if (there.tracked) {
-      policy_.erase(to_id(place));
+      order_->erase(to_id(place));
     }
     there = {};
   }
@@ -90,8 +137,7 @@ class record_places {
 
   /// Retires the free places that may hold a record of an earlier owner, and calls `erase(place)` for each. Those that
   /// are taken for a record not yet written are `stale` until it is. Linear in the places.
-  template <class Erase>
-  void retire_unsure(Erase&& erase) noexcept {
+  void retire_unsure(detail::function_ref<void(std::int32_t place)> erase) noexcept {
     std::erase_if(free_, [&](std::int32_t place) {
       const auto unsure = at(place).unsure;
       if (unsure) {
@@ -111,7 +157,7 @@ class record_places {
     auto& there = at(place);
     if (!there.ranked) {
       there.ranked = there.tracked = true;
-      policy_.insert(to_id(place), {.hash = hash, .depth = depth, .priority = 50});
+      order_->insert(to_id(place), {.hash = hash, .depth = depth, .priority = 50});
     }
   }
   /// Takes it out: the device has the contents, too.
@@ -119,13 +165,12 @@ class record_places {
     auto& there = at(place);
     if (there.ranked) {
       there.ranked = false;
-      policy_.remove(to_id(place));
+      order_->remove(to_id(place));
     }
   }
 
   /// The next owner, in turn, for which `is_wanted(record)`; `no_record` when a short search finds none.
-  template <class IsWanted>
-  [[nodiscard]] record_id find(IsWanted&& is_wanted) noexcept {
+  [[nodiscard]] record_id find(detail::function_ref<bool(record_id record)> is_wanted) noexcept {
     for (auto tries = std::min(max_scanned, places_.size()); tries > 0; --tries) {
       hand_ = (hand_ + 1) % places_.size();
       if (const auto record = places_[hand_].owner; record != no_record && is_wanted(record)) {
@@ -136,7 +181,7 @@ class record_places {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return policy_.metadata_bytes() + places_.capacity() * sizeof(place_facts) +
+    return order_->metadata_bytes() + places_.capacity() * sizeof(place_facts) +
            free_.capacity() * sizeof(std::int32_t);
   }
 
@@ -146,7 +191,7 @@ class record_places {
   struct place_facts {
     record_id owner = no_record;
     bool ranked = false;
-    bool tracked = false;  // by the policy, since it was ranked first
+    bool tracked = false;  // by the order, since it was ranked first
     bool unsure = false;   // may hold a record that is no longer the owner's
     bool stale = false;    // and that record is invalid
   };
@@ -157,32 +202,23 @@ class record_places {
     return places_[static_cast<std::size_t>(place)];
   }
 
-  /// A place in use whose record may go, with no trace of it in the policy.
-  template <class MayGo>
-  [[nodiscard]] std::int32_t victim(MayGo& may_go) noexcept {
-    struct offer {
-      record_places& places;
-      MayGo& may_go;
-      eviction_answer operator()(block_id place) const noexcept { return may_go(places.owner_of(place), false); }
-      eviction_answer operator()(block_id place, evict_anyway_t) const noexcept {
-        return may_go(places.owner_of(place), true);
-      }
-    };
-    if (const auto found = policy_.victim(offer{*this, may_go}, timestamp{}); found != no_block) {
+  /// A place in use whose record may go, with no trace of it in the order.
+  [[nodiscard]] std::int32_t victim(may_go answer) noexcept {
+    const auto of_owner = [&](block_id place, bool anyway) { return answer(places_[to_index(place)].owner, anyway); };
+    if (const auto found = order_->victim(of_owner); found != no_block) {
       return static_cast<std::int32_t>(found);
     }
-    if (find([&](record_id record) { return may_go(record, true) == eviction_answer::taken; }) == no_record) {
+    if (find([&](record_id record) { return answer(record, true) == eviction_answer::taken; }) == no_record) {
       return -1;
     }
     const auto place = static_cast<std::int32_t>(hand_);
     if (at(place).tracked) {
-      policy_.erase(to_id(place));
+      order_->erase(to_id(place));
     }
     return place;
   }
-  [[nodiscard]] record_id owner_of(block_id place) const noexcept { return places_[to_index(place)].owner; }
 
-  Eviction policy_;
+  std::unique_ptr<record_order> order_;
   std::vector<place_facts> places_;
   std::vector<std::int32_t> free_;
   std::size_t hand_ = 0;

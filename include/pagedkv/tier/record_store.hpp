@@ -4,21 +4,21 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/record_transfers.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,23 +28,12 @@ namespace pagedkv {
 /// the transfers under way. One of two models hears of the blocks that the device's cache gets and loses:
 /// `block_records` behind one group, or `group_records`. One thread at a time; a failed transfer is a lost write or a
 /// miss.
-template <swaps_blocks Backend, class Directory, class Host, tier... Slower>
+template <swaps_blocks Backend, class Directory, allocator Allocator, class Queues>
 class record_store {
  public:
-  using index_type = record_index<Directory, Host, Slower...>;
-  using transfers_type = record_transfers<Backend, typename Host::allocator_type, index_type>;
+  using index_type = record_index<Directory, Queues>;
+  using transfers_type = record_transfers<Backend, Allocator, index_type, Queues>;
   using stream = typename Backend::stream;
-  static constexpr auto num_tiers = index_type::num_tiers;
-
-  /// Records for which each tier has room.
-  [[nodiscard]] static std::array<std::int64_t, num_tiers> places_of(const tier_config& config, const Host& host,
-                                                                     const std::tuple<Slower...>& slower) noexcept {
-    return std::apply(
-        [&](const auto&... tier) {
-          return std::array{detail::num_places_of(host, config), detail::num_places_of(tier, config)...};
-        },
-        slower);
-  }
 
   record_store(const record_store&) = delete;
   record_store& operator=(const record_store&) = delete;
@@ -72,16 +61,15 @@ class record_store {
   }
 
  protected:
-  /// Throws `exception`, `std::bad_alloc`, `std::system_error`.
+  /// Takes the slower tiers out of the list. Throws `exception`, `std::bad_alloc`, `std::system_error`.
   template <class... OfDirectory>
   record_store(const tier_config& config, std::int32_t num_blocks, Backend& backend, const block_storage_view& device,
-               const record_format& format, Host&& host, std::tuple<Slower...>&& slower,
-               const std::array<std::int64_t, num_tiers>& num_places, OfDirectory&&... of_directory)
+               const record_format& format, Allocator memory, tier_list& tiers, OfDirectory&&... of_directory)
       : config_(config),
-        queues_(std::move(slower), format, static_cast<std::size_t>(config.queue_records), config.threads),
-        index_(config, num_places, queues_, std::forward<OfDirectory>(of_directory)...),
-        transfers_(config, num_blocks, backend, device, format, std::move(host.memory), host.num_records, index_,
-                   queues_) {}
+        queues_(tiers, format, static_cast<std::size_t>(config.queue_records), config.threads),
+        index_(config, tiers.shapes, queues_, std::forward<OfDirectory>(of_directory)...),
+        transfers_(config, num_blocks, backend, device, format, std::move(memory),
+                   static_cast<std::int32_t>(tiers.shapes.front().num_places), index_, queues_) {}
   /// Waits for batches under way; they use memory of all parts. Records that were invalidated while they were written
   /// are erased.
   ~record_store() {
@@ -91,7 +79,7 @@ class record_store {
   }
 
   tier_config config_;
-  typename index_type::queues_type queues_;
+  Queues queues_;
   index_type index_;
   transfers_type transfers_;
 };

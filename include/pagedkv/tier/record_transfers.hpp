@@ -126,19 +126,17 @@ class host_records {
 
 /// Moves records: copies between the device and host memory, and, behind them, writes and reads between host memory and
 /// slower tiers. A failed transfer is a lost write or a miss. One thread at a time; only the constructor allocates.
-template <swaps_blocks Backend, allocator Allocator, class Index>
+template <swaps_blocks Backend, allocator Allocator, class Index, class Queues>
 class record_transfers {
  public:
   using stream = typename Backend::stream;
-  using queues_type = typename Index::queues_type;
   static constexpr auto host = Index::host;
-  static constexpr auto num_tiers = Index::num_tiers;
-  static constexpr bool has_slower = num_tiers != 1;
+  static constexpr bool has_slower = Index::has_slower;
 
   /// Throws `exception`, `std::bad_alloc`.
   record_transfers(const tier_config& config, std::int32_t num_blocks, Backend& backend,
                    const block_storage_view& device, const record_format& format, Allocator memory,
-                   std::int32_t num_records, Index& index, queues_type& queues)
+                   std::int32_t num_records, Index& index, Queues& queues)
       : config_(config),
         backend_(backend),
         device_(device),
@@ -261,7 +259,11 @@ class record_transfers {
     }
   }
   /// Takes what transfers have brought, where the tiers have stopped.
-  void end_executed() noexcept { take_completions(); }
+  void end_executed() noexcept {
+    if constexpr (has_slower) {
+      take_completions();
+    }
+  }
   /// Executes waiting transfers on this thread, where there is none for them; returns how many.
   std::size_t run_transfers() noexcept { return queues_.run(); }
   /// Whether a transfer between host memory and a slower tier is under way, or waits to begin.
@@ -362,7 +364,7 @@ class record_transfers {
 
   /// Writes a host record to the next tiers from `number` on that lack it, one after the other.
   void write_on(record_id record, std::size_t number) noexcept {
-    for (; number < num_tiers; ++number) {
+    for (; number < index_.num_tiers(); ++number) {
       const auto wanted = !index_.is_withdrawn(record) && index_.is_due(record, number);
       if (wanted && start_write(record, number)) {
         return;
@@ -409,7 +411,8 @@ class record_transfers {
 
   [[nodiscard]] double seconds_to_load(std::span<const record_id> records) noexcept {
     auto seconds = 0.0;
-    queues_.for_each([&](std::size_t number, auto& queue) {
+    for (auto number = host + 1; number < index_.num_tiers(); ++number) {
+      const auto& queue = queues_[number];
       const auto is_from = [&](record_id record) {
         return !index_.in_host_memory(record) && index_.source_of(record) == number;
       };
@@ -419,7 +422,7 @@ class record_transfers {
         const auto num_records = wanted + queue.num_reads_waiting();
         seconds += static_cast<double>(num_records * records_.format().record_bytes()) / speed;
       }
-    });
+    }
     return seconds;
   }
 
@@ -496,10 +499,11 @@ class record_transfers {
     return job;
   }
   [[nodiscard]] bool try_push(const record_job& job, std::size_t number) noexcept {
-    return queues_.template in<bool>(number, [&](auto& queue) { return queue.try_push(job); });
+    return queues_[number].try_push(job);
   }
   void take_completions() noexcept {
-    queues_.for_each([&](std::size_t number, auto& queue) {
+    for (auto number = host + 1; number < index_.num_tiers(); ++number) {
+      auto& queue = queues_[number];
       auto job = record_job{};
       while (queue.try_pop(job)) {
         job.writes ? end_write(job, number) : end_read(job, number);
@@ -507,7 +511,7 @@ class record_transfers {
       for (auto place = std::int64_t{0}; queue.try_pop_erased(place);) {
         index_.note_erased(static_cast<std::int32_t>(place), number);
       }
-    });
+    }
   }
 
   tier_config config_;
@@ -517,7 +521,7 @@ class record_transfers {
   block_storage_view host_blocks_;
   std::size_t max_writing_;
   Index& index_;
-  queues_type& queues_;
+  Queues& queues_;
   detail::stream_marks<Backend> marks_;
   std::size_t num_loading_ = 0;
   std::size_t num_writing_ = 0;  // records that are being written, tier after tier

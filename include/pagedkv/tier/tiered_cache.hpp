@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,17 +80,18 @@ struct tiers_check<Defaults, Host, policy_list<Policies...>> {
   static_assert(has_memory || !swaps, "a cache with tiers has memory: leave `no_memory` out");
 };
 
-template <class Defaults, class Host, class Slower, class Policies>
+template <class Defaults, class Host, class Queues, class Policies>
 struct tiered_types;
-template <class Defaults, class Host, class... Slower, class... Policies>
-struct tiered_types<Defaults, Host, policy_list<Slower...>, policy_list<Policies...>> {
+template <class Defaults, class Host, class Queues, class... Policies>
+struct tiered_types<Defaults, Host, Queues, policy_list<Policies...>> {
   template <class Axis>
   using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
 
   static constexpr bool layers_differ = on<groups_axis>::layers_differ;
+  using memory = typename Host::allocator_type;
   using store = std::conditional_t<layers_differ,
-                                   group_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>,
-                                   block_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, Host, Slower...>>;
+                                   group_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, memory, Queues>,
+                                   block_records<on<locking_axis>, on<backend_axis>, on<hash_axis>, memory, Queues>>;
   using loads = std::conditional_t<layers_differ, group_loads<store>, block_loads<store>>;
   using tap = tier_tap<on<events_axis>, store>;
   using cache = kv_cache_of<Defaults, on<element_axis>, on<locking_axis>, on<eviction_axis>, on<allocator_axis>,
@@ -109,11 +109,12 @@ struct tiered_parts {
 
   using host = typename host_tier_in<Defaults, typename sorted::host>::type;
   using slower = typename sorted::slower;
+  using queues = std::conditional_t<std::is_same_v<slower, policy_list<>>, no_transfer_queues, transfer_queues>;
   using check = tiers_check<Defaults, host, typename sorted::changes>;
   /// Where the check has failed, of the defaults, so that compilers report nothing else.
   using types =
-      std::conditional_t<check::holds, tiered_types<Defaults, host, slower, typename sorted::changes>,
-                         tiered_types<Defaults, typename Defaults::host_tier_type, policy_list<>, policy_list<>>>;
+      std::conditional_t<check::holds, tiered_types<Defaults, host, queues, typename sorted::changes>,
+                         tiered_types<Defaults, typename Defaults::host_tier_type, no_transfer_queues, policy_list<>>>;
 };
 
 }  // namespace detail
@@ -150,7 +151,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using clock = std::chrono::steady_clock;
 
   /// Host memory and the slower ones; then as in `kv_cache`.
-  static constexpr auto num_tiers = store_type::num_tiers;
+  static constexpr auto num_tiers = 1 + std::tuple_size_v<slower_tiers_type>;
+  static_assert(num_tiers <= 9, "a tiered_cache has at most eight tiers behind host memory");
   static constexpr bool uses_priority = device::uses_priority;
   static constexpr bool has_memory = true;
   static constexpr bool layers_differ = device::layers_differ;
@@ -575,8 +577,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
                                                    const host_tier_type& host, const slower_tiers_type& slower) {
     if constexpr (layers_differ) {
-      const auto places = store_type::places_of(tiers, host, slower);
-      const auto num_records = std::accumulate(places.begin(), places.end(), std::int64_t{0});
+      const auto num_records = std::apply(
+          [&](const auto&... tier) {
+            return (detail::num_places_of(host, tiers) + ... + detail::num_places_of(tier, tiers));
+          },
+          slower);
       const auto plan = plan_of_groups(config);
       return plan ? detail::nodes_for_records(group_shapes{config.groups, *plan}, num_records) : 0;
     } else {
@@ -585,12 +590,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
   [[nodiscard]] store_type make_store(const tier_config& tiers, host_tier_type host, slower_tiers_type slower) {
     const auto format = make_record_format(static_cast<const device&>(*this), tiers.model);
+    auto list = detail::make_tier_list(tiers, host, std::move(slower));
     if constexpr (layers_differ) {
       return store_type(device::nodes(), device::shapes(), config().capacity(), tiers, device::backend(),
-                        device::blocks(), format, std::move(host), std::move(slower));
+                        device::blocks(), format, std::move(host.memory), std::move(list));
     } else {
       return store_type({config().capacity(), config().block_size, config().hash_seed}, tiers, device::backend(),
-                        device::blocks(), format, std::move(host), std::move(slower));
+                        device::blocks(), format, std::move(host.memory), std::move(list));
     }
   }
 

@@ -2,8 +2,8 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/with_memory.hpp>
-#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -62,14 +61,17 @@ class transfer_signal {
 /// Executes the transfers of one tier in batches: a batch of erasures, if there are any, then one of reads, or else of
 /// writes. On a thread of its own, or in calls of `run`. It seals records before it writes them, and verifies what it
 /// reads. One caller's thread pushes and pops; it never waits for the tier.
-template <tier Tier>
 class transfer_queue {
  public:
-  using tier_type = Tier;
-
-  /// `capacity`: jobs that were pushed and not popped. Throws `std::bad_alloc`, `std::system_error`.
-  transfer_queue(Tier tier, record_format format, std::size_t capacity, bool threaded, transfer_signal& signal)
-      : tier_(std::move(tier)), format_(std::move(format)), capacity_(capacity), signal_(signal) {
+  /// `has_places`: the tier's. `capacity`: jobs that were pushed and not popped. Throws `std::bad_alloc`,
+  /// `std::system_error`.
+  transfer_queue(std::unique_ptr<slower_tier> tier, bool has_places, record_format format, std::size_t capacity,
+                 bool threaded, transfer_signal& signal)
+      : tier_(std::move(tier)),
+        has_places_(has_places),
+        format_(std::move(format)),
+        capacity_(capacity),
+        signal_(signal) {
     for (auto* list : {&reads_, &writes_, &done_, &batch_}) {
       list->reserve(capacity);
     }
@@ -96,7 +98,7 @@ class transfer_queue {
       thread_.join();
     }
     auto lock = std::unique_lock{mutex_};
-    if constexpr (tier_with_places<Tier>) {
+    if (has_places_) {
       for (const auto& job : writes_) {
         num_erasing_.fetch_add(1, std::memory_order_relaxed);
         const auto add = [&] { return add_erasure({job.transfer.key, job.transfer.place, job.number}), true; };
@@ -186,7 +188,7 @@ class transfer_queue {
   [[nodiscard]] double read_bytes_per_second() const noexcept { return read_speed_.load(std::memory_order_relaxed); }
 
   /// While no transfer is under way.
-  [[nodiscard]] Tier& tier() noexcept { return tier_; }
+  [[nodiscard]] slower_tier& tier() noexcept { return *tier_; }
 
  private:
   using clock = std::chrono::steady_clock;
@@ -239,7 +241,7 @@ class transfer_queue {
     }
     lock.unlock();
     outcomes_.assign(size, transfer_outcome::failed);
-    tier_.erase(transfers_, outcomes_);
+    tier_->erase(transfers_, outcomes_);
     lock.lock();
     auto failed = erasures_.begin();
     for (std::size_t i = 0; i < size; ++i) {
@@ -274,10 +276,8 @@ class transfer_queue {
       read_batch();
     }
     lock.lock();
-    if constexpr (!tier_with_places<Tier>) {
-      if (batch_.front().writes && !erasures_.empty()) {
-        drop_replaced();
-      }
+    if (!has_places_ && batch_.front().writes && !erasures_.empty()) {
+      drop_replaced();
     }
     done_.insert(done_.end(), batch_.begin(), batch_.end());
     num_done_.store(done_.size(), std::memory_order_release);
@@ -313,7 +313,7 @@ class transfer_queue {
     }
     outcomes_.assign(transfers_.size(), transfer_outcome::failed);
     if (!transfers_.empty()) {
-      tier_.write(transfers_, outcomes_);
+      tier_->write(transfers_, outcomes_);
     }
     auto next = outcomes_.begin();
     for (auto& job : batch_) {
@@ -328,7 +328,7 @@ class transfer_queue {
     }
     outcomes_.assign(transfers_.size(), transfer_outcome::failed);
     const auto start = clock::now();
-    tier_.read(transfers_, outcomes_);
+    tier_->read(transfers_, outcomes_);
     note_speed(clock::now() - start);
     for (std::size_t i = 0; i < batch_.size(); ++i) {
       auto& job = batch_[i];
@@ -350,7 +350,8 @@ class transfer_queue {
     read_speed_.store(before == 0 ? speed : before * 0.75 + speed * 0.25, std::memory_order_relaxed);
   }
 
-  Tier tier_;
+  std::unique_ptr<slower_tier> tier_;
+  bool has_places_;
   record_format format_;
   std::size_t capacity_;
   transfer_signal& signal_;
@@ -376,65 +377,59 @@ class transfer_queue {
 };
 
 /// The queues of the tiers behind host memory, which have the numbers from 1 on, the fastest first.
-template <tier... Tiers>
 class transfer_queues {
  public:
-  /// Throws `std::bad_alloc`, `std::system_error`.
-  transfer_queues(std::tuple<Tiers...>&& tiers, const record_format& format, std::size_t capacity, bool threaded)
-      : queues_(std::apply(
-            [&](auto&... tier) {
-              return std::tuple{
-                  std::make_unique<transfer_queue<Tiers>>(std::move(tier), format, capacity, threaded, signal_)...};
-            },
-            tiers)) {}
+  static constexpr bool has_any = true;
 
-  /// Calls `visit(number, queue)` on each.
-  template <class Visit>
-  void for_each(Visit&& visit) const {
-    std::apply(
-        [&](const auto&... queue) {
-          [[maybe_unused]] auto number = std::size_t{0};
-          (visit(++number, *queue), ...);
-        },
-        queues_);
-  }
-  /// Calls `visit(queue)` on one; returns what it returns, `Result{}` for another number.
-  template <class Result, class Visit>
-  Result in(std::size_t number, Visit&& visit) const {
-    auto answer = Result{};
-    for_each([&](std::size_t each, auto& queue) {
-      if (each == number) {
-        answer = visit(queue);
-      }
-    });
-    return answer;
+  /// Takes the slower tiers out of the list. Throws `std::bad_alloc`, `std::system_error`.
+  transfer_queues(tier_list& tiers, const record_format& format, std::size_t capacity, bool threaded) {
+    queues_.reserve(tiers.slower.size());
+    for (auto& tier : tiers.slower) {
+      const auto has_places = tiers.shapes[queues_.size() + 1].has_places;
+      queues_.push_back(
+          std::make_unique<transfer_queue>(std::move(tier), has_places, format, capacity, threaded, signal_));
+    }
   }
 
-  void erase(std::size_t number, const record_key& key, std::int64_t place) noexcept {
-    in<bool>(number, [&](auto& queue) { return queue.erase(key, place), true; });
-  }
-  [[nodiscard]] std::size_t num_erasing(std::size_t number) const noexcept {
-    return in<std::size_t>(number, [](auto& queue) { return queue.num_erasing(); });
-  }
+  [[nodiscard]] transfer_queue& operator[](std::size_t number) const noexcept { return *queues_[number - 1]; }
+
   [[nodiscard]] bool are_empty() const noexcept {
-    auto empty = true;
-    for_each([&](std::size_t, auto& queue) { empty = empty && queue.num_inside() == 0; });
-    return empty;
+    return std::ranges::all_of(queues_, [](const auto& queue) { return queue->num_inside() == 0; });
   }
   std::size_t run() noexcept {
     auto num_run = std::size_t{0};
-    for_each([&](std::size_t, auto& queue) { num_run += queue.run(); });
+    for (const auto& queue : queues_) {
+      num_run += queue->run();
+    }
     return num_run;
   }
   void stop() noexcept {
-    for_each([](std::size_t, auto& queue) { queue.stop(); });
+    for (const auto& queue : queues_) {
+      queue->stop();
+    }
   }
 
   [[nodiscard]] transfer_signal& signal() noexcept { return signal_; }
 
  private:
   transfer_signal signal_;
-  std::tuple<std::unique_ptr<transfer_queue<Tiers>>...> queues_;
+  std::vector<std::unique_ptr<transfer_queue>> queues_;
+};
+
+/// Those of a cache with host memory alone, which compiles no transfers to slower tiers.
+class no_transfer_queues {
+ public:
+  static constexpr bool has_any = false;
+
+  no_transfer_queues(const tier_list&, const record_format&, std::size_t, bool) noexcept {}
+
+  [[nodiscard]] static bool are_empty() noexcept { return true; }
+  static std::size_t run() noexcept { return 0; }
+  static void stop() noexcept {}
+  [[nodiscard]] transfer_signal& signal() noexcept { return signal_; }
+
+ private:
+  transfer_signal signal_;
 };
 
 }  // namespace pagedkv
