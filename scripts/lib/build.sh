@@ -3,12 +3,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 targets=()
 
-# clang_that_links SANITIZERS: the oldest clang that compiles the tests and links these; fails when there is none.
+# clang_that_links SANITIZERS: the oldest clang that compiles the tests and links these, or `none`; fails when there is none.
 clang_that_links() {
-  local compiler program
+  local compiler program flags=()
+  [ "$1" = none ] || flags=("-fsanitize=$1")
   program=$(mktemp)
   for compiler in clang++-{16..21}; do
-    if echo 'int main() {}' | "$compiler" "-fsanitize=$1" -x c++ -o "$program" - 2>/dev/null; then
+    if echo 'int main() {}' | "$compiler" "${flags[@]}" -x c++ -o "$program" - 2>/dev/null; then
       rm -f "$program"
       echo "$compiler"
       return

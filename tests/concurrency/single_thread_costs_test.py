@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
-COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>

@@ -4,13 +4,12 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import unittest
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 # clang calls what g++ inlines, and the text of a call shows nothing.
-COMPILER = ["g++"] if shutil.which("g++") else shlex.split(os.environ["PAGEDKV_COMPILER"])
+COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 
 PROGRAM = """
 #include <pagedkv/events/event_log.hpp>

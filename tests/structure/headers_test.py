@@ -13,7 +13,7 @@ import rules
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 BUILD_ROOT = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"])
-COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
 
 
