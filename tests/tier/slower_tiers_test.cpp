@@ -69,7 +69,54 @@ auto filled_places(tier_config config = by_hand()) {
   return filled<placed_cache, placed_tier>{places_in(std::make_shared<fake_store>(), 32), config};
 }
 
+/// Gives up the highest place first.
+struct highest_first {
+  static constexpr std::string_view name = "highest_first";
+  static constexpr bool concurrent = false;
+  explicit highest_first(std::int32_t num_blocks) : evictable(static_cast<std::size_t>(num_blocks)) {}
+  void insert(block_id block, const block_release&) noexcept { evictable[to_index(block)] = true; }
+  void remove(block_id block) noexcept { evictable[to_index(block)] = false; }
+  void erase(block_id block) noexcept { remove(block); }
+  void rename(block_id, block_id) noexcept {}  // places have no other names
+  block_id victim(auto&& offer, timestamp) noexcept {
+    for (auto i = std::ssize(evictable); i > 0; --i) {
+      const auto block = block_id{static_cast<std::int32_t>(i - 1)};
+      if (evictable[to_index(block)] && offer(block) == eviction_answer::taken) {
+        remove(block);
+        return block;
+      }
+    }
+    return no_block;
+  }
+  std::size_t metadata_bytes() const noexcept { return evictable.size(); }
+  std::vector<char> evictable;
+};
+
+/// Tokens of the first prompt that a tier with two places still has after four others.
+template <class Tier>
+std::int64_t kept_of_the_first() {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  using cache_type = tiered_cache<float32, Tier>;
+  auto cache = cache_type{small_device(4), config, {2}, {Tier{places_in(std::make_shared<fake_store>(), 2)}}};
+  auto driver = tiered_driver{cache};
+  for (const auto first : {0, 100, 200, 300, 400}) {
+    driver.serve(numbered(5, first));
+    cache.wait_idle();
+  }
+  REQUIRE(cache.tier(1).evictions > 0);
+  const auto made = driver.create(numbered(5));
+  REQUIRE(made);
+  REQUIRE(made->num_cached_tokens == 0);
+  return made->num_loading_tokens;
+}
+
 }  // namespace
+
+TEST_CASE("a slower tier's own policy chooses the records that make room", "[tier][slower_tiers]") {
+  CHECK(kept_of_the_first<placed_tier>() == 0);
+  CHECK(kept_of_the_first<evicted_by<placed_tier, highest_first>>() == 4);
+}
 
 TEST_CASE("a hit does not write again what a slower tier has", "[tier][slower_tiers]") {
   auto config = by_hand();

@@ -3,6 +3,7 @@
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
@@ -11,6 +12,7 @@
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_store.hpp>
 #include <pagedkv/tier/record_table.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <algorithm>
@@ -206,7 +208,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   /// False where `stored` would change nothing.
   [[nodiscard]] bool hears_stored() const noexcept {
-    return Queues::has_any || index_.tree().num_alive() != 0 || makes_nodes();
+    return Queues::has_slower || index_.tree().num_alive() != 0 || makes_nodes();
   }
   void hear(const cache_event& event) noexcept {
     switch (event.kind) {
@@ -311,7 +313,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       index_.withdraw(node);
       index_.let_go(index_.record_of(node));
     }
-    if constexpr (Queues::has_any) {
+    if constexpr (Queues::has_slower) {
       auto key = root_key(tag);
       for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
         key = chained_key(key, run.block(i, block_size_));
@@ -341,7 +343,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   }
 
   void stored(const cache_event& event) noexcept {
-    if constexpr (Queues::has_any) {
+    if constexpr (Queues::has_slower) {
       index_.note_stored(event.block);
     }
     if (event.origin == no_block || index_.node_of_block(event.origin) != no_node || makes_nodes()) {
@@ -489,7 +491,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   /// the next tail. Blocks that got these contents after block number `number` got its own are left out: their K/V may
   /// not be there yet. Constant where the parent has a record.
   void want_ancestors_written([[maybe_unused]] node_id node, [[maybe_unused]] std::uint64_t number) noexcept {
-    if constexpr (Queues::has_any) {
+    if constexpr (Queues::has_slower) {
       const auto most = transfers_.num_more_writes();
       path_.clear();
       for (auto above = most == 0 ? no_node : index_.tree().parent(node); above != no_node;

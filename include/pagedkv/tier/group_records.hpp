@@ -6,6 +6,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
@@ -14,6 +15,7 @@
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_store.hpp>
 #include <pagedkv/tier/record_table.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <algorithm>
@@ -341,7 +343,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     index_.forget_orphans(tag);
-    if constexpr (Queues::has_any) {
+    if constexpr (Queues::has_slower) {
       auto identity = record_identity{};
       identity.key = root_key(tag);
       for (std::size_t i = 0; i < run.tokens.size() / shapes_.tokens_per_node(); ++i) {
@@ -475,7 +477,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   /// A record is of use only with all others that a hit needs. Of a chain whose head the device keeps, because others
   /// share it, and whose tail goes, the head is written, too, as `block_records` does it.
   void want_rest_written([[maybe_unused]] record_id of, [[maybe_unused]] node_id last) noexcept {
-    if constexpr (Queues::has_any) {
+    if constexpr (Queues::has_slower) {
       const auto most = transfers_.num_more_writes();
       path_.clear();
       if (most == 0) {

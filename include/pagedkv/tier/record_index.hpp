@@ -10,9 +10,9 @@
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
-#include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,8 +31,10 @@ template <class Directory, class Queues>
 class record_index : public Directory {
  public:
   using link_type = typename Directory::link_type;
+  using queues_type = Queues;
   static constexpr auto host = std::size_t{0};
-  static constexpr bool has_slower = Queues::has_any;
+  static constexpr bool has_slower = Queues::has_slower;
+  static constexpr auto max_tiers = std::size_t{9};
 
   using Directory::at;
   using Directory::is_withdrawn;
@@ -50,15 +52,12 @@ class record_index : public Directory {
       : Directory(std::forward<OfDirectory>(of_directory)...),
         exclusive_(config.exclusive),
         asks_(config.ask_ahead != 0),
-        queues_(queues),
-        orphans_(shapes.size()),
-        counts_(shapes.size()) {
-    places_.reserve(shapes.size());
-    for (auto tier = host; tier < shapes.size(); ++tier) {
-      const auto& shape = shapes[tier];
-      places_.emplace_back(static_cast<std::int32_t>(shape.num_places), shape.make_order);
-      counts_[tier].num_places = shape.has_places ? shape.num_places : 0;
-      have_places_.push_back(shape.has_places);
+        queues_(queues) {
+    assert(shapes.size() <= max_tiers && "as many as `record_facts::due` has bits");
+    tiers_.reserve(shapes.size());
+    for (const auto& [num_places, has_places, make_order] : shapes) {
+      tiers_.push_back({record_places{static_cast<std::int32_t>(num_places), make_order}, has_places, {}, {}});
+      tiers_.back().counts.num_places = has_places ? num_places : 0;
     }
     if constexpr (has_slower) {
       adopt_found();
@@ -66,28 +65,28 @@ class record_index : public Directory {
   }
 
   /// Host memory and the slower ones.
-  [[nodiscard]] std::size_t num_tiers() const noexcept { return places_.size(); }
+  [[nodiscard]] std::size_t num_tiers() const noexcept { return has_slower ? tiers_.size() : 1; }
   /// Counts of a tier.
-  [[nodiscard]] tier_statistics& counts(std::size_t tier) noexcept { return counts_[tier]; }
+  [[nodiscard]] tier_statistics& counts(std::size_t tier) noexcept { return tiers_[tier].counts; }
   [[nodiscard]] tier_statistics statistics(std::size_t tier) const noexcept {
-    auto counts = counts_[tier];
-    counts.num_erasing = num_erasing(tier);
-    counts.num_orphans = static_cast<std::int64_t>(orphans_[tier].size());
+    auto counts = tiers_[tier].counts;
+    counts.num_erasing = queues_.num_erasing(tier);
+    counts.num_orphans = static_cast<std::int64_t>(tiers_[tier].orphans.size());
     return counts;
   }
   /// Counts blocks that a sequence took from a tier, and tokens that it need not compute for that.
   void count_taken(std::int8_t tier, std::int64_t num_blocks, std::int64_t num_tokens) noexcept {
-    auto& counts = counts_[static_cast<std::size_t>(tier)];
+    auto& counts = tiers_[static_cast<std::size_t>(tier)].counts;
     counts.hit_blocks += num_blocks;
     counts.hit_tokens += num_tokens;
   }
 
   /// Whether there are records from before whose ancestors are missing.
   [[nodiscard]] bool has_orphans() const noexcept {
-    return has_slower && std::ranges::any_of(orphans_, [](const auto& orphans) { return !orphans.empty(); });
+    return has_slower && std::ranges::any_of(tiers_, [](const tier_state& tier) { return !tier.orphans.empty(); });
   }
   [[nodiscard]] bool has_records() const noexcept {
-    return std::ranges::any_of(counts_, [](const auto& counts) { return counts.num_records != 0; });
+    return std::ranges::any_of(tiers_, [](const tier_state& tier) { return tier.counts.num_records != 0; });
   }
   [[nodiscard]] bool in_host_memory(record_id record) const noexcept { return place_of(record, host) >= 0; }
   /// Whether a look-up may use a record: its K/V is in a tier, or on its way.
@@ -108,7 +107,7 @@ class record_index : public Directory {
       }
     }
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      if (!have_places_[tier] && asks_ && num_stale_writes_ == 0 && num_erasing(tier) == 0) {
+      if (!tiers_[tier].has_places && asks_ && num_stale_writes_ == 0 && queues_.num_erasing(tier) == 0) {
         return tier;
       }
     }
@@ -132,7 +131,7 @@ class record_index : public Directory {
   void make_room_for_nodes() noexcept {
     for (auto tries = 0; tree().is_full() && tries < max_forgotten; ++tries) {
       for (auto tier = host; tier < num_tiers(); ++tier) {
-        static_cast<void>(places_[tier].evict(victim_of(tier), eviction_from(tier)));
+        static_cast<void>(tiers_[tier].places.evict(victim_of(tier), eviction_from(tier)));
       }
     }
   }
@@ -189,8 +188,8 @@ class record_index : public Directory {
   void forget_all() noexcept {
     tree().for_each([&](node_id node) { withdraw(node); });
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      while (!orphans_[tier].empty()) {
-        orphans_[tier].take_any(erasure_from(tier));
+      while (!tiers_[tier].orphans.empty()) {
+        tiers_[tier].orphans.take_any(erasure_from(tier));
       }
     }
     end_invalidation();
@@ -198,7 +197,7 @@ class record_index : public Directory {
   /// Has those of a salt erased: nothing tells which of them continue the chains that an invalidation means.
   void forget_orphans(salt tag) noexcept {
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      orphans_[tier].take_with(tag, erasure_from(tier));
+      tiers_[tier].orphans.take_with(tag, erasure_from(tier));
     }
   }
   /// Forgets the nodes withdrawn since the last call, and erases records that places still hold although they left the
@@ -212,8 +211,8 @@ class record_index : public Directory {
       });
     }
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      if (have_places_[tier]) {
-        places_[tier].retire_unsure([&](std::int32_t place) { erase_from(tier, {}, place); });
+      if (tiers_[tier].has_places) {
+        tiers_[tier].places.retire_unsure([&](std::int32_t place) { queues_.erase(tier, {}, place); });
       }
     }
   }
@@ -223,25 +222,25 @@ class record_index : public Directory {
   /// A place in a tier, or −1. Reads and writes of device memory that use one of host memory are to be ordered after all
   /// batches of copies before.
   [[nodiscard]] std::int32_t take_place(record_id record, std::size_t tier) noexcept {
-    auto& places = places_[tier];
+    auto& places = tiers_[tier].places;
     if (tier != host && places.is_full()) {
-      orphans_[tier].take_any([&](const found_record& found) { places.give_back(found.place); });
+      tiers_[tier].orphans.take_any([&](const found_record& found) { places.give_back(found.place); });
     }
     return places.take(record, victim_of(tier), eviction_from(tier));
   }
   /// Takes back a place that has got no record.
   void give_back_place(std::int32_t place, std::size_t tier) noexcept {
-    if (have_places_[tier] && places_[tier].stale(place)) {
+    if (tiers_[tier].has_places && tiers_[tier].places.stale(place)) {
       erase_place({}, place, tier);
     } else {
-      places_[tier].give_back(place);
+      tiers_[tier].places.give_back(place);
     }
   }
   void enter_host_memory(record_id record, std::int32_t place) noexcept {
     Directory::set_place(record, host, place);
     at(record).sealed = false;
     at(record).source = 0;
-    ++counts_[host].num_records;
+    ++tiers_[host].counts.num_records;
     if (!on_device(record)) {
       rank(record);
     }
@@ -250,38 +249,38 @@ class record_index : public Directory {
   void enter(record_id record, std::size_t tier, std::int32_t place) noexcept {
     Directory::set_place(record, tier, place);
     at(record).due = static_cast<std::uint8_t>(at(record).due & ~bit_of(tier));
-    --counts_[tier].num_owed;
-    ++counts_[tier].written;
-    ++counts_[tier].num_records;
-    places_[tier].note_written(place);
+    --tiers_[tier].counts.num_owed;
+    ++tiers_[tier].counts.written;
+    ++tiers_[tier].counts.num_records;
+    tiers_[tier].places.note_written(place);
     rank(record, tier);
   }
   /// Counts a record for which there is no room.
   void lose_unwritten() noexcept {
-    ++counts_[host].handed_over;
-    ++counts_[host].lost_writes;
+    ++tiers_[host].counts.handed_over;
+    ++tiers_[host].counts.lost_writes;
   }
   /// Takes a record back whose copy failed.
   void lose_host_record(record_id record) noexcept {
     give_back_place(remove(record, host), host);
-    ++counts_[host].lost_writes;
+    ++tiers_[host].counts.lost_writes;
   }
   /// Drops a record from a tier, if it is there.
   void drop(record_id record, std::size_t tier) noexcept {
     if (const auto from = remove(record, tier); from >= 0) {
-      ++counts_[tier].dropped;
-      places_[tier].give_back(from);
+      ++tiers_[tier].counts.dropped;
+      tiers_[tier].places.give_back(from);
     }
   }
   /// The device has the contents of a record in host memory, too.
-  void unrank(record_id record) noexcept { places_[host].unrank(place_of(record, host)); }
+  void unrank(record_id record) noexcept { tiers_[host].places.unrank(place_of(record, host)); }
   void rank(record_id record, std::size_t tier = host) noexcept {
     const auto from = node_of(record);
-    places_[tier].rank(place_of(record, tier), tree().link(from).hash, tree().depth(from));
+    tiers_[tier].places.rank(place_of(record, tier), tree().link(from).hash, tree().depth(from));
   }
   /// A record of host memory that is in the order becomes its newest.
   void touch(record_id record) noexcept {
-    if (in_host_memory(record) && places_[host].ranked(place_of(record, host))) {
+    if (in_host_memory(record) && tiers_[host].places.ranked(place_of(record, host))) {
       unrank(record);
       rank(record);
     }
@@ -292,15 +291,15 @@ class record_index : public Directory {
   /// Erases contents from tiers without places, which may have them although this index does not know.
   void erase_unknown(const record_key& key) noexcept {
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      if (!have_places_[tier]) {
-        erase_from(tier, key, 0);
+      if (!tiers_[tier].has_places) {
+        queues_.erase(tier, key, 0);
       }
     }
   }
   /// A record that was to be erased from this place is gone.
   void note_erased(std::int32_t place, std::size_t tier) noexcept {
-    if (have_places_[tier]) {
-      places_[tier].give_back_erased(place);
+    if (tiers_[tier].has_places) {
+      tiers_[tier].places.give_back_erased(place);
     }
   }
 
@@ -316,8 +315,8 @@ class record_index : public Directory {
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (place_of(record, tier) < 0 && !is_due(record, tier)) {
         here.due = static_cast<std::uint8_t>(here.due | bit_of(tier));
-        ++counts_[tier].handed_over;
-        ++counts_[tier].num_owed;
+        ++tiers_[tier].counts.handed_over;
+        ++tiers_[tier].counts.num_owed;
       }
     }
     num_waiting_ += waits(here);
@@ -344,7 +343,8 @@ class record_index : public Directory {
   }
   /// A record that is owed, of a chain the first, or `no_record`, also when a short search does not find one.
   [[nodiscard]] record_id find_owed() noexcept {
-    auto found = num_waiting_ == 0 ? no_record : places_[host].find([&](record_id record) { return is_owed(record); });
+    auto found =
+        num_waiting_ == 0 ? no_record : tiers_[host].places.find([&](record_id record) { return is_owed(record); });
     if (found == no_record) {
       return found;
     }
@@ -361,13 +361,13 @@ class record_index : public Directory {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     auto bytes = Directory::metadata_bytes() + adopted_.capacity() * sizeof(node_id);
     for (auto tier = host; tier < num_tiers(); ++tier) {
-      bytes += orphans_[tier].metadata_bytes() + places_[tier].metadata_bytes();
+      bytes += tiers_[tier].orphans.metadata_bytes() + tiers_[tier].places.metadata_bytes();
     }
     return bytes;
   }
 
-  /// Calls `broken(sentence)` for each broken invariant. `num_held`: records that are held, each once for each holder;
-  /// `num_loading`: records that are being read.
+  /// Calls `broken(sentence)` for each broken invariant; may throw `std::bad_alloc`. `num_held`: records that are held,
+  /// each once for each holder; `num_loading`: records that are being read.
   template <class Broken>
   void check_invariants(std::size_t num_held, std::size_t num_loading, const Broken& broken) const {
     const auto require = [&](bool holds, const char* sentence) {
@@ -380,7 +380,7 @@ class record_index : public Directory {
     auto num_waiting = std::int64_t{0};
     auto num_stale_writes = std::int64_t{0};
     auto found = std::vector<tier_statistics>(num_tiers());
-    const auto& memory = places_[host];
+    const auto& memory = tiers_[host].places;
     const auto check_record = [&](record_id record) {
       const auto& here = at(record);
       num_holders += here.num_holders;
@@ -406,9 +406,9 @@ class record_index : public Directory {
     require(num_read == num_loading, "tiers: loads under way do not add up");
     require(num_holders == num_held, "tiers: a record is held without a reason");
     for (auto tier = host; tier < num_tiers(); ++tier) {
-      const auto& c = counts_[tier];
-      const auto num_taken = std::int64_t{places_[tier].num_taken()};
-      const auto num_reserved = static_cast<std::int64_t>(tier == host ? num_loading : orphans_[tier].size());
+      const auto& c = tiers_[tier].counts;
+      const auto num_taken = std::int64_t{tiers_[tier].places.num_taken()};
+      const auto num_reserved = static_cast<std::int64_t>(tier == host ? num_loading : tiers_[tier].orphans.size());
       require(found[tier].num_records == c.num_records, "tiers: a tier counts other records than there are");
       require(found[tier].num_owed == c.num_owed, "tiers: a tier counts other records as owed than there are");
       require(c.handed_over == c.written + c.lost_writes + c.num_owed, "tiers: writes to a tier do not add up");
@@ -420,6 +420,12 @@ class record_index : public Directory {
   }
 
  private:
+  struct tier_state {
+    record_places places;
+    bool has_places;
+    orphan_records orphans;  // none in host memory
+    tier_statistics counts;
+  };
   static constexpr auto max_forgotten = 16;  // for the room of one record
 
   template <class Visit>
@@ -454,7 +460,7 @@ class record_index : public Directory {
         lose_due(record);
       }
       Directory::clear_place(record, tier);
-      --counts_[tier].num_records;
+      --tiers_[tier].counts.num_records;
     }
     return from;
   }
@@ -463,28 +469,15 @@ class record_index : public Directory {
     drop(record, host);
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (const auto from = remove(record, tier); from >= 0) {
-        ++counts_[tier].dropped;
+        ++tiers_[tier].counts.dropped;
         erase_place(Directory::key_in_tiers(record), from, tier);
       }
     }
   }
-  [[nodiscard]] std::int64_t num_erasing([[maybe_unused]] std::size_t tier) const noexcept {
-    if constexpr (has_slower) {
-      return tier == host ? 0 : static_cast<std::int64_t>(queues_[tier].num_erasing());
-    } else {
-      return 0;
-    }
-  }
-  void erase_from([[maybe_unused]] std::size_t tier, [[maybe_unused]] const record_key& key,
-                  [[maybe_unused]] std::int64_t place) noexcept {
-    if constexpr (has_slower) {
-      queues_[tier].erase(key, place);
-    }
-  }
   /// Has a place erased that no record has any more; it is free afterwards.
   void erase_place(const record_key& key, std::int32_t place, std::size_t tier) noexcept {
-    have_places_[tier] ? places_[tier].retire(place) : places_[tier].give_back(place);
-    erase_from(tier, key, place);
+    tiers_[tier].has_places ? tiers_[tier].places.retire(place) : tiers_[tier].places.give_back(place);
+    queues_.erase(tier, key, place);
   }
   [[nodiscard]] auto erasure_from(std::size_t tier) noexcept {
     return [this, tier](const found_record& found) { erase_place(key_in_tier(found.identity), found.place, tier); };
@@ -502,8 +495,8 @@ class record_index : public Directory {
     num_waiting_ -= waits(here);
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       const auto lost = is_due(record, tier) ? 1 : 0;
-      counts_[tier].num_owed -= lost;
-      counts_[tier].lost_writes += lost;
+      tiers_[tier].counts.num_owed -= lost;
+      tiers_[tier].counts.lost_writes += lost;
     }
     here.due = 0;
   }
@@ -521,10 +514,10 @@ class record_index : public Directory {
   [[nodiscard]] auto eviction_from(std::size_t tier) noexcept {
     return [this, tier](record_id gone) {
       static_cast<void>(remove(gone, tier));
-      ++counts_[tier].evictions;
+      ++tiers_[tier].counts.evictions;
       for (auto other = host + 1; tier == host && other < num_tiers(); ++other) {
         if (const auto there = place_of(gone, other); there >= 0) {
-          places_[other].unrank(there);
+          tiers_[other].places.unrank(there);
           rank(gone, other);
         }
       }
@@ -539,12 +532,12 @@ class record_index : public Directory {
     auto num_found = std::size_t{0};
     auto num_nodes = std::size_t{0};
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      if (have_places_[tier]) {
+      if (tiers_[tier].has_places) {
         find_records(tier);
       }
-      num_found += orphans_[tier].size();
-      num_nodes += orphans_[tier].num_tokens() / Directory::tokens_per_node();
-      orphans_[tier].for_each_salt([&](salt tag) { tags.push_back(tag); });
+      num_found += tiers_[tier].orphans.size();
+      num_nodes += tiers_[tier].orphans.num_tokens() / Directory::tokens_per_node();
+      tiers_[tier].orphans.for_each_salt([&](salt tag) { tags.push_back(tag); });
     }
     adopted_.reserve(num_nodes);
     auto adopted = std::vector<std::pair<record_id, std::size_t>>{};
@@ -559,11 +552,11 @@ class record_index : public Directory {
   }
   /// Takes note of the records that a tier has; has those that no chain can reach erased.
   void find_records(std::size_t tier) {
-    auto has_record = std::vector<bool>(static_cast<std::size_t>(counts_[tier].num_places));
+    auto has_record = std::vector<bool>(static_cast<std::size_t>(tiers_[tier].counts.num_places));
     auto useless = std::vector<std::pair<record_key, std::int32_t>>{};
     queues_[tier].tier().for_each_record([&](std::int64_t in_tier, const record_identity& identity) {
       const auto there = static_cast<std::int32_t>(in_tier);
-      if (in_tier >= counts_[tier].num_places) {
+      if (in_tier >= tiers_[tier].counts.num_places) {
         return;
       }
       has_record[static_cast<std::size_t>(in_tier)] = true;
@@ -574,12 +567,12 @@ class record_index : public Directory {
       for_each_run(found.contents(), identity.position, Directory::tokens_per_node(),
                    [&](const block_contents& run) { key = chained_key(key, run); });
       if (identity.key == key) {
-        orphans_[tier].add(std::move(found));
+        tiers_[tier].orphans.add(std::move(found));
       } else {
         useless.emplace_back(key_in_tier(identity), there);
       }
     });
-    places_[tier].take_all(has_record);
+    tiers_[tier].places.take_all(has_record);
     for (const auto& [key, there] : useless) {
       erase_place(key, there, tier);
     }
@@ -590,7 +583,7 @@ class record_index : public Directory {
   void adopt_behind(link_type before, record_key key, salt tag, const Adopted& adopted) noexcept {
     for (;;) {
       for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-        orphans_[tier].take_behind(key, [&](const found_record& found) {
+        tiers_[tier].orphans.take_behind(key, [&](const found_record& found) {
           if (const auto record = adopt(found, before, tag, tier); record != no_record) {
             adopted(record, tier);
           }
@@ -618,14 +611,14 @@ class record_index : public Directory {
       erase_place(key_in_tier(found.identity), found.place, tier);
       return no_record;
     }
-    places_[tier].assign(found.place, record);
+    tiers_[tier].places.assign(found.place, record);
     Directory::set_place(record, tier, found.place);
     for (auto added = node; added != before.node && adopted_.size() < adopted_.capacity();
          added = tree().parent(added)) {
       adopted_.push_back(added);
     }
-    ++counts_[tier].adopted;
-    ++counts_[tier].num_records;
+    ++tiers_[tier].counts.adopted;
+    ++tiers_[tier].counts.num_records;
     return record;
   }
   /// The last node of a record's tokens behind `before`; `no_node` without room for them.
@@ -649,10 +642,7 @@ class record_index : public Directory {
   bool asks_;
   bool withdrew_ = false;  // since the last `end_invalidation`
   Queues& queues_;
-  std::vector<record_places> places_;  // of each tier, as the next three
-  std::vector<bool> have_places_;
-  std::vector<orphan_records> orphans_;  // none in host memory
-  std::vector<tier_statistics> counts_;
+  std::vector<tier_state> tiers_;
   std::int64_t num_waiting_ = 0;       // owed records of which no write is under way
   std::int64_t num_stale_writes_ = 0;  // of nodes that were withdrawn meanwhile
   std::vector<node_id> adopted_;       // behind which others may follow

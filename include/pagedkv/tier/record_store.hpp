@@ -13,7 +13,6 @@
 #include <pagedkv/tier/record_transfers.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/transfer_queue.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +31,7 @@ template <swaps_blocks Backend, class Directory, allocator Allocator, class Queu
 class record_store {
  public:
   using index_type = record_index<Directory, Queues>;
-  using transfers_type = record_transfers<Backend, Allocator, index_type, Queues>;
+  using transfers_type = record_transfers<Backend, Allocator, index_type>;
   using stream = typename Backend::stream;
 
   record_store(const record_store&) = delete;

@@ -126,17 +126,18 @@ class host_records {
 
 /// Moves records: copies between the device and host memory, and, behind them, writes and reads between host memory and
 /// slower tiers. A failed transfer is a lost write or a miss. One thread at a time; only the constructor allocates.
-template <swaps_blocks Backend, allocator Allocator, class Index, class Queues>
+template <swaps_blocks Backend, allocator Allocator, class Index>
 class record_transfers {
  public:
   using stream = typename Backend::stream;
+  using queues_type = typename Index::queues_type;
   static constexpr auto host = Index::host;
   static constexpr bool has_slower = Index::has_slower;
 
   /// Throws `exception`, `std::bad_alloc`.
   record_transfers(const tier_config& config, std::int32_t num_blocks, Backend& backend,
                    const block_storage_view& device, const record_format& format, Allocator memory,
-                   std::int32_t num_records, Index& index, Queues& queues)
+                   std::int32_t num_records, Index& index, queues_type& queues)
       : config_(config),
         backend_(backend),
         device_(device),
@@ -521,7 +522,7 @@ class record_transfers {
   block_storage_view host_blocks_;
   std::size_t max_writing_;
   Index& index_;
-  Queues& queues_;
+  queues_type& queues_;
   detail::stream_marks<Backend> marks_;
   std::size_t num_loading_ = 0;
   std::size_t num_writing_ = 0;  // records that are being written, tier after tier

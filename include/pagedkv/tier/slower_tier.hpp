@@ -2,7 +2,7 @@
 
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_places.hpp>
+#include <pagedkv/tier/record_order.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <cstdint>
@@ -24,14 +24,15 @@ class slower_tier {
   virtual void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept = 0;
   virtual void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept = 0;
   virtual void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept = 0;
-  /// Calls `visit` for each record from before, as `persistent_tier` does; for none where the tier is not one.
+  /// Calls `visit`, which may throw, for each record from before, as `persistent_tier` does; for none where the tier is
+  /// not one.
   virtual void for_each_record(const std::function<void(std::int64_t, const record_identity&)>& visit) = 0;
 };
 
 /// A number of places for records, and the order in which records make room.
 struct tier_shape {
-  std::int64_t num_places = 0;      // records for which there is room
-  bool has_places = true;           // numbered ones; otherwise records are found by their keys
+  std::int64_t num_places;          // records for which there is room
+  bool has_places;                  // numbered ones; otherwise records are found by their keys
   record_order_factory make_order;  // of so many places
 };
 
@@ -70,7 +71,7 @@ class slower_tier_of final : public slower_tier {
 
 template <class Tier>
 [[nodiscard]] tier_shape shape_of(const Tier& tier, const tier_config& config) noexcept {
-  return {num_places_of(tier, config), memory_tier<Tier> || has_places<Tier>,
+  return {num_places_of(tier, config), memory_tier<Tier> || tier_with_places<Tier>,
           record_order_of<typename eviction_of<Tier>::type>::make};
 }
 

@@ -96,10 +96,6 @@ struct eviction_of<Tier> {
   using type = typename Tier::eviction_type;
 };
 
-/// A concept that nvcc expands over a pack.
-template <class Tier>
-inline constexpr bool has_places = tier_with_places<Tier>;
-
 /// Records that a tier has room for. A tier without places forgets those for which there is no room in the index.
 template <class Tier>
 [[nodiscard]] std::int64_t num_places_of(const Tier& tier, const tier_config& config) noexcept {

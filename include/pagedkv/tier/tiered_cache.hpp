@@ -9,8 +9,10 @@
 #include <pagedkv/tier/block_records.hpp>
 #include <pagedkv/tier/group_records.hpp>
 #include <pagedkv/tier/sequence_loads.hpp>
+#include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
+#include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>
 #include <array>
@@ -152,7 +154,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Host memory and the slower ones; then as in `kv_cache`.
   static constexpr auto num_tiers = 1 + std::tuple_size_v<slower_tiers_type>;
-  static_assert(num_tiers <= 9, "a tiered_cache has at most eight tiers behind host memory");
+  static_assert(num_tiers <= store_type::index_type::max_tiers,
+                "a tiered_cache has at most eight tiers behind host memory");
   static constexpr bool uses_priority = device::uses_priority;
   static constexpr bool has_memory = true;
   static constexpr bool layers_differ = device::layers_differ;

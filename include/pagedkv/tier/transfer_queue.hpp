@@ -2,11 +2,13 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -63,8 +65,8 @@ class transfer_signal {
 /// reads. One caller's thread pushes and pops; it never waits for the tier.
 class transfer_queue {
  public:
-  /// `has_places`: the tier's. `capacity`: jobs that were pushed and not popped. Throws `std::bad_alloc`,
-  /// `std::system_error`.
+  /// `has_places`: whether the tier has numbered places. `capacity`: jobs that were pushed and not popped. Throws
+  /// `std::bad_alloc`, `std::system_error`.
   transfer_queue(std::unique_ptr<slower_tier> tier, bool has_places, record_format format, std::size_t capacity,
                  bool threaded, transfer_signal& signal)
       : tier_(std::move(tier)),
@@ -379,7 +381,7 @@ class transfer_queue {
 /// The queues of the tiers behind host memory, which have the numbers from 1 on, the fastest first.
 class transfer_queues {
  public:
-  static constexpr bool has_any = true;
+  static constexpr bool has_slower = true;
 
   /// Takes the slower tiers out of the list. Throws `std::bad_alloc`, `std::system_error`.
   transfer_queues(tier_list& tiers, const record_format& format, std::size_t capacity, bool threaded) {
@@ -391,8 +393,18 @@ class transfer_queues {
     }
   }
 
-  [[nodiscard]] transfer_queue& operator[](std::size_t number) const noexcept { return *queues_[number - 1]; }
+  [[nodiscard]] transfer_queue& operator[](std::size_t number) const noexcept {
+    assert(number >= 1 && number <= queues_.size() && "the number of a slower tier");
+    return *queues_[number - 1];
+  }
 
+  void erase(std::size_t number, const record_key& key, std::int64_t place) noexcept {
+    (*this)[number].erase(key, place);
+  }
+  /// 0 for host memory.
+  [[nodiscard]] std::int64_t num_erasing(std::size_t number) const noexcept {
+    return number == 0 ? 0 : static_cast<std::int64_t>((*this)[number].num_erasing());
+  }
   [[nodiscard]] bool are_empty() const noexcept {
     return std::ranges::all_of(queues_, [](const auto& queue) { return queue->num_inside() == 0; });
   }
@@ -416,13 +428,15 @@ class transfer_queues {
   std::vector<std::unique_ptr<transfer_queue>> queues_;
 };
 
-/// Those of a cache with host memory alone, which compiles no transfers to slower tiers.
+/// Stands for the queues of a cache whose only tier is host memory: it compiles no transfers to slower ones.
 class no_transfer_queues {
  public:
-  static constexpr bool has_any = false;
+  static constexpr bool has_slower = false;
 
   no_transfer_queues(const tier_list&, const record_format&, std::size_t, bool) noexcept {}
 
+  static void erase(std::size_t, const record_key&, std::int64_t) noexcept {}
+  [[nodiscard]] static std::int64_t num_erasing(std::size_t) noexcept { return 0; }
   [[nodiscard]] static bool are_empty() noexcept { return true; }
   static std::size_t run() noexcept { return 0; }
   static void stop() noexcept {}
