@@ -3,7 +3,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 targets=()
 
-# clang_that_links SANITIZERS: the oldest clang that compiles the tests and links these, or `none`; fails when there is none.
+# clang_that_links SANITIZERS: the oldest clang that compiles the tests and links with these sanitizers (`none`: without
+# any); fails if no clang does.
 clang_that_links() {
   local compiler program flags=()
   [ "$1" = none ] || flags=("-fsanitize=$1")

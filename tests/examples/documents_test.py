@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
-COMPILER = shlex.split(os.environ["PAGEDKV_COMPILER"])
+COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 DOCUMENTS = [*sorted(SOURCE_ROOT.glob("*.md")), *sorted((SOURCE_ROOT / "docs").glob("*.md"))]
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 
