@@ -643,7 +643,9 @@ class basic_kv_cache {
       std::conditional_t<layers_differ,
                          group_state<locking_type, eviction_type, free_list_type, hash_type, events_type>,
                          cache_state<locking_type, eviction_type, free_list_type, hash_type, events_type>>;
-  static_assert(index_model<state_type>);
+  // Where the pool has refused the policies, clang would count its sentence as a second error.
+  static_assert(!orders_blocks_for<typename locking_type::family, eviction_type> ||
+                !searches_runs_for<typename locking_type::family, free_list_type> || index_model<state_type>);
 
   basic_kv_cache(storage_type storage, const cache_config& config, std::int64_t num_more_nodes, backend_type backend,
                  events_type events)

@@ -25,6 +25,10 @@
 
 namespace pagedkv {
 
+/// Whether a free list may search for runs: one thread at a time changes what it searches.
+template <class Family, free_list_policy FreeList>
+inline constexpr bool searches_runs_for = !FreeList::prefers_runs || !Family::concurrent;
+
 /// Owns the block ids: their states (free, in use, evictable, retiring) and their reference counts. Metadata is for the
 /// capacity; ids from the size on are outside the pool.
 ///
@@ -420,7 +424,7 @@ class block_pool {
   // Groups that one allocation searches. Bounds what a search costs in a pool without groups that may go.
   static constexpr auto most_groups_searched = std::size_t{1024};
 
-  static_assert(!FreeList::prefers_runs || !Locking::family::concurrent,
+  static_assert(searches_runs_for<typename Locking::family, FreeList>,
                 "`contiguous_runs` searches bitmaps that one thread at a time may change: use the locking policy "
                 "`single_thread` or `rw_lock` with it, or the free list `any_free_block` with this one");
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace pagedkv {
 
@@ -52,10 +53,14 @@ class eviction_order<unsynchronized_family, Eviction> : public direct_order<type
   using direct_order<typename Eviction::for_one_thread>::direct_order;
 };
 
+/// Whether several threads may change the order at a time, where the family has them do so.
+template <class Family, eviction_policy Eviction>
+inline constexpr bool orders_blocks_for = !std::is_same_v<Family, lock_free_family> || Eviction::concurrent;
+
 template <eviction_policy Eviction>
 class eviction_order<lock_free_family, Eviction> : public direct_order<Eviction> {
   static_assert(
-      Eviction::concurrent,
+      orders_blocks_for<lock_free_family, Eviction>,
       "this eviction policy keeps a strict order that one thread at a time may change, which lock_free cannot "
       "offer: use the eviction policy `clock_sweep` or `no_eviction` with lock_free, or the locking policy "
       "`sharded_mutex` with this one");

@@ -58,11 +58,11 @@ template <class Backend, class Host>
 inline constexpr bool is_reached_by<Backend, Host> =
     std::is_base_of_v<typename Backend::host_memory, typename Host::allocator_type>;
 
-/// Fails to compile, with a sentence, where tiers cannot stand behind a cache with these policies.
+/// What tiers need of a cache's policies, and whether it is there.
 template <class Defaults, class Host, class Policies>
-struct tiers_check;
+struct tiers_needs;
 template <class Defaults, class Host, class... Policies>
-struct tiers_check<Defaults, Host, policy_list<Policies...>> {
+struct tiers_needs<Defaults, Host, policy_list<Policies...>> {
   template <class Axis>
   using on = typename policy_set<cache_axes, Defaults, Policies...>::template on<Axis>;
 
@@ -70,16 +70,20 @@ struct tiers_check<Defaults, Host, policy_list<Policies...>> {
   static constexpr bool swaps = swaps_blocks<on<backend_axis>>;
   static constexpr bool is_reached = is_reached_by<on<backend_axis>, Host>;
   static constexpr bool has_memory = provides_memory<on<allocator_axis>>;
-  static constexpr bool holds = waits && swaps && is_reached && has_memory;
+  static constexpr bool hold = waits && swaps && is_reached && has_memory;
+};
 
-  static_assert(waits,
+/// Fails to compile, with a sentence, where a need does not hold.
+template <class Needs>
+struct tiers_check {
+  static_assert(Needs::waits,
                 "transfers between tiers lock, so nothing behind them is lock-free: use the locking policy `rw_lock`");
-  static_assert(swaps,
+  static_assert(Needs::swaps,
                 "this backend copies no blocks to host memory, which tiers need: use `host_backend` or `hip_backend`");
-  static_assert(is_reached,
+  static_assert(Needs::is_reached,
                 "the device reaches only memory that it knows: add host_tier<hip::pinned_allocator>, with an eviction "
                 "policy if not `lru`");
-  static_assert(has_memory || !swaps, "a cache with tiers has memory: leave `no_memory` out");
+  static_assert(Needs::has_memory || !Needs::swaps, "a cache with tiers has memory: leave `no_memory` out");
 };
 
 template <class Defaults, class Host, class Queues, class Policies>
@@ -112,10 +116,11 @@ struct tiered_parts {
   using host = typename host_tier_in<Defaults, typename sorted::host>::type;
   using slower = typename sorted::slower;
   using queues = std::conditional_t<std::is_same_v<slower, policy_list<>>, no_transfer_queues, transfer_queues>;
-  using check = tiers_check<Defaults, host, typename sorted::changes>;
+  using needs = tiers_needs<Defaults, host, typename sorted::changes>;
+  static_assert(sizeof(tiers_check<needs>) > 0);
   /// Where the check has failed, of the defaults, so that compilers report nothing else.
   using types =
-      std::conditional_t<check::holds, tiered_types<Defaults, host, queues, typename sorted::changes>,
+      std::conditional_t<needs::hold, tiered_types<Defaults, host, queues, typename sorted::changes>,
                          tiered_types<Defaults, typename Defaults::host_tier_type, no_transfer_queues, policy_list<>>>;
 };
 
