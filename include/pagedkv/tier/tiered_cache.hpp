@@ -58,7 +58,7 @@ template <class Backend, class Host>
 inline constexpr bool is_reached_by<Backend, Host> =
     std::is_base_of_v<typename Backend::host_memory, typename Host::allocator_type>;
 
-/// What tiers need of a cache's policies, and whether it is there.
+/// The needs of tiers, and whether a cache's policies meet each.
 template <class Defaults, class Host, class Policies>
 struct tiers_needs;
 template <class Defaults, class Host, class... Policies>
