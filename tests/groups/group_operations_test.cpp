@@ -73,6 +73,17 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   CHECK(e.cache.reserve_slots(next, 100'000).error().code == error_code::never_fits);
 }
 
+TEST_CASE("giving back slots ahead does not shorten a prompt of which tokens are to come", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto id = cache.create_sequence(counted(40), {.first_chunk = 10})->id;
+  REQUIRE(cache.reserve_slots(id, 7));
+  REQUIRE(cache.truncate(id, 10));
+  CHECK(cache.describe(id)->num_slots == 10);
+  CHECK(cache.describe(id)->num_prompt_tokens == 40);
+  REQUIRE(cache.truncate(id, 9));
+  CHECK(cache.describe(id)->num_prompt_tokens == 9);
+}
+
 TEST_CASE("a forecast for groups is what creation does", "[group_cache]") {
   for (const auto& [name, groups] : kinds) {
     INFO(name);

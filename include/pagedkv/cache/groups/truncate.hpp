@@ -85,12 +85,12 @@ template <layered State>
     unpublish_to(state, s, num_tokens);
     s.hashes.clear();
     s.keys.resize(keys_between(s.keys, 0, num_tokens).size());
+    s.num_tokens = num_tokens;
+    s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
+    s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
+    s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
   }
   s.num_reserved = 0;
-  s.num_tokens = num_tokens;
-  s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
-  s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
-  s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
   find_room(state, s);
   return {};
 }
