@@ -1,11 +1,10 @@
 #pragma once
 
+#include "../support/adapted_cache.hpp"
 #include "../support/cache_beside_arrays.hpp"
-#include "../support/cache_under_test.hpp"
 #include "../support/eager_runs.hpp"
 #include "../support/policy_matrix.hpp"
 
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -80,26 +79,17 @@ template <class Locking>
 /// A cache without memory; numbers come back as they were written.
 template <class Locking, class Eviction>
 [[nodiscard]] cache_kind make_kind_beside_arrays() {
-  auto kind = cache_kind{};
-  kind.name = std::string(copy_list::name) + " " + std::string(Locking::name) + " " + std::string(Eviction::name);
-  kind.evicts = evicts<Eviction>;
-  kind.moves_to_fit = detail::runs_alone<Locking>;
-  kind.compiled_for = true;
-  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache<cache_beside_arrays<Locking, Eviction>>>(config);
-  };
-  return kind;
+  auto kind = describe_kind<float32, Locking, Eviction, nhd_layer_major>();
+  kind.name.insert(0, std::string(copy_list::name) + " ");
+  return made_as<cache_beside_arrays<Locking, Eviction>>(kind);
 }
 
 template <class Locking, class Eviction>
 [[nodiscard]] cache_kind make_kind_with_runs() {
-  auto kind = make_kind<float16, Locking, Eviction, nhd_layer_major>();
+  auto kind = describe_kind<float16, Locking, Eviction, nhd_layer_major>();
   kind.name.append(" ").append(contiguous_runs::name);
   kind.evicts_more = kind.evicts;
-  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
-    return std::make_unique<adapted_cache<kv_cache<float16, Locking, Eviction, eager_runs>>>(config);
-  };
-  return kind;
+  return made_as<kv_cache<float16, Locking, Eviction, eager_runs>>(kind);
 }
 
 }  // namespace pagedkv::test

@@ -1,6 +1,6 @@
-#include "../support/group_model.hpp"
 #include "../support/everyday_seed.hpp"
 #include "../support/model_runs.hpp"
+#include "group_kinds.hpp"
 #include "group_lists.hpp"
 
 #include <pagedkv/policy/eviction/all.hpp>
@@ -40,7 +40,7 @@ namespace {
 }
 
 /// Every policy that evicts, under one of the locking policies, and none.
-[[nodiscard]] std::vector<group_kind_under_test> all_kinds() {
+[[nodiscard]] std::vector<cache_kind> all_group_kinds() {
   return {make_group_kind<single_thread, nhd_layer_major, lru>(),
           make_group_kind<single_thread, nhd_layer_major, sieve>(),
           make_group_kind<single_thread, nhd_layer_major, hit_density>(),
@@ -64,7 +64,7 @@ namespace {
 }
 
 /// A run that met nothing interesting has tested nothing. Another seed than that of every day may miss what is rare.
-void check_coverage(const group_coverage& sum, const group_kind_under_test& kind) {
+void check_group_coverage(const model_coverage& sum, const cache_kind& kind) {
   if (!has_everyday_seed()) {
     return;
   }
@@ -77,7 +77,7 @@ void check_coverage(const group_coverage& sum, const group_kind_under_test& kind
 }
 
 /// Rarer events, of all kinds of cache together.
-void check_coverage(const group_coverage& sum) {
+void check_group_coverage(const model_coverage& sum) {
   if (!has_everyday_seed()) {
     return;
   }
@@ -88,7 +88,10 @@ void check_coverage(const group_coverage& sum) {
   CHECK(sum.shrinkings > 0);
   CHECK(sum.invalidated > 0);
   CHECK(sum.failed_copies > 0);
+  CHECK(sum.revivals_checked > 0);
+  CHECK(sum.chunks > 0);
   CHECK(sum.batch_entries > 0);
+  CHECK(sum.batch_failures > 0);
   CHECK(sum.skipped_blocks > 0);
   CHECK(sum.refused_cuts > 0);
   CHECK(sum.statistics.hit_blocks > 0);
@@ -100,9 +103,9 @@ void check_coverage(const group_coverage& sum) {
 TEST_CASE("caches with groups behave as the model does", "[group_cache][model][random]") {
   auto seed = std::uint64_t{Catch::getSeed()};  // of the next run: no two share one, so that rare events are spread
   const auto num_runs = testing::scaled<std::uint64_t>(8, 100);
-  auto total = group_coverage{};
-  for (const auto& kind : all_kinds()) {
-    auto sum = group_coverage{};
+  auto total = model_coverage{};
+  for (const auto& kind : all_group_kinds()) {
+    auto sum = model_coverage{};
     for (const auto& [name, listed] : all_groups()) {
       const auto groups = kind.piece == 1 ? listed : in_pieces(listed, kind.piece);
       if (groups.empty()) {
@@ -110,11 +113,11 @@ TEST_CASE("caches with groups behave as the model does", "[group_cache][model][r
       }
       for (auto run = std::uint64_t{0}; run < num_runs; ++run, ++seed) {
         const auto config = draw_config(groups, kind.piece, seed);
-        sum.add(run_random<group_model>(kind, config, name, seed, 250));
+        sum.add(run_random(kind, config, name, seed, 250));
       }
     }
-    check_coverage(sum, kind);
+    check_group_coverage(sum, kind);
     total.add(sum);
   }
-  check_coverage(total);
+  check_group_coverage(total);
 }

@@ -1,9 +1,9 @@
-// Caches with groups and tiers beside the model of caches with groups: what was evicted is found again, whole and right.
+// Caches with groups and tiers beside the model: what was evicted is found again, whole and right.
 
 #include "../tier/fake_tiers.hpp"
+#include "group_kinds.hpp"
 #include "group_lists.hpp"
 
-#include "../support/group_model.hpp"
 #include "../support/model_runs.hpp"
 
 #include <pagedkv/policy/eviction/sieve.hpp>
@@ -56,17 +56,17 @@ constexpr auto num_slower = 400;  // records
 
 /// A creation waits for what it loads, and takes it.
 template <class Cache>
-class adapted_groups_with_tiers final : public adapted_groups<Cache> {
-  using base = adapted_groups<Cache>;
+class adapted_cache_with_tiers final : public adapted_cache<Cache> {
+  using base = adapted_cache<Cache>;
   using base::cache_;
 
  public:
-  explicit adapted_groups_with_tiers(const cache_config& config)
-      : base([&](groups_under_test& self) {
+  explicit adapted_cache_with_tiers(const cache_config& config)
+      : base(std::in_place, [&](cache_under_test& self) {
           return Cache(config, draw_tiers(config), {draw_host_records(config)}, slower_of(config), host_allocator{},
                        failing_backend{self.copies_fail}, followed_events{&self.announced});
         }) {}
-  ~adapted_groups_with_tiers() override {
+  ~adapted_cache_with_tiers() override {
     covered.host += cache_.tier(0).hit_blocks;
     if constexpr (Cache::num_tiers > 1) {
       const auto is_remote = Cache::tier_names[1] == "remote_tier";
@@ -116,14 +116,17 @@ class adapted_groups_with_tiers final : public adapted_groups<Cache> {
 };
 
 template <class Locking, class Eviction, class... Slower>
-[[nodiscard]] group_kind_under_test make_group_kind_with_tiers() {
-  auto name = std::string(Locking::name) + " " + std::string(Eviction::name) + ", host";
-  ((name += ", " + std::string(Slower::name)), ...);
-  return {name, true, true, 1, [](const cache_config& config) -> std::unique_ptr<groups_under_test> {
-            using cache = kv_cache<float32, Locking, Eviction, layer_groups, failing_backend, followed_events,
-                                   host_tier<>, Slower...>;
-            return std::make_unique<adapted_groups_with_tiers<cache>>(config);
-          }};
+[[nodiscard]] cache_kind make_group_kind_with_tiers() {
+  auto kind = describe_group_kind<Locking, Eviction>();
+  kind.name += ", host";
+  ((kind.name += ", " + std::string(Slower::name)), ...);
+  kind.has_tiers = kind.announces = true;
+  kind.make = [](const cache_config& config) -> std::unique_ptr<cache_under_test> {
+    using cache =
+        kv_cache<float32, Locking, Eviction, layer_groups, failing_backend, followed_events, host_tier<>, Slower...>;
+    return std::make_unique<adapted_cache_with_tiers<cache>>(config);
+  };
+  return kind;
 }
 
 }  // namespace
@@ -131,14 +134,14 @@ template <class Locking, class Eviction, class... Slower>
 TEST_CASE("caches with groups and tiers behave as the model of groups does", "[group_cache][tier][model][random]") {
   auto seed = std::uint64_t{Catch::getSeed()};
   const auto num_runs = testing::scaled<std::uint64_t>(12, 100);
-  auto total = group_coverage{};
+  auto total = model_coverage{};
   covered = {};
   for (const auto& kind : {make_group_kind_with_tiers<single_thread, lru>(),
                            make_group_kind_with_tiers<single_thread, sieve, placed_tier>(),
                            make_group_kind_with_tiers<sharded_mutex, lru, remote_tier<fake_client>>()}) {
     for (const auto& [name, groups] : all_groups()) {
       for (auto run = std::uint64_t{0}; run < num_runs; ++run, ++seed) {
-        total.add(run_random<group_model>(kind, draw_config(groups, 1, seed), name, seed, 250));
+        total.add(run_random(kind, draw_config(groups, 1, seed), name, seed, 250));
       }
     }
   }

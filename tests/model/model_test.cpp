@@ -1,4 +1,3 @@
-#include "../support/cache_model.hpp"
 #include "../support/everyday_seed.hpp"
 #include "../support/full_numbers.hpp"
 #include "../support/model_runs.hpp"
@@ -38,7 +37,7 @@ namespace {
 [[nodiscard]] model_coverage run_random(const cache_kind& kind, std::int32_t block_size, std::uint64_t seed) {
   auto config = draw_config(seed, block_size);
   config.head_dim *= kind.piece;
-  return run_random<cache_model>(kind, config, "block size " + std::to_string(block_size), seed, 300);
+  return run_random(kind, config, "block size " + std::to_string(block_size), seed, 300);
 }
 
 /// A run that met nothing interesting has tested nothing. Another seed than that of every day may miss what is rare.
@@ -50,12 +49,15 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   CHECK(sum.moves > 0);
   CHECK(sum.growths > 0);
   CHECK(sum.shrinkings > 0);
+  CHECK(sum.exact_hits > 0);
   CHECK(sum.revivals_checked > 0);
   CHECK(sum.keyed_hits > 0);
   CHECK(sum.chunks > 0);
   CHECK(sum.batch_entries > 0);
   CHECK(sum.batch_failures > 0);
   CHECK((sum.evicted_ahead > 0) == kind.evicts);
+  CHECK(sum.invalidated > 0);
+  CHECK((sum.failed_copies > 0) == kind.announces);
   CHECK(sum.statistics.hit_blocks > 0);
   CHECK((sum.statistics.evictions > 0) == kind.evicts);
   CHECK(sum.statistics.copies > 0);

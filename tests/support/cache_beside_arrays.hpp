@@ -17,6 +17,7 @@ template <class... Policies>
 class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
   using cache = kv_cache<copy_list, Policies...>;
   using copies = std::vector<block_pair>;
+  struct no_stream {};
 
  public:
   explicit cache_beside_arrays(const cache_config& config)
@@ -47,7 +48,7 @@ class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
   }
 
   result<void> write(std::int32_t layer, std::span<const slot> slots, token_rows<const float> keys,
-                     token_rows<const float> values) {
+                     token_rows<const float> values, no_stream = {}, std::size_t = 0) {
     auto& [own_keys, own_values] = layers_[static_cast<std::size_t>(layer)];
     for (auto i = std::size_t{0}; i < slots.size(); ++i) {
       std::copy_n(row(keys, i), width_, place(own_keys, slots[i]));
@@ -55,7 +56,8 @@ class cache_beside_arrays : public kv_cache<copy_list, Policies...> {
     }
     return {};
   }
-  result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys, token_rows<float> values) {
+  result<void> read(std::int32_t layer, std::span<const slot> slots, token_rows<float> keys, token_rows<float> values,
+                    no_stream = {}, std::size_t = 0) {
     auto& [own_keys, own_values] = layers_[static_cast<std::size_t>(layer)];
     for (auto i = std::size_t{0}; i < slots.size(); ++i) {
       std::copy_n(place(own_keys, slots[i]), width_, row(keys, i));
