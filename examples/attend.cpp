@@ -114,10 +114,11 @@ class model {
     const auto batch = plan.add_to({tables_.indptr(), tables_.indices(), tables_.last_block_len(), starts});
     const auto layer = 0;
     const auto stride = std::int64_t{num_heads} * head_dim;  // from a token to the next
-    cache_
-        .attend(layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
-                {{output_.data(), stride, head_dim}, nullptr}, {}, stream_)
-        .value();
+    const auto queries =
+        pagedkv::token_rows<const float>{queries_.data(), stride, head_dim, starts.back(), num_heads, head_dim};
+    const auto output =
+        pagedkv::token_rows<float>{output_.data(), stride, head_dim, starts.back(), num_heads, head_dim};
+    cache_.attend(layer, batch, queries, {output, nullptr}, {}, stream_).value();
     cache_.backend().synchronize(stream_).value();
     for (auto i = std::size_t{0}; i < sequences_.size(); ++i) {
       std::printf("%s%.4g", i == 0 ? "" : " ", static_cast<double>(output_.data()[(starts[i + 1] - 1) * stride]));

@@ -137,12 +137,11 @@ class workload {
   }
 
   void attend_layer(std::int32_t layer, host::workers threads, bool shares_prefixes = false) {
-    constexpr auto stride = std::int64_t{num_heads} * head_dim;
     auto batch = attention_batch{indptr_, indices_, last_block_len_, query_indptr_};
     batch.shares_prefixes = shares_prefixes;
     batch.lists = {kind_, list_indptr_, list_blocks_};
-    host::attend<Element, Query>(plan_.view, layer, batch, {{queries_.data(), stride, head_dim}, num_heads},
-                                 {{output_.data(), stride, head_dim}, nullptr}, {}, threads)
+    host::attend<Element, Query>(plan_.view, layer, batch, contiguous_rows(queries_, num_heads, head_dim),
+                                 {contiguous_rows(output_, num_heads, head_dim)}, {}, threads)
         .value();
   }
 

@@ -508,9 +508,9 @@ class bench {
     asked.indices = {indices.data(), indices.size()};
     asked.plan = {shape, words.data(), workspace.data(), for_graph || !planner.prefixes().empty()};
     const auto rows_of = [&](std::uint16_t* data, std::int32_t dim) {
-      return token_rows<std::uint16_t>{data, std::int64_t{query_heads} * dim, dim};
+      return token_rows<std::uint16_t>{data, std::int64_t{query_heads} * dim, dim, num_query_tokens, query_heads, dim};
     };
-    const auto from = attention_queries<std::uint16_t>{rows_of(queries.data(), view.head_dim), query_heads};
+    const auto from = rows_of(queries.data(), view.head_dim);
     const auto to = attention_output<std::uint16_t>{rows_of(output.data(), view.dim_of_values()), nullptr};
     const auto seconds = timer_.measure(stream_.get(), [&] {
       backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();

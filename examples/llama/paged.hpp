@@ -60,15 +60,12 @@ class paged_memory final : public memory {
   void attend(std::size_t layer, const float* queries, const float* keys, const float* values, float* output) override {
     const auto [group, index] = places_[layer];
     const auto& [kind, slots, tables, states] = groups_[group];
-    const auto dim = std::int64_t{config_.head_dim};
-    const auto of_keys = config_.num_kv_heads * dim;
-    const auto of_queries = config_.num_heads * dim;
-    const auto count = static_cast<std::int64_t>(slots.size());
-    const auto rows_of = [&](const float* numbers) {
-      const auto all = std::span(numbers, static_cast<std::size_t>(count * of_keys));
-      return pagedkv::contiguous_rows(all, config_.num_kv_heads, config_.head_dim);
+    const auto rows_of = [&](auto* numbers, std::int32_t num_heads) {
+      const auto all = std::span(numbers, slots.size() * static_cast<std::size_t>(num_heads * config_.head_dim));
+      return pagedkv::contiguous_rows(all, num_heads, config_.head_dim);
     };
-    cache_.write(index, slots, rows_of(keys), rows_of(values), stream_, group).value();
+    const auto num_kv_heads = config_.num_kv_heads;
+    cache_.write(index, slots, rows_of(keys, num_kv_heads), rows_of(values, num_kv_heads), stream_, group).value();
     const auto options = pagedkv::attention_options{
         .scale = config_.attention_scale,
         .window = config_.layers[layer] == layer_kind::window ? config_.window : 0,
@@ -82,8 +79,8 @@ class paged_memory final : public memory {
           .tree_masks = masks,
       };
       cache_
-          .attend(index, batch, {{queries, of_queries, dim}, config_.num_heads}, {{output, of_queries, dim}, nullptr},
-                  options, stream_, group)
+          .attend(index, batch, rows_of(queries, config_.num_heads), {rows_of(output, config_.num_heads)}, options,
+                  stream_, group)
           .value();
     };
     attend_rows(0, num_masked_, step_->seen);

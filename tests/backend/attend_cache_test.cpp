@@ -72,7 +72,7 @@ class decoder {
     constexpr auto stride = std::int64_t{num_heads} * head_dim;
     REQUIRE(host_backend{}.attend<typename Cache::element_type>(
         cache_.view(), 0, {batch.indptr(), batch.indices(), batch.last_block_len(), {}},
-        {{queries.data(), stride, head_dim}, num_heads}, {{output.data(), stride, head_dim}, nullptr}, {},
+        contiguous_rows(queries, num_heads, head_dim), {contiguous_rows(output, num_heads, head_dim)}, {},
         host_backend::stream{threads_}));
     auto worst = 0.0;
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {

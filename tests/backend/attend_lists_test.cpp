@@ -135,8 +135,9 @@ TEST_CASE("lists that do not fit the batch are refused", "[attention][lists]") {
     auto batch = under_test.batch();
     batch.lists = {kind, indptr, blocks};
     auto numbers = std::vector<float>(300, 3.0f);
-    const auto outcome = host::attend<float32>(under_test.view(), 0, batch, {{under_test.queries().data(), 128, 64}, 2},
-                                               {{numbers.data(), 128, 64}, nullptr});
+    const auto outcome =
+        host::attend<float32>(under_test.view(), 0, batch, {under_test.queries().data(), 128, 64, 2, 2, 64},
+                              {{numbers.data(), 128, 64, 2, 2, 64}});
     CHECK((outcome || numbers == std::vector<float>(300, 3.0f)));
     return test::said(outcome);
   };

@@ -527,12 +527,17 @@ TEST_CASE("attention with arguments that do not fit is refused", "[attention]") 
   const auto refused = [&](std::int32_t layer, const attention_batch& batch, std::int32_t heads,
                            const attention_options& options = {}) {
     const auto outcome =
-        host::attend<float32>(view, layer, batch, {{under_test.queries().data(), 128, 64}, heads},
-                              {{numbers.data(), 128, 64}, nullptr}, options);
+        host::attend<float32>(view, layer, batch, {under_test.queries().data(), 128, 64, 50, heads, 64},
+                              {{numbers.data(), 128, 64, 50, heads, 64}}, options);
     CHECK(numbers == std::vector<float>(1000, 3.0f));
     return test::said(outcome);
   };
   using test::invalid;
+  const auto* const queries = under_test.queries().data();
+  auto* const results = numbers.data();
+  const auto of_rows = [&](const token_rows<const float>& from, const token_rows<float>& to) {
+    return test::said(host::attend<float32>(view, 0, good, from, {to}));
+  };
   const auto lens = std::vector<std::int32_t>{4, 17};
   const auto nothing_in_a_block = std::vector<std::int32_t>{0, 14};
   const auto falling = std::vector<std::int32_t>{0, 2, 1};
@@ -549,12 +554,13 @@ TEST_CASE("attention with arguments that do not fit is refused", "[attention]") 
   test::check_messages({
       {refused(2, good, 2), invalid("layer is 2, limit 1")},
       {refused(-1, good, 2), invalid("layer is -1, limit 0")},
-      {refused(0, good, 3), invalid("attention_queries.num_heads, which has to be a multiple of the limit, is 3, limit 2")},
-      {refused(0, good, 0), invalid("attention_queries.num_heads, which has to be a multiple of the limit, is 0, limit 2")},
+      {refused(0, good, 3),
+       invalid("num_heads of the queries, which has to be a multiple of the limit, is 3, limit 2")},
+      {refused(0, good, 0),
+       invalid("num_heads of the queries, which has to be a multiple of the limit, is 0, limit 2")},
       {refused(0, good, 2, {0, 0, -1}), invalid("attention_options.window is -1, limit 0")},
       {refused(0, good, 2, {0, -0.5f}), invalid("attention_options.soft_cap, rounded down, is -1, limit 0")},
-      {refused(0, {good.indptr, good.indices, lens, {}}, 2),
-       invalid("attention_batch.last_block_len is 17, limit 16")},
+      {refused(0, {good.indptr, good.indices, lens, {}}, 2), invalid("attention_batch.last_block_len is 17, limit 16")},
       {refused(0, {good.indptr, good.indices, nothing_in_a_block, {}}, 2),
        invalid("attention_batch.last_block_len is 0, limit 1")},
       {refused(0, {good.indptr.first(2), good.indices, good.last_block_len, {}}, 2),
@@ -571,6 +577,16 @@ TEST_CASE("attention with arguments that do not fit is refused", "[attention]") 
        invalid("block in attention_batch.indices is " + std::to_string(view.num_blocks) + ", limit " + last_block)},
       {refused(0, trees, 2), invalid("queries of a row with tree masks is 40, limit 32")},
       {refused(0, few_masks, 2), invalid("size of attention_batch.tree_masks is 40, limit 41")},
+      {of_rows({queries, 128, 64, 1, 2, 64}, {results, 128, 64, 2, 2, 64}),
+       invalid("num_tokens of the queries is 1, limit 2")},
+      {of_rows({queries, 128, 64, 2, 2, 8}, {results, 128, 64, 2, 2, 64}),
+       invalid("head_dim of the queries is 8, limit 64")},
+      {of_rows({queries, 128, 64, 2, 2, 64}, {results, 128, 64, 1, 2, 64}),
+       invalid("num_tokens of the outputs is 1, limit 2")},
+      {of_rows({queries, 128, 64, 2, 2, 64}, {results, 128, 64, 2, 4, 64}),
+       invalid("num_heads of the outputs is 4, limit 2")},
+      {of_rows({queries, 128, 64, 2, 2, 64}, {results, 128, 64, 2, 2, 65}),
+       invalid("head_dim of the outputs is 65, limit 64")},
   });
 }
 
@@ -578,7 +594,7 @@ TEST_CASE("attention accepts an empty batch", "[attention]") {
   auto random = std::mt19937{14};
   auto attention = attention_under_test<nhd<float32>>{batch_shape{}, random};
   CHECK(attention.attend());
-  CHECK(host::attend<float32>(attention.view(), 0, {}, {{}, 2}, {}));
+  CHECK(host::attend<float32>(attention.view(), 0, {}, {.num_heads = 2}, {}));
 }
 
 TEST_CASE("rows may share blocks, and blocks beyond 65,535 are found", "[attention]") {
@@ -598,8 +614,8 @@ TEST_CASE("rows may share blocks, and blocks beyond 65,535 are found", "[attenti
   const auto lens = std::vector<std::int32_t>{1, 1};
   auto output = std::vector<float>(32);
   const auto queries = std::vector<float>(32, 1.0f);
-  REQUIRE(host::attend<float32>(storage.view(), 0, {indptr, indices, lens, {}}, {{queries.data(), 16, 16}, 1},
-                                {{output.data(), 16, 16}, nullptr}));
+  REQUIRE(host::attend<float32>(storage.view(), 0, {indptr, indices, lens, {}}, contiguous_rows(queries, 1, 16),
+                                {contiguous_rows(output, 1, 16)}));
   CHECK(output[0] == 35'000);
   CHECK(output[31] == 69'999);
 }

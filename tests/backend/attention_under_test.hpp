@@ -219,10 +219,12 @@ class attention_under_test {
                                     host::workers threads, host::instruction_set instructions) {
     output_.assign(static_cast<std::size_t>(query_indptr_.back() * output_token_stride()), typename Output::storage{});
     log_sum_exp_.assign(static_cast<std::size_t>(query_indptr_.back() * num_heads()), 7.0f);
-    const auto queries = attention_queries<typename Input::storage>{{queries_.data(), token_stride(), head_stride()},
-                                                                    num_heads()};
+    const auto num_queries = query_indptr_.back();
+    const auto queries = token_rows<const typename Input::storage>{queries_.data(), token_stride(), head_stride(),
+                                                                   num_queries,     num_heads(),    shape_.head_dim};
     const auto output = attention_output<typename Output::storage>{
-        {output_.data(), output_token_stride(), output_head_stride()}, log_sum_exp_.data()};
+        {output_.data(), output_token_stride(), output_head_stride(), num_queries, num_heads(), value_dim()},
+        log_sum_exp_.data()};
     return host::attend<element_type, Input, Output>(storage_.view(), layer, batch, queries, output, options, threads,
                                                      instructions);
   }

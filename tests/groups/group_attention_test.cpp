@@ -49,8 +49,8 @@ class twin_groups {
     auto output = std::vector<float>(queries.size());
     const auto window = static_cast<std::int32_t>(cache.config().groups[1].window);
     const auto rows = attention_batch{batch.indptr(), batch.indices(), batch.last_block_len(), {}};
-    const auto from = attention_queries<float>{{queries.data(), stride, dim}, num_heads};
-    const auto to = attention_output<float>{{output.data(), stride, dim}, nullptr};
+    const auto from = contiguous_rows(queries, num_heads, dim);
+    const auto to = attention_output<float>{contiguous_rows(output, num_heads, dim)};
     REQUIRE(cache.attend(0, rows, from, to, {.window = window}, {}, group));
     CHECK(cache.attend(0, rows, from, to, {}, {}, 2).error().code == error_code::invalid_argument);
     return output;

@@ -215,9 +215,11 @@ class attention_batch_under_test {
     const auto entries = target_array<std::int32_t, Target>(target, entries_);
     batch.lists.blocks = {entries.data(), entries_.size()};
     batch.query_indptr = asked_.captured_for_one ? std::span<const std::int32_t>{} : batch.query_indptr;
-    const auto from = attention_queries<number>{{queries.data(), token_stride(), head_stride()}, num_heads()};
-    const auto to = attention_output<number>{{output.data(), output_token_stride(), output_head_stride()},
-                                              log_sum_exp.data()};
+    const auto from = token_rows<const number>{queries.data(),     token_stride(), head_stride(),
+                                               num_query_tokens(), num_heads(),    stored.head_dim};
+    const auto to = attention_output<number>{{output.data(), output_token_stride(), output_head_stride(),
+                                              num_query_tokens(), num_heads(), stored.dim_of_values()},
+                                             log_sum_exp.data()};
     auto backend = target.backend;
     backend
         .template attend<Element, Input>(stored, layer, batch, from, to, options(slopes.data(), sinks.data()),

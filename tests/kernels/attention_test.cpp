@@ -384,7 +384,7 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
   auto asked = attention_case{};
   asked.lengths = {20};
   auto batch = attention_batch_under_test<bfloat16, nhd_by_layer, bfloat16>(asked, seed);
-  const auto queries = attention_queries<std::uint16_t>{{}, batch.num_heads()};
+  const auto queries = token_rows<const std::uint16_t>{.num_heads = batch.num_heads()};
   const auto refused = [&](const block_storage_view& view, std::int32_t layer, const attention_batch& asked_batch,
                            const attention_options& options = {}) {
     return said(hip::attend<bfloat16, bfloat16>(view, layer, asked_batch, queries, {}, options, target.stream()));
@@ -438,7 +438,7 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
        invalid("num_kv_heads of attention_batch.plan, which is not the storage's, is 7, limit " +
                number(batch.view().num_kv_heads))},
       {refused(batch.view(), 0, with_shape([](auto& shape) { shape.group_size = 3; })),
-       invalid("attention_queries.num_heads, which are not those of attention_batch.plan, is " +
+       invalid("num_heads of the queries, which are not those of attention_batch.plan, is " +
                number(batch.num_heads()) + ", limit " + number(3 * batch.view().num_kv_heads))},
       {refused(batch.view(), 0, for_lists),
        invalid("kind of the lists of attention_batch.plan, which is not the batch's, is 2, limit 0")},
@@ -457,6 +457,7 @@ TEST_CASE("a batch that fits no plan is refused before anything is enqueued", "[
        invalid("kernel of attention_batch.plan, which reads no keys and values that are not aligned, is 1, limit 0")},
       {refused(batch.view(), 0, with_trees),
        invalid("kernel of attention_batch.plan, which takes no tree masks, nor values unlike keys, is 1, limit 2")},
+      {refused(batch.view(), 0, planned), invalid("num_tokens of the queries is 0, limit 1")},
   });
 }
 

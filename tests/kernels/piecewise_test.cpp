@@ -388,7 +388,7 @@ TEST_CASE("Kernels that need rows refuse other engines' layouts with a sentence"
   CHECK(rotated.error().message() ==
         "invalid argument: numbers in a piece of the layout, of which this kernel needs a strided one: nhd or hnd, is 8, "
         "limit 0");
-  const auto queries = attention_queries<std::uint16_t>{{}, 2};
+  const auto queries = token_rows<const std::uint16_t>{.num_heads = 2};
   const auto attended =
       target.backend.attend<float16, float16>(view, 0, {}, queries, {}, attention_options{}, target.stream());
   REQUIRE(attended.has_error());

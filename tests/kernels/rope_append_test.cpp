@@ -247,6 +247,12 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
   };
   auto unlike = view;
   unlike.value_dim = 32;
+  const auto of_queries = [&](const token_rows<const float>& from, const token_rows<float>& to) {
+    const auto slots = std::vector<slot>(3);
+    const auto keys = token_rows<const float>{nullptr, 64, 64, 3, 1, 64};
+    return said(hip::rope_append<float32, float32, rope_pairing::halves>(
+        view, 0, slots, keys, keys, positions, {nullptr, 10, 64}, {from, to, 2}, target.stream()));
+  };
   check_messages({
       {said(append(66, {})), invalid("rope_table.rotary_dim, which has to be even, is 66, limit 64")},
       {said(append(7, {})), invalid("rope_table.rotary_dim, which has to be even, is 7, limit 6")},
@@ -255,6 +261,10 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
       {of_view(plan<float32, nhd_by_layer>(make_config(16, 2, 1, 1, 63)).view),
        invalid("head_dim, odd where numbers rotate in pairs, is 63")},
       {of_view(unlike), invalid("value_dim, unlike keys, of storage for rope_append, is 32, limit 64")},
+      {of_queries({nullptr, 128, 64, 2, 2, 64}, {}), invalid("num_tokens of rope_queries.from is 2, limit 3")},
+      {of_queries({nullptr, 128, 64, 3, 1, 64}, {}), invalid("num_heads of rope_queries.from is 1, limit 2")},
+      {of_queries({nullptr, 128, 64, 3, 2, 64}, {nullptr, 128, 64, 3, 2, 8}),
+       invalid("head_dim of rope_queries.to is 8, limit 64")},
   });
 }
 

@@ -130,10 +130,11 @@ void model<Element>::attend(std::int32_t index, const step_inputs& in, const pag
   hip::rope_append<Element, Element, kernels::rope_pairing::halves>(
       view, index, in.slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
       .value();
-  hip::attend<Element, Element>(
-      view, index, in.batch, {queries, config_.num_heads},
-      {{attended_.data(), static_cast<std::int64_t>(sizes_.queries), config_.head_dim}, nullptr},
-      {.scale = config_.attention_scale}, stream)
+  hip::attend<Element, Element>(view, index, in.batch, queries,
+                                {{attended_.data(), static_cast<std::int64_t>(sizes_.queries), config_.head_dim,
+                                  queries.num_tokens, config_.num_heads, config_.head_dim},
+                                 nullptr},
+                                {.scale = config_.attention_scale}, stream)
       .value();
 }
 

@@ -186,14 +186,6 @@ struct attention_batch {
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }
 };
 
-/// Queries: rows `[token][head][dim]`, as long as keys. The number of query heads is a multiple of the number of KV
-/// heads; query head h attends to KV head h / group size.
-template <class Number>
-struct attention_queries {
-  token_rows<const Number> rows;
-  std::int32_t num_heads = 0;
-};
-
 /// Where results are written: rows like those of the queries, as long as values, and, for each query token and head,
 /// the natural logarithm of the sum of the exponentials of its scores, sink included. An empty sequence gives zeros and
 /// minus infinity.
@@ -202,5 +194,32 @@ struct attention_output {
   token_rows<Number> rows;
   float* log_sum_exp = nullptr;  // [token][head]; null: not computed
 };
+
+/// Whether queries and results hold what attention over the storage reads and writes for `num_queries` query tokens.
+///
+/// Errors: `invalid_argument` for fewer tokens, or for heads of another number or length.
+template <class Number, class Result>
+[[nodiscard]] result<void> validate(const block_storage_view& view, const token_rows<Number>& queries,
+                                    const token_rows<Result>& results, std::int64_t num_queries) noexcept {
+  const auto wrong = [](const char* subject, std::int64_t value, std::int64_t needed) {
+    return error{error_code::invalid_argument, subject, value, needed};
+  };
+  if (queries.num_tokens < num_queries) {
+    return wrong("num_tokens of the queries", queries.num_tokens, num_queries);
+  }
+  if (queries.head_dim != view.head_dim) {
+    return wrong("head_dim of the queries", queries.head_dim, view.head_dim);
+  }
+  if (results.num_tokens < num_queries) {
+    return wrong("num_tokens of the outputs", results.num_tokens, num_queries);
+  }
+  if (results.num_heads != queries.num_heads) {
+    return wrong("num_heads of the outputs", results.num_heads, queries.num_heads);
+  }
+  if (results.head_dim != view.dim_of_values()) {
+    return wrong("head_dim of the outputs", results.head_dim, view.dim_of_values());
+  }
+  return {};
+}
 
 }  // namespace pagedkv

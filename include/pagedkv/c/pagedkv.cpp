@@ -889,37 +889,6 @@ template <class Move>
   });
 }
 
-/// Errors: `invalid_argument` for rows that do not hold as many numbers as attention reads or writes, or for no kind of
-/// lists.
-[[nodiscard]] [[maybe_unused]] result<void> check_rows(const pagedkv_attention& from,
-                                                       const block_storage_view& view) noexcept {
-  const auto num_queries = from.num_rows == 0             ? std::int64_t{0}
-                           : from.query_indptr == nullptr ? static_cast<std::int64_t>(from.num_rows)
-                                                          : from.query_indptr[from.num_rows];
-  struct number {
-    const char* subject;
-    std::int64_t value;
-    std::int64_t needed;
-    bool may_be_more;
-  };
-  const auto numbers = std::array{
-      number{"pagedkv_attention.queries.num_tokens", from.queries.num_tokens, num_queries, true},
-      number{"pagedkv_attention.outputs.num_tokens", from.outputs.num_tokens, num_queries, true},
-      number{"pagedkv_attention.queries.head_dim", from.queries.head_dim, view.head_dim, false},
-      number{"pagedkv_attention.outputs.head_dim", from.outputs.head_dim, view.dim_of_values(), false},
-      number{"pagedkv_attention.outputs.num_heads", from.outputs.num_heads, from.queries.num_heads, false},
-  };
-  for (const auto& [subject, value, needed, may_be_more] : numbers) {
-    if (value < needed || (value > needed && !may_be_more)) {
-      return error{error_code::invalid_argument, subject, value, needed};
-    }
-  }
-  if (from.lists < PAGEDKV_LISTS_NONE || from.lists > PAGEDKV_LISTS_OF_HEADS) {
-    return error{error_code::invalid_argument, "pagedkv_attention.lists", from.lists, PAGEDKV_LISTS_NONE};
-  }
-  return {};
-}
-
 [[nodiscard]] [[maybe_unused]] attention_batch batch_of(const pagedkv_attention& from) noexcept {
   auto batch = attention_batch{};
   const auto num_pointers = from.num_rows + 1;
@@ -942,17 +911,15 @@ template <class Cache>
   if (const auto checked = check_group(cache, from.group); !checked) {
     return fail(checked.error());
   }
-  const auto& view = cache.view(from.group);
-  if (const auto checked = check_rows(from, view); !checked) {
-    return fail(checked.error());
+  if (from.lists < PAGEDKV_LISTS_NONE || from.lists > PAGEDKV_LISTS_OF_HEADS) {
+    return fail({error_code::invalid_argument, "pagedkv_attention.lists", from.lists, PAGEDKV_LISTS_NONE});
   }
   const auto options = attention_options{from.scale, from.soft_cap, from.window, from.alibi_slopes, from.sinks};
   return with_type(from.queries.type, [&](auto query_type) {
     return with_type(from.outputs.type, [&](auto output_type) {
       using input_type = decltype(query_type);
       using result_type = decltype(output_type);
-      const auto queries =
-          attention_queries<typename input_type::storage>{rows_of<input_type>(&from.queries), from.queries.num_heads};
+      const auto queries = rows_of<input_type>(&from.queries);
       const auto outputs =
           attention_output<typename result_type::storage>{rows_of<result_type>(&from.outputs), from.log_sum_exp};
       return finish(cache.template attend<input_type, result_type>(from.layer, batch_of(from), queries, outputs,

@@ -505,7 +505,7 @@ class basic_kv_cache {
   template <element Input = float32, element Output = Input>
     requires attention_backend_for<backend_type, element_type, Input, Output>
   [[nodiscard]] result<void> attend(std::int32_t layer, const attention_batch& batch,
-                                    const attention_queries<typename Input::storage>& queries,
+                                    const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
                                     const attention_options& options = {}, stream on = {},
                                     std::size_t group = 0) noexcept {

@@ -6,6 +6,11 @@
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/storage/packed_parts.hpp>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
 #if defined(PAGEDKV_COMPILES_KERNELS)
   #include <pagedkv/kernels/transfer/append.hpp>
   #include <pagedkv/kernels/transfer/rope_append.hpp>
@@ -65,9 +70,34 @@ template <element Element, element Input>
                   : appended;
 }
 
+/// Whether the rows of queries, if there are any, hold what is rotated for so many tokens.
+template <class Storage>
+[[nodiscard]] result<void> check_rotated(const block_storage_view& view, const kernels::rope_queries<Storage>& queries,
+                                         std::int64_t num_tokens) noexcept {
+  const auto check = [&](const auto& rows, std::array<const char*, 3> subjects) -> result<void> {
+    const auto values = std::array<std::int64_t, 3>{rows.num_tokens, rows.num_heads, rows.head_dim};
+    const auto needed = std::array<std::int64_t, 3>{num_tokens, queries.num_heads, view.head_dim};
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+      if (values[i] < needed[i] || (i > 0 && values[i] > needed[i])) {
+        return error{error_code::invalid_argument, subjects[i], values[i], needed[i]};
+      }
+    }
+    return {};
+  };
+  if (queries.num_heads == 0 || num_tokens == 0) {
+    return {};
+  }
+  const auto checked = check(queries.from, {"num_tokens of rope_queries.from", "num_heads of rope_queries.from",
+                                            "head_dim of rope_queries.from"});
+  return checked ? check(queries.to, {"num_tokens of rope_queries.to", "num_heads of rope_queries.to",
+                                      "head_dim of rope_queries.to"})
+                 : checked;
+}
+
 /// Appends, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
 /// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
-/// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, or values that are not like keys.
+/// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, queries of another shape, or values
+/// that are not like keys.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,
@@ -99,6 +129,9 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
                  static_cast<std::int64_t>(slots.size())};
   }
   const auto num_tokens = static_cast<std::int64_t>(slots.size());
+  if (const auto checked = check_rotated(view, queries, num_tokens); !checked) {
+    return checked;
+  }
   return to_result(kernels::rope_append<Element, Input, Pairing>(view, layer, slots.data(), num_tokens, keys, values,
                                                                  positions.data(), table, queries, stream),
                    "launch of rope_append");

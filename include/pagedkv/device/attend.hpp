@@ -203,9 +203,8 @@ template <element Element>
                  static_cast<std::int64_t>(shape.kernel), 0};
   }
   if (num_heads != shape.num_kv_heads * shape.group_size) {
-    return error{error_code::invalid_argument,
-                 "attention_queries.num_heads, which are not those of attention_batch.plan,", num_heads,
-                 std::int64_t{shape.num_kv_heads} * shape.group_size};
+    return error{error_code::invalid_argument, "num_heads of the queries, which are not those of attention_batch.plan,",
+                 num_heads, std::int64_t{shape.num_kv_heads} * shape.group_size};
   }
   if ((!plain || packs_tokens<Element>) && !aligned_for_attention<Element>(view)) {
     return error{error_code::invalid_argument,
@@ -236,12 +235,13 @@ template <element Element>
 /// packed tokens, which products read as bfloat16. Packed tokens start at multiples of 16 bytes.
 ///
 /// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or
-/// cap, keys above 576 or values above 512 numbers, or a plan that does not fit; `backend_failure` when the launch
+/// cap, keys above 576 or values above 512 numbers, rows of queries or results of another shape, or a plan that does not
+/// fit; `backend_failure` when the launch
 /// fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                  const attention_queries<typename Input::storage>& queries,
+                                  const token_rows<const typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,
                                   const attention_options& options, runtime::stream stream) noexcept {
   if (const auto checked = check_attention<Element>(view, layer, batch, queries.num_heads, options); !checked) {
@@ -250,13 +250,18 @@ template <element Element, element Input = float32, element Output = Input>
   if (batch.num_rows() == 0) {
     return {};
   }
+  const auto num_queries = batch.query_indptr.empty() ? static_cast<std::int64_t>(batch.num_rows())
+                                                      : std::int64_t{batch.query_indptr.back()};
+  if (const auto checked = validate(view, queries, output.rows, num_queries); !checked) {
+    return checked;
+  }
   const auto layout = attention_plan_layout(batch.plan.shape);
   auto call = kernels::attention_call{};
   call.view = view;
   call.layer = layer;
   call.group_size = batch.plan.shape.group_size;
   call.indices = batch.indices.data();
-  call.queries = describe_rows<Input>(queries.rows, view.head_dim);
+  call.queries = describe_rows<Input>(queries, view.head_dim);
   call.output = describe_rows<Output>(output.rows, view.dim_of_values());
   call.log_sum_exp = output.log_sum_exp;
   call.num_query_heads = queries.num_heads;

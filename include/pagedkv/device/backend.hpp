@@ -54,7 +54,7 @@ class hip_backend {
   /// See `hip::attend`.
   template <element Element, element Input = float32, element Output = Input>
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                    const attention_queries<typename Input::storage>& queries,
+                                    const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
                                     const attention_options& options, stream in) noexcept {
     return on_device(

@@ -14,10 +14,21 @@ namespace pagedkv::host {
 
 namespace attention {
 
-/// Describes the operation, without the strides and types of queries and outputs.
+/// Rows of any type as bytes, with strides in numbers.
+template <class Byte, class Number>
+[[nodiscard]] token_rows<Byte> as_bytes(const token_rows<Number>& rows) noexcept {
+  return {reinterpret_cast<Byte*>(rows.data),
+          rows.token_stride,
+          rows.head_stride,
+          rows.num_tokens,
+          rows.num_heads,
+          rows.head_dim};
+}
+
+/// Describes the operation, without the types of queries and outputs.
 template <element Input, element Output>
 [[nodiscard]] attention_call describe(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                      const attention_queries<typename Input::storage>& queries,
+                                      const token_rows<const typename Input::storage>& queries,
                                       const attention_output<typename Output::storage>& output,
                                       const attention_options& options) noexcept {
   auto call = attention_call{};
@@ -26,9 +37,8 @@ template <element Input, element Output>
   call.group_size = queries.num_heads / std::max(1, view.num_kv_heads);
   call.batch = batch;
   call.options = options;
-  call.queries = {reinterpret_cast<const std::byte*>(queries.rows.data), queries.rows.token_stride,
-                  queries.rows.head_stride};
-  call.output = {reinterpret_cast<std::byte*>(output.rows.data), output.rows.token_stride, output.rows.head_stride};
+  call.queries = as_bytes<const std::byte>(queries);
+  call.output = as_bytes<std::byte>(output.rows);
   call.num_heads = queries.num_heads;
   call.log_sum_exp = output.log_sum_exp;
   call.load_query = &load_query<Input>;
@@ -103,13 +113,13 @@ struct release_numbers {
 ///
 /// For g++ and clang; nvcc does not compile this header.
 ///
-/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a negative window or cap, a
-/// row pointer, an entry of a list beyond its row's blocks, or a block outside the storage; `out_of_memory` for the
+/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a negative window or cap, rows
+/// of queries or results of another shape, a row pointer, an entry of a list beyond its row's blocks, or a block outside the storage; `out_of_memory` for the
 /// working memory: some 100 KiB of each thread, and 64 MiB at most for results of parts of rows.
 template <element Element, element Input = float32, element Output = Input>
   requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                  const attention_queries<typename Input::storage>& queries,
+                                  const token_rows<const typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,
                                   const attention_options& options = {}, workers threads = {},
                                   instruction_set instructions = best_instruction_set()) noexcept {
@@ -128,7 +138,7 @@ namespace pagedkv {
 
 template <element Element, element Input, element Output>
 result<void> host_backend::attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                  const attention_queries<typename Input::storage>& queries,
+                                  const token_rows<const typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,
                                   const attention_options& options, stream on) noexcept {
   return host::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on.threads);

@@ -64,7 +64,7 @@ struct host_backend {
   /// See `host::attend`. Defined in `pagedkv/host/attend.hpp`, as vector code takes long to compile.
   template <element Element, element Input = float32, element Output = Input>
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-                                    const attention_queries<typename Input::storage>& queries,
+                                    const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
                                     const attention_options& options, stream on) noexcept;
 };

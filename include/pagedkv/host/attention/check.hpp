@@ -23,7 +23,7 @@ namespace pagedkv::host::attention {
                  call.view.key_pieces.piece, 0);
   }
   if (call.num_heads <= 0 || call.num_heads % call.view.num_kv_heads != 0) {
-    return wrong("attention_queries.num_heads, which has to be a multiple of the limit,", call.num_heads,
+    return wrong("num_heads of the queries, which has to be a multiple of the limit,", call.num_heads,
                  call.view.num_kv_heads);
   }
   return validate(call.options);
@@ -126,6 +126,9 @@ namespace pagedkv::host::attention {
     }
   }
   const auto num_queries = call.first_query(num_rows);
+  if (const auto checked = validate(call.view, call.queries, call.output, num_queries); !checked) {
+    return checked;
+  }
   if (!batch.tree_masks.empty() && static_cast<std::int64_t>(batch.tree_masks.size()) < num_queries) {
     return wrong("size of attention_batch.tree_masks", static_cast<std::int64_t>(batch.tree_masks.size()), num_queries);
   }

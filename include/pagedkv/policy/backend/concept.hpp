@@ -118,15 +118,14 @@ concept backend_for = backend<B> && moves_rows<B, Element, float32> && moves_row
 /// |------------------------------------------------------------------------------------|-------------------------|
 /// | `b.template attend<E, I, O>(view, layer, batch, queries, output, options, stream)` | see `attention_options` |
 template <class B, class Element, class Input, class Output>
-concept attention_backend_for =
-    requires(B b, const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
-             const attention_queries<typename Input::storage>& queries,
-             const attention_output<typename Output::storage>& output, const attention_options& options,
-             typename B::stream stream) {
-      {
-        b.template attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream)
-      } noexcept -> std::same_as<result<void>>;
-    };
+concept attention_backend_for = requires(
+    B b, const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+    const token_rows<const typename Input::storage>& queries, const attention_output<typename Output::storage>& output,
+    const attention_options& options, typename B::stream stream) {
+  {
+    b.template attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream)
+  } noexcept -> std::same_as<result<void>>;
+};
 
 /// The direction of `swap_blocks`. A peer is another device's storage, in memory that this one reaches.
 enum class swap_direction : std::uint8_t { to_host, from_host, from_peer };
