@@ -272,6 +272,19 @@ def unbuilt_violations(root):
     return found
 
 
+def build_folder_violations(root):
+    """Scripts and pages that configure one build folder with different options: those of the first would stay."""
+    found, options = [], {}
+    for path in sorted([*root.glob("scripts/*"), *root.glob("docs/*.md"), *root.glob("*.md")]):
+        commands = re.findall(r"^(?:\$ )?(?:build|meson setup) ([^&\n]*)", path.read_text(), re.MULTILINE) if path.is_file() else []
+        for words in map(str.split, commands):
+            folder = next(word for word in words if not word.startswith("-")).removeprefix("build/")
+            chosen = {word for word in words if word.startswith("-")}
+            if options.setdefault(folder, chosen) != chosen:
+                found.append(f"{path.relative_to(root)}: build/{folder} has other options elsewhere")
+    return found
+
+
 def untagged_random_tests(root):
     """Test cases that draw from a seed without the tag by which scripts/nightly finds them."""
     found = []

@@ -41,6 +41,9 @@ class SourceTree(unittest.TestCase):
     def test_every_test_and_benchmark_is_built(self):
         self.check(rules.unbuilt_violations(SOURCE_ROOT))
 
+    def test_a_build_folder_has_one_set_of_options(self):
+        self.check(rules.build_folder_violations(SOURCE_ROOT))
+
     def test_every_randomised_test_is_tagged(self):
         self.check(rules.untagged_random_tests(SOURCE_ROOT))
 
@@ -218,6 +221,12 @@ class PlantedViolations(unittest.TestCase):
             "tests/core/meson.build does not name 'bad_test.cpp'",
             "tests/meson.build does not name 'new'",
         )
+
+    def test_build_folder_with_two_sets_of_options(self):
+        self.write("scripts/chat", "build release -Dbenches=disabled --buildtype=release\n")
+        self.write("docs/a.md", "$ meson setup --buildtype=release -Dbenches=disabled build/release && ninja -C build/release\n")
+        self.write("docs/b.md", "meson setup --buildtype=release build/release\n")
+        self.expect(rules.build_folder_violations, "docs/b.md: build/release has other options elsewhere")
 
     def test_randomised_test_without_its_tag(self):
         self.write(
