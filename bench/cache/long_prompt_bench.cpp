@@ -47,6 +47,7 @@ template <class Cache>
 void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
   auto find = 0.0;
   auto create = 0.0;
+  auto release = 0.0;
   auto hash = 0.0;
   for (auto _ : state) {
     find = bench::best_seconds(repetitions, [&] {
@@ -58,10 +59,13 @@ void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
     create = bench::best_seconds(
         repetitions, [&] { static_cast<void>(cache.release(id)); }, [&] { id = cache.create_sequence(prompt)->id; });
     static_cast<void>(cache.release(id));
+    release = bench::best_seconds(
+        repetitions, [&] { id = cache.create_sequence(prompt)->id; }, [&] { static_cast<void>(cache.release(id)); });
     hash = hash_seconds(prompt.tokens, static_cast<std::size_t>(cache.config().block_size));
   }
   state.counters["find_us"] = find * 1e6;
   state.counters["create_us"] = create * 1e6;
+  state.counters["release_us"] = release * 1e6;
   state.counters["hash_us"] = hash * 1e6;
   state.counters["find_ratio"] = find / hash;
   state.counters["create_ratio"] = create / hash;

@@ -84,18 +84,18 @@ void cost_of(benchmark::State& state) {
   for (auto _ : state) {
     auto hit = Policy{num_blocks};
     fill(hit, num_blocks);
-    state.counters["hit"] = cost_of_hit(hit, num_blocks);
+    state.counters["hit_ns"] = cost_of_hit(hit, num_blocks);
 
     auto evicting = Policy{num_blocks};
     fill(evicting, num_blocks);
     auto content = std::uint64_t{1} << 32;
-    state.counters["victim"] = cost_of_victim(evicting, content);
+    state.counters["victim_ns"] = cost_of_victim(evicting, content);
     for (auto i = 0; i < num_blocks; ++i) {
       if (i % 100 != 0) {
         evicting.remove(block_id{i});
       }
     }
-    state.counters["victim_among_used"] = cost_of_victim(evicting, content);
+    state.counters["victim_among_used_ns"] = cost_of_victim(evicting, content);
     state.counters["bytes_per_block"] = static_cast<double>(hit.metadata_bytes()) / static_cast<double>(num_blocks);
   }
 }

@@ -40,7 +40,7 @@ void transfer(benchmark::State& state) {
   }
   auto client = redis_client{*config};
   if (client.num_connections() == 0) {
-    state.SkipWithError(client.failure().c_str());
+    state.SkipWithError(("no store answers: " + client.failure()).c_str());
     return;
   }
   const auto format = record_format{"pagedkv record 1, of a benchmark", static_cast<std::int64_t>(bytes), 1, 16};
