@@ -1,4 +1,4 @@
-"""Results of Google Benchmark's programs: one file of them, ratios to another, tables and plots."""
+"""Results of Google Benchmark's programs: read and merged, their ratios to a stored run, tables and plots."""
 
 import collections
 import json
@@ -7,72 +7,118 @@ import re
 
 NOTES = re.compile(r"^(real_time|process_time|manual_time|min_time:|min_warmup_time:|iterations:|repeats:)")
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+# Numbers that Google Benchmark gives to every entry; all others are counters.
+COMMON = {"family_index", "per_family_instance_index", "repetitions", "repetition_index", "threads", "iterations", "real_time", "cpu_time"}
+# Errors of a benchmark that lacks what not every machine has.
+ABSENT = re.compile(r"\.jsonl: cannot be read$|^no store answers|io_uring, which this kernel or sandbox refuses")
 
 
-def read_report(path):
-    """Medians by name; of benchmarks that ran once, what they measured. Those that were skipped are left out."""
-    found = {}
-    for entry in json.loads(pathlib.Path(path).read_text()).get("benchmarks", []):
-        if entry.get("error_occurred") or entry.get("skipped") or entry.get("aggregate_name", "median") != "median":
-            continue
-        result = {"nanoseconds": entry["real_time"] * NANOSECONDS[entry["time_unit"]]}
-        for rate in ("bytes_per_second", "items_per_second"):
-            if rate in entry:
-                result[rate] = entry[rate]
-        found[entry.get("run_name", entry["name"])] = result
-    return found
+def plain(name):
+    """Without how the benchmark ran."""
+    return "/".join(part for part in name.split("/") if not NOTES.match(part))
+
+
+def unit_of(figure):
+    """`us` of find_us and us_per_request; None of what is no time."""
+    found = re.search(r"(?:^|_)(ns|us|ms|s)(?:$|_per_)", figure)
+    return found and found[1]
+
+
+def figures_of(entry):
+    """Counters, and the time of an iteration, as `ns`, where it is a figure: not beside a benchmark's own times, and not
+    where a single iteration has all repetitions and their preparation."""
+    counters = {name: value for name, value in entry.items() if type(value) in (int, float) and name not in COMMON}
+    if any(unit_of(name) for name in counters) or (counters and "iterations:1" in entry["name"].split("/")):
+        return counters
+    return {"ns": entry["real_time"] * NANOSECONDS[entry["time_unit"]], **counters}
+
+
+def read(paths):
+    """Figures by area and benchmark, medians where there are repetitions, and the errors by benchmark; from reports of
+    programs and from stored results."""
+    results, errors = collections.defaultdict(dict), {}
+    for path in paths:
+        report = json.loads(pathlib.Path(path).read_text())
+        for area, found in report.items() if "benchmarks" not in report else ():
+            results[area] |= found
+        context = report.get("context", {})
+        area = pathlib.PurePath(context.get("executable", "")).name.removesuffix("_bench")
+        area += f" on {context['cores']}" if "cores" in context else ""
+        for entry in report.get("benchmarks", []):
+            name = entry.get("run_name", entry["name"])
+            if entry.get("error_occurred"):
+                errors[f"{area}: {name}"] = entry["error_message"]
+            elif entry.get("aggregate_name", "median") == "median":
+                results[area][name] = figures_of(entry | {"name": name})  # the median comes behind the repetitions
+    return dict(results), errors
 
 
 def ratios(new, old):
-    """By name, the new time in parts of the old one."""
-    return {name: new[name]["nanoseconds"] / old[name]["nanoseconds"] for name in new if name in old and old[name]["nanoseconds"] > 0}
+    """By name and figure, the new one in parts of the old one."""
+    return {
+        (name, figure): value / old[name][figure]
+        for name, found in new.items()
+        for figure, value in found.items()
+        if old.get(name, {}).get(figure)
+    }
 
 
-def readable(value, units):
+def scaled(value, units):
     """In the largest unit of which there is one, or in the last."""
     factor, unit = next((each for each in units if value >= each[0]), units[-1])
-    return f"{value / factor:.3g} {unit}"
+    return f"{number(value / factor)} {unit}"
 
 
-def time_of(result):
-    return readable(result["nanoseconds"], [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
+def number(value):
+    """Three digits, and all of those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def rate_of(result):
-    if "bytes_per_second" in result:
-        return readable(result["bytes_per_second"], [(1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")])
-    if "items_per_second" in result:
-        return readable(result["items_per_second"], [(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "/s")])
-    return ""
+def readable(figure, value):
+    if unit := unit_of(figure):
+        return scaled(value * NANOSECONDS[unit], [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
+    if figure == "bytes_per_second":
+        return scaled(value, [(1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")])
+    if figure == "items_per_second":
+        return scaled(value, [(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1, "/s")])
+    return number(value)
 
 
 def table(results, against):
     """In Markdown; with a stored run, its ratios."""
     found = ratios(results, against)
-    lines = ["| benchmark | time | rate |" + (" time, ratio |" if against else ""), "|---|---|---|" + ("---|" if against else "")]
-    for name, result in results.items():
-        cells = [f"`{name}`", time_of(result), rate_of(result)]
-        if against:
-            cells.append(f"{found[name]:.2f}" if name in found else "new")
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = ["| benchmark | figure | value |" + (" ratio |" if against else ""), "|---|---|---|" + ("---|" if against else "")]
+    for name, figures in results.items():
+        for figure, value in figures.items():
+            cells = [f"`{name}`", figure, readable(figure, value)]
+            if against:
+                cells.append(f"{found[name, figure]:.2f}" if (name, figure) in found else "new")
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def series(results):
-    """Lines of a plot: for each benchmark that ran with several numbers of threads, or several last arguments, (x, result)."""
+    """Lines of plots: for each figure of benchmarks that ran with several numbers of threads, or several last arguments,
+    (x, value). Keys: the axis, the figure (`ns` of all times), the label."""
     lines = collections.defaultdict(list)
-    for name, result in results.items():
-        parts = [part for part in name.split("/") if not NOTES.match(part)]
+    for name, figures in results.items():
+        parts = plain(name).split("/")
         places = [i for i, part in enumerate(parts) if re.fullmatch(r"(threads:|\w+:)?\d+", part)]
-        if places:
-            at = next((i for i in places if parts[i].startswith("threads:")), places[-1])
-            axis, _, number = parts[at].rpartition(":")
-            lines[axis or "argument", "/".join(parts[:at] + parts[at + 1 :])].append((int(number), result))
-    return {key: sorted(points, key=lambda point: point[0]) for key, points in lines.items() if len({x for x, _ in points}) > 1}
+        if not places:
+            continue
+        at = next((i for i in places if parts[i].startswith("threads:")), places[-1])
+        axis, _, x = parts[at].rpartition(":")
+        label = "/".join(parts[:at] + parts[at + 1 :])
+        for figure, value in figures.items():
+            if unit := unit_of(figure):
+                lines[axis or "argument", "ns", f"{label}, {figure}"].append((int(x), value * NANOSECONDS[unit]))
+            else:
+                lines[axis or "argument", figure, label].append((int(x), value))
+    return {key: sorted(points) for key, points in lines.items() if len({x for x, _ in points}) > 1}
 
 
 def draw(results, title, path):
-    """A plot for each axis; the files that were written. Needs matplotlib."""
+    """A plot for each axis and figure; the files that were written. Needs matplotlib."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -80,16 +126,14 @@ def draw(results, title, path):
 
     written = []
     lines = series(results)
-    for axis in sorted({axis for axis, _ in lines}):
-        figure, plot = pyplot.subplots(figsize=(9, 5))
-        for (_, label), points in ((key, points) for key, points in lines.items() if key[0] == axis):
-            by_rate = all("bytes_per_second" in result for _, result in points)
-            values = [result["bytes_per_second"] / 1e9 if by_rate else result["nanoseconds"] for _, result in points]
-            plot.plot([x for x, _ in points], values, marker="o", markersize=3, label=label + (", GB/s" if by_rate else ", ns"))
-        plot.set(xscale="log", yscale="log", xlabel=axis, title=title)
+    for axis, figure in sorted({key[:2] for key in lines}):
+        canvas, plot = pyplot.subplots(figsize=(9, 5))
+        for (_, _, label), points in ((key, points) for key, points in lines.items() if key[:2] == (axis, figure)):
+            plot.plot(*zip(*points), marker="o", markersize=3, label=label)
+        plot.set(xscale="log", yscale="log", xlabel=axis, ylabel=figure, title=title)
         plot.legend(fontsize=5)
-        target = path.with_name(f"{path.name}.{axis}.svg")
-        figure.savefig(target)
-        pyplot.close(figure)
+        target = path.with_name(f"{path.name}.{axis}.{figure.replace('/', '_per_')}.svg")
+        canvas.savefig(target)
+        pyplot.close(canvas)
         written.append(target)
     return written
