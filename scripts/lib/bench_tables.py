@@ -159,7 +159,7 @@ TABLES = {
         [
             [f"retire a step, {blocks:,} blocks in the pool"]
             + [cache(f"retire_a_step<{policies}>/{blocks}", "ns") for policies in ("single_thread, lru", "lock_free, clock_sweep")]
-            for blocks in (4096, 131072, 4194304)
+            for blocks in (4096, 32768, 1048576, 4194304)
         ],
     ),
     "gain": (
