@@ -71,7 +71,7 @@ def scaled(value, units):
 
 def number(value):
     """Three digits, and all of those before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:#.3g}".rstrip(".")
 
 
 def readable(figure, value):

@@ -109,6 +109,6 @@ class BenchTables(unittest.TestCase):
         page = "<!-- table gain -->\nold\n<!-- end -->\n<!-- table twin -->\nold\n<!-- end -->\n"
         results = {"cache": {"gain_of_releasing/1/iterations:1": {"ns": 4.2}, "gain_of_releasing/8/iterations:1": {"ns": 7.4}}}
         made, lacking = bench_tables.tables(results)
-        self.assertIn("| one sequence | 4.2 ns |", bench_tables.insert(page, made))
+        self.assertIn("| one sequence | 4.20 ns |", bench_tables.insert(page, made))
         self.assertTrue(bench_tables.insert(page, made).endswith("<!-- table twin -->\nold\n<!-- end -->\n"))
         self.assertIn("twin", lacking)
