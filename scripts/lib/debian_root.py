@@ -1,5 +1,5 @@
-"""Debian roots with newer tools than this machine has. Commands run inside; mounts live in a namespace of their own and end with
-each command."""
+"""Roots of other releases of Debian and Ubuntu than this machine's. Commands run inside; mounts live in a namespace of their own
+and end with each command."""
 
 import os
 import pathlib
@@ -9,6 +9,12 @@ import shutil
 import subprocess
 
 SUITES = ["forky", "sid"]
+# Of Ubuntu's packages, those that examples need are in universe, which its images have.
+UBUNTU_SUITES = ["noble"]
+UBUNTU_COMPONENTS = "main,universe"
+UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+# For a machine whose apt configuration names no mirror of that distribution.
+PUBLIC_UBUNTU_MIRROR = "http://archive.ubuntu.com/ubuntu"
 
 
 class Unavailable(Exception):
@@ -32,29 +38,49 @@ class DebianRoot:
 
 def make(folder, packages):
     """A root under `folder` with these packages, of the oldest suite that has them."""
+    require_tools()
+    reasons = []
+    for suite in SUITES:
+        try:
+            root = bare(pathlib.Path(folder) / suite, suite)
+        except Unavailable as why:
+            reasons.append(str(why))
+            continue
+        # The package lists are debootstrap's, just fetched.
+        install = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends " + " ".join(packages)
+        installed = root.run(install, capture_output=True)
+        if installed.returncode == 0:
+            return root
+        reasons.append(f"apt-get install in {suite}: {last_line(installed.stderr)}")
+    raise Unavailable("; ".join(reasons))
+
+
+def require_tools():
     if os.geteuid() != 0:
         raise Unavailable("making a Debian root needs to run as root")
     for tool in ["debootstrap", "unshare", "chroot"]:
         if not shutil.which(tool):
             raise Unavailable(f"{tool} is not installed")
-    mirror = debian_mirror()
-    reasons = []
-    for suite in SUITES:
-        root = pathlib.Path(folder) / suite
-        # Newer suites than debootstrap knows are made like sid.
-        script = "/usr/share/debootstrap/scripts/sid"
-        made = subprocess.run(["debootstrap", "--variant=minbase", suite, root, mirror, script], capture_output=True, text=True)
-        if made.returncode != 0:
-            reasons.append(f"debootstrap {suite}: {last_line(made.stdout)}")
-            continue
-        # The machine's way to its mirror (a proxy, say) is the root's. The package lists are debootstrap's, just fetched.
-        (root / "etc/apt/apt.conf.d/00host").write_text(apt_settings())
-        install = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends " + " ".join(packages)
-        installed = DebianRoot(root).run(install, capture_output=True)
-        if installed.returncode == 0:
-            return DebianRoot(root)
-        reasons.append(f"apt-get install in {suite}: {last_line(installed.stderr)}")
-    raise Unavailable("; ".join(reasons))
+
+
+def bare(folder, suite):
+    """A root with what this suite requires, and this machine's way to its mirror (a proxy, say)."""
+    if suite in UBUNTU_SUITES:
+        if not pathlib.Path(UBUNTU_KEYRING).exists():
+            raise Unavailable(f"debootstrap {suite}: no {UBUNTU_KEYRING}, which the package ubuntu-keyring has")
+        mirror, like = mirror_of("Ubuntu") or PUBLIC_UBUNTU_MIRROR, "gutsy"
+        options = [f"--components={UBUNTU_COMPONENTS}", f"--keyring={UBUNTU_KEYRING}"]
+    else:
+        mirror, like, options = mirror_of("Debian"), "sid", []
+        if not mirror:
+            raise Unavailable("apt's configuration names no Debian mirror, or `apt-get update` never ran")
+    # Newer suites than debootstrap knows are made like these.
+    script = f"/usr/share/debootstrap/scripts/{like}"
+    made = subprocess.run(["debootstrap", "--variant=minbase", *options, suite, folder, mirror, script], capture_output=True, text=True)
+    if made.returncode != 0:
+        raise Unavailable(f"debootstrap {suite}: {last_line(made.stdout)}")
+    (pathlib.Path(folder) / "etc/apt/apt.conf.d/00host").write_text(apt_settings())
+    return DebianRoot(folder)
 
 
 def apt_settings():
@@ -62,16 +88,11 @@ def apt_settings():
     return "".join(line + "\n" for line in dump.splitlines() if re.match(r"Acquire::(http|https|ftp)::", line))
 
 
-def debian_mirror():
-    listed = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian", "Label: Debian"],
-        capture_output=True,
-        text=True,
-    )
-    sites = listed.stdout.split()
-    if not sites:
-        raise Unavailable("apt's configuration names no Debian mirror, or `apt-get update` never ran")
-    return sites[0]
+def mirror_of(distribution):
+    """The first that this machine's apt uses; None if there is none."""
+    targets = ["Created-By: Packages", f"Origin: {distribution}", f"Label: {distribution}"]
+    listed = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE)", *targets], capture_output=True, text=True)
+    return next(iter(listed.stdout.split()), None)
 
 
 def last_line(text):
