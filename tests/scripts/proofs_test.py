@@ -31,6 +31,14 @@ class Skips(unittest.TestCase):
         self.assertEqual(done.returncode, 77)
         self.assertIn("skipped: /nonexistent is no program", done.stdout)
 
+    def test_commands_without_a_root_to_run_them_in_are_skipped(self):
+        done = subprocess.run([sys.executable, SOURCE_ROOT / "scripts" / "fresh-machine", "trixie"], capture_output=True, text=True, env={"PATH": ""})
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertRegex(done.stdout, "skipped: trixie: (debootstrap is not installed|making a Debian root needs to run as root)")
+
+    def test_a_fresh_machine_is_of_a_known_suite(self):
+        self.assertEqual(run("fresh-machine", "potato").returncode, 2)
+
     def test_a_number_of_operations_is_a_number(self):
         self.assertEqual(run("soak", "many").returncode, 2)
 
